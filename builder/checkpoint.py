@@ -1,0 +1,312 @@
+"""The facts of a checkpoint: read from its folder, or shipped with the toolkit under its hub name.
+
+Only configuration files and safetensors headers are read, never weights. The index file is not
+trusted for tensors: DeepSeek's NVFP4 exports leave their scale tensors out of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from . import quantization as quantizations
+from . import safetensors
+from .architecture import ARCHITECTURES, Architecture, Config, Role, Tensors
+from .documents import load_json_mapping, load_yaml
+from .errors import BadFacts, Problem, nearest
+from .quantization import Quantization
+from .safetensors import Stored
+
+MODELS = Path(__file__).parent / "data" / "models"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tiktoken.model")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGroup:
+    """What the tensors of one role and dtype add up to."""
+
+    role: Role
+    mtp: bool
+    dtype: str
+    count: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Facts of a checkpoint.
+
+    `path` is its folder, or `None` where only shipped facts are known. `source` says where the
+    facts come from; `published_bytes` is the size that its publisher names.
+    """
+
+    name: str
+    path: Path | None
+    architecture: Architecture
+    config: Config
+    quantization: Quantization
+    groups: tuple[TensorGroup, ...]
+    source: str
+    verified: bool = True
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    published_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def text_config(self) -> Config:
+        return self.architecture.text(self.config)
+
+    @property
+    def mtp_layers(self) -> int:
+        """MTP layers whose weights are in the checkpoint."""
+        return self.architecture.mtp_layers(self.config)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(group.nbytes for group in self.groups)
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensors.parameters for tensors in self.architecture.tensors(self.text_config))
+
+    @property
+    def precision(self) -> str:
+        return self.quantization.quant_algo or "BF16"
+
+
+def known_names() -> dict[str, Path]:
+    """Hub names whose facts ship with the toolkit, and their files."""
+    names = {}
+    for path in sorted(MODELS.glob("*.yaml")):
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        names[first.removeprefix("name:").strip()] = path
+    return names
+
+
+def gather(reference: str) -> Checkpoint:
+    """The facts of `reference`: a folder that exists, or a hub name that ships.
+
+    Raises `BadFacts` with every fault found.
+    """
+    folder = Path(reference).expanduser()
+    if folder.is_dir():
+        return read_folder(folder)
+    names = known_names()
+    if reference in names:
+        return read_shipped(names[reference])
+    raise BadFacts(
+        Problem(
+            f"checkpoint {reference}",
+            "is neither a folder nor a name whose facts ship with the toolkit",
+            nearest(reference, names),
+        )
+    )
+
+
+def read_shipped(path: Path) -> Checkpoint:
+    """Facts from a file of `builder/data/models`; its tensor groups are computed."""
+    document = load_yaml(path.read_text(encoding="utf-8"))
+    config = document["config"]["values"]
+    values = document.get("quantization", {}).get("values")
+    found, problems = quantizations.read(config, {"quantization": values} if values else None)
+    architecture = _architecture(config, path.name)
+    problems += _missing_fields(architecture, config, path.name)
+    if problems:
+        raise BadFacts(problems)
+    return Checkpoint(
+        name=document["name"],
+        path=None,
+        architecture=architecture,
+        config=config,
+        quantization=found,
+        groups=_computed_groups(architecture, config, found),
+        source=f"shipped facts: {document['config']['source']}",
+        verified=document["config"]["verified"],
+        published_bytes=document.get("checkpoint_bytes", {}).get("value"),
+        notes=tuple(document.get("notes", ())),
+    )
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Facts from the files of a folder. Raises `BadFacts` with the list of what is wrong."""
+    config = load_json_mapping(folder / "config.json")
+    quant_file = folder / "hf_quant_config.json"
+    hf_quant = load_json_mapping(quant_file) if quant_file.exists() else None
+    generation_file = folder / "generation_config.json"
+    generation = load_json_mapping(generation_file) if generation_file.exists() else {}
+    architecture = _architecture(config, str(folder / "config.json"))
+
+    found, problems = quantizations.read(config, hf_quant)
+    problems += _missing_fields(architecture, config, str(folder / "config.json"))
+    problems += _tokenizer_problems(folder)
+    stored, faults = _read_headers(folder)
+    problems += faults
+    if not problems:
+        problems += _tensor_problems(folder, architecture, config, found, stored)
+    if problems:
+        raise BadFacts(problems)
+    return Checkpoint(
+        name=folder.resolve().name,
+        path=folder.resolve(),
+        architecture=architecture,
+        config=config,
+        quantization=found,
+        groups=_stored_groups(architecture, config, stored.values()),
+        source=f"{len(stored)} tensors of {folder}",
+        generation_config=generation,
+    )
+
+
+def _architecture(config: Config, where: str) -> Architecture:
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        what = f"architecture {name} is not supported" if name else "names no architecture"
+        raise BadFacts(Problem(where, what, nearest(str(name), ARCHITECTURES)))
+    return ARCHITECTURES[name]
+
+
+def _missing_fields(architecture: Architecture, config: Config, where: str) -> list[Problem]:
+    text = architecture.text(config)
+    wrong = [name for name in architecture.required if not isinstance(text.get(name), int)]
+    remedy = "take config.json from the model's repository"
+    return [Problem(where, f"field {name} is missing or no number", remedy) for name in wrong]
+
+
+def _tokenizer_problems(folder: Path) -> list[Problem]:
+    problems = []
+    if not any((folder / name).exists() for name in TOKENIZER_FILES):
+        what = f"no tokenizer: none of {', '.join(TOKENIZER_FILES)}"
+        problems.append(Problem(str(folder), what, "copy the tokenizer files as well"))
+    elif (folder / "tokenizer.json").exists():
+        try:
+            load_json_mapping(folder / "tokenizer.json")
+        except BadFacts as fault:
+            problems += fault.problems
+    return problems
+
+
+def _read_headers(folder: Path) -> tuple[dict[str, Stored], list[Problem]]:
+    """Every tensor of the folder's safetensors files, and what is wrong with the files."""
+    files = sorted(folder.glob("*.safetensors"))
+    problems = [
+        Problem(str(folder / name), "is named in the index, but missing", "copy it as well")
+        for name in sorted(_indexed_files(folder) - {file.name for file in files})
+    ]
+    if not files and not problems:
+        problems.append(Problem(str(folder), "no *.safetensors files", "copy the weights as well"))
+    stored: dict[str, Stored] = {}
+    for file in files:
+        try:
+            stored |= {tensor.name: tensor for tensor in safetensors.read_header(file)}
+        except BadFacts as fault:
+            problems += fault.problems
+    return stored, problems
+
+
+def _indexed_files(folder: Path) -> set[str]:
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return set()
+    weight_map = load_json_mapping(index).get("weight_map")
+    return set(weight_map.values()) if isinstance(weight_map, dict) else set()
+
+
+def _tensor_problems(
+    folder: Path,
+    architecture: Architecture,
+    config: Config,
+    found: Quantization,
+    stored: Mapping[str, Stored],
+) -> list[Problem]:
+    """Tensors that the architecture needs and that are missing or of another shape, by pattern."""
+    missing: dict[str, list[str]] = {}
+    different: dict[str, list[str]] = {}
+    for tensors in architecture.tensors(architecture.text(config)):
+        for name in tensors.names():
+            for expected in found.stored(tensors, name):
+                actual = stored.get(expected.name)
+                if actual is None:
+                    missing.setdefault(_pattern(expected.name), []).append(expected.name)
+                elif actual.shape != expected.shape and _scalars_differ(actual, expected):
+                    text = (
+                        f"{expected.name} is {actual.dtype} {list(actual.shape)}, "
+                        f"expected {expected.dtype} {list(expected.shape)}"
+                    )
+                    different.setdefault(_pattern(expected.name), []).append(text)
+    remedy = f"compare {found.source} and config.json with the exporter's log"
+    return [
+        Problem(str(folder), f"{len(names)} tensors missing, first {names[0]}", "copy them as well")
+        for names in missing.values()
+    ] + [
+        Problem(str(folder), f"{len(texts)} tensors contradict the configuration: {texts[0]}", remedy)
+        for texts in different.values()
+    ]
+
+
+def _scalars_differ(actual: Stored, expected: Stored) -> bool:
+    """A scalar may be stored with the shape `[]` or `[1]`."""
+    return not (expected.shape == () and actual.shape == (1,))
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"\.\d+\.", ".*.", name)
+
+
+def _computed_groups(
+    architecture: Architecture, config: Config, found: Quantization
+) -> tuple[TensorGroup, ...]:
+    """Tensor groups by arithmetic; one expert stands for all experts of its layer."""
+    totals: Counter[tuple[Role, bool, str]] = Counter()
+    counts: Counter[tuple[Role, bool, str]] = Counter()
+    for tensors in architecture.tensors(architecture.text(config)):
+        experts = max(1, tensors.experts)
+        for layer in tensors.layers or (None,):
+            name = tensors.pattern.format(layer=layer, expert=0)
+            stored = found.stored(tensors, name) + found.kv_scales(architecture, tensors, name)
+            for tensor in stored:
+                key = (tensors.role, tensors.mtp, tensor.dtype)
+                totals[key] += tensor.nbytes * experts
+                counts[key] += experts
+    return _groups(counts, totals)
+
+
+def _stored_groups(
+    architecture: Architecture, config: Config, stored: Iterable[Stored]
+) -> tuple[TensorGroup, ...]:
+    """Tensor groups of the files, each tensor under the role that its name has."""
+    roles = _roles(architecture, config)
+    totals: Counter[tuple[Role, bool, str]] = Counter()
+    counts: Counter[tuple[Role, bool, str]] = Counter()
+    for tensor in stored:
+        known = roles.get(_module(tensor.name))
+        if known is None:
+            continue  # vision towers and the like: not part of the language model
+        key = (known.role, known.mtp, tensor.dtype)
+        totals[key] += tensor.nbytes
+        counts[key] += 1
+    return _groups(counts, totals)
+
+
+def _roles(architecture: Architecture, config: Config) -> dict[str, Tensors]:
+    return {
+        _module(name): tensors
+        for tensors in architecture.tensors(architecture.text(config))
+        for name in tensors.names()
+    }
+
+
+def _module(name: str) -> str:
+    """The module of a tensor: its name without `.weight`, a scale or a bias."""
+    return re.sub(r"\.(weight(_scale(_2|_inv)?)?|input_scale|[kv]_scale|bias)$", "", name)
+
+
+def _groups(
+    counts: Counter[tuple[Role, bool, str]], totals: Counter[tuple[Role, bool, str]]
+) -> tuple[TensorGroup, ...]:
+    return tuple(TensorGroup(*key, counts[key], totals[key]) for key in sorted(counts))

@@ -1,0 +1,75 @@
+"""Every error that a user can cause or meet, as a tree with one exit code per kind.
+
+ToolkitError
+├── BadInput       2  the user wrote something wrong
+├── BadFacts       3  a checkpoint or a data file is missing, truncated or contradicts itself
+├── DamagedBundle  4  a bundle is not what its manifest says
+├── NotReady       5  a server died or did not become ready in time
+└── ChecksFailed   6  a smoke suite or a benchmark found faults
+
+An error carries all independent problems of one run, one line each.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault: where it is, what is wrong there, and what to do about it."""
+
+    where: str
+    what: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+
+class ToolkitError(Exception):
+    """The base of all errors that are reported without a traceback."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problems: Problem | Iterable[Problem]) -> None:
+        self.problems = [problems] if isinstance(problems, Problem) else list(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class BadInput(ToolkitError):
+    exit_code = 2
+
+
+class BadFacts(ToolkitError):
+    exit_code = 3
+
+
+class DamagedBundle(ToolkitError):
+    exit_code = 4
+
+
+class NotReady(ToolkitError):
+    exit_code = 5
+
+
+class ChecksFailed(ToolkitError):
+    exit_code = 6
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The remedy for an unknown name: the nearest known one, or all of them.
+
+    >>> nearest("gb20", ["gb200", "h200"])
+    'did you mean gb200? Known: gb200, h200'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    listing = f"Known: {', '.join(names)}" if len(names) <= 12 else ""
+    if close:
+        return f"did you mean {close[0]}? {listing}".rstrip()
+    return listing or f"one of {len(names)} known names is expected"

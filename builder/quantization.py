@@ -1,0 +1,151 @@
+"""How a checkpoint's weights are stored: the tensors that each format keeps for one linear layer.
+
+Layouts: NVFP4 and FP8 as ModelOpt exports them (NVIDIA/Model-Optimizer, nvfp4_tensor.py and
+quant_utils.py), FP8 in 128x128 blocks as DeepSeek publishes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+from .architecture import Architecture, Tensors
+from .errors import Problem
+from .safetensors import Stored
+
+NVFP4_GROUP = 16
+FP8_BLOCK = 128
+
+FORMATS = ("NVFP4", "FP8", "FP8_BLOCK_SCALES")
+
+# Linear layers that DeepSeek's FP8 checkpoints keep in BF16; the files do not list them.
+_FP8_BLOCK_EXCLUDED = ("lm_head", "*.eh_proj", "*.shared_head.head", "*.indexer.weights_proj")
+
+_FP32_SUFFIXES = (".e_score_correction_bias", ".A_log")
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """The quantization of a checkpoint; `quant_algo` is one of `FORMATS`, or `None` for BF16."""
+
+    quant_algo: str | None = None
+    kv_cache_quant_algo: str | None = None
+    exclude_modules: tuple[str, ...] = ()
+    source: str = "config.json has no quantization"
+
+    @cached_property
+    def _excluded(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(translate, self.exclude_modules)) or r"(?!)")
+
+    def excludes(self, module: str) -> bool:
+        """Whether a linear module stays BF16; exclude lists hold literal names and `*` globs."""
+        return self._excluded.match(module) is not None
+
+    def stored(self, tensors: Tensors, name: str) -> list[Stored]:
+        """The tensors that stand in the files for the one named, weight first."""
+        module = name.removesuffix(".weight")
+        if not tensors.linear or self.quant_algo is None or self.excludes(module):
+            dtype = "F32" if name.endswith(_FP32_SUFFIXES) else "BF16"
+            return [Stored(name, dtype, tensors.shape)]
+        return list(_LAYOUTS[self.quant_algo](module, *tensors.shape))
+
+    def kv_scales(self, architecture: Architecture, tensors: Tensors, name: str) -> list[Stored]:
+        """The FP8 KV-cache scale that ModelOpt stores beside a key or value projection."""
+        if self.kv_cache_quant_algo != "FP8" or architecture.attention.startswith("mla"):
+            return []
+        module = name.removesuffix(".weight")
+        for projection, scale in (("k_proj", "k_scale"), ("v_proj", "v_scale")):
+            if tensors.role == "attention" and module.endswith(f".{projection}"):
+                return [Stored(f"{module}.{scale}", "F32", ())]
+        return []
+
+
+def _nvfp4(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
+    yield Stored(f"{module}.weight", "U8", (out_features, in_features // 2))
+    groups = (out_features, in_features // NVFP4_GROUP)
+    yield Stored(f"{module}.weight_scale", "F8_E4M3", groups)
+    yield Stored(f"{module}.weight_scale_2", "F32", ())
+    yield Stored(f"{module}.input_scale", "F32", ())
+
+
+def _fp8(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
+    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
+    yield Stored(f"{module}.weight_scale", "F32", ())
+    yield Stored(f"{module}.input_scale", "F32", ())
+
+
+def _fp8_block(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
+    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
+    blocks = (ceil(out_features / FP8_BLOCK), ceil(in_features / FP8_BLOCK))
+    yield Stored(f"{module}.weight_scale_inv", "F32", blocks)
+
+
+_LAYOUTS = {"NVFP4": _nvfp4, "FP8": _fp8, "FP8_BLOCK_SCALES": _fp8_block}
+
+
+def read(
+    config: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None
+) -> tuple[Quantization, list[Problem]]:
+    """The quantization that both files tell, and where they contradict each other.
+
+    ModelOpt writes `hf_quant_config.json`, `config.json`, or both; the first one wins.
+    """
+    inline = _from_config(config)
+    if hf_quant_config is None:
+        found, problems = inline, []
+    else:
+        found = _from_modelopt(hf_quant_config)
+        problems = _contradictions(found, inline) if inline.quant_algo else []
+    if found.quant_algo not in (None, *FORMATS):
+        problems.append(
+            Problem(
+                found.source,
+                f"quant_algo {found.quant_algo} is not supported",
+                f"supported: {', '.join(FORMATS)}, or no quantization",
+            )
+        )
+    return found, problems
+
+
+def _contradictions(first: Quantization, second: Quantization) -> list[Problem]:
+    return [
+        Problem(
+            first.source,
+            f"{field} is {getattr(first, field)}, but {second.source} says "
+            f"{getattr(second, field)}",
+            "make the two files agree with the exporter's log",
+        )
+        for field in ("quant_algo", "kv_cache_quant_algo")
+        if getattr(first, field) != getattr(second, field)
+    ]
+
+
+def _from_modelopt(document: Mapping[str, Any]) -> Quantization:
+    fields = document.get("quantization", {})
+    return Quantization(
+        fields.get("quant_algo"),
+        fields.get("kv_cache_quant_algo"),
+        tuple(fields.get("exclude_modules", ())),
+        "hf_quant_config.json",
+    )
+
+
+def _from_config(config: Mapping[str, Any]) -> Quantization:
+    fields = config.get("quantization_config")
+    if not fields:
+        return Quantization()
+    source = "config.json: quantization_config"
+    if fields.get("quant_method") == "fp8":
+        return Quantization("FP8_BLOCK_SCALES", None, _FP8_BLOCK_EXCLUDED, source)
+    kv_bits = (fields.get("kv_cache_scheme") or {}).get("num_bits")
+    return Quantization(
+        fields.get("quant_algo"),
+        "FP8" if kv_bits == 8 else None,
+        tuple(fields.get("ignore", fields.get("exclude_modules", ()))),
+        source,
+    )

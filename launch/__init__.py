@@ -1,0 +1,1 @@
+"""A bundle in, a running server and the evidence it leaves out."""
