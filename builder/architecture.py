@@ -1,4 +1,4 @@
-"""The tensors of each supported model architecture: names, shapes and roles, computed from a config.
+"""The tensors of each supported model architecture: names, shapes and roles, from its config.
 
 A row of `ARCHITECTURES` is all that the rest of the toolkit knows about an architecture. Checkpoint
 checks, the memory budget and miniatures read the same rows.
@@ -33,6 +33,8 @@ Role = Literal[
 ]
 
 Attention = Literal["mla", "mla_dsa", "gqa", "hybrid"]
+
+_LINEAR_ATTENTION: Role = "linear_attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Architecture:
     """What the toolkit knows of one architecture.
 
     `required` are the config fields that the tensor shapes need. `mtp_field` is the config field
-    that counts the multi-token-prediction layers in the checkpoint; `None` where none are published.
+    that counts the multi-token-prediction layers; `None` where none are published.
     """
 
     name: str
@@ -155,9 +157,7 @@ def _gqa(
     query, key = heads * head_dim, config["num_key_value_heads"] * head_dim
     attention = f"{layer}.self_attn"
     return [
-        _linear(
-            f"{attention}.q_proj", query * (1 + gated), hidden, "attention", layers, mtp=mtp
-        ),
+        _linear(f"{attention}.q_proj", query * (1 + gated), hidden, "attention", layers, mtp=mtp),
         _linear(f"{attention}.k_proj", key, hidden, "attention", layers, mtp=mtp),
         _linear(f"{attention}.v_proj", key, hidden, "attention", layers, mtp=mtp),
         _linear(f"{attention}.o_proj", hidden, query, "attention", layers, mtp=mtp),
@@ -302,16 +302,14 @@ def _qwen3_5_moe_mlp(
     return [
         Tensors(f"{layer}.mlp.gate.weight", (experts, hidden), "router", layers, mtp=mtp),
         *_gated_mlp(expert, hidden, width, "routed_expert", layers, experts, mtp),
-        *_gated_mlp(
-            f"{layer}.mlp.shared_expert", hidden, shared, "shared_expert", layers, mtp=mtp
-        ),
+        *_gated_mlp(f"{layer}.mlp.shared_expert", hidden, shared, "shared_expert", layers, mtp=mtp),
         _linear(f"{layer}.mlp.shared_expert_gate", 1, hidden, "router", layers, mtp=mtp),
     ]
 
 
 def _gated_delta_net(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
-    """The linear attention of Qwen3.5: a convolution and a recurrent state instead of a KV cache."""
-    hidden, role = config["hidden_size"], "linear_attention"
+    """The linear attention of Qwen3.5: a convolution and a recurrent state, no KV cache."""
+    hidden, role = config["hidden_size"], _LINEAR_ATTENTION
     value_heads, value_dim = config["linear_num_value_heads"], config["linear_value_head_dim"]
     value = value_heads * value_dim
     mixed = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"] + value
@@ -434,9 +432,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             experts_field="n_routed_experts",
             mtp_field="num_nextn_predict_layers",
         ),
-        Architecture(
-            "LlamaForCausalLM", "gqa", (*_COMMON, *_GQA, "intermediate_size"), _llama
-        ),
+        Architecture("LlamaForCausalLM", "gqa", (*_COMMON, *_GQA, "intermediate_size"), _llama),
         Architecture(
             "Qwen3MoeForCausalLM",
             "gqa",

@@ -244,7 +244,9 @@ def _tensor_problems(
         Problem(str(folder), f"{len(names)} tensors missing, first {names[0]}", "copy them as well")
         for names in missing.values()
     ] + [
-        Problem(str(folder), f"{len(texts)} tensors contradict the configuration: {texts[0]}", remedy)
+        Problem(
+            str(folder), f"{len(texts)} tensors contradict the configuration: {texts[0]}", remedy
+        )
         for texts in different.values()
     ]
 

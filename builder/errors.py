@@ -15,16 +15,22 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault: where it is, what is wrong there, and what to do about it."""
+    """One fault: where it is, what is wrong there, and what to do about it.
+
+    `rule` is the id of the rule that is broken, where there is one. A problem of severity
+    `warning` is reported and stops nothing.
+    """
 
     where: str
     what: str
     remedy: str = ""
+    rule: str = ""
+    severity: Literal["error", "warning"] = "error"
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what

@@ -1,4 +1,4 @@
-"""A tiny checkpoint of the same architecture, quantization layout and MTP shape, with random weights.
+"""A tiny checkpoint of the same architecture, quantization layout and MTP shape, random weights.
 
 Weights are drawn straight in their storage format, so that only the standard library is needed.
 They are drawn so that the model behaves like a small language model in two ways that rehearsals
@@ -141,9 +141,7 @@ def _rewrite_excludes(checkpoint: Checkpoint, text: Mapping[str, Any]) -> Quanti
             literal = general.replace("layers.*.", f"layers.{layer}.")
             if any(module.startswith(literal.rstrip("*")) for module in modules):
                 names[literal] = None
-    return Quantization(
-        found.quant_algo, found.kv_cache_quant_algo, tuple(names), found.source
-    )
+    return Quantization(found.quant_algo, found.kv_cache_quant_algo, tuple(names), found.source)
 
 
 def _hf_quant_config(quantization: Quantization) -> dict[str, Any]:
@@ -192,7 +190,7 @@ class _Draw:
         self._vocabulary = vocabulary
         self._rng = rng
         self._heads: dict[tuple[int, ...], bytes] = {}
-        # The norms of Qwen3.5 add one to their weight, except the gated one of its linear attention.
+        # The norms of Qwen3.5 add one to their weight, except that of its linear attention.
         self._zero_centred = architecture.attention == "hybrid"
 
     def plain(self, tensors: Tensors, stored: Stored) -> bytes:
@@ -215,10 +213,8 @@ class _Draw:
             return self._bf16(prod(shape), 2.0 / sqrt(shape[-1]))
         return self._bf16(prod(shape), LINEAR_GAIN / sqrt(prod(shape[1:])))
 
-    def quantized(
-        self, tensors: Tensors, stored: list[Stored]
-    ) -> Iterator[tuple[Stored, bytes]]:
-        """The weight, its scales and, where the format has one, the input scale of a linear layer."""
+    def quantized(self, tensors: Tensors, stored: list[Stored]) -> Iterator[tuple[Stored, bytes]]:
+        """The weight of a linear layer, its scales and its input scale if the format has one."""
         rms = LINEAR_GAIN / sqrt(tensors.shape[1])
         weight, rest = stored[0], stored[1:]
         raw = self._rng.randbytes(weight.nbytes)
@@ -266,7 +262,7 @@ class _Draw:
         return self._heads[shape]
 
     def _mtp_projection(self, shape: tuple[int, ...]) -> bytes:
-        """`[identity, noise]` over `[embedding, hidden state]`: the draft follows the last token."""
+        """`[identity, noise]` over `[embedding, hidden]`: the draft follows the last token."""
         hidden = shape[0]
         one = struct.pack("<f", 1.0)[2:]
         rows = []

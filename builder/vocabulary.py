@@ -1,4 +1,4 @@
-"""The tokenizer of miniatures: byte-level BPE over a list of common words, made without the network."""
+"""The tokenizer of miniatures: byte-level BPE over a list of common words."""
 
 from __future__ import annotations
 
