@@ -312,3 +312,47 @@ def _groups(
     counts: Counter[tuple[Role, bool, str]], totals: Counter[tuple[Role, bool, str]]
 ) -> tuple[TensorGroup, ...]:
     return tuple(TensorGroup(*key, counts[key], totals[key]) for key in sorted(counts))
+
+
+def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The facts as a bundle carries them, enough to make a miniature of the checkpoint."""
+    found = checkpoint.quantization
+    return {
+        "name": checkpoint.name,
+        "source": checkpoint.source,
+        "nbytes": checkpoint.nbytes,
+        "config": dict(checkpoint.config),
+        "quantization": {
+            "quant_algo": found.quant_algo,
+            "kv_cache_quant_algo": found.kv_cache_quant_algo,
+            "exclude_modules": list(found.exclude_modules),
+            "source": found.source,
+        },
+    }
+
+
+def from_document(document: Mapping[str, Any]) -> Checkpoint:
+    """The facts that `to_document` wrote."""
+    fields = document["quantization"]
+    found = Quantization(
+        fields["quant_algo"],
+        fields["kv_cache_quant_algo"],
+        tuple(fields["exclude_modules"]),
+        fields["source"],
+    )
+    config = document["config"]
+    architecture = _architecture(config, "checkpoint.json")
+    return Checkpoint(
+        name=document["name"],
+        path=None,
+        architecture=architecture,
+        config=config,
+        quantization=found,
+        groups=_computed_groups(architecture, config, found),
+        source=document["source"],
+    )
+
+
+def from_bundle(folder: Path) -> Checkpoint:
+    """The facts of the checkpoint that a bundle serves."""
+    return from_document(load_json_mapping(folder / "checkpoint.json"))

@@ -128,6 +128,11 @@ class Release:
                 return MoeSupport(tuple(row["backends"]), documented, self.table["moe"]["source"])
         return None
 
+    def unsupported(self, architecture: str) -> str | None:
+        """Why this release does not serve an architecture; `None` if nothing speaks against it."""
+        reason = self.table["unsupported_architectures"].get(architecture)
+        return str(reason) if reason else None
+
     def check_options(self, options: Mapping[str, Any]) -> list[Problem]:
         """Every option that this release would reject: `where` is its dotted path.
 

@@ -1,0 +1,88 @@
+"""The targets: what a bundle can be started with. One small module and one template folder each.
+
+A target module offers `Options`, the options of the target in a deployment file, and
+`render(request, options)`, its files and its entry in `launch.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from ..bundle import File
+from ..deployment import Deployment, Strict
+from ..engine import EngineConfig
+from ..plan import Decision
+from ..release import Release
+
+NAMES = ("trtllm_serve", "triton")
+
+# A server loads hundreds of gigabytes before it answers.
+START_TIMEOUT_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What every target renders from."""
+
+    deployment: Deployment
+    release: Release
+    engine: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A target's files by path inside the bundle, and its entry in `launch.json`."""
+
+    files: Mapping[str, File]
+    launch: Mapping[str, Any]
+
+
+class Target(Protocol):
+    Options: type[Strict]
+
+    def render(self, request: Request, options: Any) -> Rendered: ...
+
+
+def load(name: str) -> Target:
+    return cast(Target, import_module(f"{__name__}.{name}"))
+
+
+def options() -> dict[str, type[Strict]]:
+    return {name: load(name).Options for name in NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class OptionLine:
+    """One line of a rendered option file; a mapping's own line has no value."""
+
+    depth: int
+    key: str
+    value: Any
+    is_mapping: bool
+    reason: str | None
+
+
+def option_lines(engine: EngineConfig) -> list[OptionLine]:
+    """The engine options in the order of their decisions, each with its reason."""
+    reasons = {row.path: row for row in engine.decisions}
+
+    def walk(node: Mapping[str, Any], prefix: str, depth: int) -> list[OptionLine]:
+        lines: list[OptionLine] = []
+        for key, value in node.items():
+            path = f"{prefix}.{key}" if prefix else key
+            reason = _reason(reasons.get(path))
+            if isinstance(value, Mapping) and value:
+                lines.append(OptionLine(depth, key, None, True, reason))
+                lines += walk(value, path, depth + 1)
+            else:
+                lines.append(OptionLine(depth, key, value, False, reason))
+        return lines
+
+    return walk(engine.options, "", 0)
+
+
+def _reason(decision: Decision | None) -> str | None:
+    return f"{decision.reason} [{decision.evidence}]" if decision else None

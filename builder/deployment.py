@@ -1,0 +1,247 @@
+"""What the user asks for: a deployment file or a preset, every fault reported with its line."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from .documents import duplicate_keys, load_yaml, read_text, yaml_lines
+from .errors import BadInput, Problem, nearest
+
+PRESETS = Path(__file__).parent / "data" / "presets"
+
+
+class Strict(BaseModel):
+    """A part of a deployment file: unknown keys are faults, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Hardware(Strict):
+    gpu: str
+    num_gpus: Annotated[int, Field(ge=1)]
+
+
+class Engine(Strict):
+    name: Literal["tensorrt_llm"] = "tensorrt_llm"
+    release: str
+
+
+class Workload(Strict):
+    """Input and output sequence length in tokens, and requests at the same time."""
+
+    isl: Annotated[int, Field(ge=1)]
+    osl: Annotated[int, Field(ge=1)]
+    concurrency: Annotated[int, Field(ge=1)]
+
+
+class Slo(Strict):
+    """Latency targets at the 95th percentile."""
+
+    ttft_ms: Annotated[float, Field(gt=0, strict=False)] | None = None
+    itl_ms: Annotated[float, Field(gt=0, strict=False)] | None = None
+
+
+class Deployment(Strict):
+    """A deployment request.
+
+    `checkpoint` is a folder, or a name whose facts ship. `targets` maps each target to its options;
+    a file may also give a plain list of names. `engine_config` holds overrides in the engine's own
+    words.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=63)]
+    checkpoint: Annotated[str, Field(min_length=1)]
+    hardware: Hardware
+    engine: Engine
+    workload: Workload
+    slo: Slo | None = None
+    targets: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    engine_config: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _accept_list(cls, value: object) -> object:
+        if isinstance(value, list) and all(isinstance(name, str) for name in value):
+            return {name: {} for name in value}
+        if isinstance(value, dict):
+            return {name: {} if options is None else options for name, options in value.items()}
+        return value
+
+
+@dataclass
+class Document:
+    """A deployment file as written: plain data, and the line of every key."""
+
+    name: str
+    data: dict[str, Any]
+    lines: Mapping[str, int] = field(default_factory=dict)
+    overridden: frozenset[str] = frozenset()
+
+    def get(self, path: str) -> Any:
+        """The value at a dotted path, or `None`."""
+        value: Any = self.data
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def locate(self, problem: Problem) -> Problem:
+        """The problem with file and line before its dotted path."""
+        path = problem.where
+        if any(path == item or path.startswith(f"{item}.") for item in self.overridden):
+            return _moved(problem, f"--set {path}")
+        known = path
+        while known and known not in self.lines:
+            known = known.rpartition(".")[0]
+        line = f":{self.lines[known]}" if known else ""
+        return _moved(problem, f"{self.name}{line}: {path}" if path else self.name)
+
+    def validate(
+        self, target_options: Mapping[str, type[Strict]]
+    ) -> tuple[Deployment | None, list[Problem]]:
+        """The deployment with all target options filled in, or the faults of the file."""
+        problems = []
+        deployment = None
+        try:
+            deployment = Deployment.model_validate(self.data)
+        except ValidationError as fault:
+            problems += _schema_problems(fault, Deployment, "")
+        targets: dict[str, dict[str, Any]] = {}
+        for name, given in self._targets().items():
+            if name not in target_options:
+                remedy = nearest(name, target_options)
+                problems.append(Problem("targets", f"{name} is no target", remedy))
+                continue
+            try:
+                targets[name] = target_options[name].model_validate(given).model_dump()
+            except ValidationError as fault:
+                problems += _schema_problems(fault, target_options[name], f"targets.{name}")
+        if deployment is None or problems:
+            return None, problems
+        return deployment.model_copy(update={"targets": targets}), []
+
+    def _targets(self) -> dict[str, dict[str, Any]]:
+        """The targets as far as they can be read."""
+        given = self.data.get("targets")
+        if isinstance(given, list):
+            return {name: {} for name in given if isinstance(name, str)}
+        if isinstance(given, dict):
+            return {str(name): options or {} for name, options in given.items()}
+        return {}
+
+
+def preset_names() -> list[str]:
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def read(reference: str, overrides: Iterable[str] = ()) -> Document:
+    """A deployment file or a preset, with `path=value` overrides applied.
+
+    Raises `BadInput` if it cannot be read or is no YAML mapping.
+    """
+    path = Path(reference)
+    if reference in preset_names():
+        path, name = PRESETS / f"{reference}.yaml", f"preset {reference}"
+    elif path.suffix in (".yaml", ".yml", ".json") or path.exists():
+        name = reference
+    else:
+        what = f"{reference} is neither a file nor a preset"
+        raise BadInput(Problem("", what, nearest(reference, preset_names())))
+    return _with_overrides(parse(read_text(path), name), overrides)
+
+
+def parse(text: str, name: str) -> Document:
+    """A deployment file's text as a document. Raises `BadInput`."""
+    try:
+        data = load_yaml(text)
+        lines = yaml_lines(text)
+        problems = duplicate_keys(text, name)
+    except yaml.YAMLError as fault:
+        mark = getattr(fault, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}" if mark else name
+        reason = getattr(fault, "problem", None) or "unreadable"
+        raise BadInput(Problem(where, f"is not YAML: {reason}", "correct this line")) from None
+    except RecursionError:
+        raise BadInput(Problem(name, "is nested too deeply", "flatten it")) from None
+    if problems:
+        raise BadInput(problems)
+    if not isinstance(data, dict):
+        kind = "empty" if data is None else f"a {type(data).__name__}"
+        raise BadInput(Problem(name, f"is {kind}", "a mapping is expected: name, checkpoint, ..."))
+    return Document(name, data, lines)
+
+
+def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
+    data, paths = copy.deepcopy(document.data), set()
+    for item in overrides:
+        path, equals, text = item.partition("=")
+        if not equals or not path:
+            raise BadInput(Problem(f"--set {item}", "is no override", "write path=value"))
+        try:
+            value = load_yaml(text)
+        except yaml.YAMLError:
+            raise BadInput(Problem(f"--set {item}", "its value is no YAML", "quote it")) from None
+        *parents, last = path.split(".")
+        place = data
+        for key in parents:
+            place = place.setdefault(key, {})
+            if isinstance(place, list) and all(isinstance(name, str) for name in place):
+                raise BadInput(
+                    Problem(f"--set {item}", f"{key} is a list here", f"set {key} as a whole")
+                )
+            if not isinstance(place, dict):
+                raise BadInput(Problem(f"--set {item}", f"{key} is no mapping", "check the path"))
+        place[last] = value
+        paths.add(path)
+    return Document(document.name, data, document.lines, frozenset(paths))
+
+
+def _moved(problem: Problem, where: str) -> Problem:
+    return Problem(where, problem.what, problem.remedy, problem.rule, problem.severity)
+
+
+def _schema_problems(fault: ValidationError, model: type[Strict], prefix: str) -> list[Problem]:
+    """One problem per pydantic fault, in the words of the deployment file."""
+    return [_schema_problem(dict(error), model, prefix) for error in fault.errors()]
+
+
+def _schema_problem(error: dict[str, Any], model: type[Strict], prefix: str) -> Problem:
+    path = ".".join(filter(None, (prefix, *map(str, error["loc"]))))
+    value, context = error["input"], error.get("ctx", {})
+    shown = str(value)[:60]
+    match error["type"]:
+        case "extra_forbidden":
+            known = _fields_at(model, error["loc"][:-1])
+            return Problem(path, "unknown key", nearest(str(error["loc"][-1]), known))
+        case "missing":
+            return Problem(path, "is missing", "add it")
+        case "greater_than_equal" | "greater_than":
+            word = "of at least" if "ge" in context else "above"
+            bound = context.get("ge", context.get("gt"))
+            return Problem(path, f"{shown} is out of range", f"give a value {word} {bound}")
+        case "less_than_equal":
+            remedy = f"give a value of at most {context['le']}"
+            return Problem(path, f"{shown} is out of range", remedy)
+        case "string_pattern_mismatch":
+            remedy = f"it must match {context['pattern']}"
+            return Problem(path, f"{shown} is not allowed", remedy)
+        case "literal_error":
+            return Problem(path, f"{shown} is not allowed", f"allowed: {context['expected']}")
+        case _:
+            message = str(error["msg"])
+            return Problem(path, f"is {shown}", message[0].lower() + message[1:])
+
+
+def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    for key in location:
+        inner = model.model_fields[key].annotation if key in model.model_fields else None
+        for candidate in (inner, *getattr(inner, "__args__", ())):
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                model = candidate
+    return list(model.model_fields)

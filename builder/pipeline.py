@@ -1,0 +1,178 @@
+"""The phases of a deployment in order: read, gather, plan, translate, render, bundle."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from . import __version__, bundle, checkpoint, deployment, engine, hardware, release, results
+from . import plan as planning
+from . import targets as target_table
+from .bundle import Bundle, File
+from .checkpoint import Checkpoint
+from .deployment import Deployment, Document
+from .engine import EngineConfig
+from .errors import BadFacts, BadInput, Problem, ToolkitError
+from .plan import Facts, Plan
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and its spelling for the release."""
+
+    document: Document
+    plan: Plan
+    engine: EngineConfig
+
+
+def plan(reference: str, overrides: Iterable[str] = ()) -> Planned:
+    """Plan a deployment file or preset.
+
+    Raises `BadInput` or `BadFacts` with every independent fault, each at its file and line.
+    """
+    document = deployment.read(reference, overrides)
+    request, facts = _gather(document)
+    try:
+        planned = planning.plan(request, facts)
+        return Planned(document, planned, engine.translate(planned))
+    except BadInput as fault:
+        raise BadInput(map(document.locate, fault.problems)) from None
+
+
+def render(
+    reference: str, folder: Path, overrides: Iterable[str] = (), force: bool = False
+) -> Bundle:
+    """Plan, render every target and write the bundle."""
+    planned = plan(reference, overrides)
+    files, launch = _render_targets(planned)
+    facts = manifest_facts(planned)
+    files |= {
+        "deployment.yaml": File(_deployment_yaml(planned.plan.deployment)),
+        "checkpoint.json": File(
+            bundle.to_json(checkpoint.to_document(planned.plan.facts.checkpoint))
+        ),
+        "launch.json": File(bundle.to_json(launch)),
+    }
+    return bundle.write(folder, files, facts, force)
+
+
+def _gather(document: Document) -> tuple[Deployment, Facts]:
+    """The valid request and its facts, or all faults of the file and of its facts together."""
+    request, problems = document.validate(target_table.options())
+    kinds: list[ToolkitError] = [BadInput(problems)] if problems else []
+
+    def attempt(path: str, load: Callable[[str], T]) -> T | None:
+        """Facts for a field of the file, if the field itself can be read."""
+        value = document.get(path)
+        if not isinstance(value, str) or not value:
+            return None
+        try:
+            return load(value)
+        except ToolkitError as fault:
+            kinds.append(fault)
+            return None
+
+    gpu = attempt("hardware.gpu", hardware.load)
+    table = attempt("engine.release", release.load)
+    facts = attempt("checkpoint", _gather_checkpoint)
+    found = [document.locate(problem) for fault in kinds for problem in fault.problems]
+    if found:
+        only_facts = all(isinstance(fault, BadFacts) for fault in kinds)
+        raise BadFacts(found) if only_facts else BadInput(found)
+    assert request and gpu and table and facts  # a missing one has left a fault
+    published = results.published(facts.name, gpu.name, request.hardware.num_gpus)
+    if facts.path is not None:
+        request = request.model_copy(update={"checkpoint": str(facts.path)})
+    return request, Facts(facts, gpu, table, published)
+
+
+def _gather_checkpoint(reference: str) -> Checkpoint:
+    """The facts of a checkpoint; faults inside its folder keep their own place."""
+    try:
+        return checkpoint.gather(reference)
+    except BadFacts as fault:
+        raise BadFacts(
+            Problem("checkpoint", f"{p.where}: {p.what}", p.remedy) for p in fault.problems
+        ) from None
+
+
+def _render_targets(planned: Planned) -> tuple[dict[str, File], dict[str, Any]]:
+    plan = planned.plan
+    request = target_table.Request(plan.deployment, plan.facts.release, planned.engine)
+    files: dict[str, File] = {}
+    entries = {}
+    for name, options in plan.deployment.targets.items():
+        target = target_table.load(name)
+        rendered = target.render(request, target.Options.model_validate(options))
+        files |= rendered.files
+        entries[name] = rendered.launch
+    launch = {
+        "format": bundle.FORMAT,
+        "name": plan.deployment.name,
+        "checkpoint": plan.deployment.checkpoint,
+        "engine": plan.deployment.engine.model_dump(),
+        "targets": entries,
+    }
+    return files, launch
+
+
+def _deployment_yaml(request: Deployment) -> bytes:
+    document = request.model_dump(exclude_none=True)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode()
+
+
+def manifest_facts(planned: Planned) -> dict[str, Any]:
+    """What the manifest and `plan --json` say of a plan."""
+    facts, request = planned.plan.facts, planned.plan.deployment
+    return {
+        "tool": {"name": "trtllm-deployment-toolkit", "version": __version__},
+        "engine": request.engine.model_dump(),
+        "inputs": {
+            "checkpoint": {"name": facts.checkpoint.name, "source": facts.checkpoint.source},
+            "facts": {
+                path.relative_to(Path(__file__).parent).as_posix(): _sha256(path)
+                for path in (
+                    hardware.HARDWARE / f"{facts.gpu.name}.yaml",
+                    release.RELEASES / f"{facts.release.name}.json",
+                )
+            },
+        },
+        "decisions": [asdict(row) for row in planned.engine.decisions],
+        "differences": [asdict(row) for row in planned.plan.differences],
+        "warnings": [
+            {"where": row.where, "what": row.what, "remedy": row.remedy}
+            for row in planned.plan.warnings
+        ],
+        "memory": memory_document(planned.plan),
+        "published": [asdict(row) for row in facts.published],
+    }
+
+
+def memory_document(plan: Plan) -> dict[str, Any]:
+    """The memory budget in GiB, rounded to what the estimate is worth."""
+    budget = plan.budget
+    return {
+        "per_gpu": {
+            "total_gib": round(budget.total_gib, 2),
+            "weights_gib": round(budget.weights_gib, 2),
+            "kv_cache_gib": round(budget.kv_cache_gib, 2),
+            "activations_gib": round(budget.activations_gib, 2),
+            "cuda_graphs_gib": round(budget.cuda_graphs_gib, 2),
+            "other_gib": round(budget.other_gib, 2),
+        },
+        "kv_bytes_per_token": budget.kv_bytes_per_token,
+        "kv_tokens": budget.kv_tokens,
+        "max_concurrency": budget.max_concurrency,
+        "fits": budget.fits,
+    }
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,444 @@
+"""Decisions: deployment and facts in, every engine value with its reason out. Pure.
+
+A value is decided in this order: what the user set in `engine_config`, what a published deployment
+of the same checkpoint on the same GPUs used, the rule. Each rule is one function of `RULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .checkpoint import Checkpoint
+from .deployment import Deployment
+from .errors import BadInput, Problem
+from .hardware import Gpu
+from .memory import Budget, Sharding, budget
+from .release import Release
+from .results import Published, leaves
+
+Evidence = Literal["measured", "documented", "derived", "assumed", "override"]
+
+MTP_DRAFT_TOKENS = "mtp_draft_tokens"  # a release spells this its own way
+
+# Engine defaults that a plan relies on without writing them.
+_DEFAULT_MAX_NUM_TOKENS = 8192
+_DEFAULT_MAX_BATCH_SIZE = 2048
+_DEFAULT_NUM_CUDA_GRAPHS = 49
+_DEFAULT_FRACTION = 0.9
+
+_EVERY_GRAPH_UP_TO = 16
+
+# Draft tokens by batch size, largest batch first.
+_DRAFT_TOKENS: tuple[tuple[int, int, Evidence, str], ...] = (
+    (129, 1, "assumed", "NVIDIA/srt-slurm recipes use one draft token at batches above 128"),
+    (65, 2, "assumed", "NVIDIA/srt-slurm recipes use two draft tokens at batches above 64"),
+    (
+        1,
+        3,
+        "documented",
+        "TensorRT-LLM tech blog 1: 111, 198, 250, 253, 245 and 239 tokens/s with 0 to 5 draft "
+        "tokens, DeepSeek-R1 on 8 B200",
+    ),
+)
+
+# Options of published deployments that are not taken over, and why.
+_NOT_TAKEN: dict[str, str] = {
+    "trust_remote_code": (
+        "off unless engine_config asks for it: it runs Python code from the checkpoint on the "
+        "server, and the engine has this architecture built in"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known, gathered before anything is decided."""
+
+    checkpoint: Checkpoint
+    gpu: Gpu
+    release: Release
+    published: tuple[Published, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One engine value. `path` is an option path, or a word that the release spells."""
+
+    path: str
+    value: Any
+    reason: str
+    evidence: Evidence
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A published option that this plan does not use."""
+
+    path: str
+    published: Any
+    planned: Any
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All decisions, in the order in which they were made, and what they cost in memory."""
+
+    deployment: Deployment
+    facts: Facts
+    decisions: tuple[Decision, ...]
+    differences: tuple[Difference, ...]
+    budget: Budget
+    warnings: tuple[Problem, ...]
+
+
+@dataclass
+class _Case:
+    """One plan in the making."""
+
+    deployment: Deployment
+    facts: Facts
+    overrides: Mapping[str, Any]
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+    def decide(self, path: str, value: Any, reason: str, evidence: Evidence, source: str) -> None:
+        """Take the user's value, the published one, or the rule's."""
+        spelled = self.facts.release.spell(path)
+        if owner := _overriding(spelled, self.overrides):
+            if owner == spelled:
+                text = f"set in engine_config; the rule would give {value!r}: {reason}"
+                given = self.overrides[owner]
+                self.decisions[path] = Decision(path, given, text, "override", "deployment")
+            return
+        for row in self.facts.published:
+            if path in row.options and path not in self.refused:
+                published = row.options[path]
+                if published != value:
+                    reason = f"the published deployment uses it; the rule would give {value!r}"
+                value, evidence, source = published, "documented", f"{row.source}; {source}"
+        self.decisions[path] = Decision(path, value, reason, evidence, source)
+
+    def value(self, path: str, default: Any = None) -> Any:
+        """What is decided or set for a path so far."""
+        if path in self.decisions:
+            return self.decisions[path].value
+        spelled = self.facts.release.spell(path)
+        return self.overrides.get(spelled, default)
+
+
+def _overriding(path: str, overrides: Mapping[str, Any]) -> str | None:
+    """The override that sets `path` itself or a mapping above it."""
+    while path:
+        if path in overrides:
+            return path
+        path = path.rpartition(".")[0]
+    return None
+
+
+def plan(deployment: Deployment, facts: Facts) -> Plan:
+    """Decide every engine value.
+
+    Raises `BadInput` with the numbers if the deployment is impossible.
+    """
+    case = _Case(deployment, facts, leaves(deployment.engine_config))
+    for rule in RULES:
+        rule(case)
+    if case.problems:
+        raise BadInput(case.problems)
+    _add_remaining_overrides(case)
+    result = _budget(case)
+    _check_memory(case, result)
+    if case.problems:
+        raise BadInput(case.problems)
+    return Plan(
+        deployment,
+        facts,
+        tuple(case.decisions.values()),
+        tuple(_differences(case)),
+        result,
+        tuple(case.warnings),
+    )
+
+
+def _precision(case: _Case) -> None:
+    """The GPU must have the arithmetic that the checkpoint is stored for."""
+    precision, gpu = case.facts.checkpoint.precision, case.facts.gpu
+    if precision not in gpu.precisions:
+        what = f"{gpu.name} has no {precision} arithmetic, which {case.deployment.checkpoint} needs"
+        remedy = f"use a checkpoint in {', '.join(gpu.precisions)}, or a GPU that has {precision}"
+        case.problems.append(Problem("hardware.gpu", what, remedy))
+
+
+def _architecture(case: _Case) -> None:
+    """The release must know the model."""
+    name, release = case.facts.checkpoint.architecture.name, case.facts.release
+    if reason := release.unsupported(name):
+        what = f"release {release.name} does not serve {name}: {reason}"
+        case.problems.append(Problem("engine.release", what, "choose a later release"))
+
+
+def _parallelism(case: _Case) -> None:
+    """Tensor parallelism over all GPUs of the node."""
+    gpus, gpu = case.deployment.hardware.num_gpus, case.facts.gpu
+    case.decide(
+        "tensor_parallel_size",
+        gpus,
+        "every layer is split over all GPUs, which gives the lowest latency within one node",
+        "derived",
+        f"hardware.num_gpus {gpus}",
+    )
+    if gpus > gpu.gpus_per_node:
+        what = f"{gpus} GPUs need more than one node: a {gpu.name} node has {gpu.gpus_per_node}"
+        remedy = f"give at most {gpu.gpus_per_node}; several nodes are not rendered yet"
+        case.problems.append(Problem("hardware.num_gpus", what, remedy))
+    size = case.value("tensor_parallel_size")
+    pipeline = case.value("pipeline_parallel_size", 1)
+    if isinstance(size, int) and isinstance(pipeline, int):
+        _check_division(case, size)
+        if size * pipeline != gpus:
+            what = f"{size} x pipeline_parallel_size {pipeline} uses {size * pipeline} GPUs"
+            where = "engine_config.tensor_parallel_size"
+            case.problems.append(Problem(where, what, f"hardware.num_gpus is {gpus}"))
+
+
+def _check_division(case: _Case, size: int) -> None:
+    config = case.facts.checkpoint.text_config
+    split = ("num_attention_heads", "moe_intermediate_size", "intermediate_size")
+    wrong = [name for name in split if name in config and config[name] % size]
+    if wrong:
+        overridden = "tensor_parallel_size" in case.overrides
+        where = "engine_config.tensor_parallel_size" if overridden else "hardware.num_gpus"
+        listing = ", ".join(f"{name} {config[name]}" for name in wrong)
+        limit = case.facts.gpu.gpus_per_node
+        sizes = [n for n in range(1, limit + 1) if all(config[name] % n == 0 for name in wrong)]
+        what = f"tensor parallelism over {size} GPUs does not divide {listing}"
+        remedy = f"give one of {', '.join(map(str, sizes))}"
+        case.problems.append(Problem(where, what, remedy))
+
+
+def _limits(case: _Case) -> None:
+    """Batch size and token limits from the workload."""
+    workload, config = case.deployment.workload, case.facts.checkpoint.text_config
+    case.decide(
+        "max_batch_size",
+        workload.concurrency,
+        "as many requests run at once as the workload has; more would only cost memory",
+        "derived",
+        f"workload.concurrency {workload.concurrency}",
+    )
+    length, longest = workload.isl + workload.osl, config.get("max_position_embeddings")
+    if longest is not None and length > longest:
+        what = f"isl + osl is {length} tokens, the model's longest context is {longest}"
+        case.problems.append(Problem("workload", what, "shorten isl or osl"))
+    if workload.isl > _DEFAULT_MAX_NUM_TOKENS:
+        case.decide(
+            "max_num_tokens",
+            -(-workload.isl // 1024) * 1024,
+            f"one prompt must fit into one step: the default {_DEFAULT_MAX_NUM_TOKENS} would "
+            "reject it",
+            "derived",
+            f"workload.isl {workload.isl}",
+        )
+
+
+def _cuda_graphs(case: _Case) -> None:
+    """A captured graph for every small batch, padding between powers of two above."""
+    largest = case.value("max_batch_size", _DEFAULT_MAX_BATCH_SIZE)
+    if not isinstance(largest, int) or largest < 1:
+        return  # the release's own check names the fault
+    case.decide(
+        "cuda_graph_config.enable_padding",
+        True,
+        "a batch without a graph of its own is padded up to the next one instead of running "
+        "without a graph",
+        "derived",
+        "TensorRT-LLM: cuda_graph_config.enable_padding",
+    )
+    sizes = [*range(1, min(largest, _EVERY_GRAPH_UP_TO) + 1)]
+    size = 2 * _EVERY_GRAPH_UP_TO
+    while size < largest:
+        sizes.append(size)
+        size *= 2
+    if largest > _EVERY_GRAPH_UP_TO:
+        sizes.append(largest)
+    case.decide(
+        "cuda_graph_config.batch_sizes",
+        sizes,
+        f"every batch of up to {_EVERY_GRAPH_UP_TO} requests, where latency matters most, gets an "
+        f"exact graph; larger ones are padded to powers of two, up to max_batch_size {largest}",
+        "derived",
+        "max_batch_size",
+    )
+
+
+def _kv_cache(case: _Case) -> None:
+    """KV-cache precision as the checkpoint was calibrated, and its share of the memory."""
+    algorithm = case.facts.checkpoint.quantization.kv_cache_quant_algo
+    published = any("kv_cache_config.dtype" in row.options for row in case.facts.published)
+    if algorithm == "FP8" or published:
+        case.decide(
+            "kv_cache_config.dtype",
+            "fp8",
+            "FP8 halves the bytes per token against BF16, so twice as many tokens fit",
+            "documented",
+            f"{case.facts.checkpoint.quantization.source}: kv_cache_quant_algo {algorithm}",
+        )
+    case.decide(
+        "kv_cache_config.free_gpu_memory_fraction",
+        0.8,
+        "the share of what is left after weights, graphs and the activation peak; the rest is "
+        "headroom for workspaces that the engine's dry run does not see",
+        "assumed",
+        "the value of most published TensorRT-LLM configurations",
+    )
+
+
+def _moe(case: _Case) -> None:
+    """The MoE kernels for this quantization on this GPU."""
+    checkpoint, gpu, release = case.facts.checkpoint, case.facts.gpu, case.facts.release
+    if checkpoint.architecture.experts_field is None:
+        return
+    support = release.moe_support(checkpoint.quantization.quant_algo, gpu.sm)
+    if support is None:
+        return  # `_precision` refuses what no row covers
+    path = "moe_config.backend"
+    for row in case.facts.published:
+        if (used := row.options.get(path)) is not None and used not in support.backends:
+            case.refused[path] = (
+                f"{used} has no kernels for {checkpoint.precision} on {gpu.name}; the engine would "
+                f"fall back to CUTLASS with a warning"
+            )
+    best = support.backends[0]
+    case.decide(
+        path,
+        best,
+        f"the fastest documented kernels for {checkpoint.precision} on {gpu.name}; without this "
+        f"key the engine uses {release.table['moe']['when_missing']}",
+        "documented" if support.documented else "assumed",
+        support.source,
+    )
+
+
+def _speculation(case: _Case) -> None:
+    """Speculative decoding with the checkpoint's own MTP layer."""
+    layers = case.facts.checkpoint.mtp_layers
+    if not layers:
+        return
+    config = case.facts.checkpoint.architecture.mtp_field
+    case.decide(
+        "speculative_config.decoding_type",
+        "MTP",
+        "the checkpoint carries a multi-token-prediction layer: several tokens per step at the "
+        "same output",
+        "documented",
+        f"config.json: {config} {layers}",
+    )
+    batch = case.value("max_batch_size", _DEFAULT_MAX_BATCH_SIZE)
+    if not isinstance(batch, int) or case.value("speculative_config.decoding_type") != "MTP":
+        return
+    _, draft, evidence, source = next(
+        row for row in _DRAFT_TOKENS if batch >= row[0] or row[0] == 1
+    )
+    case.decide(
+        MTP_DRAFT_TOKENS,
+        draft,
+        f"draft tokens per step at up to {batch} requests: more raise the tokens per step, and the "
+        "work wasted on rejected ones",
+        evidence,
+        source,
+    )
+
+
+RULES: tuple[Callable[[_Case], None], ...] = (
+    _precision,
+    _architecture,
+    _parallelism,
+    _limits,
+    _cuda_graphs,
+    _kv_cache,
+    _moe,
+    _speculation,
+)
+
+
+def _add_remaining_overrides(case: _Case) -> None:
+    """Overrides of options that no rule decides."""
+    spelled = {case.facts.release.spell(path) for path in case.decisions}
+    for path, value in case.overrides.items():
+        if path not in spelled:
+            reason = "set in engine_config; no rule decides it"
+            case.decisions[path] = Decision(path, value, reason, "override", "deployment")
+
+
+def _budget(case: _Case) -> Budget:
+    workload, checkpoint = case.deployment.workload, case.facts.checkpoint
+    draft = case.value(MTP_DRAFT_TOKENS, 0)
+    graphs = case.value("cuda_graph_config.batch_sizes")
+    no_graphs = "cuda_graph_config" in case.overrides
+    default_graphs = 0 if no_graphs else _DEFAULT_NUM_CUDA_GRAPHS
+    return budget(
+        checkpoint,
+        case.facts.gpu,
+        Sharding(
+            _int(case, "tensor_parallel_size", 1),
+            _int(case, "pipeline_parallel_size", 1),
+            case.value("enable_attention_dp") is True,
+        ),
+        kv_dtype_bytes=1 if case.value("kv_cache_config.dtype") == "fp8" else 2,
+        free_gpu_memory_fraction=_fraction(case),
+        max_num_tokens=_int(case, "max_num_tokens", _DEFAULT_MAX_NUM_TOKENS),
+        num_cuda_graphs=len(graphs) if isinstance(graphs, list) else default_graphs,
+        mtp_draft_tokens=draft if isinstance(draft, int) else 0,
+        tokens_per_request=workload.isl + workload.osl,
+    )
+
+
+def _int(case: _Case, path: str, default: int) -> int:
+    """A decided number; one of the wrong type is reported by the release's own check."""
+    value = case.value(path, default)
+    return value if isinstance(value, int) and value > 0 else default
+
+
+def _fraction(case: _Case) -> float:
+    value = case.value("kv_cache_config.free_gpu_memory_fraction", _DEFAULT_FRACTION)
+    return float(value) if isinstance(value, int | float) else _DEFAULT_FRACTION
+
+
+def _check_memory(case: _Case, result: Budget) -> None:
+    workload, gpu = case.deployment.workload, case.facts.gpu
+    gpus = case.deployment.hardware.num_gpus
+    if not result.fits:
+        what = (
+            f"{case.deployment.checkpoint} does not fit on {gpus} x {gpu.name}: each GPU has "
+            f"{result.total_gib:.1f} GiB, weights take {result.weights_gib:.1f} and the engine "
+            f"{result.used_gib - result.weights_gib:.1f}, which leaves {result.kv_cache_gib:.1f} "
+            f"GiB of KV cache for requests of {workload.isl + workload.osl} tokens"
+        )
+        remedy = "take more GPUs, larger ones, or a checkpoint of lower precision"
+        case.problems.append(Problem("hardware.num_gpus", what, remedy))
+    elif result.max_concurrency < workload.concurrency:
+        what = (
+            f"the KV cache holds {result.max_concurrency} requests of "
+            f"{workload.isl + workload.osl} tokens, the workload has {workload.concurrency}: the "
+            "others wait"
+        )
+        remedy = "lower concurrency, or take more GPUs"
+        case.warnings.append(Problem("workload.concurrency", what, remedy, severity="warning"))
+
+
+def _differences(case: _Case) -> Iterator[Difference]:
+    """Published options that the plan sets otherwise, each with the reason."""
+    for row in case.facts.published:
+        for path, published in row.options.items():
+            planned = case.value(path)
+            if planned == published:
+                continue
+            reason = case.refused.get(path) or _NOT_TAKEN.get(path) or "set in engine_config"
+            yield Difference(path, published, planned, reason, row.source)

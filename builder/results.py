@@ -1,0 +1,64 @@
+"""What others published: the options and figures of deployments on real hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .documents import load_yaml
+
+RESULTS = Path(__file__).parent / "data" / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One published deployment.
+
+    `options` maps option paths to values; the number of MTP draft tokens, whose option changed its
+    name, stands under `mtp_draft_tokens`. Each figure holds a concurrency and what was measured.
+    """
+
+    source: str
+    engine: str
+    workload: str
+    checkpoint: str
+    gpu: str
+    num_gpus: int
+    options: Mapping[str, Any]
+    figures: tuple[Mapping[str, float], ...]
+
+
+def published(checkpoint: str, gpu: str, num_gpus: int) -> tuple[Published, ...]:
+    """What was published for the same checkpoint on the same GPUs."""
+    shape = (checkpoint, gpu, num_gpus)
+    return tuple(row for row in _rows() if (row.checkpoint, row.gpu, row.num_gpus) == shape)
+
+
+def leaves(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options as dotted paths; lists, scalars and empty mappings are leaves."""
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        path = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping) and value:
+            flat |= leaves(value, path)
+        else:
+            flat[path] = value
+    return flat
+
+
+def _rows() -> Iterator[Published]:
+    for path in sorted(RESULTS.glob("*.yaml")):
+        document = load_yaml(path.read_text(encoding="utf-8"))
+        for row in document["deployments"]:
+            yield Published(
+                source=document["source"],
+                engine=document["engine"],
+                workload=document["workload"],
+                checkpoint=row["checkpoint"],
+                gpu=row["gpu"],
+                num_gpus=row["num_gpus"],
+                options=leaves(row.get("options", {})),
+                figures=tuple(row["figures"]),
+            )

@@ -1,0 +1,90 @@
+"""Target `triton`: Triton Inference Server with the toolkit's own model on one node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from ..bundle import File
+from ..deployment import Strict
+from ..render import resource_root, text, yaml_text
+from . import START_TIMEOUT_S, Rendered, Request, option_lines
+from .trtllm_serve import Port
+
+
+class Options(Strict):
+    """Where the server listens, and how the model is named and answers.
+
+    A decoupled model streams and serves the stream RPC, `/generate` and `/generate_stream`; one
+    that is not decoupled serves unary requests only.
+    """
+
+    host: Annotated[str, Field(pattern=r"^[0-9A-Za-z.:-]+$")] = "127.0.0.1"
+    http_port: Port = 8000
+    grpc_port: Port = 8001
+    metrics_port: Port = 8002
+    model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")] = "tensorrt_llm"
+    decoupled: bool = True
+
+
+def render(request: Request, options: Options) -> Rendered:
+    deployment = request.deployment
+    triton_config = {
+        "max_batch_size": 0,
+        "decoupled": options.decoupled,
+        "cancellation_check_period_ms": 100,
+    }
+    base = {"model": deployment.checkpoint, "backend": "pytorch"}
+    model_yaml = yaml_text(
+        "triton/model.yaml.j2",
+        expected={"triton_config": triton_config, **base, **request.engine.options},
+        name=deployment.name,
+        release=request.release.name,
+        triton_config=triton_config,
+        base=base,
+        options=option_lines(request.engine),
+    )
+    environment = {
+        "CHECKPOINT": deployment.checkpoint,
+        "HOST": options.host,
+        "HTTP_PORT": str(options.http_port),
+        "GRPC_PORT": str(options.grpc_port),
+        "METRICS_PORT": str(options.metrics_port),
+        "SERVER_ID": deployment.name,
+        "SHM_REGION_PREFIX": deployment.name,
+    }
+    script = text("triton/serve.sh.j2", name=deployment.name, environment=environment)
+    repository = f"triton/model_repository/{options.model_name}"
+    files = {f"{repository}/{path}": File(data) for path, data in sorted(_model_files().items())}
+    return Rendered(
+        {
+            **files,
+            f"{repository}/1/model.yaml": File(model_yaml.encode()),
+            "triton/serve.sh": File(script.encode(), executable=True),
+        },
+        {
+            "argv": ["bash", "triton/serve.sh"],
+            "host": options.host,
+            "ports": {
+                "http": options.http_port,
+                "grpc": options.grpc_port,
+                "metrics": options.metrics_port,
+            },
+            "environment": environment,
+            "ready": {"port": "http", "path": "/v2/health/ready"},
+            "model_name": options.model_name,
+            "start_timeout_s": START_TIMEOUT_S,
+        },
+    )
+
+
+def _model_files() -> dict[str, bytes]:
+    """The hand-written model, byte for byte."""
+    root: Path = resource_root("model_repository") / "tensorrt_llm"
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and path.suffix in (".py", ".pbtxt")
+    }

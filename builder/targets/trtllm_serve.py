@@ -1,0 +1,57 @@
+"""Target `trtllm_serve`: the engine's own OpenAI-compatible server on one node."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ..bundle import File
+from ..deployment import Strict
+from ..render import text, yaml_text
+from . import START_TIMEOUT_S, Rendered, Request, option_lines
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Options(Strict):
+    """Where the server listens: this machine only, unless another address is asked for."""
+
+    host: Annotated[str, Field(pattern=r"^[0-9A-Za-z.:-]+$")] = "127.0.0.1"
+    port: Port = 8000
+
+
+def render(request: Request, options: Options) -> Rendered:
+    deployment = request.deployment
+    config = yaml_text(
+        "trtllm_serve/config.yaml.j2",
+        expected=request.engine.options,
+        name=deployment.name,
+        release=request.release.name,
+        options=option_lines(request.engine),
+    )
+    environment = {
+        "CHECKPOINT": deployment.checkpoint,
+        "HOST": options.host,
+        "HTTP_PORT": str(options.port),
+    }
+    script = text(
+        "trtllm_serve/serve.sh.j2",
+        name=deployment.name,
+        environment=environment,
+        config_flag=request.release.config_flag,
+    )
+    return Rendered(
+        {
+            "trtllm_serve/config.yaml": File(config.encode()),
+            "trtllm_serve/serve.sh": File(script.encode(), executable=True),
+        },
+        {
+            "argv": ["bash", "trtllm_serve/serve.sh"],
+            "host": options.host,
+            "ports": {"http": options.port},
+            "environment": environment,
+            "ready": {"port": "http", "path": "/health"},
+            "start_timeout_s": START_TIMEOUT_S,
+        },
+    )
