@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -91,16 +91,22 @@ class Document:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
-    def locate(self, problem: Problem) -> Problem:
-        """The problem with file and line before its dotted path."""
-        path = problem.where
+    def locate_all(self, problems: Iterable[Problem]) -> list[Problem]:
+        """The problems in the order of the file, each with file and line before its path."""
+        ordered = sorted(problems, key=lambda problem: self._line(problem.where))
+        return [replace(problem, where=self._place(problem.where)) for problem in ordered]
+
+    def _line(self, path: str) -> int:
+        """The line of a path, or of the nearest mapping above it; 0 if there is none."""
+        while path and path not in self.lines:
+            path = path.rpartition(".")[0]
+        return self.lines.get(path, 0)
+
+    def _place(self, path: str) -> str:
         if any(path == item or path.startswith(f"{item}.") for item in self.overridden):
-            return _moved(problem, f"--set {path}")
-        known = path
-        while known and known not in self.lines:
-            known = known.rpartition(".")[0]
-        line = f":{self.lines[known]}" if known else ""
-        return _moved(problem, f"{self.name}{line}: {path}" if path else self.name)
+            return f"--set {path}"
+        line = self._line(path)
+        return ": ".join(filter(None, (f"{self.name}:{line}" if line else self.name, path)))
 
     def validate(
         self, target_options: Mapping[str, type[Strict]]
@@ -200,10 +206,6 @@ def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
         place[last] = value
         paths.add(path)
     return Document(document.name, data, document.lines, frozenset(paths))
-
-
-def _moved(problem: Problem, where: str) -> Problem:
-    return Problem(where, problem.what, problem.remedy, problem.rule, problem.severity)
 
 
 def _schema_problems(fault: ValidationError, model: type[Strict], prefix: str) -> list[Problem]:

@@ -74,8 +74,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'did you mean gb200? Known: gb200, h200'
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    listing = f"Known: {', '.join(names)}" if len(names) <= 12 else ""
-    if close:
-        return f"did you mean {close[0]}? {listing}".rstrip()
-    return listing or f"one of {len(names)} known names is expected"
+    listing = f"Known: {', '.join(names)}"
+    if close := difflib.get_close_matches(name, names, n=1):
+        return f"did you mean {close[0]}? {listing if len(names) <= 8 else ''}".rstrip()
+    return listing if len(names) <= 16 else f"one of {len(names)} known names is expected"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ def plan(reference: str, overrides: Iterable[str] = ()) -> Planned:
         planned = planning.plan(request, facts)
         return Planned(document, planned, engine.translate(planned))
     except BadInput as fault:
-        raise BadInput(map(document.locate, fault.problems)) from None
+        raise BadInput(document.locate_all(fault.problems)) from None
 
 
 def render(
@@ -82,7 +82,10 @@ def _gather(document: Document) -> tuple[Deployment, Facts]:
     gpu = attempt("hardware.gpu", hardware.load)
     table = attempt("engine.release", release.load)
     facts = attempt("checkpoint", _gather_checkpoint)
-    found = [document.locate(problem) for fault in kinds for problem in fault.problems]
+    overrides = document.get("engine_config")
+    if table and isinstance(overrides, dict) and (wrong := table.check_options(overrides)):
+        kinds.append(BadInput(replace(p, where=f"engine_config.{p.where}") for p in wrong))
+    found = document.locate_all(problem for fault in kinds for problem in fault.problems)
     if found:
         only_facts = all(isinstance(fault, BadFacts) for fault in kinds)
         raise BadFacts(found) if only_facts else BadInput(found)

@@ -6,6 +6,7 @@ of the same checkpoint on the same GPUs used, the rule. Each rule is one functio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -46,8 +47,8 @@ _DRAFT_TOKENS: tuple[tuple[int, int, Evidence, str], ...] = (
 # Options of published deployments that are not taken over, and why.
 _NOT_TAKEN: dict[str, str] = {
     "trust_remote_code": (
-        "off unless engine_config asks for it: it runs Python code from the checkpoint on the "
-        "server, and the engine has this architecture built in"
+        "Off unless engine_config asks for it: it runs Python code from the checkpoint on the "
+        "server, and the engine has this architecture built in."
     ),
 }
 
@@ -113,7 +114,7 @@ class _Case:
         spelled = self.facts.release.spell(path)
         if owner := _overriding(spelled, self.overrides):
             if owner == spelled:
-                text = f"set in engine_config; the rule would give {value!r}: {reason}"
+                text = f"Set in engine_config. The rule would give {json.dumps(value)}: {reason}"
                 given = self.overrides[owner]
                 self.decisions[path] = Decision(path, given, text, "override", "deployment")
             return
@@ -121,7 +122,7 @@ class _Case:
             if path in row.options and path not in self.refused:
                 published = row.options[path]
                 if published != value:
-                    reason = f"the published deployment uses it; the rule would give {value!r}"
+                    reason = f"The published deployment uses it; the rule would give {json.dumps(value)}."
                 value, evidence, source = published, "documented", f"{row.source}; {source}"
         self.decisions[path] = Decision(path, value, reason, evidence, source)
 
@@ -190,7 +191,7 @@ def _parallelism(case: _Case) -> None:
     case.decide(
         "tensor_parallel_size",
         gpus,
-        "every layer is split over all GPUs, which gives the lowest latency within one node",
+        "Every layer is split over all GPUs, which gives the lowest latency within one node.",
         "derived",
         f"hardware.num_gpus {gpus}",
     )
@@ -229,7 +230,7 @@ def _limits(case: _Case) -> None:
     case.decide(
         "max_batch_size",
         workload.concurrency,
-        "as many requests run at once as the workload has; more would only cost memory",
+        "As many requests run at once as the workload has; more would only cost memory.",
         "derived",
         f"workload.concurrency {workload.concurrency}",
     )
@@ -241,8 +242,8 @@ def _limits(case: _Case) -> None:
         case.decide(
             "max_num_tokens",
             -(-workload.isl // 1024) * 1024,
-            f"one prompt must fit into one step: the default {_DEFAULT_MAX_NUM_TOKENS} would "
-            "reject it",
+            f"One prompt must fit into one step: the default {_DEFAULT_MAX_NUM_TOKENS} would "
+            "reject it.",
             "derived",
             f"workload.isl {workload.isl}",
         )
@@ -256,8 +257,8 @@ def _cuda_graphs(case: _Case) -> None:
     case.decide(
         "cuda_graph_config.enable_padding",
         True,
-        "a batch without a graph of its own is padded up to the next one instead of running "
-        "without a graph",
+        "A batch without a graph of its own is padded up to the next one instead of running "
+        "without a graph.",
         "derived",
         "TensorRT-LLM: cuda_graph_config.enable_padding",
     )
@@ -271,8 +272,8 @@ def _cuda_graphs(case: _Case) -> None:
     case.decide(
         "cuda_graph_config.batch_sizes",
         sizes,
-        f"every batch of up to {_EVERY_GRAPH_UP_TO} requests, where latency matters most, gets an "
-        f"exact graph; larger ones are padded to powers of two, up to max_batch_size {largest}",
+        f"Every batch of up to {_EVERY_GRAPH_UP_TO} requests, where latency matters most, gets an "
+        f"exact graph; larger ones are padded to powers of two, up to max_batch_size {largest}.",
         "derived",
         "max_batch_size",
     )
@@ -286,15 +287,15 @@ def _kv_cache(case: _Case) -> None:
         case.decide(
             "kv_cache_config.dtype",
             "fp8",
-            "FP8 halves the bytes per token against BF16, so twice as many tokens fit",
+            "FP8 halves the bytes per token against BF16, so twice as many tokens fit.",
             "documented",
             f"{case.facts.checkpoint.quantization.source}: kv_cache_quant_algo {algorithm}",
         )
     case.decide(
         "kv_cache_config.free_gpu_memory_fraction",
         0.8,
-        "the share of what is left after weights, graphs and the activation peak; the rest is "
-        "headroom for workspaces that the engine's dry run does not see",
+        "The share of what is left after weights, graphs and the activation peak; the rest is "
+        "headroom for workspaces that the engine's dry run does not see.",
         "assumed",
         "the value of most published TensorRT-LLM configurations",
     )
@@ -313,14 +314,14 @@ def _moe(case: _Case) -> None:
         if (used := row.options.get(path)) is not None and used not in support.backends:
             case.refused[path] = (
                 f"{used} has no kernels for {checkpoint.precision} on {gpu.name}; the engine would "
-                f"fall back to CUTLASS with a warning"
+                f"fall back to CUTLASS with a warning."
             )
     best = support.backends[0]
     case.decide(
         path,
         best,
-        f"the fastest documented kernels for {checkpoint.precision} on {gpu.name}; without this "
-        f"key the engine uses {release.table['moe']['when_missing']}",
+        f"The fastest documented kernels for {checkpoint.precision} on {gpu.name}; without this "
+        f"key the engine uses {release.table['moe']['when_missing']}.",
         "documented" if support.documented else "assumed",
         support.source,
     )
@@ -335,8 +336,8 @@ def _speculation(case: _Case) -> None:
     case.decide(
         "speculative_config.decoding_type",
         "MTP",
-        "the checkpoint carries a multi-token-prediction layer: several tokens per step at the "
-        "same output",
+        "The checkpoint carries a multi-token-prediction layer: several tokens per step at the "
+        "same output.",
         "documented",
         f"config.json: {config} {layers}",
     )
@@ -349,8 +350,8 @@ def _speculation(case: _Case) -> None:
     case.decide(
         MTP_DRAFT_TOKENS,
         draft,
-        f"draft tokens per step at up to {batch} requests: more raise the tokens per step, and the "
-        "work wasted on rejected ones",
+        f"Draft tokens per step at up to {batch} requests: more raise the tokens per step, and the "
+        "work wasted on rejected ones.",
         evidence,
         source,
     )
@@ -373,7 +374,7 @@ def _add_remaining_overrides(case: _Case) -> None:
     spelled = {case.facts.release.spell(path) for path in case.decisions}
     for path, value in case.overrides.items():
         if path not in spelled:
-            reason = "set in engine_config; no rule decides it"
+            reason = "Set in engine_config; no rule decides it."
             case.decisions[path] = Decision(path, value, reason, "override", "deployment")
 
 
@@ -440,5 +441,7 @@ def _differences(case: _Case) -> Iterator[Difference]:
             planned = case.value(path)
             if planned == published:
                 continue
-            reason = case.refused.get(path) or _NOT_TAKEN.get(path) or "set in engine_config"
+            reason = (
+                case.refused.get(path) or _NOT_TAKEN.get(path) or "Set otherwise in engine_config."
+            )
             yield Difference(path, published, planned, reason, row.source)
