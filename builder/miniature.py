@@ -189,6 +189,7 @@ class _Draw:
     ) -> None:
         self._vocabulary = vocabulary
         self._rng = rng
+        self._embeddings: dict[tuple[int, ...], bytes] = {}
         self._heads: dict[tuple[int, ...], bytes] = {}
         # The norms of Qwen3.5 add one to their weight, except that of its linear attention.
         self._zero_centred = architecture.attention == "hybrid"
@@ -204,7 +205,7 @@ class _Draw:
         if name.endswith(("e_score_correction_bias", "dt_bias", "A_log")):
             return self._constant(stored, 0.0)
         if tensors.role == "embedding":
-            return self._bf16(prod(shape), 1.0)
+            return self._embedding(shape)
         if tensors.role == "lm_head":
             return self._head(shape)
         if tensors.role == "mtp_projection":
@@ -246,6 +247,12 @@ class _Draw:
         count = prod(stored.shape)
         single = struct.pack("<f", value)
         return (single if stored.dtype == "F32" else single[2:]) * count
+
+    def _embedding(self, shape: tuple[int, ...]) -> bytes:
+        """The MTP layer's embedding is a copy of the main one, as in the published checkpoints."""
+        if shape not in self._embeddings:
+            self._embeddings[shape] = self._bf16(prod(shape), 1.0)
+        return self._embeddings[shape]
 
     def _head(self, shape: tuple[int, ...]) -> bytes:
         """An output head that speaks whole words: the rows of all other tokens are zero.

@@ -52,6 +52,8 @@ _NOT_TAKEN: dict[str, str] = {
     ),
 }
 
+_OVERRIDDEN = "Set otherwise in engine_config."
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -109,8 +111,17 @@ class _Case:
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 
+    @property
+    def published(self) -> list[Published]:
+        """Published deployments of this shape that were measured at this concurrency."""
+        concurrency = self.deployment.workload.concurrency
+        return [row for row in self.facts.published if concurrency <= row.max_concurrency]
+
     def decide(self, path: str, value: Any, reason: str, evidence: Evidence, source: str) -> None:
-        """Take the user's value, the published one, or the rule's."""
+        """Take the user's value, the published one, or the rule's.
+
+        What is derived from the request stays; a published value only confirms it.
+        """
         spelled = self.facts.release.spell(path)
         if owner := _overriding(spelled, self.overrides):
             if owner == spelled:
@@ -118,12 +129,16 @@ class _Case:
                 given = self.overrides[owner]
                 self.decisions[path] = Decision(path, given, text, "override", "deployment")
             return
-        for row in self.facts.published:
-            if path in row.options and path not in self.refused:
-                published = row.options[path]
-                if published != value:
-                    reason = f"The published deployment uses it; the rule would give {json.dumps(value)}."
-                value, evidence, source = published, "documented", f"{row.source}; {source}"
+        for row in self.published:
+            if path not in row.options or path in self.refused:
+                continue
+            published = row.options[path]
+            if published != value:
+                if evidence == "derived":
+                    continue
+                rule = json.dumps(value)
+                reason = f"The published deployment uses it; the rule would give {rule}."
+            value, evidence, source = published, "documented", f"{row.source}; {source}"
         self.decisions[path] = Decision(path, value, reason, evidence, source)
 
     def value(self, path: str, default: Any = None) -> Any:
@@ -282,7 +297,7 @@ def _cuda_graphs(case: _Case) -> None:
 def _kv_cache(case: _Case) -> None:
     """KV-cache precision as the checkpoint was calibrated, and its share of the memory."""
     algorithm = case.facts.checkpoint.quantization.kv_cache_quant_algo
-    published = any("kv_cache_config.dtype" in row.options for row in case.facts.published)
+    published = any("kv_cache_config.dtype" in row.options for row in case.published)
     if algorithm == "FP8" or published:
         case.decide(
             "kv_cache_config.dtype",
@@ -310,7 +325,7 @@ def _moe(case: _Case) -> None:
     if support is None:
         return  # `_precision` refuses what no row covers
     path = "moe_config.backend"
-    for row in case.facts.published:
+    for row in case.published:
         if (used := row.options.get(path)) is not None and used not in support.backends:
             case.refused[path] = (
                 f"{used} has no kernels for {checkpoint.precision} on {gpu.name}; the engine would "
@@ -436,12 +451,13 @@ def _check_memory(case: _Case, result: Budget) -> None:
 
 def _differences(case: _Case) -> Iterator[Difference]:
     """Published options that the plan sets otherwise, each with the reason."""
-    for row in case.facts.published:
+    for row in case.published:
         for path, published in row.options.items():
             planned = case.value(path)
             if planned == published:
                 continue
-            reason = (
-                case.refused.get(path) or _NOT_TAKEN.get(path) or "Set otherwise in engine_config."
-            )
-            yield Difference(path, published, planned, reason, row.source)
+            reason = case.refused.get(path) or _NOT_TAKEN.get(path)
+            if not reason and path in case.decisions:
+                decision = case.decisions[path]
+                reason = f"{decision.reason} ({decision.source})"
+            yield Difference(path, published, planned, reason or _OVERRIDDEN, row.source)

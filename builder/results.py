@@ -17,7 +17,8 @@ class Published:
     """One published deployment.
 
     `options` maps option paths to values; the number of MTP draft tokens, whose option changed its
-    name, stands under `mtp_draft_tokens`. Each figure holds a concurrency and what was measured.
+    name, stands under `mtp_draft_tokens`. Each figure holds a concurrency and what was measured;
+    `max_concurrency` is the largest of the published sweep.
     """
 
     source: str
@@ -26,6 +27,7 @@ class Published:
     checkpoint: str
     gpu: str
     num_gpus: int
+    max_concurrency: int
     options: Mapping[str, Any]
     figures: tuple[Mapping[str, float], ...]
 
@@ -59,6 +61,7 @@ def _rows() -> Iterator[Published]:
                 checkpoint=row["checkpoint"],
                 gpu=row["gpu"],
                 num_gpus=row["num_gpus"],
+                max_concurrency=document["max_concurrency"],
                 options=leaves(row.get("options", {})),
                 figures=tuple(row["figures"]),
             )

@@ -125,8 +125,7 @@ def plan(document: Mapping[str, Any]) -> str:
         parts += [
             "\n".join(
                 [
-                    f"  {row['path']}: published {json.dumps(row['published'])}, "
-                    f"here {'not set' if row['planned'] is None else json.dumps(row['planned'])}",
+                    *_wrapped("  ", _difference(row)),
                     *_wrapped("    ", f"{row['reason']} ({row['source']})"),
                 ]
             )
@@ -142,6 +141,11 @@ def plan(document: Mapping[str, Any]) -> str:
         parts.append("\n".join(["Published for this shape:", *_wrapped("  ", figures)]))
         parts.append("\n".join(_wrapped("  ", f"{row['source']}; {row['workload']}")))
     return "\n\n".join(parts)
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    planned = "not set" if row["planned"] is None else json.dumps(row["planned"])
+    return f"{row['path']}: published {json.dumps(row['published'])}, here {planned}"
 
 
 def _memory(memory: Mapping[str, Any]) -> str:
