@@ -1,0 +1,122 @@
+"""Bundles on disk: complete or absent, verified file by file, never overwritten by accident."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+
+PRESET = "deepseek-v3.2-nvfp4-gb200"
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from builder import pipeline
+
+    return pipeline.render(PRESET, tmp_path_factory.mktemp("rendered") / "bundle").folder
+
+
+@pytest.fixture
+def bundle(rendered: Path, tmp_path: Path) -> Path:
+    """A bundle to damage."""
+    return shutil.copytree(rendered, tmp_path / "bundle")
+
+
+def test_an_untouched_bundle_verifies(bundle: Path, builder: Run) -> None:
+    done = builder("verify", bundle)
+    assert done.returncode == 0
+    assert "files match, digest " in done.stdout
+
+
+def test_a_flipped_byte_is_named(bundle: Path, builder: Run) -> None:
+    config = bundle / "trtllm_serve" / "config.yaml"
+    config.write_text(config.read_text().replace("64", "65", 1))
+    done = builder("verify", bundle)
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: trtllm_serve/config.yaml: differs from the manifest")
+
+
+def test_every_kind_of_damage_is_listed_at_once(bundle: Path, builder: Run) -> None:
+    (bundle / "launch.json").unlink()
+    (bundle / "notes.txt").write_text("mine")
+    (bundle / "triton" / "serve.sh").chmod(0o644)
+    done = builder("verify", bundle)
+    assert done.returncode == 4
+    assert done.stderr.splitlines() == [
+        "error: notes.txt: is not in the manifest; remove it, or render again",
+        "error: launch.json: is missing; render again, or restore the file",
+        "error: triton/serve.sh: must have mode 755; use chmod",
+    ]
+
+
+def test_a_link_that_leaves_the_bundle_is_no_file_of_it(
+    bundle: Path, tmp_path: Path, builder: Run
+) -> None:
+    target = tmp_path / "elsewhere"
+    target.write_bytes((bundle / "launch.json").read_bytes())
+    (bundle / "launch.json").unlink()
+    (bundle / "launch.json").symlink_to(target)
+    assert "launch.json: is missing" in builder("verify", bundle).stderr
+
+
+def test_an_unreadable_manifest_is_damage(bundle: Path, builder: Run) -> None:
+    (bundle / "manifest.json").write_text("{")
+    done = builder("verify", bundle)
+    assert done.returncode == 4
+    assert "manifest.json: is unreadable" in done.stderr
+
+
+def test_a_folder_without_a_manifest_is_no_bundle(tmp_path: Path, builder: Run) -> None:
+    done = builder("verify", tmp_path)
+    assert done.returncode == 2
+    assert "is no bundle" in done.stderr
+
+
+def test_rendering_again_replaces_an_unchanged_bundle(bundle: Path, builder: Run) -> None:
+    before = (bundle / "manifest.json").read_bytes()
+    assert builder("render", PRESET, "-o", bundle).returncode == 0
+    assert (bundle / "manifest.json").read_bytes() == before
+    assert [path.name for path in bundle.parent.iterdir()] == ["bundle"]
+
+
+def test_a_bundle_changed_by_hand_is_kept(bundle: Path, builder: Run) -> None:
+    config = bundle / "trtllm_serve" / "config.yaml"
+    config.write_text("# mine\n")
+    done = builder("render", PRESET, "-o", bundle)
+    assert done.returncode == 2
+    assert "was changed by hand (trtllm_serve/config.yaml)" in done.stderr
+    assert config.read_text() == "# mine\n"
+    assert builder("render", PRESET, "-o", bundle, "--force").returncode == 0
+
+
+def test_a_folder_of_other_files_is_kept(tmp_path: Path, builder: Run) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    done = builder("render", PRESET, "-o", "out")
+    assert done.returncode == 2
+    assert "exists and is no bundle" in done.stderr
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
+
+
+def test_nothing_is_left_where_the_bundle_cannot_be_written(tmp_path: Path, builder: Run) -> None:
+    (tmp_path / "file").write_text("")
+    done = builder("render", PRESET, "-o", "file/out")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_manifest_tells_where_everything_comes_from(rendered: Path) -> None:
+    manifest = json.loads((rendered / "manifest.json").read_text())
+    assert manifest["engine"] == {"name": "tensorrt_llm", "release": "1.2.1"}
+    assert manifest["inputs"]["checkpoint"]["name"] == "nvidia/DeepSeek-V3.2-NVFP4"
+    assert set(manifest["inputs"]["facts"]) == {
+        "data/hardware/gb200.yaml",
+        "data/releases/1.2.1.json",
+    }
+    files = {str(p.relative_to(rendered)) for p in rendered.rglob("*") if p.is_file()}
+    assert set(manifest["files"]) == files - {"manifest.json"}

@@ -1,0 +1,137 @@
+"""The command line: what it prints, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+
+PRESET = "deepseek-v3.2-nvfp4-gb200"
+
+
+def test_presets_are_a_table_that_fits_a_terminal(builder: Run) -> None:
+    lines = builder("presets").stdout.splitlines()
+    assert lines[0].split() == ["PRESET", "PRECISION", "GPUS", "RELEASE", "PUBLISHED"]
+    assert max(map(len, lines)) <= 80
+    assert any(PRESET in line and "272 tok/s" in line for line in lines)
+
+
+def test_presets_as_json(builder: Run) -> None:
+    rows = json.loads(builder("presets", "--json").stdout)
+    (row,) = (row for row in rows if row["name"] == PRESET)
+    assert row == {
+        "name": PRESET,
+        "model": "nvidia/DeepSeek-V3.2-NVFP4",
+        "precision": "NVFP4",
+        "gpu": "gb200",
+        "num_gpus": 4,
+        "release": "1.2.1",
+        "published": [
+            {
+                "source": "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)",
+                "concurrency": 1,
+                "output_tokens_per_s": 272,
+                "median_e2e_latency_ms": 5801,
+            }
+        ],
+    }
+
+
+def test_plan_as_json_has_decisions_memory_and_published_figures(builder: Run) -> None:
+    document = json.loads(builder("plan", PRESET, "--json").stdout)
+    assert {"path", "value", "reason", "evidence", "source"} == set(document["decisions"][0])
+    assert set(document["memory"]["per_gpu"]) == {
+        "total_gib",
+        "weights_gib",
+        "kv_cache_gib",
+        "activations_gib",
+        "cuda_graphs_gib",
+        "other_gib",
+    }
+    assert document["memory"]["fits"] is True
+    assert document["published"][0]["figures"][0]["output_tokens_per_s"] == 272
+
+
+@pytest.mark.parametrize("verb", [("plan", PRESET), ("inspect", "nvidia/DeepSeek-V3.2-NVFP4")])
+def test_text_fits_a_terminal(verb: Sequence[str], builder: Run) -> None:
+    done = builder(*verb)
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_inspect_names_architecture_size_and_mtp(builder: Run) -> None:
+    text = builder("inspect", "nvidia/DeepSeek-V3.2-NVFP4").stdout
+    for part in ("DeepseekV32ForCausalLM", "415.04 GB, published 415.00 GB", "MTP layers     1"):
+        assert part in text
+
+
+def test_explain_answers_for_one_option_and_for_a_group(builder: Run) -> None:
+    builder("render", PRESET, "-o", "bundle")
+    one = builder("explain", "bundle", "moe_config.backend").stdout
+    assert one.startswith('moe_config.backend = "TRTLLM"\n  why ')
+    group = builder("explain", "bundle", "kv_cache_config", "--json").stdout
+    assert [row["path"] for row in json.loads(group)] == [
+        "kv_cache_config.dtype",
+        "kv_cache_config.free_gpu_memory_fraction",
+    ]
+
+
+def test_explain_suggests_the_nearest_option(builder: Run) -> None:
+    builder("render", PRESET, "-o", "bundle")
+    done = builder("explain", "bundle", "moe_config.backnd")
+    assert done.returncode == 2
+    assert "did you mean moe_config.backend?" in done.stderr
+
+
+def test_warnings_go_to_stderr_and_stop_nothing(builder: Run) -> None:
+    done = builder("render", "deepseek-v3.2-fp8-gb200", "-o", "bundle")
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: workload.concurrency: the KV cache holds")
+
+
+def test_miniature_keeps_what_is_already_there(builder: Run, tmp_path: Path) -> None:
+    assert builder("miniature", "llama-tiny", "-o", "tiny").returncode == 0
+    done = builder("miniature", "llama-tiny", "-o", "tiny")
+    assert done.returncode == 2
+    assert "exists and is not empty" in done.stderr
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    command = f"{sys.executable} -m builder plan {PRESET} | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def median_ms(*arguments: str, cwd: Path) -> float:
+    """The median of ten whole processes."""
+    times = []
+    for run in range(10):
+        command = [sys.executable, "-m", "builder", *(part.format(run=run) for part in arguments)]
+        start = time.perf_counter()
+        subprocess.run(command, cwd=cwd, check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+    return 1000 * statistics.median(times)
+
+
+def test_help_answers_in_a_tenth_of_a_second(
+    tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    taken = median_ms("--help", cwd=tmp_path)
+    record_property("help_ms", round(taken))
+    assert taken < 100
+
+
+def test_a_preset_renders_in_half_a_second(
+    tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    taken = median_ms("render", PRESET, "-o", "{run}", cwd=tmp_path)
+    record_property("render_ms", round(taken))
+    assert taken < 500

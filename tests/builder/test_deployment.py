@@ -1,0 +1,189 @@
+"""Deployment files that are wrong: one readable line per fault, with its place and its remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+
+GOOD = """\
+name: deepseek
+checkpoint: nvidia/DeepSeek-V3.2-NVFP4
+hardware: {gpu: gb200, num_gpus: 4}
+engine: {name: tensorrt_llm, release: 1.2.1}
+workload: {isl: 800, osl: 1600, concurrency: 64}
+targets: [trtllm_serve, triton]
+"""
+
+SEVERAL = """\
+name: Deep Seek
+checkpoint: nvidia/DeepSeek-V3.2-NVFP5
+hardware: {gpu: gb20, num_gpus: 0, rack: 1}
+engine: {release: 9.9.9}
+workload: {isl: -1, osl: 1600}
+targets: [trtlm_serve, triton]
+"""
+
+
+def edited(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+# Case: the file, the exit code, and what each line of the report must hold, in order.
+CASES: dict[str, tuple[str, int, list[str]]] = {
+    "unknown key": (
+        GOOD + "tragets: [triton]\n",
+        2,
+        [":7: tragets: unknown key; did you mean targets?"],
+    ),
+    "misspelt GPU": (
+        edited("gb200", "gb20"),
+        2,
+        [":3: hardware.gpu: gb20 is unknown; did you mean gb200?"],
+    ),
+    "three GPUs": (
+        edited("num_gpus: 4", "num_gpus: 3"),
+        2,
+        [":3: hardware.num_gpus: tensor parallelism over 3 GPUs does not divide num_attention_he"],
+    ),
+    "tensor parallel size that does not divide": (
+        GOOD + "engine_config: {tensor_parallel_size: 3}\n",
+        2,
+        [
+            ":7: engine_config.tensor_parallel_size: tensor parallelism over 3 GPUs does not",
+            ":7: engine_config.tensor_parallel_size: 3 x pipeline_parallel_size 1 uses 3 GPUs",
+        ],
+    ),
+    "negative isl": (
+        edited("isl: 800", "isl: -800"),
+        2,
+        [":5: workload.isl: -800 is out of range; give a value of at least 1"],
+    ),
+    "missing checkpoint": (
+        edited("nvidia/DeepSeek-V3.2-NVFP4", "/models/absent"),
+        3,
+        [":2: checkpoint: checkpoint /models/absent: is neither a folder nor a name"],
+    ),
+    "unknown release": (
+        edited("1.2.1", "1.2.7"),
+        2,
+        [":4: engine.release: release 1.2.7 of tensorrt_llm has no option table; known: 1.0.0,"],
+    ),
+    "NVFP4 on H200": (
+        edited("gb200", "h200"),
+        2,
+        [":3: hardware.gpu: h200 has no NVFP4 arithmetic"],
+    ),
+    "model too large": (
+        edited("num_gpus: 4", "num_gpus: 2"),
+        2,
+        ["does not fit on 2 x gb200: each GPU has 184.3 GiB, weights take"],
+    ),
+    "several faults at once": (
+        SEVERAL,
+        2,
+        [
+            ":1: name: Deep Seek is not allowed",
+            ":2: checkpoint: checkpoint nvidia/DeepSeek-V3.2-NVFP5",
+            ":3: hardware.num_gpus: 0 is out of range",
+            ":3: hardware.rack: unknown key",
+            ":3: hardware.gpu: gb20 is unknown",
+            ":4: engine.release: release 9.9.9",
+            ":5: workload.isl: -1 is out of range",
+            ":5: workload.concurrency: is missing",
+            ":6: targets: trtlm_serve is no target",
+        ],
+    ),
+    "wrong engine option": (
+        GOOD + "engine_config: {kv_cache_config: {dtyp: fp8}, moe_config: {backend: AUTO}}\n",
+        2,
+        [
+            ":7: engine_config.kv_cache_config.dtyp: unknown option in kv_cache_config; did you",
+            ":7: engine_config.moe_config.backend: AUTO is not allowed",
+        ],
+    ),
+    "an option below one set to a scalar": (
+        GOOD + "engine_config: {kv_cache_config: 3}\n",
+        2,
+        [":7: engine_config.kv_cache_config: is 3; expected a mapping"],
+    ),
+    "wrong target option": (
+        edited("[trtllm_serve, triton]", "{triton: {http_port: 99999, grpc: 1}}"),
+        2,
+        [
+            ":6: targets.triton.http_port: 99999 is out of range",
+            ":6: targets.triton.grpc: unknown key",
+        ],
+    ),
+    "no targets": (edited("[trtllm_serve, triton]", "[]"), 2, [":6: targets: is"]),
+    "context too long": (
+        edited("isl: 800", "isl: 200000"),
+        2,
+        [":5: workload: isl + osl is 201600 tokens, the model's longest context is 163840"],
+    ),
+    "more than a node": (
+        edited("num_gpus: 4", "num_gpus: 8"),
+        2,
+        [":3: hardware.num_gpus: 8 GPUs need more than one node: a gb200 node has 4"],
+    ),
+    "model that the release does not serve": (
+        edited("1.2.1", "1.1.0"),
+        2,
+        [":4: engine.release: release 1.1.0 does not serve DeepseekV32ForCausalLM"],
+    ),
+    "duplicate key": (GOOD + "name: other\n", 2, [":7: name: is given twice, first in line 1"]),
+    "tab": ("name: x\n\tcheckpoint: y\n", 2, [":2: is not YAML: found a tab character"]),
+    "list": ("- name: x\n", 2, ["is a list; a mapping is expected"]),
+    "empty": ("", 2, ["is empty; a mapping is expected"]),
+    "a number for a string": (edited("1.2.1", "1.2"), 2, [":4: engine.release: is 1.2; "]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_wrong_file_gets_one_line_per_fault(case: str, builder: Run, tmp_path: Path) -> None:
+    text, exit_code, expected = CASES[case]
+    (tmp_path / "deployment.yaml").write_text(text)
+    done = builder("render", "deployment.yaml", "-o", "out")
+    lines = done.stderr.splitlines()
+    assert done.returncode == exit_code
+    assert done.stdout == ""
+    assert len(lines) == len(expected), done.stderr
+    for line, part in zip(lines, expected, strict=True):
+        assert line.startswith("error: deployment.yaml")
+        assert part in line
+        assert "; " in line, "a remedy follows the fault"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deployment.yaml"]
+
+
+def test_a_binary_file_is_refused(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "deployment.yaml").write_bytes(b"\x80\x81\x82")
+    done = builder("plan", "deployment.yaml")
+    assert done.returncode == 2
+    assert done.stderr == "error: deployment.yaml: is not UTF-8 text; give a text file\n"
+
+
+def test_an_absent_file_suggests_the_nearest_preset(builder: Run) -> None:
+    done = builder("plan", "deepseek-v3.2-nvfp4-gb20")
+    assert done.returncode == 2
+    assert "did you mean deepseek-v3.2-nvfp4-gb200?" in done.stderr
+
+
+def test_an_override_is_blamed_where_it_was_given(builder: Run) -> None:
+    done = builder("plan", "llama-tiny", "--set", "hardware.gpu=h10")
+    assert done.stderr.startswith("error: --set hardware.gpu: h10 is unknown; did you mean h100?")
+
+
+@pytest.mark.parametrize("override", ["workload.isl", "=3", "name.x=1", "workload.isl={"])
+def test_a_malformed_override_is_refused(override: str, builder: Run) -> None:
+    done = builder("plan", "llama-tiny", "--set", override)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: --set {override}")
+
+
+def test_the_good_file_renders(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "deployment.yaml").write_text(GOOD)
+    done = builder("render", "deployment.yaml", "-o", "out")
+    assert done.returncode == 0, done.stderr

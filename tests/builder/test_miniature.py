@@ -1,0 +1,125 @@
+"""Miniatures: the layout of the real checkpoint, in a megabyte."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder import checkpoint, miniature, safetensors
+from builder.vocabulary import Vocabulary
+
+V32 = "nvidia/DeepSeek-V3.2-NVFP4"
+
+
+def tensors(folder: Path) -> dict[str, safetensors.Stored]:
+    return {row.name: row for row in safetensors.read_header(folder / "model.safetensors")}
+
+
+@pytest.mark.parametrize("name", checkpoint.known_names())
+def test_it_is_tiny(name: str, make_miniature: Callable[[str], Path]) -> None:
+    folder = make_miniature(name)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    facts = checkpoint.gather(V32)
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        (tmp_path / name).mkdir()
+        miniature.write(facts, tmp_path / name, seed)
+    a, b, c = ((tmp_path / name / "model.safetensors").read_bytes() for name in "abc")
+    assert a == b
+    assert a != c
+
+
+def test_nvfp4_layout_is_the_exporters(make_miniature: Callable[[str], Path]) -> None:
+    found = tensors(make_miniature(V32))
+    expert = "model.layers.1.mlp.experts.0.gate_proj"
+    assert found[f"{expert}.weight"].dtype == "U8"
+    assert found[f"{expert}.weight"].shape == (32, 32)  # [32, 64] in two values per byte
+    assert found[f"{expert}.weight_scale"].dtype == "F8_E4M3"
+    assert found[f"{expert}.weight_scale"].shape == (32, 4)  # one scale for 16 channels
+    for scalar in ("weight_scale_2", "input_scale"):
+        assert found[f"{expert}.{scalar}"].dtype == "F32"
+        assert found[f"{expert}.{scalar}"].shape == ()
+
+
+def test_excluded_modules_stay_bf16(make_miniature: Callable[[str], Path]) -> None:
+    found = tensors(make_miniature(V32))
+    for module in ("self_attn.q_a_proj", "self_attn.indexer.wk", "self_attn.kv_b_proj"):
+        assert found[f"model.layers.1.{module}.weight"].dtype == "BF16"
+    assert found["model.layers.1.self_attn.o_proj.weight"].dtype == "U8"
+
+
+def test_the_mtp_layer_follows_the_last_layer_in_bf16(
+    make_miniature: Callable[[str], Path],
+) -> None:
+    folder = make_miniature(V32)
+    layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    found = tensors(folder)
+    assert found[f"model.layers.{layers}.eh_proj.weight"].shape == (64, 128)
+    assert found[f"model.layers.{layers}.mlp.experts.0.up_proj.weight"].dtype == "BF16"
+    excluded = json.loads((folder / "hf_quant_config.json").read_text())["quantization"]
+    assert f"model.layers.{layers}*" in excluded["exclude_modules"]
+
+
+def test_exclude_lists_hold_one_literal_name_per_layer(
+    make_miniature: Callable[[str], Path],
+) -> None:
+    document = json.loads((make_miniature(V32) / "hf_quant_config.json").read_text())
+    names = document["quantization"]["exclude_modules"]
+    assert [n for n in names if n.endswith("self_attn.q_a_proj")] == [
+        f"model.layers.{layer}.self_attn.q_a_proj" for layer in range(4)
+    ]
+
+
+def test_fused_projections_share_their_scale(make_miniature: Callable[[str], Path]) -> None:
+    """Engines fuse gate and up: the exporter gives both the same weight_scale_2."""
+    folder = make_miniature(V32)
+    raw = (folder / "model.safetensors").read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+
+    def scale(name: str) -> float:
+        first, last = header[name]["data_offsets"]
+        value: float = struct.unpack("<f", raw[8 + length + first : 8 + length + last])[0]
+        return value
+
+    gate, up = (
+        scale(f"model.layers.1.mlp.experts.0.{name}.weight_scale_2")
+        for name in ("gate_proj", "up_proj")
+    )
+    assert gate == up > 0
+
+
+def test_fp8_blocks_carry_inverse_scales(make_miniature: Callable[[str], Path]) -> None:
+    found = tensors(make_miniature("deepseek-ai/DeepSeek-V3.2"))
+    assert found["model.layers.0.self_attn.q_a_proj.weight"].dtype == "F8_E4M3"
+    assert found["model.layers.0.self_attn.q_a_proj.weight_scale_inv"].shape == (1, 1)
+
+
+def test_kv_scales_stand_beside_key_and_value(make_miniature: Callable[[str], Path]) -> None:
+    found = tensors(make_miniature("nvidia/Qwen3-235B-A22B-NVFP4"))
+    assert found["model.layers.0.self_attn.k_proj.k_scale"].shape == ()
+    assert found["model.layers.0.self_attn.v_proj.v_scale"].dtype == "F32"
+
+
+def test_a_folder_can_be_made_small_as_well(
+    make_miniature: Callable[[str], Path], tmp_path: Path
+) -> None:
+    facts = checkpoint.gather(str(make_miniature(V32)))
+    miniature.write(facts, tmp_path)
+    assert checkpoint.gather(str(tmp_path)).nbytes == facts.nbytes
+
+
+def test_the_vocabulary_covers_every_byte_and_word() -> None:
+    vocabulary = Vocabulary.build()
+    assert sorted(vocabulary.ids.values()) == list(range(len(vocabulary.ids)))
+    assert len(vocabulary.words) > 300
+    for left, right in vocabulary.merges:
+        assert left in vocabulary.ids
+        assert right in vocabulary.ids
+        assert left + right in vocabulary.ids

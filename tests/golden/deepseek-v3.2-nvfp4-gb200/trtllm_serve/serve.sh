@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Serves deepseek-v3.2-nvfp4-gb200 with trtllm-serve until it is stopped. Each variable may be set
+# from outside.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export CHECKPOINT=${CHECKPOINT:-nvidia/DeepSeek-V3.2-NVFP4}
+export HOST=${HOST:-127.0.0.1}
+export HTTP_PORT=${HTTP_PORT:-30000}
+# The engine sends usage data by default; a deployment should not.
+export TRTLLM_NO_USAGE_STATS=1
+
+exec trtllm-serve serve "$CHECKPOINT" \
+  --host "$HOST" \
+  --port "$HTTP_PORT" \
+  --extra_llm_api_options "$here/config.yaml"
