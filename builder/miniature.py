@@ -47,7 +47,7 @@ LIMITS: dict[str, int] = {
     "qk_nope_head_dim": 16,
     "qk_rope_head_dim": 16,
     "v_head_dim": 16,
-    "index_n_heads": 8,
+    "index_n_heads": 32,
     "index_head_dim": 32,
     "index_topk": 64,
     "linear_num_key_heads": 2,

@@ -33,9 +33,16 @@ class Published:
 
 
 def published(checkpoint: str, gpu: str, num_gpus: int) -> tuple[Published, ...]:
-    """What was published for the same checkpoint on the same GPUs."""
-    shape = (checkpoint, gpu, num_gpus)
-    return tuple(row for row in _rows() if (row.checkpoint, row.gpu, row.num_gpus) == shape)
+    """What was published for the same checkpoint on the same GPUs.
+
+    A checkpoint in a folder is known by the folder's name, without the hub's organisation.
+    """
+    return tuple(
+        row
+        for row in _rows()
+        if checkpoint in (row.checkpoint, row.checkpoint.rpartition("/")[2])
+        and (row.gpu, row.num_gpus) == (gpu, num_gpus)
+    )
 
 
 def leaves(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

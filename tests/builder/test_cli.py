@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -122,7 +122,7 @@ def median_ms(*arguments: str, cwd: Path) -> float:
 
 
 def test_help_answers_in_a_tenth_of_a_second(
-    tmp_path: Path, record_property: pytest.RecordProperty
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     taken = median_ms("--help", cwd=tmp_path)
     record_property("help_ms", round(taken))
@@ -130,7 +130,7 @@ def test_help_answers_in_a_tenth_of_a_second(
 
 
 def test_a_preset_renders_in_half_a_second(
-    tmp_path: Path, record_property: pytest.RecordProperty
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     taken = median_ms("render", PRESET, "-o", "{run}", cwd=tmp_path)
     record_property("render_ms", round(taken))

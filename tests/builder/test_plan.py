@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from builder import pipeline, release
+from builder import engine, pipeline, release
 from builder.errors import BadInput
-from builder.plan import Decision
+from builder.plan import Decision, Facts, plan
 
 NVFP4_GB200 = "deepseek-v3.2-nvfp4-gb200"
 POST = "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)"
@@ -43,8 +43,8 @@ def test_its_rules_agree_with_the_publication() -> None:
     """The rules alone, without the published row, give the same options."""
     planned = pipeline.plan(NVFP4_GB200)
     facts = planned.plan.facts
-    bare = pipeline.planning.Facts(facts.checkpoint, facts.gpu, facts.release)
-    alone = pipeline.engine.translate(pipeline.planning.plan(planned.plan.deployment, bare))
+    bare = Facts(facts.checkpoint, facts.gpu, facts.release)
+    alone = engine.translate(plan(planned.plan.deployment, bare))
     assert alone.options == planned.engine.options
 
 
