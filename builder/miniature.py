@@ -25,6 +25,7 @@ from .vocabulary import BOS, EOS, Vocabulary
 
 # The largest value that a miniature takes for a config field; smaller ones stay as they are.
 # Linear layers keep input sizes that divide by the NVFP4 group of 16.
+# The indexer keeps enough heads that two of its scores, sums of rectified products, never tie.
 LIMITS: dict[str, int] = {
     "num_hidden_layers": 4,
     "hidden_size": 64,

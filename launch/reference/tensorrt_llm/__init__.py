@@ -1,0 +1,34 @@
+"""A stand-in for TensorRT-LLM where none is installed: the same interface, computed with PyTorch.
+
+It exists so that a deployment can be rehearsed without a GPU. It is never imported where the real
+engine is wanted, and says what it is in its first log line, its version and its metrics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .llmapi.llm import LLM
+    from .results import CompletionOutput, RequestOutput
+    from .sampling_params import GuidedDecodingParams, SamplingParams
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "GuidedDecodingParams",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the heavier modules when they are first used."""
+    if name in __all__:
+        from . import llmapi
+
+        return getattr(llmapi, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

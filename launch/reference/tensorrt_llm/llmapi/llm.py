@@ -1,0 +1,226 @@
+"""The engine as an object: a checkpoint folder in, completions out."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import random
+import weakref
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from builder.errors import BadFacts, Problem
+
+from .. import model as models
+from .. import options as engine_options
+from ..logger import announce, logger
+from ..model import Model
+from ..results import CompletionOutput, RequestError, RequestOutput
+from ..sampling_params import SamplingParams
+from ..scheduler import Scheduler, Sequence
+
+__all__ = ["LLM", "CompletionOutput", "RequestOutput"]
+
+Prompt = str | list[int] | Mapping[str, Any]
+
+_HINTS = {
+    "cache_salt",
+    "kv_cache_retention_config",
+    "priority",
+    "scheduling_params",
+    "trace_headers",
+}
+
+
+class LLM:
+    """A loaded model that answers requests until it is shut down.
+
+    `model` is a checkpoint folder, `tokenizer` a folder or a tokenizer object, and `options` are
+    the engine's options. Raises `OptionError` for options that the release rejects and `BadFacts`
+    for a folder that is no complete checkpoint.
+    """
+
+    def __init__(self, model: str | Path, tokenizer: Any = None, **options: Any) -> None:
+        announce()
+        given = {"model": str(model), **options}
+        if isinstance(tokenizer, str | Path):
+            given["tokenizer"] = str(tokenizer)
+        self.args = engine_options.read(given)
+        folder = Path(model).expanduser()
+        if not folder.is_dir():
+            what = "is no folder; the reference engine downloads nothing"
+            raise BadFacts(Problem(str(model), what, "give a checkpoint folder"))
+        self._model = models.load(folder, with_mtp=self.args.draft_tokens > 0)
+        self.tokenizer = _tokenizer(tokenizer, folder, self._model)
+        self.max_seq_len = self._limit_length()
+        self._end_ids = _end_ids(self._model, self.tokenizer)
+        self._ids = itertools.count(1)
+        self._scheduler = Scheduler(self.args)
+        atexit.register(_shutdown, weakref.ref(self._scheduler))
+        logger.info("ready: %s", self._model.checkpoint.source)
+
+    def _limit_length(self) -> int:
+        longest = self._model.max_position_embeddings
+        wanted = self.args.max_seq_len
+        if wanted is not None and wanted > longest:
+            logger.warning("max_seq_len %d is cut to the model's %d positions", wanted, longest)
+        return min(wanted or longest, longest)
+
+    def generate_async(
+        self,
+        inputs: Prompt,
+        sampling_params: SamplingParams | None = None,
+        streaming: bool = False,
+        **more: Any,
+    ) -> RequestOutput:
+        """Start a request and return at once; its results come through the returned object.
+
+        Raises `RequestError` for a prompt that the engine never takes and `ValueError` for
+        parameters that the reference engine does not support. Hints for scheduling, caching and
+        tracing are accepted and have no effect.
+        """
+        if asked := [name for name, value in more.items() if value and name not in _HINTS]:
+            raise ValueError(f"{', '.join(asked)}: not supported by the reference engine")
+        params = sampling_params or SamplingParams()
+        self._check_params(params, streaming)
+        prompt, tokens = self._tokenize(inputs, params)
+        self._check_prompt(tokens)
+        request = RequestOutput(next(self._ids), prompt, tokens, params, streaming)
+        room = self.max_seq_len - len(tokens)
+        if room < 1:
+            # The engine meets this limit only when it schedules the request.
+            what = f"a prompt of {len(tokens)} tokens leaves no room in max_seq_len"
+            request.mailbox.put(RequestError(f"{what} ({self.max_seq_len})"))
+        else:
+            self._scheduler.submit(self._sequences(request, room))
+        return request
+
+    def generate(
+        self,
+        inputs: Any,
+        sampling_params: Any = None,
+        use_tqdm: bool = True,
+    ) -> RequestOutput | list[RequestOutput]:
+        """Answer one prompt, or a list of prompts at the same time, and wait for all of them.
+
+        `sampling_params` is one value for all prompts, or a list with one for each.
+        """
+        if _is_prompt(inputs):
+            return self.generate_async(inputs, sampling_params).result()
+        each = (
+            sampling_params
+            if isinstance(sampling_params, list)
+            else [sampling_params] * len(inputs)
+        )
+        requests = [self.generate_async(*pair) for pair in zip(inputs, each, strict=True)]
+        return [request.result() for request in requests]
+
+    def _sequences(self, request: RequestOutput, room: int) -> list[Sequence]:
+        params = request.sampling_params
+        seed = random.getrandbits(62) if params.seed is None else params.seed
+        return [
+            Sequence(
+                request,
+                index,
+                self._model,
+                self.args,
+                self.tokenizer,
+                self._ends(params),
+                min(params.max_tokens or room, room),
+                (seed + index) % 2**63,
+            )
+            for index in range(params.best_of or 1)
+        ]
+
+    def _ends(self, params: SamplingParams) -> frozenset[int]:
+        """The tokens that end a text; an end_id of -1 means none, as in the engine."""
+        if params.ignore_eos or params.end_id == -1:
+            return frozenset()
+        return self._end_ids if params.end_id is None else frozenset({params.end_id})
+
+    def _check_params(self, params: SamplingParams, streaming: bool) -> None:
+        if params.unsupported:
+            raise ValueError(
+                f"{', '.join(params.unsupported)}: not supported by the reference engine"
+            )
+        if streaming and (params.best_of or 1) > params.n:
+            raise ValueError(f"best_of {params.best_of} with n {params.n} cannot be streamed")
+
+    def _tokenize(self, inputs: Prompt, params: SamplingParams) -> tuple[str | None, list[int]]:
+        if isinstance(inputs, Mapping):
+            unknown = set(inputs) - {"prompt", "prompt_token_ids"}
+            if unknown:
+                names = ", ".join(sorted(unknown))
+                raise ValueError(f"prompt with {names}: not supported by the reference engine")
+            given = inputs.get("prompt_token_ids")
+            inputs = inputs["prompt"] if given is None else list(given)
+        prompt = inputs if isinstance(inputs, str) else None
+        tokens = (
+            self.tokenizer.encode(inputs, add_special_tokens=params.add_special_tokens)
+            if isinstance(inputs, str)
+            else [int(token) for token in inputs]
+        )
+        if params.truncate_prompt_tokens is not None:
+            tokens = tokens[-params.truncate_prompt_tokens :]
+        return prompt, tokens
+
+    def _check_prompt(self, tokens: list[int]) -> None:
+        if not tokens:
+            raise RequestError("the prompt has no tokens")
+        vocab_size = int(self._model.config.vocab_size)
+        if not all(0 <= token < vocab_size for token in tokens):
+            raise RequestError(f"the prompt has token ids outside 0..{vocab_size - 1}")
+        limit = self.args.max_num_tokens
+        if len(tokens) > limit and not self.args.enable_chunked_prefill:
+            what = f"a prompt of {len(tokens)} tokens is longer than max_num_tokens ({limit})"
+            raise RequestError(f"{what}; enable_chunked_prefill lifts this limit")
+
+    def get_stats(self, timeout: float | None = None) -> list[dict[str, Any]]:
+        """Statistics of the iterations since the last call; none unless enable_iter_perf_stats."""
+        return self._scheduler.take_stats()
+
+    async def get_stats_async(self, timeout: float | None = None) -> AsyncIterator[dict[str, Any]]:
+        for stats in self.get_stats(timeout):
+            yield stats
+
+    def _check_health(self) -> bool:
+        return self._scheduler.healthy
+
+    def shutdown(self) -> None:
+        """End the engine; may be called again."""
+        self._scheduler.shutdown()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shutdown()
+
+
+def _is_prompt(inputs: Any) -> bool:
+    return isinstance(inputs, str | Mapping) or (len(inputs) > 0 and isinstance(inputs[0], int))
+
+
+def _shutdown(reference: weakref.ref[Scheduler]) -> None:
+    """A thread that computes while the interpreter goes down would crash it."""
+    if scheduler := reference():
+        scheduler.shutdown()
+
+
+def _tokenizer(given: Any, folder: Path, model: Model) -> Any:
+    if given is not None and not isinstance(given, str | Path):
+        return given
+    return AutoTokenizer.from_pretrained(
+        given or folder, config=model.config, trust_remote_code=False
+    )
+
+
+def _end_ids(model: Model, tokenizer: Any) -> frozenset[int]:
+    """The tokens that end a text: the tokenizer's own, and those of the generation config."""
+    ids = {tokenizer.eos_token_id}
+    more = model.checkpoint.generation_config.get("eos_token_id", ())
+    ids |= {more} if isinstance(more, int) else set(more)
+    return frozenset(ids - {None})

@@ -1,0 +1,276 @@
+"""The model of a checkpoint: the architecture's own transformers class, and its MTP layer.
+
+The MTP layer works as the engine's MTP-Eagle does: one layer, used again for every draft token,
+on the embedding of the next token and the hidden state before it. It is held as a one-layer model
+of the same class, so that masks, rotary embeddings and caches are those of the main model.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.cache_utils import DynamicCache, LinearAttentionLayer
+
+from builder.architecture import Architecture
+from builder.checkpoint import Checkpoint
+from builder.errors import BadFacts, Problem
+
+from . import weights
+from .weights import Weights
+
+# Where the language model of a multimodal architecture has a class of its own.
+_LANGUAGE_MODELS = {"Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM"}
+
+# The names of MTP tensors in a checkpoint, and the place of each in the one-layer model. `{layer}`
+# is the number of the first MTP layer. The first matching prefix counts.
+_MTP_NAMES: tuple[tuple[str, str], ...] = (
+    ("model.layers.{layer}.embed_tokens.", "model.embed_tokens."),
+    ("model.layers.{layer}.shared_head.norm.", "model.norm."),
+    ("model.layers.{layer}.shared_head.head.", "lm_head."),
+    ("model.layers.{layer}.enorm.", "enorm."),
+    ("model.layers.{layer}.hnorm.", "hnorm."),
+    ("model.layers.{layer}.eh_proj.", "eh_proj."),
+    ("model.layers.{layer}.", "model.layers.0."),
+    ("mtp.pre_fc_norm_embedding.", "enorm."),
+    ("mtp.pre_fc_norm_hidden.", "hnorm."),
+    ("mtp.fc.", "eh_proj."),
+    ("mtp.norm.", "model.norm."),
+    ("mtp.layers.0.", "model.layers.0."),
+)
+_OWN = ("enorm.", "hnorm.", "eh_proj.")
+# What makes a config that of one MTP layer: sparse, with full attention of the model's kind.
+_ONE_LAYER: dict[str, Any] = {
+    "num_hidden_layers": 1,
+    "first_k_dense_replace": 0,
+    "mlp_layer_types": ["sparse"],
+}
+
+
+class Model:
+    """The main model and, if drafts are wanted, its MTP layer: float32, on the CPU or a GPU."""
+
+    def __init__(self, loaded: weights.Loaded, with_mtp: bool) -> None:
+        self.checkpoint = loaded.checkpoint
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        architecture = loaded.checkpoint.architecture
+        name = _LANGUAGE_MODELS.get(architecture.name, architecture.name)
+        self._class: Any = getattr(transformers, name)
+        self.config = self._class.config_class.from_dict(_fields(loaded.checkpoint))
+        main = _unnest(loaded.main, architecture)
+        self.main = _build(self._class, self.config, main, self.device)
+        self.mtp = self._build_mtp(loaded, main) if with_mtp else None
+
+    def _build_mtp(self, loaded: weights.Loaded, main: Weights) -> MtpLayer:
+        if not loaded.mtp:
+            where, what = "speculative_config", f"{loaded.checkpoint.name} has no MTP layer"
+            raise BadFacts(Problem(where, what, "leave speculative_config out"))
+        layer = loaded.checkpoint.text_config["num_hidden_layers"]
+        shared_names = {"model.embed_tokens.weight", "lm_head.weight"} & set(main)
+        shared = {name: main[name] for name in shared_names}
+        tensors = shared | {
+            place: tensor
+            for name, tensor in loaded.mtp.items()
+            if (place := _mtp_place(name, layer)) is not None
+        }
+        return MtpLayer(self._class, self.config, tensors, self.device)
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return int(self.config.max_position_embeddings)
+
+    def start(self) -> Decoding:
+        return Decoding(self)
+
+
+def load(folder: Path, with_mtp: bool) -> Model:
+    """Raises `BadFacts` if the folder is no complete checkpoint of a known architecture."""
+    log: Any = transformers.utils.logging
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    return Model(weights.load(folder), with_mtp)
+
+
+def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The config without its quantization and the name of its type.
+
+    The first is undone at load; the second is known from the class, and Kimi-K2 names another.
+    """
+    dropped = ("quantization_config", "model_type")
+    return {
+        k: v for k, v in copy.deepcopy(dict(checkpoint.text_config)).items() if k not in dropped
+    }
+
+
+def _unnest(tensors: Weights, architecture: Architecture) -> Weights:
+    """Names as the language model alone has them."""
+    if architecture.text_config is None:
+        return tensors
+    nested, plain = "model.language_model.", "model."
+    return {
+        plain + name.removeprefix(nested) if name.startswith(nested) else name: tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _mtp_place(name: str, layer: int) -> str | None:
+    """Where an MTP tensor belongs; `None` for MTP layers after the first, which are not used."""
+    for prefix, place in _MTP_NAMES:
+        prefix = prefix.format(layer=layer)
+        if name.startswith(prefix):
+            return place + name.removeprefix(prefix)
+    return None
+
+
+def _build(kind: Any, config: Any, tensors: Weights, device: torch.device) -> Any:
+    """A model of the class `kind`. Raises `BadFacts` unless the tensors fit it exactly."""
+    model, info = kind.from_pretrained(
+        None,
+        config=config,
+        state_dict=tensors,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",
+        output_loading_info=True,
+    )
+    problems = [
+        Problem(kind.__name__, f"{key.replace('_', ' ')}: {', '.join(sorted(map(str, names))[:8])}")
+        for key, names in info.items()
+        if names
+    ]
+    if problems:
+        raise BadFacts(problems)
+    return model.to(device).eval()
+
+
+class MtpLayer:
+    """The MTP layer: hidden states and next tokens in, hidden states and logits out."""
+
+    def __init__(self, kind: Any, config: Any, tensors: Weights, device: torch.device) -> None:
+        fields = config.to_dict() | {k: v for k, v in _ONE_LAYER.items() if hasattr(config, k)}
+        if hasattr(config, "layer_types"):
+            fields["layer_types"] = config.layer_types[-1:]
+        self.config = type(config).from_dict(fields)
+        own = {name: tensors[name] for name in tensors if name.startswith(_OWN)}
+        rest = {name: tensors[name] for name in tensors if name not in own}
+        self.layer = _build(kind, self.config, rest, device)
+        norm, hidden = type(self.layer.base_model.norm), config.hidden_size
+        self._own = torch.nn.ModuleDict(
+            {
+                "enorm": norm(hidden, eps=config.rms_norm_eps),
+                "hnorm": norm(hidden, eps=config.rms_norm_eps),
+                "eh_proj": torch.nn.Linear(2 * hidden, hidden, bias=False),
+            }
+        )
+        self._own.load_state_dict(own)
+        self._own.to(device).eval()
+
+    def forward(
+        self, tokens: torch.Tensor, hidden: torch.Tensor, cache: DynamicCache
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden states `[1, T, hidden_size]` and the logits `[vocab_size]` after the last token.
+
+        `tokens` `[1, T]` follow the tokens whose hidden states `[1, T, hidden_size]` are given.
+        """
+        embedding = self._own["enorm"](self.layer.get_input_embeddings()(tokens))
+        joined = torch.cat((embedding, self._own["hnorm"](hidden)), dim=-1)
+        output = self.layer.base_model(
+            inputs_embeds=self._own["eh_proj"](joined), past_key_values=cache, use_cache=True
+        ).last_hidden_state
+        return output, self.layer.get_output_embeddings()(output[0, -1])
+
+
+class Decoding:
+    """The caches of one sequence, and the moves on them.
+
+    `forward` runs tokens of which some may be drafts; `keep` takes back those that were wrong;
+    `draft` guesses what follows. In this order, once per step.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.cache = DynamicCache(config=model.config)
+        self.mtp_cache = DynamicCache(config=model.mtp.config) if model.mtp else None
+        self._inputs: list[int] = []
+        self._hidden = torch.empty(0)
+        self._states: list[_LinearState] = []
+
+    def forward(self, tokens: list[int], num_logits: int, num_drafts: int) -> torch.Tensor:
+        """The logits `[num_logits, vocab_size]` at the last of `tokens`."""
+        layers = _linear_layers(self.cache) if num_drafts else []
+        self._states = [_LinearState(layer) for layer in layers]
+        self._inputs = tokens
+        self._hidden = self._run(tokens)
+        logits: torch.Tensor = self._model.main.get_output_embeddings()(
+            self._hidden[0, -num_logits:]
+        )
+        return logits
+
+    def _run(self, tokens: list[int]) -> torch.Tensor:
+        output = self._model.main.base_model(
+            torch.tensor([tokens], device=self._model.device),
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        hidden: torch.Tensor = output.last_hidden_state
+        return hidden
+
+    def keep(self, count: int) -> None:
+        """Keep the first `count` of the last inputs in the cache, as if the others never were.
+
+        A linear-attention state cannot be shortened: it is set back to where it was before the
+        inputs, and the kept ones are run again.
+        """
+        wrong = len(self._inputs) - count
+        if wrong and not self._states:
+            self.cache.crop(-wrong)
+        elif wrong:
+            for layer in _attention_layers(self.cache):
+                layer.crop(-len(self._inputs))
+            for state in self._states:
+                state.restore()
+            self._run(self._inputs[:count])
+        self._inputs = self._inputs[:count]
+        self._hidden = self._hidden[:, :count]
+
+    def draft(self, next_token: int, count: int) -> list[int]:
+        """Up to `count` guesses of the tokens after `next_token`, which follows the kept inputs."""
+        mtp, cache = self._model.mtp, self.mtp_cache
+        if mtp is None or cache is None or count < 1:
+            return []
+        tokens, hidden = [*self._inputs[1:], next_token], self._hidden
+        drafts: list[int] = []
+        for _ in range(count):
+            ids = torch.tensor([tokens], device=self._model.device)
+            hidden, logits = mtp.forward(ids, hidden, cache)
+            tokens, hidden = [int(logits.argmax())], hidden[:, -1:]
+            drafts += tokens
+        # Guesses stand on guessed hidden states: the next step enters the true ones instead.
+        cache.crop(1 - count)
+        return drafts
+
+
+def _linear_layers(cache: DynamicCache) -> list[Any]:
+    return [layer for layer in cache.layers if isinstance(layer, LinearAttentionLayer)]
+
+
+def _attention_layers(cache: DynamicCache) -> list[Any]:
+    return [layer for layer in cache.layers if not isinstance(layer, LinearAttentionLayer)]
+
+
+class _LinearState:
+    """The state of a linear-attention layer at one moment."""
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        self._convolution = {key: state.clone() for key, state in layer.conv_states.items()}
+        self._recurrent = {key: state.clone() for key, state in layer.recurrent_states.items()}
+
+    def restore(self) -> None:
+        for key, state in self._convolution.items():
+            self._layer.conv_states[key].copy_(state)
+        for key, state in self._recurrent.items():
+            self._layer.recurrent_states[key].copy_(state)

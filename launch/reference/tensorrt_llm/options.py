@@ -1,0 +1,144 @@
+"""The engine options: checked against the release's table, and the few that have an effect here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from builder import release as releases
+from builder.errors import BadInput, Problem
+from builder.release import Release
+
+from .logger import logger
+from .version import RELEASE
+
+
+class OptionError(BadInput, ValueError):
+    """Options that the release rejects; the engine itself raises a `ValueError` for them."""
+
+
+@cache
+def release() -> Release:
+    return releases.load(RELEASE)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The options that change what the reference engine does.
+
+    `draft_tokens` is the number of tokens that the MTP layer drafts per step, 0 without MTP.
+    """
+
+    max_batch_size: int
+    max_num_tokens: int
+    max_seq_len: int | None
+    enable_chunked_prefill: bool
+    stream_interval: int
+    return_perf_metrics: bool
+    perf_metrics_max_requests: int
+    enable_iter_perf_stats: bool
+    max_stats_len: int
+    tokens_per_block: int
+    draft_tokens: int
+
+
+# Where the value of each field stands, and its value in a release that does not know it.
+_PATHS: dict[str, tuple[str, Any]] = {
+    "max_batch_size": ("max_batch_size", 2048),
+    "max_num_tokens": ("max_num_tokens", 8192),
+    "max_seq_len": ("max_seq_len", None),
+    "enable_chunked_prefill": ("enable_chunked_prefill", False),
+    "stream_interval": ("stream_interval", 1),
+    "return_perf_metrics": ("return_perf_metrics", False),
+    "perf_metrics_max_requests": ("perf_metrics_max_requests", 0),
+    "enable_iter_perf_stats": ("enable_iter_perf_stats", False),
+    "max_stats_len": ("max_stats_len", 1000),
+    "tokens_per_block": ("kv_cache_config.tokens_per_block", 32),
+}
+_MTP_LENGTHS = ("max_draft_len", "num_nextn_predict_layers")
+_HONOURED = {path for path, _ in _PATHS.values()} | {
+    "model",
+    "tokenizer",
+    "backend",
+    "speculative_config.decoding_type",
+    *(f"speculative_config.{name}" for name in _MTP_LENGTHS),
+}
+
+
+def check(given: Mapping[str, Any]) -> list[Problem]:
+    """Warnings about the options. Raises `OptionError` with all that the release rejects."""
+    problems = release().check_options(given)
+    if errors := [problem for problem in problems if problem.severity == "error"]:
+        raise OptionError(errors)
+    backend = given.get("backend")
+    if backend not in (None, "pytorch"):
+        what = f"the reference engine cannot stand in for backend {backend}"
+        raise OptionError(Problem("backend", what, "use pytorch"))
+    return problems
+
+
+def read(given: Mapping[str, Any]) -> EngineOptions:
+    """The effective options; those without effect here are named in the log. Raises as `check`."""
+    for warning in check(given):
+        logger.warning("%s", warning)
+    if idle := sorted(path for path, value in _leaves(given) if value != _default(path)):
+        logger.info("accepted, but not applicable on this machine: %s", ", ".join(idle))
+    values = {name: _value(given, *row) for name, row in _PATHS.items()}
+    return EngineOptions(**values, draft_tokens=_draft_tokens(given.get("speculative_config")))
+
+
+def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Paths and values of the options that the reference engine does not honour."""
+    for key, value in options.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{path}.")
+        elif path not in _HONOURED:
+            yield path, value
+
+
+def _value(given: Mapping[str, Any], path: str, absent: Any) -> Any:
+    """The value at a path: as given, else the release's default. The engine reads `"3"` as 3."""
+    value: Any = given
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if value is None:
+        value = _default(path)
+    if value is None:
+        value = absent
+    if isinstance(absent, bool):
+        return str(value).strip().lower() in ("true", "1", "yes", "on", "y", "t")
+    return None if value is None else int(value)
+
+
+def _default(path: str) -> Any:
+    """The release's default at a path; `None` where it has none, or where a union stands."""
+    table = release().table
+    kind = table["root"]
+    *records, leaf = path.split(".")
+    for record in records:
+        kind = table["types"].get(kind, {"fields": {}})["fields"].get(record, {}).get("of")
+    field = table["types"].get(kind, {"fields": {}})["fields"].get(leaf, {})
+    return field.get("effective_default", field.get("default"))
+
+
+def _draft_tokens(speculative: Mapping[str, Any] | None) -> int:
+    """The draft length by the release's own word for it, else by the word of other releases.
+
+    Up to release 1.2.1 `num_nextn_predict_layers` has a default, so that `max_draft_len` alone has
+    no effect there.
+    """
+    if speculative is None:
+        return 0
+    if speculative.get("decoding_type") != "MTP":
+        logger.info("only MTP drafts here; decoding goes without, which gives the same text")
+        return 0
+    word = release().spell("mtp_draft_tokens").rpartition(".")[2]
+    fields = release().table["types"]["MTPDecodingConfig"]["fields"]
+    for name in (word, *_MTP_LENGTHS):
+        default = fields.get(name, {}).get("default")
+        if (value := speculative.get(name, default)) is not None:
+            return int(value)
+    return 1

@@ -1,0 +1,300 @@
+"""The step loop: one thread that runs all admitted sequences in turn, each by itself.
+
+Every sequence is its own batch of one, so that its result never depends on what else runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from math import ceil
+from threading import Condition, Thread
+from typing import Any
+
+import torch
+
+from .detokenizer import Detokenizer, StopStrings, Tokenizer
+from .logger import logger
+from .metrics import RequestPerfMetrics, TimingMetrics, steady_time
+from .model import Model
+from .options import EngineOptions
+from .results import FinishReason, Logprobs, RequestError, RequestOutput, Update
+from .sampling import Sampler, top_logprobs
+
+# The models that run here are small: their matrices are too small to share between threads.
+NUM_THREADS = 1
+
+
+class Sequence:
+    """One completion under way. Only the engine thread touches it once it is submitted."""
+
+    def __init__(
+        self,
+        request: RequestOutput,
+        index: int,
+        model: Model,
+        options: EngineOptions,
+        tokenizer: Tokenizer,
+        end_ids: frozenset[int],
+        max_tokens: int,
+        seed: int,
+    ) -> None:
+        params = request.sampling_params
+        self.request, self.index = request, index
+        self._params, self._options, self._max_tokens = params, options, max_tokens
+        self._stop_ids = frozenset(params.stop_token_ids or ())
+        self._end_ids = end_ids
+        self._decoding = model.start()
+        self._sampler = Sampler(params, request.prompt_token_ids, end_ids | self._stop_ids, seed)
+        self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
+        self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
+        self._inputs, self._drafts = request.prompt_token_ids, list[int]()
+        self._output: list[int] = []
+        self._cumulative_logprob = 0.0
+        self._iterations = 0
+        self._metrics = RequestPerfMetrics(TimingMetrics(arrival_time=steady_time()))
+        self._start_pending()
+
+    def _start_pending(self) -> None:
+        self._pending_tokens: list[int] = []
+        self._pending_text = ""
+        self._pending_logprobs: Logprobs = []
+        self._pending_iterations = 0
+        self._prompt_logprobs: Logprobs | None = None
+
+    def step(self, iteration: int) -> bool:
+        """Run the model once, give what is due to the consumer; whether the sequence has ended."""
+        timing = self._metrics.timing_metrics
+        if not self._iterations:
+            timing.first_scheduled_time = steady_time()
+            self._metrics.first_iter = iteration
+            self._include_prompt()
+        self._iterations += 1
+        self._pending_iterations += 1
+        reason, stop = self._decode()
+        timing.last_token_time = steady_time()
+        if self._iterations == 1:
+            timing.first_token_time = timing.last_token_time
+        if reason:
+            self.finish(reason, stop, iteration)
+        elif self.request.streaming and (
+            self._iterations == 1 or self._iterations % self._options.stream_interval == 0
+        ):
+            self._give()
+        return reason is not None
+
+    def _include_prompt(self) -> None:
+        if not self._params.exclude_input_from_output:
+            self._pending_tokens += self.request.prompt_token_ids
+            pieces = map(self._detokenizer.push, self.request.prompt_token_ids)
+            self._pending_text += "".join(pieces)
+
+    def _decode(self) -> tuple[FinishReason | None, int | str | None]:
+        """One forward pass over the last token and its drafts; the drafts that were right count."""
+        inputs, drafts = self._inputs, self._drafts
+        whole_prompt = self._iterations == 1 and self._params.prompt_logprobs is not None
+        rows = len(inputs) if whole_prompt else len(drafts) + 1
+        logits = self._decoding.forward(inputs, rows, len(drafts))
+        if whole_prompt:
+            self._score_prompt(logits)
+        agreed = 0
+        while True:
+            row = logits[len(logits) - len(drafts) - 1 + agreed]
+            token, logprobs = self._sampler.choose(row, self._output)
+            reason, stop = self._append(token, logprobs)
+            if reason or agreed == len(drafts) or token != drafts[agreed]:
+                break
+            agreed += 1
+        self._metrics.speculative_decoding.total_draft_tokens += len(drafts)
+        self._metrics.speculative_decoding.total_accepted_draft_tokens += agreed
+        if not reason:
+            self._decoding.keep(len(inputs) - len(drafts) + agreed)
+            left = self._max_tokens - len(self._output)
+            self._drafts = self._decoding.draft(token, min(self._options.draft_tokens, left - 1))
+            self._inputs = [token, *self._drafts]
+        return reason, stop
+
+    def _append(
+        self, token: int, logprobs: torch.Tensor
+    ) -> tuple[FinishReason | None, int | str | None]:
+        """Take one token into the output; why it ends the sequence, if it does.
+
+        A stop token is left out of the output unless stop strings are to be included; the end token
+        counts as output.
+        """
+        self._cumulative_logprob += float(logprobs[token])
+        stops = token in self._stop_ids and len(self._output) >= (self._params.min_tokens or 0)
+        self._output.append(token)
+        if stops and not self._params.include_stop_str_in_output:
+            return "stop", token
+        self._pending_tokens.append(token)
+        if self._params.logprobs is not None:
+            self._pending_logprobs.append(top_logprobs(logprobs, self._params.logprobs, token))
+        text, stop = self._detokenizer.push(token), None
+        if len(self._output) >= (self._params.min_tokens or 0):
+            text, stop = self._stops.push(text)
+        self._pending_text += text
+        if stop is not None:
+            return "stop", stop
+        if stops:
+            return "stop", token
+        if token in self._end_ids:
+            return "stop", None
+        return ("length", None) if len(self._output) >= self._max_tokens else (None, None)
+
+    def _score_prompt(self, logits: torch.Tensor) -> None:
+        """The distribution after each prompt token, with the token that really follows."""
+        following = [*self.request.prompt_token_ids[1:], None]
+        values = torch.log_softmax(logits.float().cpu(), dim=-1)
+        count = self._params.prompt_logprobs or 0
+        self._prompt_logprobs = [
+            top_logprobs(row, count, token) for row, token in zip(values, following, strict=True)
+        ]
+
+    def finish(self, reason: FinishReason, stop: int | str | None, iteration: int) -> None:
+        """Give the rest and the reason of the end."""
+        if not isinstance(stop, str) and reason != "cancelled":
+            text, late_stop = self._stops.push(self._detokenizer.flush())
+            self._pending_text += text + self._stops.flush()
+            if late_stop is not None:
+                reason, stop = "stop", late_stop
+        self._metrics.last_iter = iteration
+        tokens = len(self.request.prompt_token_ids) + len(self._output)
+        blocks, size = self._metrics.kv_cache_metrics, self._options.tokens_per_block
+        blocks.num_total_allocated_blocks = blocks.num_new_allocated_blocks = ceil(tokens / size)
+        blocks.num_missed_blocks = ceil(len(self.request.prompt_token_ids) / size)
+        self._give(reason, stop)
+
+    def _give(self, reason: FinishReason | None = None, stop: int | str | None = None) -> None:
+        params = self._params
+        scored = params.logprobs is not None or (params.best_of or 1) > params.n
+        measured = reason and (params.return_perf_metrics or self._options.return_perf_metrics)
+        update = Update(
+            index=self.index,
+            token_ids=self._pending_tokens,
+            text=self._pending_text if params.detokenize else "",
+            logprobs=self._pending_logprobs,
+            prompt_logprobs=self._prompt_logprobs,
+            cumulative_logprob=self._cumulative_logprob if scored else None,
+            decoding_iter=self._pending_iterations,
+            finish_reason=reason,
+            stop_reason=stop,
+            request_perf_metrics=self._metrics if measured else None,
+        )
+        self._start_pending()
+        self.request.mailbox.put(update)
+
+
+class Scheduler:
+    """Admits sequences up to `max_batch_size` and runs them until they end."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._changed = Condition()
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._stats: deque[dict[str, Any]] = deque(maxlen=max(1, options.max_stats_len))
+        self._iteration = 0
+        self._stopping = False
+        self._crash: BaseException | None = None
+        self._thread = Thread(target=self._run, name="reference-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def healthy(self) -> bool:
+        return self._thread.is_alive() and not self._stopping
+
+    def submit(self, sequences: Iterable[Sequence]) -> None:
+        """Raises `RequestError` if the engine does not run."""
+        with self._changed:
+            if self._crash or self._stopping:
+                raise RequestError(self._reason_of_end())
+            self._waiting += sequences
+            self._changed.notify()
+
+    def take_stats(self) -> list[dict[str, Any]]:
+        """Statistics of the iterations since they were last taken."""
+        with self._changed:
+            stats = list(self._stats)
+            self._stats.clear()
+        return stats
+
+    def shutdown(self) -> None:
+        """End the thread; requests under way fail."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _reason_of_end(self) -> str:
+        if self._crash:
+            return f"the engine loop has crashed: {self._crash!r}"
+        return "the engine was shut down"
+
+    def _run(self) -> None:
+        torch.set_num_threads(NUM_THREADS)
+        try:
+            with torch.inference_mode():
+                while self._admit():
+                    self._iterate()
+        except BaseException as crash:
+            self._crash = crash
+            logger.exception("the engine loop has crashed")
+        with self._changed:
+            self._stopping = True
+            left = [*self._running, *self._waiting]
+            self._running, self._waiting = [], deque()
+        for request in {id(sequence.request): sequence.request for sequence in left}.values():
+            request.mailbox.put(RequestError(self._reason_of_end()))
+
+    def _admit(self) -> bool:
+        """Wait for work and admit what fits; whether the loop goes on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._running or self._waiting)
+            while self._waiting and len(self._running) < self._options.max_batch_size:
+                self._running.append(self._waiting.popleft())
+            return not self._stopping
+
+    def _iterate(self) -> None:
+        """One step of every running sequence."""
+        started = time.monotonic()
+        self._iteration += 1
+        self._drop_aborted()
+        ended = [sequence for sequence in self._running if self._step(sequence)]
+        with self._changed:
+            active, queued = len(self._running), len(self._waiting)
+            self._running = [sequence for sequence in self._running if sequence not in ended]
+            if self._options.enable_iter_perf_stats:
+                self._stats.append(self._statistics(started, active, queued, len(ended)))
+
+    def _drop_aborted(self) -> None:
+        with self._changed:
+            aborted = [s for s in (*self._running, *self._waiting) if s.request.aborted()]
+            self._running = [s for s in self._running if s not in aborted]
+            self._waiting = deque(s for s in self._waiting if s not in aborted)
+        for sequence in aborted:
+            sequence.finish("cancelled", None, self._iteration)
+
+    def _step(self, sequence: Sequence) -> bool:
+        """A fault in one sequence ends its request, not the others."""
+        try:
+            return sequence.step(self._iteration)
+        except Exception as fault:
+            logger.exception("request %d failed", sequence.request.request_id)
+            sequence.request.mailbox.put(RequestError(f"the reference engine failed: {fault!r}"))
+            sequence.request.abort()
+            return True
+
+    def _statistics(self, started: float, active: int, queued: int, ended: int) -> dict[str, Any]:
+        return {
+            "engine": "reference",
+            "iter": self._iteration,
+            "iterLatencyMS": (time.monotonic() - started) * 1000,
+            "timestamp": datetime.now(UTC).isoformat(),
+            "numActiveRequests": active,
+            "numQueuedRequests": queued,
+            "numCompletedRequests": ended,
+            "maxNumActiveRequests": self._options.max_batch_size,
+        }

@@ -1,0 +1,11 @@
+"""The engine release whose options and interface this stand-in follows."""
+
+from __future__ import annotations
+
+import os
+
+from builder import release
+
+RELEASE = os.environ.get("TENSORRT_LLM_REFERENCE_RELEASE") or release.newest_stable()
+
+__version__ = f"{RELEASE}+reference"

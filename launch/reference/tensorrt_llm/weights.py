@@ -1,0 +1,120 @@
+"""The weights of a checkpoint folder as plain float32 tensors, whatever format they are stored in.
+
+Layouts as in `builder/quantization.py`. Scales of activations and of the KV cache have no use here,
+because everything is computed in float32.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from builder import checkpoint as checkpoints
+from builder.checkpoint import Checkpoint
+from builder.errors import BadFacts, Problem
+from builder.quantization import FP8_BLOCK, NVFP4_GROUP
+
+from .logger import logger
+
+Weights = dict[str, torch.Tensor]
+
+# Values of the sixteen E2M1 codes; bit 3 is the sign.
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+# Parts of a checkpoint that the language model does not use.
+_IGNORED = re.compile(r"^model\.visual\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checkpoint's facts and its weights, those of the MTP layers apart."""
+
+    checkpoint: Checkpoint
+    main: Weights
+    mtp: Weights
+
+
+def dequantize_nvfp4(
+    weight: torch.Tensor, weight_scale: torch.Tensor, weight_scale_2: torch.Tensor
+) -> torch.Tensor:
+    """float32 `[out, in]` from codes uint8 `[out, in/2]`, block scales `[out, in/16]` and a scalar.
+
+    The low nibble of a byte is the value of the even index.
+    """
+    codes = torch.stack((weight & 0xF, weight >> 4), dim=-1).flatten(-2)
+    values = torch.tensor(E2M1, device=weight.device)[codes.int()]
+    scales = weight_scale.float().repeat_interleave(NVFP4_GROUP, dim=-1)
+    return values * scales * weight_scale_2.float()
+
+
+def dequantize_fp8(weight: torch.Tensor, weight_scale: torch.Tensor) -> torch.Tensor:
+    """float32 `[out, in]` from E4M3 values and one scale."""
+    return weight.float() * weight_scale.float()
+
+
+def dequantize_fp8_block(weight: torch.Tensor, weight_scale_inv: torch.Tensor) -> torch.Tensor:
+    """float32 `[out, in]` from E4M3 values and a scale for each block of 128 x 128."""
+    rows, columns = weight.shape
+    scales = weight_scale_inv.float()
+    scales = scales.repeat_interleave(FP8_BLOCK, dim=0).repeat_interleave(FP8_BLOCK, dim=1)
+    return weight.float() * scales[:rows, :columns]
+
+
+_DEQUANTIZE: dict[str, tuple[Callable[..., torch.Tensor], tuple[str, ...]]] = {
+    "NVFP4": (dequantize_nvfp4, ("weight", "weight_scale", "weight_scale_2")),
+    "FP8": (dequantize_fp8, ("weight", "weight_scale")),
+    "FP8_BLOCK_SCALES": (dequantize_fp8_block, ("weight", "weight_scale_inv")),
+}
+
+
+def load(folder: Path) -> Loaded:
+    """Read and dequantize a folder. Raises `BadFacts` with all missing and unexpected tensors."""
+    checkpoint = checkpoints.read_folder(folder)
+    stored = _read(folder)
+    main: Weights = {}
+    mtp: Weights = {}
+    for tensors in checkpoint.architecture.tensors(checkpoint.text_config):
+        for name in tensors.names():
+            layout = checkpoint.quantization.stored(tensors, name)
+            parts = {part.name: stored.pop(part.name) for part in layout}
+            for scale in checkpoint.quantization.kv_scales(checkpoint.architecture, tensors, name):
+                stored.pop(scale.name, None)
+            weight = parts[name].float() if len(parts) == 1 else _plain(checkpoint, name, parts)
+            (mtp if tensors.mtp else main)[name] = weight
+    _refuse_unexpected(folder, stored)
+    return Loaded(checkpoint, main, mtp)
+
+
+def _plain(checkpoint: Checkpoint, name: str, parts: Weights) -> torch.Tensor:
+    dequantize, suffixes = _DEQUANTIZE[checkpoint.precision]
+    module = name.removesuffix("weight")
+    return dequantize(*(parts[module + suffix] for suffix in suffixes))
+
+
+def _read(folder: Path) -> Weights:
+    return {
+        name: tensor
+        for file in sorted(folder.glob("*.safetensors"))
+        for name, tensor in _file(file)
+    }
+
+
+def _file(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - the file is no mapping
+            yield name, file.get_tensor(name)
+
+
+def _refuse_unexpected(folder: Path, stored: Weights) -> None:
+    ignored = [name for name in stored if _IGNORED.match(name)]
+    if ignored:
+        logger.info("%d tensors of the vision tower are not loaded", len(ignored))
+    if unexpected := sorted(set(stored) - set(ignored)):
+        shown = ", ".join(unexpected[:8]) + (", ..." if len(unexpected) > 8 else "")
+        what = f"{len(unexpected)} tensors that the architecture does not have: {shown}"
+        raise BadFacts(Problem(str(folder), what, "compare config.json with the exporter's log"))

@@ -1,0 +1,44 @@
+"""The reference engine on the path, and engines that the tests of a session share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+REFERENCE = ROOT / "launch" / "reference"
+sys.path.insert(0, str(REFERENCE))
+
+from tensorrt_llm import LLM  # noqa: E402
+
+DEEPSEEK = "nvidia/DeepSeek-V3.2-NVFP4"
+QWEN = "nvidia/Qwen3.5-397B-A17B-NVFP4"
+LLAMA = "llama-tiny"
+
+EngineOf = Callable[..., LLM]
+
+
+@pytest.fixture(scope="session")
+def engine(make_miniature: Callable[[str], Path]) -> Iterator[EngineOf]:
+    """A running engine on the miniature of a checkpoint; one per set of options and session."""
+    engines: dict[str, LLM] = {}
+
+    def start(name: str = LLAMA, **options: Any) -> LLM:
+        key = json.dumps([name, options], sort_keys=True)
+        if key not in engines:
+            engines[key] = LLM(make_miniature(name), **options)
+        return engines[key]
+
+    yield start
+    for running in engines.values():
+        running.shutdown()
+
+
+def mtp(tokens: int) -> dict[str, Any]:
+    return {"decoding_type": "MTP", "num_nextn_predict_layers": tokens}

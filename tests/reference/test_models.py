@@ -1,0 +1,170 @@
+"""Every architecture loads and generates; drafts of the MTP layer never change what comes out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.cache_utils import DynamicCache
+
+from builder import checkpoint
+from builder.errors import BadFacts
+from tensorrt_llm import SamplingParams, weights
+from tensorrt_llm import model as models
+from tensorrt_llm.llmapi import RequestOutput
+from tensorrt_llm.model import Model
+from tests.reference.conftest import DEEPSEEK, LLAMA, QWEN, EngineOf, mtp
+
+DEEPSEEK_V3 = "nvidia/DeepSeek-V3.1-NVFP4"
+DEEPSEEK_FP8 = "deepseek-ai/DeepSeek-V3.2"
+
+
+def prompts(count: int, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(4, 900) for _ in range(rng.randrange(1, 90))] for _ in range(count)]
+
+
+def tokens_of(outputs: Any) -> list[list[int]]:
+    return [request.outputs[0].token_ids for request in outputs]
+
+
+@pytest.mark.parametrize("name", checkpoint.known_names())
+def test_the_miniature_of_every_known_checkpoint_generates_words(
+    engine: EngineOf, name: str
+) -> None:
+    llm = engine(name)
+    output = llm.generate("Once upon a time", SamplingParams(max_tokens=24, ignore_eos=True))
+    assert isinstance(output, RequestOutput)
+    completion = output.outputs[0]
+    assert (completion.length, completion.finish_reason) == (24, "length")
+    assert completion.text == llm.tokenizer.decode(completion.token_ids)
+    assert len(completion.text.split()) == 24
+
+
+@pytest.mark.parametrize("name", [DEEPSEEK, QWEN, LLAMA])
+def test_greedy_decoding_is_that_of_transformers(engine: EngineOf, name: str) -> None:
+    llm = engine(name)
+    prompt = prompts(1, seed=5)[0]
+    own = llm.generate(prompt, SamplingParams(max_tokens=40, ignore_eos=True))
+    with torch.inference_mode():
+        (theirs,) = llm._model.main.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=40,
+            min_new_tokens=40,
+            do_sample=False,
+        )
+    assert tokens_of([own])[0] == theirs[len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+@pytest.mark.parametrize("name", [DEEPSEEK, DEEPSEEK_FP8, DEEPSEEK_V3, QWEN])
+def test_greedy_output_with_mtp_is_the_output_without(
+    engine: EngineOf, name: str, drafts: int
+) -> None:
+    params = SamplingParams(max_tokens=200, ignore_eos=True, return_perf_metrics=True)
+    given = prompts(3, seed=drafts)
+    plain = tokens_of(engine(name).generate(given, params))
+    drafted = engine(name, speculative_config=mtp(drafts)).generate(given, params)
+    assert isinstance(drafted, list)
+    assert tokens_of(drafted) == plain
+    accepted = sum(accepted_drafts(request) for request in drafted)
+    assert accepted / (3 * 200) > 0.1
+
+
+def accepted_drafts(request: RequestOutput) -> int:
+    """Drafts that were right: as many steps were saved."""
+    metrics = request.outputs[0].request_perf_metrics
+    assert metrics is not None
+    counts = metrics.speculative_decoding
+    assert counts.total_accepted_draft_tokens <= counts.total_draft_tokens
+    assert request.decoding_iter == 200 - counts.total_accepted_draft_tokens
+    return counts.total_accepted_draft_tokens
+
+
+@pytest.mark.parametrize("name", [DEEPSEEK, QWEN])
+def test_sampled_output_with_mtp_is_the_output_without(engine: EngineOf, name: str) -> None:
+    params = SamplingParams(max_tokens=60, temperature=0.9, top_p=0.95, seed=3, ignore_eos=True)
+    given = prompts(3, seed=9)
+    plain = engine(name).generate(given, params)
+    drafted = engine(name, speculative_config=mtp(3)).generate(given, params)
+    assert tokens_of(drafted) == tokens_of(plain)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 4, 5])
+def test_drafts_never_go_beyond_max_tokens(engine: EngineOf, max_tokens: int) -> None:
+    llm = engine(DEEPSEEK, speculative_config=mtp(3))
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, return_perf_metrics=True)
+    completion = llm.generate_async("The", params).result(60).outputs[0]
+    assert completion.length == max_tokens
+    assert completion.request_perf_metrics
+    # The first step gives one token, and each later one gives one more than its drafts at least.
+    drafted = completion.request_perf_metrics.speculative_decoding.total_draft_tokens
+    assert drafted == 0 if max_tokens < 3 else drafted > 0
+
+
+def rms_norm(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def assert_same_keys(one: DynamicCache | None, other: DynamicCache | None) -> None:
+    assert one is not None
+    assert other is not None
+    pairs: Any = zip(one.layers, other.layers, strict=True)
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours.keys, theirs.keys)
+        torch.testing.assert_close(ours.indexer_keys, theirs.indexer_keys)
+
+
+@pytest.fixture(scope="module")
+def drafting(make_miniature: Callable[[str], Path]) -> Model:
+    return models.load(make_miniature(DEEPSEEK), with_mtp=True)
+
+
+@torch.inference_mode()
+def test_a_draft_joins_the_next_token_and_the_hidden_state_before_it(drafting: Model) -> None:
+    prompt, following = prompts(1, seed=2)[0], 500
+    raw = weights.load(drafting.checkpoint.path).mtp if drafting.checkpoint.path else {}
+    own = {name.removeprefix("model.layers.4."): tensor for name, tensor in raw.items()}
+    hidden = drafting.main.model(torch.tensor([prompt])).last_hidden_state
+    embedding = own["embed_tokens.weight"][torch.tensor([[*prompt[1:], following]])]
+    joined = torch.cat(
+        (rms_norm(embedding, own["enorm.weight"]), rms_norm(hidden, own["hnorm.weight"])), dim=-1
+    )
+    assert drafting.mtp
+    cache = DynamicCache(config=drafting.mtp.config)
+    output = drafting.mtp.layer.model(
+        inputs_embeds=joined @ own["eh_proj.weight"].T, past_key_values=cache, use_cache=True
+    ).last_hidden_state
+    expected = int((output[0, -1] @ own["shared_head.head.weight"].T).argmax())
+
+    decoding = drafting.start()
+    decoding.forward(prompt, num_logits=1, num_drafts=0)
+    assert decoding.draft(following, 1) == [expected]
+    assert_same_keys(decoding.mtp_cache, cache)
+
+
+@torch.inference_mode()
+def test_drafts_stand_on_what_was_accepted_only(drafting: Model) -> None:
+    text = prompts(1, seed=8)[0][:24]
+    decoding = drafting.start()
+    decoding.forward(text[:8], num_logits=1, num_drafts=0)
+    for at in range(8, 20):
+        decoding.draft(text[at], 3)
+        wrong = [token + 1 for token in text[at + 1 : at + 4]]
+        decoding.forward([text[at], *wrong], num_logits=4, num_drafts=3)
+        decoding.keep(1)
+    fresh = drafting.start()
+    fresh.forward(text[:20], num_logits=1, num_drafts=0)
+    assert decoding.draft(text[20], 3) == fresh.draft(text[20], 3)
+    assert_same_keys(decoding.mtp_cache, fresh.mtp_cache)
+    assert_same_keys(decoding.cache, fresh.cache)
+
+
+def test_mtp_needs_a_checkpoint_with_an_mtp_layer(engine: EngineOf) -> None:
+    with pytest.raises(BadFacts, match="has no MTP layer; leave speculative_config out"):
+        engine(LLAMA, speculative_config=mtp(1))

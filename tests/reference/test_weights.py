@@ -1,0 +1,93 @@
+"""Weights become the numbers that their bytes mean, and none is missing or left over."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from builder.errors import BadFacts
+from tensorrt_llm import weights
+from tests.reference.conftest import DEEPSEEK
+
+
+def e4m3(*values: float) -> torch.Tensor:
+    return torch.tensor(values).to(torch.float8_e4m3fn)
+
+
+def test_nvfp4_codes_are_e2m1_with_the_low_nibble_first() -> None:
+    # One row of 16: every byte holds two codes, the even index in its low nibble.
+    packed = torch.tensor([[0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE]], dtype=torch.uint8)
+    plain = weights.dequantize_nvfp4(packed, e4m3(1.0).reshape(1, 1), torch.tensor(1.0))
+    expected = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
+    assert plain.tolist() == [expected]
+
+
+def test_nvfp4_values_are_scaled_by_their_block_and_by_the_tensor() -> None:
+    # Two rows of two blocks. 0x22 is 1.0 twice, 0xB3 is 1.5 and -1.5, 0x07 is 6.0 and 0.0.
+    rows = [[0x22] * 8 + [0xB3] * 8, [0x07] * 8 + [0x22] * 8]
+    packed = torch.tensor(rows, dtype=torch.uint8)
+    scales = torch.stack((e4m3(2.0, 448.0), e4m3(0.5, 0.001953125)))
+    plain = weights.dequantize_nvfp4(packed, scales, torch.tensor(0.25))
+    assert plain.shape == (2, 32)
+    assert plain[0, :16].tolist() == [0.5] * 16
+    assert plain[0, 16:].tolist() == [168.0, -168.0] * 8
+    assert plain[1, :16].tolist() == [0.75, 0.0] * 8
+    assert plain[1, 16:].tolist() == [0.00048828125] * 16
+
+
+def test_fp8_bytes_are_e4m3_times_one_scale() -> None:
+    # 0x38 is 1.0, 0xC4 is -3.0, 0x7E is 448, 0x01 is the smallest subnormal, 2^-9.
+    raw = torch.tensor([[0x38, 0xC4], [0x7E, 0x01]], dtype=torch.uint8).view(torch.float8_e4m3fn)
+    plain = weights.dequantize_fp8(raw, torch.tensor(0.5))
+    assert plain.tolist() == [[0.5, -1.5], [224.0, 0.0009765625]]
+
+
+def test_fp8_blocks_of_128_have_a_scale_each_also_where_they_are_cut_off() -> None:
+    raw = torch.full((130, 200), 0x40, dtype=torch.uint8).view(torch.float8_e4m3fn)  # 2.0
+    plain = weights.dequantize_fp8_block(raw, torch.tensor([[1.0, 10.0], [100.0, 1000.0]]))
+    assert plain.shape == (130, 200)
+    assert set(plain[:128, :128].flatten().tolist()) == {2.0}
+    assert set(plain[:128, 128:].flatten().tolist()) == {20.0}
+    assert set(plain[128:, :128].flatten().tolist()) == {200.0}
+    assert set(plain[128:, 128:].flatten().tolist()) == {2000.0}
+
+
+@pytest.fixture
+def own_copy(make_miniature: Callable[[str], Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(make_miniature(DEEPSEEK), tmp_path / "checkpoint"))
+
+
+def test_weights_are_float32_and_those_of_the_mtp_layer_stand_apart(own_copy: Path) -> None:
+    loaded = weights.load(own_copy)
+    assert {tensor.dtype for tensor in loaded.main.values()} == {torch.float32}
+    assert loaded.main["model.layers.1.mlp.experts.0.gate_proj.weight"].shape == (32, 64)
+    assert {name.split(".")[2] for name in loaded.mtp} == {"4"}
+    assert not set(loaded.main) & set(loaded.mtp)
+
+
+def test_a_missing_tensor_is_named(own_copy: Path) -> None:
+    tensors = load_file(own_copy / "model.safetensors")
+    del tensors["model.layers.2.mlp.experts.5.up_proj.weight_scale_2"]
+    save_file(tensors, own_copy / "model.safetensors")
+    with pytest.raises(BadFacts, match=r"missing.*layers\.2\.mlp\.experts\.5\.up_proj"):
+        weights.load(own_copy)
+
+
+def test_an_unexpected_tensor_is_named(own_copy: Path) -> None:
+    tensors = load_file(own_copy / "model.safetensors")
+    tensors["model.layers.2.self_attn.q_norm.weight"] = torch.ones(64)
+    save_file(tensors, own_copy / "model.safetensors")
+    with pytest.raises(BadFacts, match=r"does not have: model\.layers\.2\.self_attn\.q_norm"):
+        weights.load(own_copy)
+
+
+def test_the_tensors_of_a_vision_tower_are_left_out(own_copy: Path) -> None:
+    tensors = load_file(own_copy / "model.safetensors")
+    tensors["model.visual.patch_embed.proj.weight"] = torch.ones(4)
+    save_file(tensors, own_copy / "model.safetensors")
+    assert not any("visual" in name for name in weights.load(own_copy).main)
