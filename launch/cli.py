@@ -1,0 +1,220 @@
+"""The command line of the launcher: arguments, exit codes and printing.
+
+Exit codes: 0 done, 1 our bug, 2 bad input, 3 facts missing or contradictory, 4 bundle damaged,
+5 not ready, 6 smoke failed, 128 and the signal's number if interrupted before a server was ready.
+Modules are imported inside the verbs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import __version__
+from builder.errors import BadInput, ChecksFailed, NotReady, Problem, ToolkitError
+
+if TYPE_CHECKING:
+    from .rehearsal import Rehearsed
+    from .smoke.endpoint import Endpoint
+    from .smoke.suite import Result
+
+ENGINES = ("auto", "tensorrt_llm", "reference")
+# Triton may take 300 s to let running requests end, and its model a little more to unload.
+STOP_GRACE_S = 330.0
+REHEARSAL_START_TIMEOUT_S = 300.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], None] = options.run
+    try:
+        run(options)
+        sys.stdout.flush()
+    except ToolkitError as fault:
+        for problem in fault.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return fault.exit_code
+    except BrokenPipeError:
+        # The reader went away, as `| head` does; nothing more can be said.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt as interrupt:
+        return int(getattr(interrupt, "exit_code", 130))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m launch",
+        description="From a bundle to a running server and the evidence that it works.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    def verb(
+        name: str, run: Callable[[argparse.Namespace], None], text: str
+    ) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = verb("up", _up, "start a target of a bundle and serve until it is stopped")
+    sub.add_argument("bundle", type=Path)
+    sub.add_argument("--target", help="needed if the bundle has several")
+    sub.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="auto",
+        help="auto takes TensorRT-LLM where it is installed, else the reference engine",
+    )
+    _add_run(sub, "the folder for logs and results")
+
+    sub = verb("smoke", _smoke, "check a running server")
+    sub.add_argument("server", metavar="BUNDLE|URL", help="a bundle's folder, or a URL")
+    sub.add_argument("--target", help="needed if the bundle has several")
+    sub.add_argument("--json", action="store_true", help="print JSON")
+
+    sub = verb(
+        "rehearse", _rehearse, "start, check and stop every target of a bundle without a GPU"
+    )
+    sub.add_argument("bundle", type=Path)
+    sub.add_argument(
+        "--target", action="append", default=[], help="only this target; may be repeated"
+    )
+    sub.add_argument("--json", action="store_true", help="print JSON")
+    _add_run(sub, "the folder that gets a run folder for every target")
+    return parser
+
+
+def _add_run(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help=f"{text}; new, under runs/")
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="S", help="seconds that a server may take to start"
+    )
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time; write seconds above 0")
+    return value
+
+
+def _up(options: argparse.Namespace) -> None:
+    from builder import bundle
+
+    from . import engine, run, serving, target
+    from .interrupts import Interrupted, Interrupts
+
+    found = bundle.read(options.bundle)
+    served = target.read_one(found, options.target)
+    served.check_ports()
+    used = engine.choose(options.engine)
+    with Interrupts() as interrupts:
+        its_run = run.create(found, served.name, used, options.run_dir)
+        _say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
+        served = serving.with_checkpoint(served, used, found, its_run)
+        limits = serving.Limits(options.timeout or served.start_timeout_s, STOP_GRACE_S)
+        with serving.serve(served, used, its_run, limits, interrupts) as server:
+            try:
+                for name, url in served.urls.items():
+                    print(f"{name}: {url}", flush=True)
+                _say(f"{served.name}: ready; Ctrl-C stops it")
+                status = server.exit_status(None)
+            except Interrupted as interrupt:
+                _say(f"{served.name}: stopping after {interrupt}; again to stop at once")
+                return
+            its_run.record(outcome="died", exit_status=status)
+            what = f"died with exit status {status} while it served"
+            raise serving.not_ready(served, what, its_run, server.last_lines())
+
+
+def _smoke(options: argparse.Namespace) -> None:
+    from .smoke import suite
+
+    results = suite.run(_endpoint(options), (lambda _: None) if options.json else _print_result)
+    summary = suite.summary(results)
+    if options.json:
+        print(json.dumps(summary, indent=2, ensure_ascii=False))
+    else:
+        print(
+            f"{summary['checks']} checks, {summary['failed']} failed, "
+            f"{summary['warnings']} warnings, {summary['seconds']:.1f} s"
+        )
+    if summary["failed"]:
+        raise ChecksFailed(_failures(results))
+
+
+def _endpoint(options: argparse.Namespace) -> Endpoint:
+    from builder import bundle
+
+    from . import target
+    from .smoke import endpoint
+
+    if "://" not in options.server:
+        found = bundle.read(Path(options.server))
+        return endpoint.of_target(target.read_one(found, options.target))
+    if options.target:
+        raise BadInput(Problem("--target", "is for bundles; a URL says what it is by its scheme"))
+    return endpoint.of_url(options.server)
+
+
+def _rehearse(options: argparse.Namespace) -> None:
+    from builder import bundle
+
+    from . import rehearsal, show, target
+    from .interrupts import Interrupts
+
+    found = bundle.read(options.bundle)
+    targets = target.read_all(found, options.target)
+    timeout_s = options.timeout or REHEARSAL_START_TIMEOUT_S
+    rows = []
+    with Interrupts() as interrupts:
+        for one in targets:
+            _say(f"{one.name}: rehearsal with the reference engine on a miniature")
+            folder = options.run_dir / one.name if options.run_dir else None
+            rows.append(rehearsal.rehearse(found, one, folder, timeout_s, interrupts, _say_result))
+    if options.json:
+        print(json.dumps([show.rehearsal(row) for row in rows], indent=2, ensure_ascii=False))
+    else:
+        print(show.rehearsals(rows))
+    _raise_worst(rows)
+
+
+def _raise_worst(rows: Sequence[Rehearsed]) -> None:
+    if not_ready := [row.problem for row in rows if row.problem]:
+        raise NotReady([problem for fault in not_ready for problem in fault.problems])
+    if failed := [row for row in rows if not row.passed]:
+        raise ChecksFailed(
+            [
+                Problem(f"target {row.target}", "failed smoke checks", f"see {row.folder}")
+                for row in failed
+            ]
+        )
+
+
+def _failures(results: Sequence[Result]) -> list[Problem]:
+    return [
+        Problem(f"check {one.id} over {one.transport}", one.detail) for one in results if one.failed
+    ]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _print_result(one: Result) -> None:
+    from . import show
+
+    print(show.result(one), flush=True)
+
+
+def _say_result(one: Result) -> None:
+    from . import show
+
+    _say(show.result(one))

@@ -1,0 +1,58 @@
+"""Ctrl-C and termination as one exception, raised once and never within a critical step."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asks this process to end. An event loop passes on this kind of exception."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+class Interrupts:
+    """While entered, the first signal raises `Interrupted`; a second one only sets `again`."""
+
+    def __init__(self) -> None:
+        self.again = threading.Event()
+        self._first: int | None = None
+        self._holds = 0
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._previous = {number: signal.signal(number, self._arrived) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A critical step: a signal that arrives in it is raised after it."""
+        arrived_before = self._first
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+        if self._first is not None and arrived_before is None and not self._holds:
+            raise Interrupted(self._first)
+
+    def _arrived(self, number: int, _frame: FrameType | None) -> None:
+        if self._first is not None:
+            self.again.set()
+            return
+        self._first = number
+        if not self._holds:
+            raise Interrupted(number)

@@ -1,0 +1,118 @@
+"""Whether a server became ready, died or ran out of time, and what its log said last."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TextIO
+
+from .process import Server
+from .target import Target
+
+POLL_S = 0.2
+PROBE_TIMEOUT_S = 2.0
+PLAIN_PERIOD_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`exit_status` is set if the server died."""
+
+    state: Literal["ready", "died", "timed_out"]
+    elapsed_s: float
+    exit_status: int | None
+    last_lines: list[str]
+
+    def __str__(self) -> str:
+        if self.state == "ready":
+            return f"ready after {self.elapsed_s:.1f} s"
+        if self.state == "timed_out":
+            return f"was not ready after {self.elapsed_s:.0f} s"
+        return f"died with exit status {self.exit_status} after {self.elapsed_s:.1f} s"
+
+
+def wait(
+    server: Server, ready: Callable[[], bool], timeout_s: float, progress: Progress
+) -> Outcome:
+    """Ask `ready` until it is true, the server is dead, or `timeout_s` are over."""
+    start = time.monotonic()
+    while True:
+        status = server.exit_status(POLL_S)
+        elapsed_s = time.monotonic() - start
+        if status is not None:
+            state: Literal["ready", "died", "timed_out"] = "died"
+        elif ready():
+            state = "ready"
+        elif elapsed_s >= timeout_s:
+            state = "timed_out"
+        else:
+            progress.show(elapsed_s, server)
+            continue
+        progress.clear()
+        return Outcome(state, time.monotonic() - start, status, server.last_lines())
+
+
+class Progress:
+    """What a waiting user sees: one live line on a terminal, else a plain line now and then."""
+
+    def __init__(self, label: str, stream: TextIO = sys.stderr) -> None:
+        self._label = label
+        self._stream = stream
+        self._live = stream.isatty()
+        self._next_s = 0.0 if self._live else PLAIN_PERIOD_S
+
+    def show(self, elapsed_s: float, server: Server) -> None:
+        if elapsed_s < self._next_s:
+            return
+        self._next_s = elapsed_s + (POLL_S if self._live else PLAIN_PERIOD_S)
+        last = "".join(server.last_lines(1))
+        text = f"{self._label}: waiting {elapsed_s:.0f} s, log: {last}"
+        if self._live:
+            self._write(
+                "\r\x1b[K"
+                + "".join(filter(str.isprintable, text))[: shutil.get_terminal_size().columns - 1]
+            )
+        else:
+            self._write(text + "\n")
+
+    def clear(self) -> None:
+        if self._live:
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def probe(target: Target) -> bool:
+    """Whether the target's server says that it is ready, and is the one that was started.
+
+    Triton tells its id, so that another Triton on the same port cannot pass for it.
+    """
+    if _get(target, target.ready_path) is None:
+        return False
+    if "SERVER_ID" not in target.environment:
+        return True
+    body = _get(target, "/v2")
+    return body is not None and json.loads(body).get("name") == target.environment["SERVER_ID"]
+
+
+def _get(target: Target, path: str) -> bytes | None:
+    """The body of a 200 answer. Straight to the server: no proxy of the environment is asked."""
+    connection = http.client.HTTPConnection(
+        target.host, target.ports[target.ready_port], timeout=PROBE_TIMEOUT_S
+    )
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+        return body if response.status == http.client.OK else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

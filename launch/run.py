@@ -1,0 +1,83 @@
+"""A run: the folder in which a started bundle leaves its evidence, summed up in `run.json`."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from builder import __version__
+from builder.bundle import Bundle
+from builder.errors import BadInput, Problem
+
+SUMMARY = "run.json"
+FORMAT = 1
+ENDS = {"starting": "interrupted", "ready": "stopped"}
+
+
+class Run:
+    """A folder of its own for one start of one target. `run.json` is complete at any time."""
+
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+        self.folder = folder
+        self._facts = facts
+        self.record(started=now(), outcome="starting")
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    def record(self, **facts: Any) -> None:
+        """Add facts to `run.json`."""
+        self._facts |= facts
+        self.write_json(SUMMARY, self._facts)
+
+    @property
+    def ready_after_s(self) -> float | None:
+        return self._facts.get("ready_after_s")
+
+    def end(self, **facts: Any) -> None:
+        """The server is gone. A run that was starting until then was interrupted."""
+        outcome = self._facts["outcome"]
+        self.record(stopped=now(), outcome=ENDS.get(outcome, outcome), **facts)
+
+    def write_json(self, name: str, document: object) -> Path:
+        """The file appears as a whole, so that a reader never sees half of it."""
+        path = self.folder / name
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        return new.replace(path)
+
+
+def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None) -> Run:
+    """A run in `folder`, or in a new one under `runs/`. Raises `BadInput` if it is in use."""
+    launch = bundle.launch
+    if folder is None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        folder = Path("runs") / f"{launch['name']}-{target}-{stamp}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        used = any(folder.iterdir())
+    except OSError as fault:
+        reason = fault.strerror or str(fault)
+        raise BadInput(Problem(str(folder), f"cannot be a run folder: {reason}")) from None
+    if used:
+        raise BadInput(Problem(str(folder), "is not empty", "choose another --run-dir"))
+    facts = {
+        "format": FORMAT,
+        "toolkit_version": __version__,
+        "bundle": {
+            "name": launch["name"],
+            "folder": str(bundle.folder),
+            "digest": bundle.digest,
+        },
+        "target": target,
+        "engine": {**launch["engine"], "used": engine, "rehearsal": engine == "reference"},
+    }
+    return Run(folder.resolve(), facts)
+
+
+def now() -> str:
+    """UTC to the millisecond, as `run.json` holds times."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

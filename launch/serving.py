@@ -1,0 +1,130 @@
+"""A target that is served: its script started with its engine, ready, and stopped at the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder import checkpoint, miniature
+from builder.bundle import Bundle
+from builder.errors import NotReady, Problem
+
+from . import engine as engines
+from . import ready, triton
+from .interrupts import Interrupts
+from .process import Server
+from .run import Run, now
+from .target import Target
+
+# Of a log line in an error: Triton writes a whole traceback as one.
+LINE_LENGTH = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a server may take to become ready, and to end when asked."""
+
+    start_timeout_s: float
+    stop_grace_s: float
+
+
+@contextmanager
+def serve(
+    target: Target, engine: engines.EngineName, run: Run, limits: Limits, interrupts: Interrupts
+) -> Iterator[Server]:
+    """The ready server, for as long as the block runs; its evidence goes to `run`.
+
+    Raises `NotReady` if the server died or ran out of time.
+    """
+    target = _unmistakable(target)
+    run.record(
+        host=target.host, ports=dict(target.ports), checkpoint=target.environment["CHECKPOINT"]
+    )
+    server = Server(
+        target.command,
+        cwd=_working_folder(run),
+        environment=_environment(target, engine, run.folder),
+        log=run.log,
+        grace_s=limits.stop_grace_s,
+        interrupts=interrupts,
+    )
+    with ExitStack() as stack:
+        stack.callback(_ended, target, run, server)
+        with interrupts.held():
+            stack.enter_context(server)
+        progress = ready.Progress(target.name)
+        outcome = ready.wait(server, lambda: ready.probe(target), limits.start_timeout_s, progress)
+        if outcome.state != "ready":
+            run.record(outcome=outcome.state, exit_status=outcome.exit_status)
+            raise not_ready(target, str(outcome), run, outcome.last_lines)
+        run.record(outcome="ready", ready=now(), ready_after_s=round(outcome.elapsed_s, 2))
+        yield server
+
+
+def not_ready(target: Target, what: str, run: Run, last_lines: list[str]) -> NotReady:
+    """The error of a server that is not there, with the end of its log."""
+    words = "".join(f"\n    {line[:LINE_LENGTH]}" for line in last_lines)
+    return NotReady(Problem(f"target {target.name}", f"{what}; its log {run.log} ends:{words}"))
+
+
+def with_checkpoint(target: Target, engine: engines.EngineName, bundle: Bundle, run: Run) -> Target:
+    """The target on the checkpoint that `CHECKPOINT` names, or else on the bundle's own.
+
+    The reference engine takes a miniature where that is no folder of this machine.
+    """
+    named = os.environ.get("CHECKPOINT") or target.environment["CHECKPOINT"]
+    folder = Path(named).expanduser()
+    if folder.is_dir():
+        named = str(folder.resolve())
+    elif engine == engines.REFERENCE:
+        return with_miniature(target, bundle, run)
+    return target.with_environment(CHECKPOINT=named)
+
+
+def with_miniature(target: Target, bundle: Bundle, run: Run) -> Target:
+    """The target on a tiny checkpoint of the same architecture, made in the run folder."""
+    folder = run.folder / "miniature"
+    folder.mkdir()
+    miniature.write(checkpoint.from_bundle(bundle.folder), folder)
+    return target.with_environment(CHECKPOINT=str(folder))
+
+
+def _unmistakable(target: Target) -> Target:
+    """Names that no other server has: to know it by, and to sweep its shared memory by."""
+    mark = uuid.uuid4().hex[:12]
+    names = {
+        variable: f"{target.environment[variable]}-{mark}"
+        for variable in ("SERVER_ID", "SHM_REGION_PREFIX")
+        if variable in target.environment
+    }
+    return target.with_environment(**names)
+
+
+def _working_folder(run: Run) -> Path:
+    """Empty: Triton's Python imports from it first, and a bundle has a folder named `triton`."""
+    folder = run.folder / "work"
+    folder.mkdir()
+    return folder
+
+
+def _environment(target: Target, engine: engines.EngineName, folder: Path) -> dict[str, str]:
+    entries = engines.path_entries(engine, folder / "python")
+    if target.is_triton and (found := triton.prepare(folder / "tritonserver")):
+        entries.append(found)
+    path = os.pathsep.join([*map(str, entries), os.environ.get("PATH", os.defpath)])
+    release = {"TENSORRT_LLM_REFERENCE_RELEASE": target.release} if engine == "reference" else {}
+    return {**os.environ, **target.environment, **release, "PATH": path}
+
+
+def _ended(target: Target, run: Run, server: Server) -> None:
+    left = []
+    if prefix := target.environment.get("SHM_REGION_PREFIX"):
+        left = triton.sweep_shared_memory(prefix)
+    run.end(killed=server.killed, swept_shared_memory=left)
+    if server.killed:
+        print(f"{target.name}: did not end when asked and was killed", file=sys.stderr)

@@ -1,0 +1,83 @@
+"""What Triton says of a model against what the bundle rendered for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from .client import Fault
+from .endpoint import Endpoint
+
+# A tensor: its data type in Triton's protocol, and its shape.
+Tensors = Mapping[str, tuple[str, list[int]]]
+
+
+def compare_metadata(found: Mapping[str, Any], endpoint: Endpoint) -> str:
+    """Raises `Fault` naming every tensor that differs from config.pbtxt."""
+    text = _read(endpoint, "config.pbtxt")
+    config = text_format.Parse(text, model_config_pb2.ModelConfig())
+    batched = [-1] if _triton_config(endpoint)["max_batch_size"] else []
+    differences, count = [], 0
+    for kind, rows in (("input", config.input), ("output", config.output)):
+        expected = _expected(rows, batched)
+        actual = _actual(found.get(f"{kind}s", ()))
+        count += len(expected)
+        differences += [
+            f"{kind} {name} is {actual.get(name, 'missing')}, {expected.get(name, 'none')} expected"
+            for name in sorted({**expected, **actual})
+            if expected.get(name) != actual.get(name)
+        ]
+    if differences:
+        raise Fault("; ".join(differences))
+    return f"{count} tensors as rendered"
+
+
+def compare_config(found: Mapping[str, Any], endpoint: Endpoint) -> str:
+    """Raises `Fault` where the served model does not answer as model.yaml says."""
+    expected = _triton_config(endpoint)
+    actual = {
+        "decoupled": is_decoupled(found),
+        "max_batch_size": int(found.get("max_batch_size", 0)),
+    }
+    different = [
+        f"{key} is {value}, {expected[key]} expected"
+        for key, value in actual.items()
+        if value != expected[key]
+    ]
+    if different:
+        raise Fault("; ".join(different))
+    return ", ".join(f"{key} {value}" for key, value in actual.items())
+
+
+def is_decoupled(config: Mapping[str, Any]) -> bool:
+    """Whether a model's configuration lets it answer any number of times, that is, stream."""
+    return bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+
+
+def _expected(rows: Iterable[Any], batched: list[int]) -> Tensors:
+    def datatype(number: int) -> str:
+        name = model_config_pb2.DataType.Name(number).removeprefix("TYPE_")
+        return "BYTES" if name == "STRING" else name
+
+    return {row.name: (datatype(row.data_type), [*batched, *row.dims]) for row in rows}
+
+
+def _actual(rows: Iterable[Mapping[str, Any]]) -> Tensors:
+    """gRPC's JSON writes 64-bit numbers as strings."""
+    return {row["name"]: (row["datatype"], [int(size) for size in row["shape"]]) for row in rows}
+
+
+def _triton_config(endpoint: Endpoint) -> dict[str, Any]:
+    document = yaml.safe_load(_read(endpoint, "1/model.yaml"))
+    config: dict[str, Any] = document["triton_config"]
+    return config
+
+
+def _read(endpoint: Endpoint, name: str) -> str:
+    if endpoint.model_folder is None:
+        raise Fault("no bundle is known for this server")
+    return (endpoint.model_folder / name).read_text(encoding="utf-8")

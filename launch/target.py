@@ -1,0 +1,138 @@
+"""A target of a bundle: the server that it starts, where that listens and how it is asked."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from builder.bundle import Bundle
+from builder.errors import BadInput, NotReady, Problem, nearest
+
+URLS = {"http": "http://{host}:{port}", "metrics": "http://{host}:{port}/metrics"}
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An entry of `launch.json`. `environment` holds what the target's script reads."""
+
+    name: str
+    folder: Path
+    argv: tuple[str, ...]
+    ports: Mapping[str, int]
+    environment: Mapping[str, str]
+    ready_port: str
+    ready_path: str
+    start_timeout_s: float
+    model_name: str | None
+    release: str
+
+    @property
+    def host(self) -> str:
+        """The address to ask: a server on all addresses is asked on this machine's own."""
+        host = self.environment["HOST"]
+        return ANY_ADDRESS.get(host, host)
+
+    @property
+    def command(self) -> list[str]:
+        """`argv` for any working folder: names of the bundle's files are made absolute."""
+        files = [self.folder / word for word in self.argv]
+        return [
+            str(file) if file.is_file() else word
+            for file, word in zip(files, self.argv, strict=True)
+        ]
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where each port is reached, by the port's name."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return {
+            name: URLS.get(name, "{host}:{port}").format(host=host, port=port)
+            for name, port in self.ports.items()
+        }
+
+    @property
+    def is_triton(self) -> bool:
+        return self.name == "triton"
+
+    def with_environment(self, **changes: str) -> Target:
+        return replace(self, environment={**self.environment, **changes})
+
+    def on_free_ports(self) -> Target:
+        """The same target on ports of this machine that nothing listens on."""
+        numbers = dict(zip(self.ports, _free_ports(self.host, len(self.ports)), strict=True))
+        variables = {f"{name.upper()}_PORT": str(port) for name, port in numbers.items()}
+        return replace(self, ports=numbers, environment={**self.environment, **variables})
+
+    def check_ports(self) -> None:
+        """Raises `NotReady` naming every port that is taken."""
+        problems = []
+        for name, port in self.ports.items():
+            try:
+                _listen(self.host, port).close()
+            except OSError as fault:
+                remedy = (
+                    "stop what listens there, or give this target another port in the deployment"
+                )
+                where = f"{self.name}: {name} port {port}"
+                reason = fault.strerror or str(fault)
+                problems.append(Problem(where, f"cannot be used on {self.host}: {reason}", remedy))
+        if problems:
+            raise NotReady(problems)
+
+
+def read(bundle: Bundle, name: str) -> Target:
+    """Raises `BadInput` if the bundle has no such target."""
+    entries: Mapping[str, Any] = bundle.launch["targets"]
+    if name not in entries:
+        raise BadInput(Problem(f"target {name}", "is not in the bundle", nearest(name, entries)))
+    entry = entries[name]
+    return Target(
+        name=name,
+        folder=bundle.folder,
+        argv=tuple(entry["argv"]),
+        ports=dict(entry["ports"]),
+        environment={"HOST": entry["host"], **entry["environment"]},
+        ready_port=entry["ready"]["port"],
+        ready_path=entry["ready"]["path"],
+        start_timeout_s=entry["start_timeout_s"],
+        model_name=entry.get("model_name"),
+        release=bundle.launch["engine"]["release"],
+    )
+
+
+def read_all(bundle: Bundle, wanted: Sequence[str]) -> list[Target]:
+    """The wanted targets, or all of them. Raises `BadInput` if the bundle lacks one."""
+    return [read(bundle, name) for name in dict.fromkeys(wanted or bundle.launch["targets"])]
+
+
+def read_one(bundle: Bundle, wanted: str | None) -> Target:
+    """The wanted target, or the only one. Raises `BadInput` if that leaves a choice."""
+    known = list(bundle.launch["targets"])
+    if wanted is None and len(known) > 1:
+        what = f"is needed: the bundle has {len(known)} targets"
+        raise BadInput(Problem("--target", what, f"choose one of {', '.join(known)}"))
+    return read(bundle, wanted or known[0])
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(_listen(host, 0)) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((host, port))
+        one.listen()
+    except OSError:
+        one.close()
+        raise
+    return one

@@ -1,0 +1,72 @@
+"""A Triton server on the path: an installed one, or the one in the nvidia-pytriton wheel."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+
+from builder.errors import NotReady, Problem
+
+CONTAINER_BIN = Path("/opt/tritonserver/bin")
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def prepare(folder: Path) -> Path | None:
+    """The folder to put on the path so that `tritonserver` is found; `None` where it already is.
+
+    The wheel keeps its Python backend and the stub for each Python apart; they are brought
+    together in `folder`.
+    """
+    if shutil.which("tritonserver"):
+        return None
+    if (CONTAINER_BIN / "tritonserver").exists():
+        return CONTAINER_BIN
+    spec = find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise NotReady(
+            Problem(
+                "tritonserver",
+                "is neither installed nor in this Python's nvidia-pytriton wheel",
+                "run in a Triton container, or install trtllm-deployment-toolkit[rehearse]",
+            )
+        )
+    return _from_wheel(Path(spec.origin).parent, folder)
+
+
+def sweep_shared_memory(prefix: str) -> list[str]:
+    """Remove what a killed Triton left behind; `prefix` must be of that server alone."""
+    left = sorted(SHARED_MEMORY.glob(f"{prefix}*"))
+    for region in left:
+        region.unlink(missing_ok=True)
+    return [region.name for region in left]
+
+
+def _from_wheel(package: Path, folder: Path) -> Path:
+    triton = package / "tritonserver"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.exists():
+        known = sorted(path.name for path in stub.parent.parent.iterdir())
+        what = f"the nvidia-pytriton wheel has no stub for Python {version}"
+        raise NotReady(Problem("tritonserver", what, f"use Python {', '.join(known)}"))
+    backend = folder / "backends" / "python"
+    backend.mkdir(parents=True)
+    for path in [*(triton / "backends" / "python").glob("*.*"), stub]:
+        (backend / path.name).symlink_to(path)
+    # Neither finds its libraries by itself: the stub is moved, and libpython is not in the wheel.
+    libraries = [package.parent / "nvidia_pytriton.libs", Path(sysconfig.get_config_var("LIBDIR"))]
+    launcher = folder / "bin" / "tritonserver"
+    launcher.parent.mkdir()
+    launcher.write_text(
+        "#!/bin/sh\n"
+        f"export LD_LIBRARY_PATH={shlex.quote(':'.join(map(str, libraries)))}"
+        "${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\n"
+        f"exec {shlex.quote(str(triton / 'bin' / 'tritonserver'))}"
+        f' --backend-directory {shlex.quote(str(backend.parent))} "$@"\n'
+    )
+    launcher.chmod(0o755)
+    return launcher.parent

@@ -1,0 +1,88 @@
+"""The launcher's command line: help, exit codes and errors that people can read."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from builder.bundle import Bundle
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launch", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_help_answers_within_100_ms() -> None:
+    times = []
+    for _ in range(7):
+        start = time.monotonic()
+        assert run("--help").returncode == 0
+        times.append(time.monotonic() - start)
+    assert statistics.median(times) < 0.1
+
+
+@pytest.mark.parametrize("verb", ["up", "smoke", "rehearse"])
+def test_every_verb_has_help(verb: str) -> None:
+    done = run(verb, "--help")
+    assert done.returncode == 0
+    assert f"usage: python -m launch {verb}" in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["up", "smoke", "rehearse"])
+def test_a_folder_that_is_no_bundle_is_bad_input(verb: str, tmp_path: Path) -> None:
+    done = run(verb, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {tmp_path}: is no bundle")
+
+
+@pytest.mark.parametrize("verb", ["up", "smoke", "rehearse"])
+def test_a_damaged_bundle_is_not_started(verb: str, bundle: Bundle, tmp_path: Path) -> None:
+    shutil.copytree(bundle.folder, tmp_path / "damaged")
+    (tmp_path / "damaged" / "triton" / "serve.sh").write_text("echo owned\n")
+    done = run(verb, tmp_path / "damaged")
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: triton/serve.sh: differs from the manifest")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("up",), "error: --target: is needed: the bundle has 2 targets"),
+        (("up", "--target", "slurm"), "error: target slurm: is not in the bundle"),
+        (("smoke",), "error: --target: is needed"),
+        (("rehearse", "--target", "tritn"), "did you mean triton?"),
+        (("up", "--target", "triton", "--timeout", "0"), "0 is no time; write seconds above 0"),
+    ],
+)
+def test_wrong_arguments_are_bad_input(
+    bundle: Bundle, arguments: tuple[str, ...], message: str
+) -> None:
+    done = run(arguments[0], bundle.folder, *arguments[1:])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_target_with_a_url_is_bad_input() -> None:
+    done = run("smoke", "http://127.0.0.1:9", "--target", "triton")
+    assert done.returncode == 2
+    assert "is for bundles" in done.stderr
+
+
+def test_a_taken_port_is_named_before_anything_is_made(
+    local_bundle: Bundle, tmp_path: Path
+) -> None:
+    port = local_bundle.launch["targets"]["triton"]["ports"]["grpc"]
+    with socket.create_server(("127.0.0.1", port)):
+        done = run("up", local_bundle.folder, "--target", "triton", cwd=tmp_path)
+    assert done.returncode == 5
+    assert done.stderr.startswith(f"error: triton: grpc port {port}: cannot be used on 127.0.0.1")
+    assert list(tmp_path.iterdir()) == []

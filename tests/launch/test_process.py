@@ -1,0 +1,154 @@
+"""A server process and its end, with real child processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from launch.interrupts import Interrupted, Interrupts
+from launch.process import Server
+from tests.launch.conftest import Child, marked_processes
+
+IGNORES_TERM = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(60)
+"""
+# Ends when asked, but leaves a worker in another session, as MPI does.
+LEAVES_A_WORKER = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; print('worker', flush=True); time.sleep(60)"],
+                 start_new_session=True)
+time.sleep(60)
+"""
+# Its worker notes which signal it got before the server ended.
+ORDER = """
+import signal, subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-uc", '''
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("worker was asked first"), sys.exit()))
+print("worker")
+time.sleep(60)
+'''])
+def end(*_):
+    time.sleep(0.3)
+    print("server ends")
+    worker.kill()
+    worker.wait()
+    sys.exit(7)
+signal.signal(signal.SIGTERM, end)
+time.sleep(60)
+"""
+
+
+def wait_for_line(server: Server, text: str) -> None:
+    deadline = time.monotonic() + 10
+    while text not in server.last_lines():
+        assert time.monotonic() < deadline, server.last_lines()
+        time.sleep(0.01)
+
+
+def test_output_of_both_kinds_goes_to_the_log(child: Child) -> None:
+    with child("import sys; print('one'); print('two', file=sys.stderr)") as server:
+        assert server.exit_status(10) == 0
+    assert server.last_lines() == ["one", "two"]
+    assert server.last_lines(1) == ["two"]
+
+
+def test_empty_lines_and_tables_are_no_last_words(child: Child) -> None:
+    with child(r"print('why\n\n+---+\n| a |\n+---+')") as server:
+        server.exit_status(10)
+    assert server.last_lines() == ["why"]
+
+
+def test_what_the_log_held_before_stays(child: Child) -> None:
+    server = child("print('new')")
+    server.log.write_text("old\n")
+    with server:
+        server.exit_status(10)
+    assert server.last_lines() == ["old", "new"]
+
+
+def test_an_exit_status_is_that_of_a_shell(child: Child) -> None:
+    with child("raise SystemExit(3)") as server:
+        assert server.exit_status(10) == 3
+    with child("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)") as server:
+        assert server.exit_status(10) == 128 + signal.SIGSEGV
+
+
+def test_a_running_server_has_no_exit_status(child: Child) -> None:
+    with child("import time; time.sleep(60)") as server:
+        assert server.exit_status(0.05) is None
+    assert server.exit_status(0) == 128 + signal.SIGTERM
+    assert not server.killed
+
+
+def test_a_server_that_ignores_the_request_to_end_is_killed_after_its_grace(child: Child) -> None:
+    with child(IGNORES_TERM, grace_s=0.3) as server:
+        wait_for_line(server, "deaf")
+        start = time.monotonic()
+    assert 0.3 <= time.monotonic() - start < 5
+    assert server.exit_status(0) == 128 + signal.SIGKILL
+    assert server.killed
+
+
+def test_a_worker_in_another_session_is_ended_too(child: Child) -> None:
+    before = marked_processes()
+    with child(LEAVES_A_WORKER) as server:
+        wait_for_line(server, "worker")
+        assert len(marked_processes() - before) == 2
+    assert marked_processes() - before == set()
+
+
+def test_the_server_ends_its_own_workers_first(child: Child) -> None:
+    with child(ORDER) as server:
+        wait_for_line(server, "worker")
+    assert server.exit_status(0) == 7
+    assert server.last_lines() == ["worker", "server ends"]
+
+
+def test_the_children_of_a_server_that_died_are_ended(child: Child) -> None:
+    before = marked_processes()
+    with child(LEAVES_A_WORKER) as server:
+        wait_for_line(server, "worker")
+        os.kill(server.pid, signal.SIGKILL)
+        assert server.exit_status(10) == 128 + signal.SIGKILL
+    assert marked_processes() - before == set()
+
+
+def test_an_exception_in_the_block_ends_the_server(child: Child) -> None:
+    server = child("import time; time.sleep(60)")
+    with pytest.raises(ZeroDivisionError), server:
+        raise ZeroDivisionError
+    assert server.exit_status(0) is not None
+
+
+def test_a_second_signal_skips_the_grace(child: Child, interrupts: Interrupts) -> None:
+    start = time.monotonic()
+    with pytest.raises(Interrupted), child(IGNORES_TERM, grace_s=60) as server:
+        wait_for_line(server, "deaf")
+        interrupts.again.set()
+        os.kill(os.getpid(), signal.SIGINT)
+    assert time.monotonic() - start < 10
+    assert server.killed
+
+
+def test_a_signal_in_a_critical_step_is_raised_after_it(interrupts: Interrupts) -> None:
+    finished = False
+    with pytest.raises(Interrupted) as raised, interrupts.held():
+        os.kill(os.getpid(), signal.SIGTERM)
+        finished = True
+    assert finished
+    assert raised.value.exit_code == 128 + signal.SIGTERM
+
+
+def test_signals_behave_as_before_afterwards(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupts():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before

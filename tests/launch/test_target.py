@@ -1,0 +1,163 @@
+"""Targets of a bundle: ports, addresses, what is started, and the environment of the engine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.bundle import Bundle
+from builder.errors import BadInput, NotReady
+from launch import engine, serving, target, triton
+from launch.run import create
+from launch.smoke import endpoint
+
+
+def test_a_target_has_what_launch_json_says(bundle: Bundle) -> None:
+    one = target.read(bundle, "triton")
+    assert one.urls == {
+        "http": "http://127.0.0.1:8000",
+        "grpc": "127.0.0.1:8001",
+        "metrics": "http://127.0.0.1:8002/metrics",
+    }
+    assert one.command == ["bash", str(bundle.folder / "triton" / "serve.sh")]
+    assert one.model_name == "tensorrt_llm"
+    assert one.release == "1.2.1"
+
+
+def test_a_server_on_all_addresses_is_asked_on_this_machine(bundle: Bundle) -> None:
+    one = target.read(bundle, "triton").with_environment(HOST="0.0.0.0")
+    assert one.urls["http"] == "http://127.0.0.1:8000"
+    assert one.with_environment(HOST="::").urls["grpc"] == "[::1]:8001"
+
+
+def test_an_unknown_target_is_named(bundle: Bundle) -> None:
+    with pytest.raises(BadInput, match="target trition: is not in the bundle; did you mean triton"):
+        target.read(bundle, "trition")
+
+
+def test_a_bundle_with_several_targets_leaves_a_choice(bundle: Bundle) -> None:
+    with pytest.raises(BadInput, match="--target: is needed: the bundle has 2 targets; choose"):
+        target.read_one(bundle, None)
+
+
+def test_free_ports_are_different_and_reach_the_script(bundle: Bundle) -> None:
+    one = target.read(bundle, "triton").on_free_ports()
+    assert len(set(one.ports.values())) == 3
+    assert one.environment["GRPC_PORT"] == str(one.ports["grpc"])
+    one.check_ports()
+
+
+def test_every_taken_port_is_named(bundle: Bundle) -> None:
+    one = target.read(bundle, "triton").on_free_ports()
+    with (
+        socket.create_server(("127.0.0.1", one.ports["grpc"])),
+        socket.create_server(("127.0.0.1", one.ports["metrics"])),
+        pytest.raises(NotReady) as raised,
+    ):
+        one.check_ports()
+    assert [problem.where for problem in raised.value.problems] == [
+        f"triton: grpc port {one.ports['grpc']}",
+        f"triton: metrics port {one.ports['metrics']}",
+    ]
+
+
+def test_a_run_never_overwrites(bundle: Bundle, tmp_path: Path) -> None:
+    first = create(bundle, "triton", "reference", tmp_path / "run")
+    assert first.folder == tmp_path / "run"
+    with pytest.raises(BadInput, match=r"run: is not empty; choose another --run-dir"):
+        create(bundle, "triton", "reference", tmp_path / "run")
+
+
+def test_checkpoint_of_the_environment_wins(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHECKPOINT", "weights")
+    run = create(bundle, "triton", "reference", tmp_path / "run")
+    one = serving.with_checkpoint(target.read(bundle, "triton"), "reference", bundle, run)
+    assert one.environment["CHECKPOINT"] == str(weights)
+
+
+def test_a_checkpoint_that_is_not_here_is_left_to_the_real_engine(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKPOINT", "some/hub-name")
+    run = create(bundle, "triton", "tensorrt_llm", tmp_path / "run")
+    one = serving.with_checkpoint(target.read(bundle, "triton"), "tensorrt_llm", bundle, run)
+    assert one.environment["CHECKPOINT"] == "some/hub-name"
+
+
+def test_auto_takes_the_reference_engine_where_there_is_no_other() -> None:
+    assert engine.choose("auto") == "reference"
+    assert engine.choose("tensorrt_llm") == "tensorrt_llm"
+
+
+def test_an_overlay_has_its_packages_before_those_of_this_python(tmp_path: Path) -> None:
+    (tmp_path / "packages" / "httpx").mkdir(parents=True)
+    (tmp_path / "packages" / "httpx" / "__init__.py").write_text("mine = True")
+    programs = engine.python_overlay(tmp_path / "overlay", [tmp_path / "packages"])
+    program = "import httpx, builder, numpy; print(httpx.mine, builder.__name__)"
+    isolated = [str(programs / "python3"), "-I", "-c", program]
+    result = subprocess.run(isolated, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["True", "builder"]
+
+
+def test_triton_of_the_wheel_runs(tmp_path: Path) -> None:
+    found = triton.prepare(tmp_path)
+    assert found is not None
+    command = [str(found / "tritonserver"), "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "--model-repository" in result.stdout + result.stderr
+
+
+def test_an_installed_triton_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "tritonserver"
+    installed.write_text("#!/bin/sh\n")
+    installed.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert triton.prepare(tmp_path / "not-made") is None
+
+
+def test_shared_memory_of_one_server_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton, "SHARED_MEMORY", tmp_path)
+    for name in ("mine-1", "mine-2", "other"):
+        (tmp_path / name).touch()
+    assert triton.sweep_shared_memory("mine-") == ["mine-1", "mine-2"]
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "grpc", "model"),
+    [
+        ("http://node:8000", "trtllm_serve", None, None),
+        ("triton://node:9000", "triton", "node:9001", "tensorrt_llm"),
+        ("triton://node:9000?grpc=7&model=m", "triton", "node:7", "m"),
+        ("triton://[::1]:9000", "triton", "[::1]:9001", "tensorrt_llm"),
+    ],
+)
+def test_a_url_names_a_server(url: str, kind: str, grpc: str | None, model: str | None) -> None:
+    one = endpoint.of_url(url)
+    assert (one.kind, one.grpc, one.model) == (kind, grpc, model)
+    assert one.url.startswith("http://")
+
+
+@pytest.mark.parametrize("url", ["ftp://node", "http://", "http://node:x", "triton://n?port=1"])
+def test_anything_else_is_no_url_of_a_server(url: str) -> None:
+    with pytest.raises(BadInput, match="write"):
+        endpoint.of_url(url)
+
+
+def test_a_bundle_names_its_servers(bundle: Bundle) -> None:
+    one = endpoint.of_target(target.read(bundle, "triton"))
+    assert one.grpc == "127.0.0.1:8001"
+    assert one.model_folder == bundle.folder / "triton/model_repository/tensorrt_llm"
+    assert replace(one, model_folder=None, grpc=None, model=None).url == "http://127.0.0.1:8000"

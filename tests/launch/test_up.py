@@ -1,0 +1,125 @@
+"""`up`: a target of a rendered bundle served by its own script, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.bundle import Bundle
+from tests.launch.conftest import Launch, marked_processes
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    [path] = folder.glob("runs/*/run.json")
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
+
+
+def wait_for_server() -> set[int]:
+    """The processes of the server that a launcher just started."""
+    deadline = time.monotonic() + 30
+    while not (found := marked_processes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+@pytest.mark.parametrize("target", ["triton", "trtllm_serve"])
+def test_a_target_serves_until_it_is_interrupted(
+    local_bundle: Bundle, launch: Launch, tmp_path: Path, target: str
+) -> None:
+    launcher = launch("up", local_bundle.folder, "--target", target)
+    port = local_bundle.launch["targets"][target]["ports"]["http"]
+    assert launcher.line("http") == f"http: http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "launch", "smoke", str(local_bundle.folder)]
+    smoke = subprocess.run(
+        [*command, "--target", target], capture_output=True, text=True, check=False
+    )
+    assert smoke.returncode == 0, smoke.stdout + smoke.stderr
+    launcher.signal(signal.SIGINT)
+    assert launcher.end() == 0
+    found = summary(tmp_path)
+    assert found["outcome"] == "stopped"
+    assert found["killed"] is False
+    assert found["target"] == target
+    assert found["bundle"]["digest"] == local_bundle.digest
+    assert found["engine"] == {
+        "name": "tensorrt_llm",
+        "release": "1.2.1",
+        "used": "reference",
+        "rehearsal": True,
+    }
+    assert found["started"] < found["ready"] < found["stopped"]
+    errors = launcher.errors.read_text()
+    assert f"{target}: starts with engine reference" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_termination_while_it_serves_stops_it(
+    local_bundle: Bundle, launch: Launch, tmp_path: Path
+) -> None:
+    launcher = launch("up", local_bundle.folder, "--target", "trtllm_serve")
+    launcher.line("http")
+    launcher.signal(signal.SIGTERM)
+    assert launcher.end() == 0
+    assert summary(tmp_path)["outcome"] == "stopped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("target", ["triton", "trtllm_serve"])
+def test_an_interruption_of_the_start_leaves_nothing(
+    local_bundle: Bundle, launch: Launch, tmp_path: Path, target: str, number: signal.Signals
+) -> None:
+    launcher = launch("up", local_bundle.folder, "--target", target)
+    wait_for_server()
+    launcher.signal(number)
+    assert launcher.end() == 128 + number
+    assert summary(tmp_path)["outcome"] == "interrupted"
+    assert "Traceback" not in launcher.errors.read_text()
+
+
+def test_a_server_that_dies_while_it_serves_is_reported(
+    local_bundle: Bundle, launch: Launch, tmp_path: Path
+) -> None:
+    launcher = launch("up", local_bundle.folder, "--target", "triton")
+    launcher.line("http")
+    for pid in marked_processes():
+        if b"tritonserver" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
+            os.kill(pid, signal.SIGKILL)
+    assert launcher.end() == 5
+    assert "target triton: died with exit status 137 while it served" in launcher.errors.read_text()
+    assert summary(tmp_path)["outcome"] == "died"
+
+
+@pytest.mark.parametrize("target", ["triton", "trtllm_serve"])
+def test_an_engine_that_cannot_start_is_reported_with_its_own_words(
+    local_bundle: Bundle, launch: Launch, tmp_path: Path, target: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    launcher = launch("up", local_bundle.folder, "--target", target, CHECKPOINT="empty")
+    assert launcher.end() == 5
+    errors = launcher.errors.read_text()
+    assert f"error: target {target}: died with exit status" in errors
+    assert "config.json" in errors
+    assert summary(tmp_path)["outcome"] == "died"
+    assert summary(tmp_path)["checkpoint"] == str(tmp_path / "empty")
+
+
+def test_a_server_that_takes_too_long_is_stopped(
+    local_bundle: Bundle, launch: Launch, tmp_path: Path
+) -> None:
+    arguments = ("--target", "triton", "--timeout", "0.3", "--run-dir", "run")
+    launcher = launch("up", local_bundle.folder, *arguments)
+    assert launcher.end() == 5
+    assert "was not ready after" in launcher.errors.read_text()
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["outcome"] == "timed_out"

@@ -1,0 +1,169 @@
+"""What the Triton model answers: text, deltas, optional outputs, over gRPC and HTTP."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.model_repository.conftest import Served
+
+
+def test_a_request_without_streaming_gets_one_final_response(served: Served) -> None:
+    [response] = served.client.ask("tokens=3")
+    assert response.text == ["0:0 0:1 0:2"]
+    assert response.final
+
+
+def test_http_generate_answers_with_the_whole_text(served: Served) -> None:
+    response = served.client.generate(text_input="tokens=3", return_finish_reason=True)
+    assert response.status_code == 200
+    assert response.json() == {
+        "model_name": "tensorrt_llm",
+        "model_version": "1",
+        "text_output": "0:0 0:1 0:2",
+        "finish_reason": "stop",
+    }
+
+
+def test_a_stream_carries_new_text_only_and_ends_with_a_final_response(served: Served) -> None:
+    responses = served.client.ask("tokens=3", streaming=True)
+    assert [response.text for response in responses] == [["0:0"], [" 0:1"], [" 0:2"]]
+    assert [response.final for response in responses] == [False, False, True]
+
+
+def test_http_generate_stream_carries_the_same_parts(served: Served) -> None:
+    response = served.client.generate_stream(text_input="tokens=3", streaming=True)
+    events = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+    assert [json.loads(event)["text_output"] for event in events] == ["0:0", " 0:1", " 0:2"]
+
+
+def test_nothing_is_lost_where_the_engine_advances_by_several_tokens(served: Served) -> None:
+    responses = served.client.ask("tokens=10 per_step=4", streaming=True)
+    assert [len(response.text[0].split()) for response in responses] == [4, 4, 2]
+    assert "".join(response.text[0] for response in responses) == " ".join(
+        f"0:{token}" for token in range(10)
+    )
+
+
+def test_a_step_without_new_text_is_not_sent(served: Served) -> None:
+    responses = served.client.ask("tokens=6 silent_at=2", streaming=True)
+    assert len(responses) == 5
+    assert "".join(response.text[0] for response in responses).endswith("0:5")
+
+
+def test_a_stream_with_best_of_carries_the_new_text_of_every_sequence(served: Served) -> None:
+    responses = served.client.ask("tokens=2", streaming=True, best_of=3)
+    assert [response.text for response in responses] == [
+        ["0:0", "1:0", "2:0"],
+        [" 0:1", " 1:1", " 2:1"],
+    ]
+
+
+def test_without_streaming_best_of_gives_the_best_sequence(served: Served) -> None:
+    [response] = served.client.ask("tokens=1 name=best", best_of=3)
+    assert response.text == ["0:0"]
+    [submitted] = [e for e in served.events("submit") if e["prompt"] == "tokens=1 name=best"]
+    assert submitted["sampling"]["best_of"] == 3
+    assert submitted["sampling"]["n"] == 1
+
+
+def test_only_the_first_prompt_of_several_is_answered(served: Served) -> None:
+    [response] = served.client.ask(None, text_input=["tokens=1", "tokens=2"])
+    assert response.text == ["0:0"]
+
+
+def test_every_sampling_parameter_reaches_the_engine(served: Served) -> None:
+    served.client.ask(
+        "tokens=1 name=sampling",
+        temperature=0.5,
+        top_k=7,
+        top_p=0.25,
+        frequency_penalty=-1.5,
+        max_tokens=9,
+        seed=2**63 + 1,
+        sampling_param_stop=["one", "zwölf"],
+    )
+    [submitted] = [e for e in served.events("submit") if e["prompt"] == "tokens=1 name=sampling"]
+    expected = {
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.25,
+        "frequency_penalty": -1.5,
+        "presence_penalty": None,
+        "max_tokens": 9,
+        "seed": 2**63 + 1,
+        "stop": ["one", "zwölf"],
+    }
+    assert submitted["sampling"].items() >= expected.items()
+
+
+def test_what_a_client_leaves_out_is_left_to_the_engine(served: Served) -> None:
+    served.client.ask("tokens=1 name=defaults")
+    [submitted] = [e for e in served.events("submit") if e["prompt"] == "tokens=1 name=defaults"]
+    assert submitted["sampling"]["max_tokens"] == 32
+    assert submitted["sampling"]["best_of"] == 1
+    assert submitted["sampling"]["exclude_input_from_output"] is False
+
+
+def test_optional_outputs_come_when_asked_for_and_have_their_declared_types(
+    served: Served,
+) -> None:
+    [response] = served.client.ask(
+        "tokens=2 name=outputs",
+        return_finish_reason=True,
+        return_stop_reason=True,
+        return_cumulative_logprob=True,
+    )
+    assert response.outputs == {
+        "text_output": ["0:0 0:1"],
+        "finish_reason": ["stop"],
+        "stop_reason": ["None"],
+        "cumulative_logprob": [-1.0],
+    }
+    assert response.datatypes["cumulative_logprob"] == "FP32"
+    assert response.datatypes["finish_reason"] == "BYTES"
+
+
+def test_a_number_that_the_engine_does_not_know_is_left_out(served: Served) -> None:
+    response = served.client.generate(text_input="tokens=1 blind=1", return_cumulative_logprob=True)
+    assert response.json()["text_output"] == "0:0"
+    assert "cumulative_logprob" not in response.json()
+
+
+def test_performance_metrics_come_with_the_last_response(served: Served) -> None:
+    first, last = served.client.ask("tokens=2", streaming=True, return_perf_metrics=True)
+    assert list(first.outputs) == ["text_output"]
+    del last.outputs["text_output"]
+    assert last.outputs == {
+        "kv_cache_reused_block": [3],
+        "kv_cache_missed_block": [1],
+        "kv_cache_alloc_new_blocks": [2],
+        "kv_cache_alloc_total_blocks": [4],
+        "kv_cache_hit_rate": [0.75],
+        "arrival_time_ns": [10_000_000_000],
+        "first_scheduled_time_ns": [10_000_005_000],
+        "first_token_time_ns": [11_000_000_000],
+        "last_token_time_ns": [86_400_000_000_000],
+        "acceptance_rate": [0.5],
+        "total_accepted_draft_tokens": [6],
+        "total_draft_tokens": [12],
+    }
+    assert last.datatypes["arrival_time_ns"] == "INT64"
+
+
+def test_emoji_and_other_scripts_arrive_whole(served: Served) -> None:
+    responses = served.client.ask("tokens=4 text=héllo_世界_🚀", streaming=True)
+    assert "".join(response.text[0] for response in responses) == "héllo 世界 🚀 héllo"
+
+
+def test_concurrent_streams_do_not_mix(served: Served) -> None:
+    def one(index: int) -> tuple[str, set[str]]:
+        prompt = f"tokens=40 step_ms=2 text=w{index}"
+        responses = served.client.ask(prompt, id=f"id-{index}", streaming=True, max_tokens=40)
+        text = "".join(response.text[0] for response in responses)
+        return text, {response.id for response in responses}
+
+    with ThreadPoolExecutor(16) as pool:
+        for index, (text, ids) in enumerate(pool.map(one, range(16))):
+            assert text.split() == [f"w{index}"] * 40
+            assert ids == {f"id-{index}"}

@@ -1,0 +1,103 @@
+"""What the Triton model refuses: each request gets its own error, and the next one is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.model_repository.conftest import Serve, Served
+from tests.model_repository.triton_client import Response
+
+
+@pytest.fixture(autouse=True)
+def healthy_afterwards(served: Served) -> Iterator[None]:
+    yield
+    [response] = served.client.ask("tokens=2")
+    assert response.text == ["0:0 0:1"]
+
+
+WRONG_VALUES: dict[str, tuple[dict[str, Any], str]] = {
+    "temperature": ({"temperature": -1.0}, "sampling_param_temperature: is -1; it must be"),
+    "temperature nan": ({"temperature": float("nan")}, "sampling_param_temperature: is nan;"),
+    "top_k": ({"top_k": -1}, "sampling_param_top_k: is -1; it must be at least 0"),
+    "top_p": ({"top_p": 1.5}, "sampling_param_top_p: is 1.5; it must be between 0 and 1"),
+    "frequency_penalty": ({"frequency_penalty": float("inf")}, "is inf; it must be a finite"),
+    "max_tokens": ({"max_tokens": 0}, "sampling_param_max_tokens: is 0; it must be at least 1"),
+    "best_of": ({"best_of": 0}, "sampling_param_best_of: is 0; it must be at least 1"),
+    "stop": ({"sampling_param_stop": ["a", ""]}, "sampling_param_stop: holds an empty string"),
+    "stop bytes": ({"sampling_param_stop": [b"\xff"]}, "sampling_param_stop: is not UTF-8"),
+    "text_input": ({"text_input": ""}, "text_input: is empty"),
+    "text_input shape": ({"text_input": []}, "text_input: has shape [0]; [1] is expected"),
+    "text_input bytes": ({"text_input": [b"a\xff"]}, "text_input: is not UTF-8: invalid start"),
+}
+
+
+@pytest.mark.parametrize(("inputs", "message"), WRONG_VALUES.values(), ids=WRONG_VALUES)
+def test_a_wrong_value_is_named_with_what_is_allowed(
+    served: Served, inputs: dict[str, Any], message: str
+) -> None:
+    error = served.client.refusal(None, **{"text_input": "tokens=1", **inputs})
+    assert error.startswith(message.split(":")[0]) or message in error
+    assert message in error
+
+
+def test_a_missing_prompt_is_named(served: Served) -> None:
+    error = served.client.refusal(None, max_tokens=3)
+    assert error == "text_input: is missing; send the prompt as one string"
+
+
+def test_http_errors_are_in_the_body(served: Served) -> None:
+    for answer in (served.client.generate, served.client.generate_stream):
+        response = answer(text_input="tokens=1", sampling_param_temperature=-1)
+        assert response.status_code == 400
+        assert "sampling_param_temperature: is -1" in response.text
+
+
+def test_a_value_that_the_engine_refuses_is_the_clients_fault(served: Served) -> None:
+    error = served.client.refusal("tokens=1", temperature=0.0, best_of=2)
+    assert error == "greedy decoding allows no best_of above 1"
+    assert "Traceback" not in log_since(served, error)
+
+
+def test_a_prompt_that_the_engine_finds_too_long_is_the_clients_fault(served: Served) -> None:
+    words = "prompt-of-9-exceeds-max_num_tokens-8"
+    error = served.client.refusal(f"fail={words}")
+    assert error == words
+    assert words not in served.log
+
+
+def test_a_fault_of_the_engine_is_passed_on_and_logged_once(served: Served) -> None:
+    error = served.client.refusal("crash=worker-3-is-gone")
+    assert error == "RuntimeError: worker-3-is-gone"
+    assert served.log.count("RuntimeError: worker-3-is-gone") == 1
+
+
+def test_a_fault_in_the_middle_of_a_stream_ends_it(served: Served) -> None:
+    *parts, last = served.client.stream("tokens=5 fail=broken fail_at=2", streaming=True)
+    assert [part.text for part in parts] == [["0:0"], [" 0:1"]]
+    assert last.error == "RequestError: broken"
+
+
+def test_an_engine_that_ends_without_a_final_output_is_a_fault(served: Served) -> None:
+    error = served.client.refusal("tokens=2 gone=1")
+    assert "without a final output" in error
+
+
+def test_streaming_from_a_model_that_is_not_decoupled_is_refused(start: Serve) -> None:
+    served = start(MODEL_YAML_UNARY)
+    refused: Response
+    [refused] = served.client.stream("tokens=1", streaming=True)
+    assert refused.error.startswith("streaming: is true, but this model answers once per request")
+    assert served.client.infer("tokens=2").text == ["0:0 0:1"]
+
+
+MODEL_YAML_UNARY = """
+triton_config: {max_batch_size: 0, decoupled: false}
+model: some/checkpoint
+"""
+
+
+def log_since(served: Served, text: str) -> str:
+    return served.log.partition(text)[2]

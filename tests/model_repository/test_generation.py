@@ -1,0 +1,136 @@
+"""The running requests without a server: what no client can make happen at the right moment."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from model_generation import Generations
+
+REQUEST = SimpleNamespace(streaming=True, outputs=())
+
+
+class Sender:
+    """What Triton gives a model to answer with."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.ended = threading.Event()
+
+    def send(self, response: Any, flags: int) -> None:
+        assert not self.ended.is_set()
+        self.sent.append(response)
+        if flags:
+            self.ended.set()
+
+    def is_cancelled(self) -> bool:
+        assert not self.ended.is_set()
+        return False
+
+
+class Endless:
+    """A result of the engine that never comes."""
+
+    def __init__(self) -> None:
+        self.aborted = threading.Event()
+        self.waited_for = threading.Event()
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+    def __aiter__(self) -> Endless:
+        return self
+
+    async def __anext__(self) -> Endless:
+        self.waited_for.set()
+        return await asyncio.Future()
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.results: list[Endless] = []
+
+    def submit(self, request: Any) -> Endless:
+        self.results.append(Endless())
+        return self.results[-1]
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def generations(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Generations]:
+    """On Triton's own module, with what it only has within Triton added."""
+    spec = find_spec("pytriton")
+    assert spec is not None
+    assert spec.origin is not None
+    monkeypatch.syspath_prepend(Path(spec.origin).parent / "tritonserver/backends/python")
+    import triton_python_backend_utils as pb_utils
+
+    within = {
+        "TRITONSERVER_RESPONSE_COMPLETE_FINAL": 1,
+        "InferenceResponse": SimpleNamespace,
+        "TritonError": Error,
+    }
+    for name, value in within.items():
+        monkeypatch.setattr(pb_utils, name, value, raising=False)
+    from model_generation import Generations
+
+    yield Generations(engine, SimpleNamespace(build=list), check_period_s=0.01)  # type: ignore[arg-type]
+    del sys.modules["model_generation"], sys.modules["model_response"]
+
+
+class Error(SimpleNamespace):
+    CANCELLED = "cancelled"
+    NOT_FOUND = "not found"
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message=message, code=code)
+
+
+def start(generations: Generations, request_id: str) -> Sender:
+    from model_response import Reply
+
+    sender = Sender()
+    generations.start(request_id, REQUEST, Reply(sender))  # type: ignore[arg-type]
+    return sender
+
+
+def test_what_outlasts_the_drain_is_aborted_and_told_so(
+    generations: Generations, engine: Engine
+) -> None:
+    senders = [start(generations, "a"), start(generations, "b")]
+    assert generations.drain(timeout_s=0.1) == 2
+    assert all(result.aborted.is_set() for result in engine.results)
+    assert [[one.error.code for one in sender.sent] for sender in senders] == [["cancelled"]] * 2
+
+
+def test_a_request_that_is_stopped_before_it_began_is_answered(
+    generations: Generations, engine: Engine
+) -> None:
+    from model_response import Reply
+
+    stop = Sender()
+    sender = start(generations, "a")
+    generations.stop("a", Reply(stop))
+    assert sender.ended.wait(5)
+    assert stop.ended.wait(5)
+    assert sender.sent[0].error.code == "cancelled"
+    assert generations.drain(timeout_s=5) == 0
+
+
+def test_nothing_is_left_of_an_idle_model(generations: Generations) -> None:
+    before = threading.active_count()
+    assert generations.drain(timeout_s=5) == 0
+    assert threading.active_count() < before

@@ -1,0 +1,93 @@
+"""The life of the Triton model: configuration, start of the engine, drain and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from launch import triton
+from tests.model_repository.conftest import MODEL_YAML, Serve, Served
+
+
+def test_model_yaml_sets_batch_size_and_transaction_policy(served: Served) -> None:
+    url = f"{served.client.http_url}/v2/models/tensorrt_llm/config"
+    config = httpx.get(url, trust_env=False).json()
+    assert config["max_batch_size"] == 0
+    assert config["model_transaction_policy"] == {"decoupled": True}
+
+
+def test_the_engine_gets_the_options_of_model_yaml_and_nothing_of_triton(served: Served) -> None:
+    [start] = served.events("start")
+    assert start["model"] == "some/checkpoint"
+    assert start["options"] == {"backend": "pytorch", "tensor_parallel_size": "4"}
+
+
+def test_checkpoint_and_config_path_come_from_the_environment(start: Serve, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.yaml"
+    elsewhere.write_text(MODEL_YAML.replace("tensor_parallel_size: 4", "dtype: bfloat16"))
+    served = start("triton_config: {}", CHECKPOINT="/mnt/weights", LLM_CONFIG_PATH=str(elsewhere))
+    [started] = served.events("start")
+    assert started["model"] == "/mnt/weights"
+    assert started["options"] == {"backend": "pytorch", "dtype": "bfloat16"}
+
+
+def test_an_engine_that_does_not_start_ends_the_server_with_its_own_words(start: Serve) -> None:
+    served = start(MODEL_YAML + "fail_start: no GPU has 400 GiB\n", dies=True)
+    assert "the engine did not start: RuntimeError: no GPU has 400 GiB" in served.log
+    assert served.regions == []
+
+
+@pytest.mark.parametrize(
+    ("model_yaml", "message"),
+    [
+        ("model: [", "model.yaml: cannot be read: while parsing"),
+        ("model: x", "model.yaml: must be a mapping with a mapping triton_config in it"),
+        ("triton_config: {decoupled: true}", "model.yaml: triton_config lacks max_batch_size"),
+        ("triton_config: {decoupled: true, max_batch_size: 0}", "model.yaml: names no model"),
+    ],
+)
+def test_a_wrong_model_yaml_ends_the_server_with_what_is_wrong(
+    start: Serve, model_yaml: str, message: str
+) -> None:
+    assert message in start(model_yaml, dies=True).log
+
+
+def test_running_streams_end_before_the_server_does(start: Serve) -> None:
+    served = start()
+    prompt = "tokens=150 step_ms=10"
+    responses = served.client.stream(prompt, streaming=True, max_tokens=150)
+    first = next(responses)
+    os.kill(served.server.pid, signal.SIGTERM)
+    rest = list(responses)
+    assert "".join(r.text[0] for r in [first, *rest]).split()[-1] == "0:149"
+    assert rest[-1].final
+    assert served.server.exit_status(30) == 0
+    assert served.events("shutdown") == [{"event": "shutdown"}]
+    assert served.regions == []
+
+
+def test_a_killed_server_takes_its_model_process_with_it(start: Serve) -> None:
+    served = start()
+    os.kill(served.server.pid, signal.SIGKILL)
+    assert served.server.exit_status(10) == 128 + signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while left := model_processes(served):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    triton.sweep_shared_memory(served.shm_prefix)
+    assert served.regions == []
+
+
+def model_processes(served: Served) -> list[str]:
+    """Triton gives its Python process the name of its shared memory as an argument."""
+    commands = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            commands.append(path.read_text())
+    return [command for command in commands if served.shm_prefix in command]
