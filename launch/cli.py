@@ -115,8 +115,10 @@ def _up(options: argparse.Namespace) -> None:
     served = target.read_one(found, options.target)
     served.check_ports()
     used = engine.choose(options.engine)
-    with Interrupts() as interrupts:
-        its_run = run.create(found, served.name, used, options.run_dir)
+    with (
+        Interrupts() as interrupts,
+        run.create(found, served.name, used, options.run_dir) as its_run,
+    ):
         _say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
         served = serving.with_checkpoint(served, used, found, its_run)
         limits = serving.Limits(options.timeout or served.start_timeout_s, STOP_GRACE_S)

@@ -30,7 +30,10 @@ class Interrupts:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        self._previous = {number: signal.signal(number, self._arrived) for number in SIGNALS}
+        for number in SIGNALS:
+            previous = signal.getsignal(number)
+            if (number, previous) != (signal.SIGHUP, signal.SIG_IGN):  # as nohup sets it
+                self._previous[number] = signal.signal(number, self._arrived)
         return self
 
     def __exit__(self, *_: object) -> None:

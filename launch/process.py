@@ -53,15 +53,19 @@ class Server:
 
     def __enter__(self) -> Self:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._argv,
-                cwd=self._cwd,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    self._argv,
+                    cwd=self._cwd,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as fault:
+                what = f"cannot be started: {fault.strerror}"
+                raise NotReady(Problem(self._argv[0], what, "install it")) from fault
         return self
 
     def __exit__(self, *_: object) -> None:

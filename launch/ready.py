@@ -98,8 +98,11 @@ def probe(target: Target) -> bool:
         return False
     if "SERVER_ID" not in target.environment:
         return True
-    body = _get(target, "/v2")
-    return body is not None and json.loads(body).get("name") == target.environment["SERVER_ID"]
+    try:
+        document = json.loads(_get(target, "/v2") or "null")
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("name") == target.environment["SERVER_ID"]
 
 
 def _get(target: Target, path: str) -> bytes | None:

@@ -45,16 +45,16 @@ def rehearse(
     report: Callable[[suite.Result], None],
 ) -> Rehearsed:
     """One target with the reference engine, on ports of its own."""
-    run = runs.create(bundle, target.name, "reference", folder)
-    served = serving.with_miniature(target, bundle, run).on_free_ports()
     limits = Limits(start_timeout_s, STOP_GRACE_S)
-    try:
-        with serving.serve(served, "reference", run, limits, interrupts):
-            results = suite.run(endpoint.of_target(served), report)
-    except NotReady as problem:
-        return Rehearsed(target.name, run.folder, None, None, problem)
-    smoke = record_smoke(run, results)
-    return Rehearsed(target.name, run.folder, run.ready_after_s, smoke, None)
+    with runs.create(bundle, target.name, "reference", folder) as run:
+        served = serving.with_miniature(target, bundle, run).on_free_ports()
+        try:
+            with serving.serve(served, "reference", run, limits, interrupts):
+                results = suite.run(endpoint.of_target(served), report)
+        except NotReady as problem:
+            return Rehearsed(target.name, run.folder, None, None, problem)
+        smoke = record_smoke(run, results)
+        return Rehearsed(target.name, run.folder, run.ready_after_s, smoke, None)
 
 
 def record_smoke(run: runs.Run, results: Sequence[suite.Result]) -> dict[str, Any]:

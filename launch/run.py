@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from builder import __version__
 from builder.bundle import Bundle
@@ -24,6 +24,14 @@ class Run:
         self._facts = facts
         self.record(started=now(), outcome="starting")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Whatever ended the run before it had a server is written down too."""
+        if kind and "stopped" not in self._facts:
+            self.end(outcome="interrupted" if issubclass(kind, KeyboardInterrupt) else "failed")
+
     @property
     def log(self) -> Path:
         return self.folder / "server.log"
@@ -40,7 +48,7 @@ class Run:
     def end(self, **facts: Any) -> None:
         """The server is gone. A run that was starting until then was interrupted."""
         outcome = self._facts["outcome"]
-        self.record(stopped=now(), outcome=ENDS.get(outcome, outcome), **facts)
+        self.record(stopped=now(), **{"outcome": ENDS.get(outcome, outcome), **facts})
 
     def write_json(self, name: str, document: object) -> Path:
         """The file appears as a whole, so that a reader never sees half of it."""

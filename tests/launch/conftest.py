@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -20,12 +21,17 @@ from launch.interrupts import Interrupts
 from launch.process import MARK, Server
 
 PRESET = "llama-tiny"
+# This session's own deployments and processes, apart from those of others on this machine.
+TAG = "LAUNCH_TEST_SESSION"
+NAME = os.environ.setdefault(TAG, f"test-{uuid.uuid4().hex[:12]}")
 
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> bundles.Bundle:
     """The rendered bundle of a preset, with the targets `trtllm_serve` and `triton`."""
-    return pipeline.render(PRESET, tmp_path_factory.mktemp("bundle") / PRESET, [], False)
+    return pipeline.render(
+        PRESET, tmp_path_factory.mktemp("bundle") / PRESET, [f"name={NAME}"], False
+    )
 
 
 @pytest.fixture(scope="session")
@@ -36,8 +42,19 @@ def local_bundle(tmp_path_factory: pytest.TempPathFactory) -> bundles.Bundle:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
         ports = [one.getsockname()[1] for one in sockets]
     settings = [f"targets.{name}={port}" for name, port in zip(names, ports, strict=True)]
+    settings.append(f"name={NAME}")
     folder = tmp_path_factory.mktemp("local-bundle") / PRESET
     return pipeline.render(PRESET, folder, settings, False)
+
+
+def with_script(bundle: bundles.Bundle, target: str, script: str, folder: Path) -> bundles.Bundle:
+    """A whole bundle, whose script for a target is another one."""
+    files = {
+        name: bundles.File((bundle.folder / name).read_bytes(), executable=name.endswith(".sh"))
+        for name in bundle.manifest["files"]
+    }
+    files[f"{target}/serve.sh"] = bundles.File(script.encode(), executable=True)
+    return bundles.write(folder, files, {"name": NAME}, force=False)
 
 
 @pytest.fixture
@@ -74,15 +91,15 @@ class Launcher:
     def __init__(self, folder: Path, *arguments: str | Path, **variables: str) -> None:
         self.folder = folder
         self.errors = folder / "launcher.err"
-        self._lines: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "launch", *map(str, arguments)],
-            cwd=folder,
-            env={**os.environ, **variables},
-            stdout=subprocess.PIPE,
-            stderr=self.errors.open("wb"),
-            text=True,
-        )
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "launch", *map(str, arguments)],
+                cwd=folder,
+                env={**os.environ, **variables},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
 
     def line(self, start: str) -> str:
         """The next line of its output that starts so."""
@@ -130,12 +147,14 @@ def _finish(launcher: Launcher) -> None:
 
 
 def marked_processes() -> set[int]:
-    """Live processes that some launcher's server started."""
+    """Live processes of servers that this session started."""
     found = set()
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             state = (path / "stat").read_text().rpartition(")")[2].split()[0]
-            if state not in "ZX" and f"{MARK}=".encode() in (path / "environ").read_bytes():
+            environment = (path / "environ").read_bytes()
+            ours = f"{TAG}={NAME}".encode() in environment and f"{MARK}=".encode() in environment
+            if state not in "ZX" and ours:
                 found.add(int(path.name))
     return found
 
@@ -143,8 +162,6 @@ def marked_processes() -> set[int]:
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """No process and no shared memory of this test is there afterwards."""
-    memory, processes = set(Path("/dev/shm").iterdir()), marked_processes()
     yield
-    assert marked_processes() - processes == set()
-    left = {path for path in Path("/dev/shm").iterdir() if path.name.startswith(PRESET)}
-    assert left - memory == set()
+    assert marked_processes() == set()
+    assert list(Path("/dev/shm").glob(f"{NAME}*")) == []

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from builder.errors import NotReady
+from launch import process
 from launch.interrupts import Interrupted, Interrupts
 from launch.process import Server
 from tests.launch.conftest import Child, marked_processes
@@ -24,6 +26,11 @@ LEAVES_A_WORKER = """
 import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import time; print('worker', flush=True); time.sleep(60)"],
                  start_new_session=True)
+time.sleep(60)
+"""
+LEAVES_A_DEAF_WORKER = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {IGNORES_TERM!r}], start_new_session=True)
 time.sleep(60)
 """
 # Its worker notes which signal it got before the server ended.
@@ -98,11 +105,32 @@ def test_a_server_that_ignores_the_request_to_end_is_killed_after_its_grace(chil
 
 
 def test_a_worker_in_another_session_is_ended_too(child: Child) -> None:
-    before = marked_processes()
     with child(LEAVES_A_WORKER) as server:
         wait_for_line(server, "worker")
-        assert len(marked_processes() - before) == 2
-    assert marked_processes() - before == set()
+        assert len(marked_processes()) == 2
+    assert marked_processes() == set()
+
+
+def test_a_worker_that_ignores_the_request_to_end_is_killed(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "LEFTOVER_GRACE_S", 0.3)
+    with child(LEAVES_A_DEAF_WORKER) as server:
+        wait_for_line(server, "deaf")
+    assert marked_processes() == set()
+    assert not server.killed
+
+
+def test_a_key_press_in_the_terminal_reaches_the_launcher_only(child: Child) -> None:
+    with child("import time; time.sleep(60)") as server:
+        assert os.getsid(server.pid) == server.pid
+
+
+def test_a_program_that_is_not_there_is_named(child: Child, tmp_path: Path) -> None:
+    server = child("")
+    server._argv = [str(tmp_path / "no-bash")]
+    with pytest.raises(NotReady, match="no-bash: cannot be started: No such file"), server:
+        pass
 
 
 def test_the_server_ends_its_own_workers_first(child: Child) -> None:
@@ -113,12 +141,11 @@ def test_the_server_ends_its_own_workers_first(child: Child) -> None:
 
 
 def test_the_children_of_a_server_that_died_are_ended(child: Child) -> None:
-    before = marked_processes()
     with child(LEAVES_A_WORKER) as server:
         wait_for_line(server, "worker")
         os.kill(server.pid, signal.SIGKILL)
         assert server.exit_status(10) == 128 + signal.SIGKILL
-    assert marked_processes() - before == set()
+    assert marked_processes() == set()
 
 
 def test_an_exception_in_the_block_ends_the_server(child: Child) -> None:

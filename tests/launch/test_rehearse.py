@@ -11,7 +11,8 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline
-from builder.bundle import Bundle, File
+from builder.bundle import Bundle
+from tests.launch.conftest import NAME, with_script
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -48,7 +49,7 @@ def test_the_bundle_stays_as_it_was(bundle: Bundle, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preset", ["deepseek-v3.2-nvfp4-gb200"])
 def test_a_published_deployment_passes_on_triton(preset: str, tmp_path: Path) -> None:
-    rendered = pipeline.render(preset, tmp_path / "bundle", [], False)
+    rendered = pipeline.render(preset, tmp_path / "bundle", [f"name={NAME}"], False)
     done = rehearse(tmp_path, rendered.folder, "--target", "triton", "--json")
     assert done.returncode == 0, done.stderr
     [row] = json.loads(done.stdout)
@@ -57,7 +58,8 @@ def test_a_published_deployment_passes_on_triton(preset: str, tmp_path: Path) ->
 
 
 def test_a_model_that_is_not_decoupled_passes_without_streaming(tmp_path: Path) -> None:
-    settings = ["targets.triton.decoupled=false", "targets.triton.model_name=other"]
+    settings = [f"name={NAME}", "targets.triton.decoupled=false", "targets.triton.model_name=other"]
+    settings.append("engine.release=1.1.0")
     rendered = pipeline.render("llama-tiny", tmp_path / "bundle", settings, False)
     done = rehearse(tmp_path, rendered.folder, "--target", "triton", "--json")
     assert done.returncode == 0, done.stderr
@@ -65,21 +67,13 @@ def test_a_model_that_is_not_decoupled_passes_without_streaming(tmp_path: Path) 
     checks = {result["id"] for result in row["smoke"]["results"]}
     assert "generate" in checks
     assert "stream_text" not in checks
+    assert "as release 1.1.0 does" in (Path(row["folder"]) / "server.log").read_text()
 
 
 def test_a_failed_check_fails_the_rehearsal(bundle: Bundle, tmp_path: Path) -> None:
     """A bundle that is whole, but whose script starts a server that takes any temperature."""
-    script = (
-        "set -eu\n"
-        'echo "CHECKPOINT is $CHECKPOINT"\n'
-        'exec python3 -m tests.launch.faulty_server accepts "$HTTP_PORT"\n'
-    )
-    files = {
-        name: File((bundle.folder / name).read_bytes(), executable=name.endswith(".sh"))
-        for name in bundle.manifest["files"]
-    }
-    files["trtllm_serve/serve.sh"] = File(script.encode(), executable=True)
-    wrong = bundles.write(tmp_path / "bundle", files, {"name": "wrong"}, force=False)
+    script = 'exec python3 -m tests.launch.faulty_server accepts "$HTTP_PORT"\n'
+    wrong = with_script(bundle, "trtllm_serve", script, tmp_path / "bundle")
     done = rehearse(tmp_path, wrong.folder, "--target", "trtllm_serve")
     assert done.returncode == 6, done.stderr
     assert done.stdout.splitlines()[1].endswith("failed")

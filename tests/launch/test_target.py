@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,9 +95,26 @@ def test_a_checkpoint_that_is_not_here_is_left_to_the_real_engine(
     assert one.environment["CHECKPOINT"] == "some/hub-name"
 
 
-def test_auto_takes_the_reference_engine_where_there_is_no_other() -> None:
-    assert engine.choose("auto") == "reference"
-    assert engine.choose("tensorrt_llm") == "tensorrt_llm"
+def chosen(wanted: str, packages: Path) -> str:
+    """The engine that a launcher chooses with these packages on its path."""
+    program = f"from launch import engine; print(engine.choose({wanted!r}))"
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, "PYTHONPATH": str(packages)}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_auto_takes_the_reference_engine_where_there_is_no_other(tmp_path: Path) -> None:
+    assert chosen("auto", tmp_path) == "reference"
+    assert chosen("tensorrt_llm", tmp_path) == "tensorrt_llm"
+
+
+def test_auto_takes_tensorrt_llm_where_it_is_installed_without_importing_it(tmp_path: Path) -> None:
+    (tmp_path / "tensorrt_llm").mkdir()
+    (tmp_path / "tensorrt_llm" / "__init__.py").write_text("raise SystemExit('imported')")
+    assert chosen("auto", tmp_path) == "tensorrt_llm"
+    assert chosen("reference", tmp_path) == "reference"
 
 
 def test_an_overlay_has_its_packages_before_those_of_this_python(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from builder.bundle import Bundle
-from tests.launch.conftest import Launch, marked_processes
+from tests.launch.conftest import NAME, Launch, marked_processes, with_script
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -113,6 +113,17 @@ def test_an_engine_that_cannot_start_is_reported_with_its_own_words(
     assert "config.json" in errors
     assert summary(tmp_path)["outcome"] == "died"
     assert summary(tmp_path)["checkpoint"] == str(tmp_path / "empty")
+
+
+def test_shared_memory_that_a_server_leaves_is_removed(
+    local_bundle: Bundle, launch: Launch, tmp_path: Path
+) -> None:
+    script = 'touch "/dev/shm/${SHM_REGION_PREFIX}left"\nexit 3\n'
+    bundle = with_script(local_bundle, "triton", script, tmp_path / "bundle")
+    assert launch("up", bundle.folder, "--target", "triton").end() == 5
+    [left] = summary(tmp_path)["swept_shared_memory"]
+    assert left.startswith(NAME)
+    assert left.endswith("left")
 
 
 def test_a_server_that_takes_too_long_is_stopped(

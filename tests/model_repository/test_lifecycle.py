@@ -37,6 +37,22 @@ def test_checkpoint_and_config_path_come_from_the_environment(start: Serve, tmp_
     assert started["options"] == {"backend": "pytorch", "dtype": "bfloat16"}
 
 
+def test_the_leader_of_several_ranks_gives_the_engine_a_session_over_all(start: Serve) -> None:
+    served = start(ENGINE_RANK="0", ENGINE_WORLD="8")
+    [started] = served.events("start")
+    assert started["options"]["_mpi_session"] == "session of 8"
+    [response] = served.client.ask("tokens=1")
+    assert response.text == ["0:0"]
+
+
+def test_every_other_rank_works_for_the_leader_and_has_no_engine(start: Serve) -> None:
+    served = start(ENGINE_RANK="3", ENGINE_WORLD="8")
+    assert served.events("work") == [{"event": "work", "rank": 3}]
+    assert served.events("start") == []
+    os.kill(served.server.pid, signal.SIGTERM)
+    assert served.server.exit_status(30) == 0
+
+
 def test_an_engine_that_does_not_start_ends_the_server_with_its_own_words(start: Serve) -> None:
     served = start(MODEL_YAML + "fail_start: no GPU has 400 GiB\n", dies=True)
     assert "the engine did not start: RuntimeError: no GPU has 400 GiB" in served.log

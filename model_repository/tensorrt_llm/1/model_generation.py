@@ -50,7 +50,7 @@ class Generations:
         """
         late = asyncio.run_coroutine_threadsafe(self._drain(timeout_s), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(ABORT_TIMEOUT_S)
         return late
 
     def _run_loop(self) -> None:
@@ -124,10 +124,14 @@ class Generations:
         """
         while True:
             await asyncio.sleep(self._check_period_s)
-            if self._running:
+            if not self._running:
+                continue
+            try:
                 running = dict(self._running)
                 for task in await self._loop.run_in_executor(None, _abandoned, running):
                     task.cancel()
+            except Exception:
+                pb_utils.Logger.log_error(traceback.format_exc())
 
     async def _drain(self, timeout_s: float) -> int:
         if not self._running:

@@ -1,6 +1,9 @@
+import os
+
+
 def global_mpi_rank() -> int:
-    return 0
+    return int(os.environ.get("ENGINE_RANK", "0"))
 
 
 def global_mpi_size() -> int:
-    return 1
+    return int(os.environ.get("ENGINE_WORLD", "1"))

@@ -130,6 +130,18 @@ def test_a_request_that_is_stopped_before_it_began_is_answered(
     assert generations.drain(timeout_s=5) == 0
 
 
+def test_nothing_follows_a_final_response(generations: Generations) -> None:
+    from model_response import Reply
+
+    sender = Sender()
+    reply = Reply(sender)
+    reply.send([], final=True)
+    reply.fail("internal", "too late")  # type: ignore[arg-type]
+    assert not reply.is_cancelled()
+    assert len(sender.sent) == 1
+    generations.drain(timeout_s=5)
+
+
 def test_nothing_is_left_of_an_idle_model(generations: Generations) -> None:
     before = threading.active_count()
     assert generations.drain(timeout_s=5) == 0
