@@ -89,10 +89,7 @@ class Architecture:
         return nested if isinstance(nested, Mapping) else config
 
     def mtp_layers(self, config: Config) -> int:
-        return int(self.text(config).get(self.mtp_field, 0)) if self.mtp_field else 0
-
-    def num_experts(self, config: Config) -> int:
-        return int(self.text(config)[self.experts_field]) if self.experts_field else 0
+        return int(self.text(config).get(self.mtp_field) or 0) if self.mtp_field else 0
 
 
 def _linear(
@@ -238,7 +235,7 @@ def _deepseek(config: Config) -> list[Tensors]:
     layer, hidden = "model.layers.{layer}", config["hidden_size"]
     num_layers, dense = config["num_hidden_layers"], config["first_k_dense_replace"]
     every, sparse = tuple(range(num_layers)), tuple(range(dense, num_layers))
-    mtp = tuple(range(num_layers, num_layers + config.get("num_nextn_predict_layers", 0)))
+    mtp = tuple(range(num_layers, num_layers + (config.get("num_nextn_predict_layers") or 0)))
     tensors = [
         *_ends(config),
         *_layer_norms(layer, config, every),
@@ -342,7 +339,7 @@ def _qwen3_5_moe(config: Config) -> list[Tensors]:
         *_qk_norms(layer, head_dim, head_dim, full),
         *_qwen3_5_moe_mlp(layer, config, every),
     ]
-    if mtp := tuple(range(config.get("mtp_num_hidden_layers", 0))):
+    if mtp := tuple(range(config.get("mtp_num_hidden_layers") or 0)):
         layer = "mtp.layers.{layer}"
         tensors += [
             _linear("mtp.fc", hidden, 2 * hidden, "mtp_projection", mtp=True),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from .errors import BadInput, DamagedBundle, Problem
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+REQUIRED = ("tool", "engine", "inputs", "decisions", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,38 +75,55 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
     }
     manifest = to_json({"format": FORMAT, **facts, "files": listing})
     folder = folder.resolve()
-    _check_replaceable(folder, force)
     try:
+        if Path.cwd().is_relative_to(folder):
+            raise BadInput(Problem(str(folder), "holds the working folder", "give another one"))
         folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
-            for path, file in {**files, MANIFEST: File(manifest)}.items():
-                _write_file(staging / path, file)
-            staging.chmod(0o755)
-            _swap(staging, folder)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        with _locked(folder.parent):
+            _check_replaceable(folder, force)
+            _replace(folder, {**files, MANIFEST: File(manifest)})
     except OSError as fault:
         reason = fault.strerror or str(fault)
         raise BadInput(Problem(str(folder), f"cannot be written: {reason}", "check it")) from None
     return Bundle(folder, json_document(manifest), hashlib.sha256(manifest).hexdigest())
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer at a time below a folder; the lock ends with the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(folder: Path, files: Mapping[str, File]) -> None:
+    """Write beside the folder, then swap; what was there comes back if that fails."""
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    old = staging.with_name(f"{staging.name}.old")
+    try:
+        for path, file in files.items():
+            _write_file(staging / path, file)
+        for created in (staging, *staging.rglob("*/")):
+            created.chmod(0o755)
+        if folder.exists():
+            folder.rename(old)
+        staging.rename(folder)
+    except BaseException:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
 def _write_file(path: Path, file: File) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(file.data)
     path.chmod(0o755 if file.executable else 0o644)
-
-
-def _swap(staging: Path, folder: Path) -> None:
-    """Put the new folder in place; the old one goes only when the new one is there."""
-    if not folder.exists():
-        staging.rename(folder)
-        return
-    old = staging.with_name(staging.name + ".old")
-    folder.rename(old)
-    staging.rename(folder)
-    shutil.rmtree(old)
 
 
 def _check_replaceable(folder: Path, force: bool) -> None:
@@ -127,8 +148,10 @@ def read(folder: Path) -> Bundle:
     path = folder / MANIFEST
     try:
         raw = path.read_bytes()
-    except OSError:
+    except OSError as fault:
         remedy = "give a folder made by: python -m builder render"
+        if not isinstance(fault, FileNotFoundError | NotADirectoryError):
+            raise DamagedBundle(Problem(str(path), f"cannot be read: {fault.strerror}")) from None
         raise BadInput(
             Problem(str(folder), f"is no bundle: it has no {MANIFEST}", remedy)
         ) from None
@@ -136,12 +159,19 @@ def read(folder: Path) -> Bundle:
         manifest = json_document(raw)
         listing = {str(name): dict(entry) for name, entry in manifest["files"].items()}
         known = manifest["format"] == FORMAT
+        if missing := [key for key in REQUIRED if key not in manifest]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise DamagedBundle(Problem(MANIFEST, f"is unreadable: {fault}", "render again")) from None
     if not known:
         what = f"has format {manifest['format']}, this version reads {FORMAT}"
         raise DamagedBundle(Problem(MANIFEST, what, "render again"))
-    if problems := _damage(folder, listing):
+    try:
+        problems = _damage(folder, listing)
+    except OSError as fault:
+        where = str(fault.filename or folder)
+        raise DamagedBundle(Problem(where, f"cannot be read: {fault.strerror}")) from None
+    if problems:
         raise DamagedBundle(problems)
     return Bundle(folder.resolve(), manifest, hashlib.sha256(raw).hexdigest())
 
@@ -152,7 +182,7 @@ def _damage(folder: Path, listing: Mapping[str, Mapping[str, Any]]) -> list[Prob
     present = {
         str(path.relative_to(folder))
         for path in folder.rglob("*")
-        if (path.is_file() or path.is_symlink()) and "__pycache__" not in path.parts
+        if path.is_file() or path.is_symlink()
     }
     problems = [
         Problem(name, "is not in the manifest", "remove it, or render again")

@@ -42,7 +42,8 @@ class Checkpoint:
     """Facts of a checkpoint.
 
     `path` is its folder, or `None` where only shipped facts are known. `source` says where the
-    facts come from; `published_bytes` is the size that its publisher names.
+    facts come from, `files` which small files were read whole; `published_bytes` is the size that
+    its publisher names.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Checkpoint:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     published_bytes: int | None = None
     notes: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
     @cached_property
     def text_config(self) -> Config:
@@ -79,6 +81,15 @@ class Checkpoint:
         return self.quantization.quant_algo or "BF16"
 
 
+def same_model(one: Checkpoint, other: Checkpoint) -> bool:
+    """Whether two checkpoints hold the same model in the same precision, whatever their names."""
+    return (one.architecture.name, one.precision, one.parameters) == (
+        other.architecture.name,
+        other.precision,
+        other.parameters,
+    )
+
+
 def known_names() -> dict[str, Path]:
     """Hub names whose facts ship with the toolkit, and their files."""
     names = {}
@@ -88,21 +99,22 @@ def known_names() -> dict[str, Path]:
     return names
 
 
-def gather(reference: str) -> Checkpoint:
-    """The facts of `reference`: a folder that exists, or a hub name that ships.
+def gather(reference: str, base: Path = Path()) -> Checkpoint:
+    """The facts of `reference`: a hub name that ships, or a folder, relative to `base`.
 
-    Raises `BadFacts` with every fault found.
+    A name that ships means the same in every working folder; write `./name` for a folder of that
+    name. Raises `BadFacts` with every fault found.
     """
-    folder = Path(reference).expanduser()
-    if folder.is_dir():
-        return read_folder(folder)
     names = known_names()
     if reference in names:
         return read_shipped(names[reference])
+    folder = base / Path(reference).expanduser()
+    if folder.is_dir():
+        return read_folder(folder)
     raise BadFacts(
         Problem(
             f"checkpoint {reference}",
-            "is neither a folder nor a name whose facts ship with the toolkit",
+            "is neither a name whose facts ship with the toolkit nor a folder",
             nearest(reference, names),
         )
     )
@@ -129,6 +141,7 @@ def read_shipped(path: Path) -> Checkpoint:
         verified=document["config"]["verified"],
         published_bytes=document.get("checkpoint_bytes", {}).get("value"),
         notes=tuple(document.get("notes", ())),
+        files=(path,),
     )
 
 
@@ -157,8 +170,9 @@ def read_folder(folder: Path) -> Checkpoint:
         config=config,
         quantization=found,
         groups=_stored_groups(architecture, config, stored.values()),
-        source=f"{len(stored)} tensors of {folder}",
+        source=f"config.json and the headers of {len(stored)} tensors",
         generation_config=generation,
+        files=tuple(file for file in (folder / "config.json", quant_file) if file.exists()),
     )
 
 
@@ -172,23 +186,32 @@ def _architecture(config: Config, where: str) -> Architecture:
 
 
 def _missing_fields(architecture: Architecture, config: Config, where: str) -> list[Problem]:
+    """Fields that the toolkit computes with and that are missing or no plausible number."""
     text = architecture.text(config)
-    wrong = [name for name in architecture.required if not isinstance(text.get(name), int)]
+    optional = {architecture.mtp_field or "", "head_dim", "max_position_embeddings"} & set(text)
+    wrong = [name for name in architecture.required if not _is_count(name, text.get(name))]
+    wrong += [
+        name
+        for name in sorted(optional - set(wrong))
+        if text[name] is not None and not _is_count(name, text[name])
+    ]
     remedy = "take config.json from the model's repository"
     return [Problem(where, f"field {name} is missing or no number", remedy) for name in wrong]
 
 
+_MAY_BE_ZERO = {"first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers"}
+
+
+def _is_count(name: str, value: object) -> bool:
+    least = 0 if name in _MAY_BE_ZERO or name.startswith("mtp_") else 1
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def _tokenizer_problems(folder: Path) -> list[Problem]:
-    problems = []
-    if not any((folder / name).exists() for name in TOKENIZER_FILES):
-        what = f"no tokenizer: none of {', '.join(TOKENIZER_FILES)}"
-        problems.append(Problem(str(folder), what, "copy the tokenizer files as well"))
-    elif (folder / "tokenizer.json").exists():
-        try:
-            load_json_mapping(folder / "tokenizer.json")
-        except BadFacts as fault:
-            problems += fault.problems
-    return problems
+    if any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return []
+    what = f"no tokenizer: none of {', '.join(TOKENIZER_FILES)}"
+    return [Problem(str(folder), what, "copy the tokenizer files as well")]
 
 
 def _read_headers(folder: Path) -> tuple[dict[str, Stored], list[Problem]]:
@@ -214,7 +237,7 @@ def _indexed_files(folder: Path) -> set[str]:
     if not index.exists():
         return set()
     weight_map = load_json_mapping(index).get("weight_map")
-    return set(weight_map.values()) if isinstance(weight_map, dict) else set()
+    return set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
 
 
 def _tensor_problems(
@@ -233,7 +256,7 @@ def _tensor_problems(
                 actual = stored.get(expected.name)
                 if actual is None:
                     missing.setdefault(_pattern(expected.name), []).append(expected.name)
-                elif actual.shape != expected.shape and _scalars_differ(actual, expected):
+                elif _differs(actual, expected):
                     text = (
                         f"{expected.name} is {actual.dtype} {list(actual.shape)}, "
                         f"expected {expected.dtype} {list(expected.shape)}"
@@ -251,9 +274,14 @@ def _tensor_problems(
     ]
 
 
-def _scalars_differ(actual: Stored, expected: Stored) -> bool:
-    """A scalar may be stored with the shape `[]` or `[1]`."""
-    return not (expected.shape == () and actual.shape == (1,))
+def _differs(actual: Stored, expected: Stored) -> bool:
+    """Whether a tensor is stored otherwise than it should be.
+
+    A scalar may have the shape `[]` or `[1]`, and what is not quantized any plain dtype.
+    """
+    same_shape = actual.shape == expected.shape or (expected.shape, actual.shape) == ((), (1,))
+    plain = {actual.dtype, expected.dtype} <= quantizations.PLAIN_DTYPES
+    return not same_shape or not (plain or actual.dtype == expected.dtype)
 
 
 def _pattern(name: str) -> str:

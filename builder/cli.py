@@ -8,33 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import __version__
-from .errors import BadInput, Problem, ToolkitError
+from . import __version__, command
+from .errors import BadInput, Problem
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
     options = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], None] = options.run
-    try:
-        run(options)
-        sys.stdout.flush()
-    except ToolkitError as fault:
-        for problem in fault.problems:
-            print(f"{problem.severity}: {problem}", file=sys.stderr)
-        return fault.exit_code
-    except BrokenPipeError:
-        # The reader went away, as `| head` does; nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return command.run(lambda: options.run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -156,10 +142,14 @@ def _miniature(options: argparse.Namespace) -> None:
     from . import checkpoint, miniature
 
     facts, folder = checkpoint.gather(options.checkpoint), options.output
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(Problem(str(folder), "exists and is not empty", "choose another folder"))
-    folder.mkdir(parents=True, exist_ok=True)
-    miniature.write(facts, folder, options.seed)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadInput(Problem(str(folder), "exists and is not empty", "choose another folder"))
+        folder.mkdir(parents=True, exist_ok=True)
+        miniature.write(facts, folder, options.seed)
+    except OSError as fault:
+        what = f"cannot be written: {fault.strerror}"
+        raise BadInput(Problem(str(folder), what, "choose another folder")) from None
     print(f"{folder}: {facts.architecture.name}, {facts.precision}, random weights")
 
 

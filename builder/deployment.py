@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from .documents import duplicate_keys, load_yaml, read_text, yaml_lines
+from .documents import parse_yaml, read_text
 from .errors import BadInput, Problem, nearest
 
 PRESETS = Path(__file__).parent / "data" / "presets"
@@ -77,11 +76,15 @@ class Deployment(Strict):
 
 @dataclass
 class Document:
-    """A deployment file as written: plain data, and the line of every key."""
+    """A deployment file as written: plain data, and the line of every key.
+
+    `folder` is where the file lies, to which a checkpoint's path in it is relative.
+    """
 
     name: str
     data: dict[str, Any]
     lines: Mapping[str, int] = field(default_factory=dict)
+    folder: Path = Path()
     overridden: frozenset[str] = frozenset()
 
     def get(self, path: str) -> Any:
@@ -159,53 +162,41 @@ def read(reference: str, overrides: Iterable[str] = ()) -> Document:
     else:
         what = f"{reference} is neither a file nor a preset"
         raise BadInput(Problem("", what, nearest(reference, preset_names())))
-    return _with_overrides(parse(read_text(path), name), overrides)
+    document = replace(parse(read_text(path), name), folder=path.parent)
+    return _with_overrides(document, overrides)
 
 
 def parse(text: str, name: str) -> Document:
     """A deployment file's text as a document. Raises `BadInput`."""
-    try:
-        data = load_yaml(text)
-        lines = yaml_lines(text)
-        problems = duplicate_keys(text, name)
-    except yaml.YAMLError as fault:
-        mark = getattr(fault, "problem_mark", None)
-        where = f"{name}:{mark.line + 1}" if mark else name
-        reason = getattr(fault, "problem", None) or "unreadable"
-        raise BadInput(Problem(where, f"is not YAML: {reason}", "correct this line")) from None
-    except RecursionError:
-        raise BadInput(Problem(name, "is nested too deeply", "flatten it")) from None
-    if problems:
-        raise BadInput(problems)
-    if not isinstance(data, dict):
-        kind = "empty" if data is None else f"a {type(data).__name__}"
+    document = parse_yaml(text, name)
+    if document.problems:
+        raise BadInput(document.problems)
+    if not isinstance(document.data, dict):
+        kind = "empty" if document.data is None else f"a {type(document.data).__name__}"
         raise BadInput(Problem(name, f"is {kind}", "a mapping is expected: name, checkpoint, ..."))
-    return Document(name, data, lines)
+    return Document(name, document.data, document.lines)
 
 
 def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
     data, paths = copy.deepcopy(document.data), set()
     for item in overrides:
+        where = f"--set {item}"
         path, equals, text = item.partition("=")
-        if not equals or not path:
-            raise BadInput(Problem(f"--set {item}", "is no override", "write path=value"))
-        try:
-            value = load_yaml(text)
-        except yaml.YAMLError:
-            raise BadInput(Problem(f"--set {item}", "its value is no YAML", "quote it")) from None
         *parents, last = path.split(".")
+        if not equals or not all((*parents, last)):
+            raise BadInput(Problem(where, "is no override", "write path=value"))
         place = data
         for key in parents:
-            place = place.setdefault(key, {})
-            if isinstance(place, list) and all(isinstance(name, str) for name in place):
-                raise BadInput(
-                    Problem(f"--set {item}", f"{key} is a list here", f"set {key} as a whole")
-                )
-            if not isinstance(place, dict):
-                raise BadInput(Problem(f"--set {item}", f"{key} is no mapping", "check the path"))
-        place[last] = value
+            inner = place.get(key)
+            if isinstance(inner, list) and all(isinstance(name, str) for name in inner):
+                inner = dict.fromkeys(inner)  # a list of names: a mapping without options
+            place[key] = {} if inner is None else inner
+            if not isinstance(place[key], dict):
+                raise BadInput(Problem(where, f"{key} is no mapping", "check the path"))
+            place = place[key]
+        place[last] = parse_yaml(text, where).data
         paths.add(path)
-    return Document(document.name, data, document.lines, frozenset(paths))
+    return replace(document, data=data, overridden=frozenset(paths))
 
 
 def _schema_problems(fault: ValidationError, model: type[Strict], prefix: str) -> list[Problem]:

@@ -27,8 +27,6 @@ class Gpu:
     memory_verified: bool
     memory_source: str
     gpus_per_node: int
-    nvlink_domain_gpus: int
-    cpu_arch: str
 
     @property
     def memory_gib(self) -> float:
@@ -53,6 +51,4 @@ def load(name: str) -> Gpu:
         memory_verified=row["memory_cuda_mib"]["verified"],
         memory_source=row["memory_cuda_mib"]["source"],
         gpus_per_node=row["gpus_per_node"]["value"],
-        nvlink_domain_gpus=row["nvlink_domain_gpus"]["value"],
-        cpu_arch=row["cpu_arch"]["value"],
     )

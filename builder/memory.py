@@ -22,6 +22,10 @@ _REPLICATED: frozenset[Role] = frozenset(
     {"attention_replicated", "indexer", "router", "norm", "embedding", "mtp_projection"}
 )
 
+# The MTP layer uses the main model's embedding and head; the checkpoint's copies are not loaded:
+# logged weights of DeepSeek with MTP are smaller by just these two.
+_SHARED_WITH_MAIN: frozenset[Role] = frozenset({"embedding", "lm_head"})
+
 # Memory outside torch and workspaces: CUDA context, NCCL, all-to-all buffers.
 _BASE_OTHER_GIB = 5.0
 _MOE_OTHER_GIB = 3.0
@@ -51,7 +55,7 @@ class Budget:
     """The memory of one GPU in GiB, and what its KV cache holds.
 
     `kv_cache_gib` is the fraction of what is left after weights, graphs, activations and the rest.
-    `max_concurrency` counts requests of isl + osl tokens.
+    `max_concurrency` counts requests of isl + osl tokens over all GPUs.
     """
 
     total_gib: float
@@ -79,7 +83,7 @@ def weights_bytes(checkpoint: Checkpoint, sharding: Sharding, with_mtp: bool) ->
     tp, pp = sharding.tensor_parallel_size, sharding.pipeline_parallel_size
     total = 0.0
     for group in checkpoint.groups:
-        if group.mtp and not with_mtp:
+        if group.mtp and (not with_mtp or group.role in _SHARED_WITH_MAIN):
             continue
         ranks = sharding.attention_ranks
         if group.role in _SHARED_BY_ALL:
@@ -118,6 +122,7 @@ def kv_bytes_per_token(
     """
     config, tp = checkpoint.text_config, sharding.attention_ranks
     layers: int = config["num_hidden_layers"]
+    pp = sharding.pipeline_parallel_size
     match checkpoint.architecture.attention:
         case "mla":
             layer_bytes = _latent_bytes(config, kv_dtype_bytes)
@@ -130,7 +135,7 @@ def kv_bytes_per_token(
         case "hybrid":
             layers //= config["full_attention_interval"]
             layer_bytes = _gqa_bytes(config, tp, kv_dtype_bytes)
-    return (layers + mtp_draft_tokens) * layer_bytes
+    return ceil((layers + mtp_draft_tokens) / pp) * layer_bytes
 
 
 def _latent_bytes(config: Config, kv_dtype_bytes: int) -> int:
@@ -189,6 +194,8 @@ def budget(
     per_token = kv_bytes_per_token(checkpoint, sharding, kv_dtype_bytes, mtp_draft_tokens)
     state = state_bytes_per_request(checkpoint, sharding)
     tokens = int(pool * GIB // per_token)
+    # Under attention data parallelism each rank holds requests of its own.
+    copies = sharding.tensor_parallel_size if sharding.enable_attention_dp else 1
     return Budget(
         total_gib=gpu.memory_gib,
         weights_gib=weights,
@@ -198,5 +205,5 @@ def budget(
         kv_cache_gib=pool,
         kv_bytes_per_token=per_token,
         kv_tokens=tokens,
-        max_concurrency=int(pool * GIB // (per_token * tokens_per_request + state)),
+        max_concurrency=int(pool * GIB // (per_token * tokens_per_request + state)) * copies,
     )

@@ -177,7 +177,6 @@ def _tensors(
 
 
 # Bytes whose values have random signs and magnitudes in a narrow range, by `bytes.translate`.
-_SIGN_ONLY = bytes(byte & 0x80 for byte in range(256))
 _E4M3_BYTES = bytes((byte & 0x80) | 0x50 | (byte & 0x0F) for byte in range(256))
 _E4M3_SCALES = bytes(0x78 | (byte & 0x06) for byte in range(256))  # 256, 320, 384 and 448
 

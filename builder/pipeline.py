@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from .deployment import Deployment, Document
 from .engine import EngineConfig
 from .errors import BadFacts, BadInput, Problem, ToolkitError
 from .plan import Facts, Plan
+from .release import Release
 
 T = TypeVar("T")
 
@@ -81,25 +82,32 @@ def _gather(document: Document) -> tuple[Deployment, Facts]:
 
     gpu = attempt("hardware.gpu", hardware.load)
     table = attempt("engine.release", release.load)
-    facts = attempt("checkpoint", _gather_checkpoint)
-    overrides = document.get("engine_config")
-    if table and isinstance(overrides, dict) and (wrong := table.check_options(overrides)):
-        kinds.append(BadInput(replace(p, where=f"engine_config.{p.where}") for p in wrong))
+    folder = Path() if "checkpoint" in document.overridden else document.folder
+    facts = attempt("checkpoint", lambda reference: _gather_checkpoint(reference, folder))
+    if table and isinstance(overrides := document.get("engine_config"), dict):
+        kinds.append(BadInput(_wrong_overrides(table, overrides)))
     found = document.locate_all(problem for fault in kinds for problem in fault.problems)
     if found:
-        only_facts = all(isinstance(fault, BadFacts) for fault in kinds)
+        only_facts = all(isinstance(fault, BadFacts) for fault in kinds if fault.problems)
         raise BadFacts(found) if only_facts else BadInput(found)
     assert request and gpu and table and facts  # a missing one has left a fault
-    published = results.published(facts.name, gpu.name, request.hardware.num_gpus)
+    published = results.published(facts, gpu.name, request.hardware.num_gpus)
     if facts.path is not None:
         request = request.model_copy(update={"checkpoint": str(facts.path)})
     return request, Facts(facts, gpu, table, published)
 
 
-def _gather_checkpoint(reference: str) -> Checkpoint:
+def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Problem]:
+    """Overrides that the release rejects; what is only missing may come from a rule."""
+    for problem in table.check_options(overrides):
+        if problem.rule != "missing-key":
+            yield replace(problem, where=f"engine_config.{problem.where}")
+
+
+def _gather_checkpoint(reference: str, folder: Path) -> Checkpoint:
     """The facts of a checkpoint; faults inside its folder keep their own place."""
     try:
-        return checkpoint.gather(reference)
+        return checkpoint.gather(reference, folder)
     except BadFacts as fault:
         raise BadFacts(
             Problem("checkpoint", f"{p.where}: {p.what}", p.remedy) for p in fault.problems
@@ -108,7 +116,7 @@ def _gather_checkpoint(reference: str) -> Checkpoint:
 
 def _render_targets(planned: Planned) -> tuple[dict[str, File], dict[str, Any]]:
     plan = planned.plan
-    request = target_table.Request(plan.deployment, plan.facts.release, planned.engine)
+    request = target_table.Request(plan.deployment, plan.facts.release, planned.engine, plan.flags)
     files: dict[str, File] = {}
     entries = {}
     for name, options in plan.deployment.targets.items():
@@ -139,23 +147,39 @@ def manifest_facts(planned: Planned) -> dict[str, Any]:
         "engine": request.engine.model_dump(),
         "inputs": {
             "checkpoint": {"name": facts.checkpoint.name, "source": facts.checkpoint.source},
-            "facts": {
-                path.relative_to(Path(__file__).parent).as_posix(): _sha256(path)
-                for path in (
-                    hardware.HARDWARE / f"{facts.gpu.name}.yaml",
-                    release.RELEASES / f"{facts.release.name}.json",
-                )
-            },
+            "files": {_input_name(path): _sha256(path) for path in _inputs(facts)},
         },
-        "decisions": [asdict(row) for row in planned.engine.decisions],
+        "decisions": [asdict(row) for row in (*planned.engine.decisions, *planned.plan.flags)],
         "differences": [asdict(row) for row in planned.plan.differences],
         "warnings": [
             {"where": row.where, "what": row.what, "remedy": row.remedy}
             for row in planned.plan.warnings
         ],
         "memory": memory_document(planned.plan),
-        "published": [asdict(row) for row in facts.published],
+        "published": [_published(row) for row in facts.published],
     }
+
+
+def _published(row: results.Published) -> dict[str, Any]:
+    return {key: value for key, value in asdict(row).items() if key != "file"}
+
+
+def _inputs(facts: Facts) -> list[Path]:
+    """The files that the decisions rest on."""
+    return [
+        *facts.checkpoint.files,
+        hardware.HARDWARE / f"{facts.gpu.name}.yaml",
+        release.RELEASES / f"{facts.release.name}.json",
+        *sorted({row.file for row in facts.published}),
+    ]
+
+
+def _input_name(path: Path) -> str:
+    """A name that does not depend on where the checkpoint or the toolkit lies."""
+    package = Path(__file__).parent
+    if path.is_relative_to(package):
+        return path.relative_to(package).as_posix()
+    return f"checkpoint/{path.name}"
 
 
 def memory_document(plan: Plan) -> dict[str, Any]:
@@ -170,6 +194,8 @@ def memory_document(plan: Plan) -> dict[str, Any]:
             "cuda_graphs_gib": round(budget.cuda_graphs_gib, 2),
             "other_gib": round(budget.other_gib, 2),
         },
+        "total_source": plan.facts.gpu.memory_source,
+        "total_verified": plan.facts.gpu.memory_verified,
         "kv_bytes_per_token": budget.kv_bytes_per_token,
         "kv_tokens": budget.kv_tokens,
         "max_concurrency": budget.max_concurrency,

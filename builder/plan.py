@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from .checkpoint import Checkpoint
 from .deployment import Deployment
@@ -23,26 +23,26 @@ Evidence = Literal["measured", "documented", "derived", "assumed", "override"]
 
 MTP_DRAFT_TOKENS = "mtp_draft_tokens"  # a release spells this its own way
 
-# Engine defaults that a plan relies on without writing them.
-_DEFAULT_MAX_NUM_TOKENS = 8192
-_DEFAULT_MAX_BATCH_SIZE = 2048
-_DEFAULT_NUM_CUDA_GRAPHS = 49
-_DEFAULT_FRACTION = 0.9
-
 _EVERY_GRAPH_UP_TO = 16
 
-# Draft tokens by batch size, largest batch first.
-_DRAFT_TOKENS: tuple[tuple[int, int, Evidence, str], ...] = (
-    (129, 1, "assumed", "NVIDIA/srt-slurm recipes use one draft token at batches above 128"),
-    (65, 2, "assumed", "NVIDIA/srt-slurm recipes use two draft tokens at batches above 64"),
-    (
-        1,
+# Draft tokens without and with attention data parallelism.
+_DRAFT_TOKENS: dict[bool, tuple[int, str]] = {
+    False: (
         3,
-        "documented",
         "TensorRT-LLM tech blog 1: 111, 198, 250, 253, 245 and 239 tokens/s with 0 to 5 draft "
-        "tokens, DeepSeek-R1 on 8 B200",
+        "tokens, DeepSeek-R1 on 8 B200; 53 of 54 published configurations",
     ),
-)
+    True: (1, "21 of 21 published TensorRT-LLM configurations with attention data parallelism"),
+}
+
+# What a user may set in the place of a rule's option; the engine refuses or ignores both together.
+_INSTEAD: dict[str, tuple[str, ...]] = {
+    "cuda_graph_config.batch_sizes": ("cuda_graph_config.max_batch_size",),
+    MTP_DRAFT_TOKENS: (
+        "speculative_config.max_draft_len",
+        "speculative_config.num_nextn_predict_layers",
+    ),
+}
 
 # Options of published deployments that are not taken over, and why.
 _NOT_TAKEN: dict[str, str] = {
@@ -89,11 +89,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All decisions, in the order in which they were made, and what they cost in memory."""
+    """All decisions, in the order in which they were made, and what they cost in memory.
+
+    `flags` are those on the server's command line; all other settings live in the option file.
+    """
 
     deployment: Deployment
     facts: Facts
     decisions: tuple[Decision, ...]
+    flags: tuple[Decision, ...]
     differences: tuple[Difference, ...]
     budget: Budget
     warnings: tuple[Problem, ...]
@@ -129,6 +133,8 @@ class _Case:
                 given = self.overrides[owner]
                 self.decisions[path] = Decision(path, given, text, "override", "deployment")
             return
+        if any(other in self.overrides for other in _INSTEAD.get(path, ())):
+            return
         for row in self.published:
             if path not in row.options or path in self.refused:
                 continue
@@ -141,12 +147,16 @@ class _Case:
             value, evidence, source = published, "documented", f"{row.source}; {source}"
         self.decisions[path] = Decision(path, value, reason, evidence, source)
 
-    def value(self, path: str, default: Any = None) -> Any:
-        """What is decided or set for a path so far."""
+    def given(self, path: str) -> Any:
+        """What is decided or set for a path so far, or `None`."""
         if path in self.decisions:
             return self.decisions[path].value
-        spelled = self.facts.release.spell(path)
-        return self.overrides.get(spelled, default)
+        return self.overrides.get(self.facts.release.spell(path))
+
+    def value(self, path: str) -> Any:
+        """What the engine will use for an option: what is given, or its own default."""
+        given = self.given(path)
+        return self.facts.release.default(path) if given is None else given
 
 
 def _overriding(path: str, overrides: Mapping[str, Any]) -> str | None:
@@ -163,7 +173,8 @@ def plan(deployment: Deployment, facts: Facts) -> Plan:
 
     Raises `BadInput` with the numbers if the deployment is impossible.
     """
-    case = _Case(deployment, facts, leaves(deployment.engine_config))
+    overrides = leaves(facts.release.normalise(deployment.engine_config))
+    case = _Case(deployment, facts, overrides)
     for rule in RULES:
         rule(case)
     if case.problems:
@@ -177,6 +188,7 @@ def plan(deployment: Deployment, facts: Facts) -> Plan:
         deployment,
         facts,
         tuple(case.decisions.values()),
+        tuple(_server_flags(facts)),
         tuple(_differences(case)),
         result,
         tuple(case.warnings),
@@ -214,26 +226,35 @@ def _parallelism(case: _Case) -> None:
         what = f"{gpus} GPUs need more than one node: a {gpu.name} node has {gpu.gpus_per_node}"
         remedy = f"give at most {gpu.gpus_per_node}; several nodes are not rendered yet"
         case.problems.append(Problem("hardware.num_gpus", what, remedy))
-    size = case.value("tensor_parallel_size")
-    pipeline = case.value("pipeline_parallel_size", 1)
-    if isinstance(size, int) and isinstance(pipeline, int):
+    size, pipeline = case.value("tensor_parallel_size"), case.value("pipeline_parallel_size")
+    if size < 1 or pipeline < 1 or size * pipeline != gpus:
+        what = f"{size} x pipeline_parallel_size {pipeline} uses {size * pipeline} GPUs"
+        where = "engine_config.tensor_parallel_size"
+        case.problems.append(Problem(where, what, f"hardware.num_gpus is {gpus}"))
+    if size >= 1:
         _check_division(case, size)
-        if size * pipeline != gpus:
-            what = f"{size} x pipeline_parallel_size {pipeline} uses {size * pipeline} GPUs"
-            where = "engine_config.tensor_parallel_size"
-            case.problems.append(Problem(where, what, f"hardware.num_gpus is {gpus}"))
+
+
+# What tensor parallelism splits; key-value heads may also be duplicated evenly.
+_SPLIT: dict[str, Callable[[int, int], bool]] = {
+    "num_attention_heads": lambda value, size: value % size == 0,
+    "num_key_value_heads": lambda value, size: value % size == 0 or size % value == 0,
+    "moe_intermediate_size": lambda value, size: value % size == 0,
+    "intermediate_size": lambda value, size: value % size == 0,
+}
 
 
 def _check_division(case: _Case, size: int) -> None:
     config = case.facts.checkpoint.text_config
-    split = ("num_attention_heads", "moe_intermediate_size", "intermediate_size")
-    wrong = [name for name in split if name in config and config[name] % size]
+    wrong = [name for name in _SPLIT if name in config and not _SPLIT[name](config[name], size)]
     if wrong:
         overridden = "tensor_parallel_size" in case.overrides
         where = "engine_config.tensor_parallel_size" if overridden else "hardware.num_gpus"
         listing = ", ".join(f"{name} {config[name]}" for name in wrong)
         limit = case.facts.gpu.gpus_per_node
-        sizes = [n for n in range(1, limit + 1) if all(config[name] % n == 0 for name in wrong)]
+        sizes = [
+            n for n in range(1, limit + 1) if all(_SPLIT[name](config[name], n) for name in wrong)
+        ]
         what = f"tensor parallelism over {size} GPUs does not divide {listing}"
         remedy = f"give one of {', '.join(map(str, sizes))}"
         case.problems.append(Problem(where, what, remedy))
@@ -253,22 +274,37 @@ def _limits(case: _Case) -> None:
     if longest is not None and length > longest:
         what = f"isl + osl is {length} tokens, the model's longest context is {longest}"
         case.problems.append(Problem("workload", what, "shorten isl or osl"))
-    if workload.isl > _DEFAULT_MAX_NUM_TOKENS:
+    step = case.facts.release.default("max_num_tokens")
+    if workload.isl > step:
         case.decide(
             "max_num_tokens",
             -(-workload.isl // 1024) * 1024,
-            f"One prompt must fit into one step: the default {_DEFAULT_MAX_NUM_TOKENS} would "
-            "reject it.",
+            f"One prompt must fit into one step: the default {step} would reject it.",
             "derived",
             f"workload.isl {workload.isl}",
         )
 
 
+def _check_limits(case: _Case) -> None:
+    """Limits that the user set must let the workload through."""
+    workload = case.deployment.workload
+    length, longest = workload.isl + workload.osl, case.given("max_seq_len")
+    problems = []
+    if case.value("max_batch_size") < 1:
+        problems.append(("max_batch_size", case.value("max_batch_size"), "give at least 1"))
+    if case.value("max_num_tokens") < workload.isl and not case.value("enable_chunked_prefill"):
+        remedy = f"give at least workload.isl {workload.isl}, or set enable_chunked_prefill"
+        problems.append(("max_num_tokens", case.value("max_num_tokens"), remedy))
+    if longest is not None and longest < length:
+        problems.append(("max_seq_len", longest, f"give at least isl + osl, {length}"))
+    for path, value, remedy in problems:
+        where, what = f"engine_config.{path}", f"{value} is too small for the workload"
+        case.problems.append(Problem(where, what, remedy))
+
+
 def _cuda_graphs(case: _Case) -> None:
     """A captured graph for every small batch, padding between powers of two above."""
-    largest = case.value("max_batch_size", _DEFAULT_MAX_BATCH_SIZE)
-    if not isinstance(largest, int) or largest < 1:
-        return  # the release's own check names the fault
+    largest = case.value("max_batch_size")
     case.decide(
         "cuda_graph_config.enable_padding",
         True,
@@ -295,16 +331,18 @@ def _cuda_graphs(case: _Case) -> None:
 
 
 def _kv_cache(case: _Case) -> None:
-    """KV-cache precision as the checkpoint was calibrated, and its share of the memory."""
-    algorithm = case.facts.checkpoint.quantization.kv_cache_quant_algo
-    published = any("kv_cache_config.dtype" in row.options for row in case.published)
-    if algorithm == "FP8" or published:
+    """An FP8 KV cache for quantized checkpoints, and its share of the memory."""
+    quantization = case.facts.checkpoint.quantization
+    source = "515 of 531 published configurations, most of them without scales in the checkpoint"
+    if quantization.kv_cache_quant_algo == "FP8":
+        source = f"{quantization.source}: kv_cache_quant_algo FP8"
+    if quantization.quant_algo:
         case.decide(
             "kv_cache_config.dtype",
             "fp8",
             "FP8 halves the bytes per token against BF16, so twice as many tokens fit.",
             "documented",
-            f"{case.facts.checkpoint.quantization.source}: kv_cache_quant_algo {algorithm}",
+            source,
         )
     case.decide(
         "kv_cache_config.free_gpu_memory_fraction",
@@ -312,7 +350,7 @@ def _kv_cache(case: _Case) -> None:
         "The share of what is left after weights, graphs and the activation peak; the rest is "
         "headroom for workspaces that the engine's dry run does not see.",
         "assumed",
-        "the value of most published TensorRT-LLM configurations",
+        "the most frequent value of published configurations, 229 of 875",
     )
 
 
@@ -321,24 +359,23 @@ def _moe(case: _Case) -> None:
     checkpoint, gpu, release = case.facts.checkpoint, case.facts.gpu, case.facts.release
     if checkpoint.architecture.experts_field is None:
         return
-    support = release.moe_support(checkpoint.quantization.quant_algo, gpu.sm)
-    if support is None:
+    known = release.moe_backends(checkpoint.quantization.quant_algo, gpu.sm)
+    if not known:
         return  # `_precision` refuses what no row covers
-    path = "moe_config.backend"
+    path, names = "moe_config.backend", [backend.name for backend in known]
     for row in case.published:
-        if (used := row.options.get(path)) is not None and used not in support.backends:
+        if (used := row.options.get(path)) is not None and used not in names:
             case.refused[path] = (
-                f"{used} has no kernels for {checkpoint.precision} on {gpu.name}; the engine would "
-                f"fall back to CUTLASS with a warning."
+                f"{used} is not made for {checkpoint.precision} on {gpu.name}, whose compute "
+                f"capability is {gpu.sm / 10}; known to work there: {', '.join(names)}."
             )
-    best = support.backends[0]
     case.decide(
         path,
-        best,
-        f"The fastest documented kernels for {checkpoint.precision} on {gpu.name}; without this "
-        f"key the engine uses {release.table['moe']['when_missing']}.",
-        "documented" if support.documented else "assumed",
-        support.source,
+        names[0],
+        f"The first choice of those with kernels for {checkpoint.precision} on {gpu.name}; without "
+        f"this key the engine uses {release.table['moe']['when_missing']}.",
+        known[0].evidence,
+        known[0].source,
     )
 
 
@@ -356,18 +393,15 @@ def _speculation(case: _Case) -> None:
         "documented",
         f"config.json: {config} {layers}",
     )
-    batch = case.value("max_batch_size", _DEFAULT_MAX_BATCH_SIZE)
-    if not isinstance(batch, int) or case.value("speculative_config.decoding_type") != "MTP":
+    if case.given("speculative_config.decoding_type") != "MTP":
         return
-    _, draft, evidence, source = next(
-        row for row in _DRAFT_TOKENS if batch >= row[0] or row[0] == 1
-    )
+    draft, source = _DRAFT_TOKENS[case.value("enable_attention_dp")]
     case.decide(
         MTP_DRAFT_TOKENS,
         draft,
-        f"Draft tokens per step at up to {batch} requests: more raise the tokens per step, and the "
-        "work wasted on rejected ones.",
-        evidence,
+        "Draft tokens per step: more raise the tokens per step, and the work wasted on rejected "
+        "ones.",
+        "documented",
         source,
     )
 
@@ -377,6 +411,7 @@ RULES: tuple[Callable[[_Case], None], ...] = (
     _architecture,
     _parallelism,
     _limits,
+    _check_limits,
     _cuda_graphs,
     _kv_cache,
     _moe,
@@ -393,38 +428,39 @@ def _add_remaining_overrides(case: _Case) -> None:
             case.decisions[path] = Decision(path, value, reason, "override", "deployment")
 
 
+def _server_flags(facts: Facts) -> Iterator[Decision]:
+    """Flags of the server's command line that the model needs."""
+    for row in facts.release.flags_for(facts.checkpoint.architecture.name):
+        path, evidence = facts.release.spelling(row["flag"]), cast(Evidence, row["evidence"])
+        yield Decision(path, row["value"], row["reason"], evidence, row["source"])
+
+
 def _budget(case: _Case) -> Budget:
-    workload, checkpoint = case.deployment.workload, case.facts.checkpoint
-    draft = case.value(MTP_DRAFT_TOKENS, 0)
-    graphs = case.value("cuda_graph_config.batch_sizes")
-    no_graphs = "cuda_graph_config" in case.overrides
-    default_graphs = 0 if no_graphs else _DEFAULT_NUM_CUDA_GRAPHS
+    workload, release = case.deployment.workload, case.facts.release
+    graphs = case.given("cuda_graph_config.batch_sizes")
+    if graphs is None:
+        off = case.overrides.get("cuda_graph_config", {}) is None
+        num_graphs = 0 if off else int(release.table["cuda_graphs_when_missing"])
+    else:
+        num_graphs = len(graphs)
+    drafts = case.given(MTP_DRAFT_TOKENS)
+    if drafts is None:
+        drafts = 1 if case.given("speculative_config.decoding_type") == "MTP" else 0
     return budget(
-        checkpoint,
+        case.facts.checkpoint,
         case.facts.gpu,
         Sharding(
-            _int(case, "tensor_parallel_size", 1),
-            _int(case, "pipeline_parallel_size", 1),
-            case.value("enable_attention_dp") is True,
+            case.value("tensor_parallel_size"),
+            case.value("pipeline_parallel_size"),
+            case.value("enable_attention_dp"),
         ),
-        kv_dtype_bytes=1 if case.value("kv_cache_config.dtype") == "fp8" else 2,
-        free_gpu_memory_fraction=_fraction(case),
-        max_num_tokens=_int(case, "max_num_tokens", _DEFAULT_MAX_NUM_TOKENS),
-        num_cuda_graphs=len(graphs) if isinstance(graphs, list) else default_graphs,
-        mtp_draft_tokens=draft if isinstance(draft, int) else 0,
+        kv_dtype_bytes=1 if case.given("kv_cache_config.dtype") == "fp8" else 2,
+        free_gpu_memory_fraction=case.value("kv_cache_config.free_gpu_memory_fraction"),
+        max_num_tokens=case.value("max_num_tokens"),
+        num_cuda_graphs=num_graphs,
+        mtp_draft_tokens=drafts,
         tokens_per_request=workload.isl + workload.osl,
     )
-
-
-def _int(case: _Case, path: str, default: int) -> int:
-    """A decided number; one of the wrong type is reported by the release's own check."""
-    value = case.value(path, default)
-    return value if isinstance(value, int) and value > 0 else default
-
-
-def _fraction(case: _Case) -> float:
-    value = case.value("kv_cache_config.free_gpu_memory_fraction", _DEFAULT_FRACTION)
-    return float(value) if isinstance(value, int | float) else _DEFAULT_FRACTION
 
 
 def _check_memory(case: _Case, result: Budget) -> None:
@@ -453,7 +489,7 @@ def _differences(case: _Case) -> Iterator[Difference]:
     """Published options that the plan sets otherwise, each with the reason."""
     for row in case.published:
         for path, published in row.options.items():
-            planned = case.value(path)
+            planned = case.given(path)
             if planned == published:
                 continue
             reason = case.refused.get(path) or _NOT_TAKEN.get(path)

@@ -23,8 +23,11 @@ FP8_BLOCK = 128
 
 FORMATS = ("NVFP4", "FP8", "FP8_BLOCK_SCALES")
 
-# Linear layers that DeepSeek's FP8 checkpoints keep in BF16; the files do not list them.
+# Linear layers that DeepSeek's FP8 checkpoints keep in BF16; their files do not list them.
 _FP8_BLOCK_EXCLUDED = ("lm_head", "*.eh_proj", "*.shared_head.head", "*.indexer.weights_proj")
+
+# Dtypes in which an unquantized tensor may be stored.
+PLAIN_DTYPES = frozenset({"BF16", "F16", "F32"})
 
 _FP32_SUFFIXES = (".e_score_correction_bias", ".A_log")
 
@@ -95,21 +98,33 @@ def read(
 
     ModelOpt writes `hf_quant_config.json`, `config.json`, or both; the first one wins.
     """
-    inline = _from_config(config)
+    inline = _from_config(_mapping(config, "quantization_config"))
     if hf_quant_config is None:
         found, problems = inline, []
     else:
-        found = _from_modelopt(hf_quant_config)
+        found = _from_modelopt(_mapping(hf_quant_config, "quantization"))
         problems = _contradictions(found, inline) if inline.quant_algo else []
     if found.quant_algo not in (None, *FORMATS):
         problems.append(
             Problem(
                 found.source,
-                f"quant_algo {found.quant_algo} is not supported",
+                f"{found.quant_algo} is not supported",
                 f"supported: {', '.join(FORMATS)}, or no quantization",
             )
         )
     return found, problems
+
+
+def _mapping(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = document.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _names(fields: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = fields.get(key)
+    return (
+        tuple(filter(lambda name: isinstance(name, str), value)) if isinstance(value, list) else ()
+    )
 
 
 def _contradictions(first: Quantization, second: Quantization) -> list[Problem]:
@@ -125,27 +140,32 @@ def _contradictions(first: Quantization, second: Quantization) -> list[Problem]:
     ]
 
 
-def _from_modelopt(document: Mapping[str, Any]) -> Quantization:
-    fields = document.get("quantization", {})
+def _from_modelopt(fields: Mapping[str, Any]) -> Quantization:
     return Quantization(
         fields.get("quant_algo"),
         fields.get("kv_cache_quant_algo"),
-        tuple(fields.get("exclude_modules", ())),
+        _names(fields, "exclude_modules"),
         "hf_quant_config.json",
     )
 
 
-def _from_config(config: Mapping[str, Any]) -> Quantization:
-    fields = config.get("quantization_config")
+def _from_config(fields: Mapping[str, Any]) -> Quantization:
     if not fields:
         return Quantization()
-    source = "config.json: quantization_config"
-    if fields.get("quant_method") == "fp8":
-        return Quantization("FP8_BLOCK_SCALES", None, _FP8_BLOCK_EXCLUDED, source)
-    kv_bits = (fields.get("kv_cache_scheme") or {}).get("num_bits")
+    source, method = "config.json: quantization_config", fields.get("quant_method")
+    if method == "fp8":
+        # A name stands for a module, or for a part of a module's path.
+        listed = [
+            form.format(name)
+            for name in _names(fields, "modules_to_not_convert")
+            for form in ("{}", "*.{}", "{}.*", "*.{}.*")
+        ]
+        excluded = tuple(dict.fromkeys((*listed, *_FP8_BLOCK_EXCLUDED)))
+        return Quantization("FP8_BLOCK_SCALES", None, excluded, source)
+    kv_bits = _mapping(fields, "kv_cache_scheme").get("num_bits")
     return Quantization(
-        fields.get("quant_algo"),
+        str(fields.get("quant_algo", f"quant_method {method}")),
         "FP8" if kv_bits == 8 else None,
-        tuple(fields.get("ignore", fields.get("exclude_modules", ()))),
+        _names(fields, "ignore") or _names(fields, "exclude_modules"),
         source,
     )

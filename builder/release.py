@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .errors import BadInput, Problem, nearest
 
@@ -41,14 +41,11 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class MoeSupport:
-    """MoE backends for a quantization on a GPU generation, best first; `source` documents them.
+class MoeBackend:
+    """A MoE backend that has kernels for a quantization on a GPU generation, and who says so."""
 
-    `documented` is false where the row stands by analogy with the neighbouring generation.
-    """
-
-    backends: tuple[str, ...]
-    documented: bool
+    name: str
+    evidence: Literal["documented", "assumed"]
     source: str
 
 
@@ -85,10 +82,6 @@ class Release:
         return str(self.table["release"])
 
     @property
-    def metric_prefix(self) -> str:
-        return str(self.table["metrics"]["prefix"])
-
-    @property
     def triton_containers(self) -> tuple[str, ...]:
         """Tags of the Triton containers that carry this release."""
         return tuple(self.table["containers"]["triton"])
@@ -116,17 +109,58 @@ class Release:
         (flag,) = (row for row in self.serve_flags if row.name == "extra_llm_api_options")
         return flag.spellings[-1]
 
+    def flags_for(self, architecture: str) -> list[Mapping[str, str]]:
+        """Server flags that a model needs: `flag`, `value`, `reason`, `evidence` and `source`."""
+        rows = self.table["serve"]["flags_by_architecture"]
+        return [row for row in rows if row["architecture"] == architecture]
+
+    def spelling(self, name: str) -> str:
+        """The spelling of a server flag, newest first."""
+        (flag,) = (row for row in self.serve_flags if row.name == name)
+        return flag.spellings[0]
+
     def spell(self, word: str) -> str:
         """The option path by which this release knows a choice whose name changed over time."""
         return str(self.table["words"].get(word, word))
 
-    def moe_support(self, quant_algo: str | None, sm: int) -> MoeSupport | None:
-        """MoE backends for a quantization on a GPU of compute capability `sm`."""
-        for row in self.table["moe"]["rows"]:
-            if row["quant_algo"] == quant_algo and sm in row["sm"]:
-                documented = sm in row["documented_sm"]
-                return MoeSupport(tuple(row["backends"]), documented, self.table["moe"]["source"])
-        return None
+    def moe_backends(self, quant_algo: str | None, sm: int) -> list[MoeBackend]:
+        """MoE backends for a quantization on a GPU of compute capability `sm`, best first."""
+        return [
+            MoeBackend(row["backend"], row["evidence"], row["source"])
+            for row in self.table["moe"]["rows"]
+            if row["quant_algo"] == quant_algo and sm in row["sm"]
+        ]
+
+    def default(self, path: str) -> Any:
+        """What the engine uses where an option is not given; `None` if it decides by itself."""
+        fields = self.table["types"][self.table["root"]]["fields"]
+        *parents, last = path.split(".")
+        for key in parents:
+            fields = self.table["types"][fields[key]["of"]]["fields"]
+        value = fields[last].get("default")
+        if value is None and "effective_default" in fields[last]:
+            value = json.loads(fields[last]["effective_default"])
+        return value
+
+    def normalise(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options that `check_options` accepts, with every value in its option's own type."""
+        return self._normalise(self.table["types"][self.table["root"]]["fields"], options)
+
+    def _normalise(self, fields: Mapping[str, Field], value: Mapping[str, Any]) -> dict[str, Any]:
+        result = {}
+        for key, item in value.items():
+            field = fields.get(key, {"type": "any"})
+            if field["type"] == "record" and isinstance(item, Mapping):
+                result[key] = self._normalise(self.table["types"][field["of"]]["fields"], item)
+            elif field["type"] == "union" and isinstance(item, Mapping):
+                union = self.table["unions"][field["of"]]
+                kind = union["types"].get(item.get(union["discriminator"]))
+                inner = self.table["types"][kind]["fields"] if kind else {}
+                result[key] = self._normalise(inner, item)
+            else:
+                convert = _CONVERT.get(field["type"])
+                result[key] = convert(item) if convert and item is not None else item
+        return result
 
     def unsupported(self, architecture: str) -> str | None:
         """Why this release does not serve an architecture; `None` if nothing speaks against it."""
@@ -308,4 +342,12 @@ _ACCEPTS: dict[str, Callable[[Any], bool]] = {
     "bool": _is_bool,
     "str": lambda value: isinstance(value, str),
     "object": lambda value: False,
+}
+
+_TRUE = {"true", "yes", "on", "y", "t", "1"}
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "int": lambda value: int(value),
+    "float": lambda value: float(value) if isinstance(value, str) else value,
+    "bool": lambda value: str(value).lower() in _TRUE,
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .checkpoint import Checkpoint, gather, same_model
 from .documents import load_yaml
 
 RESULTS = Path(__file__).parent / "data" / "results"
@@ -30,31 +31,36 @@ class Published:
     max_concurrency: int
     options: Mapping[str, Any]
     figures: tuple[Mapping[str, float], ...]
+    file: Path
 
 
-def published(checkpoint: str, gpu: str, num_gpus: int) -> tuple[Published, ...]:
-    """What was published for the same checkpoint on the same GPUs.
-
-    A checkpoint in a folder is known by the folder's name, without the hub's organisation.
-    """
+def published(facts: Checkpoint, gpu: str, num_gpus: int) -> tuple[Published, ...]:
+    """What was published for the same model on the same GPUs, whatever its folder is called."""
     return tuple(
         row
         for row in _rows()
-        if checkpoint in (row.checkpoint, row.checkpoint.rpartition("/")[2])
-        and (row.gpu, row.num_gpus) == (gpu, num_gpus)
+        if (row.gpu, row.num_gpus) == (gpu, num_gpus)
+        and (row.checkpoint == facts.name or same_model(gather(row.checkpoint), facts))
     )
 
 
 def leaves(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options as dotted paths; lists, scalars and empty mappings are leaves."""
+    """Nested options as dotted paths.
+
+    Lists, scalars and empty mappings are leaves, and so is a mapping whose keys are free text.
+    """
     flat: dict[str, Any] = {}
     for key, value in options.items():
-        path = f"{prefix}.{key}" if prefix else str(key)
-        if isinstance(value, Mapping) and value:
+        path = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping) and value and all(map(_is_option_name, value)):
             flat |= leaves(value, path)
         else:
             flat[path] = value
     return flat
+
+
+def _is_option_name(key: object) -> bool:
+    return isinstance(key, str) and key.isidentifier()
 
 
 def _rows() -> Iterator[Published]:
@@ -71,4 +77,5 @@ def _rows() -> Iterator[Published]:
                 max_concurrency=document["max_concurrency"],
                 options=leaves(row.get("options", {})),
                 figures=tuple(row["figures"]),
+                file=path,
             )

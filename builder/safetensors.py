@@ -40,14 +40,18 @@ def read_header(path: Path) -> list[Stored]:
     def bad(what: str) -> BadFacts:
         return BadFacts(Problem(str(path), what, "copy or download this file again"))
 
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or not 2 <= length <= MAX_HEADER_BYTES:
-            raise bad(f"not a safetensors file (header length {length}, file of {size} bytes)")
-        if 8 + length > size:
-            raise bad(f"truncated: the header ends at byte {8 + length}, the file at byte {size}")
-        raw = file.read(length)
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or not 2 <= length <= MAX_HEADER_BYTES:
+                raise bad(f"not a safetensors file (header length {length}, file of {size} bytes)")
+            if 8 + length > size:
+                end = 8 + length
+                raise bad(f"truncated: the header ends at byte {end}, the file at byte {size}")
+            raw = file.read(length)
+    except OSError as fault:
+        raise bad(f"cannot be read: {(fault.strerror or str(fault)).lower()}") from None
     try:
         header = json.loads(raw)
         tensors, end = [], 0

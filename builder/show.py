@@ -32,7 +32,7 @@ def preset_rows() -> list[dict[str, Any]]:
                 "release": document.get("engine.release"),
                 "published": [
                     {"source": row.source, **figure}
-                    for row in results.published(facts.name, gpu, num_gpus)
+                    for row in results.published(facts, gpu, num_gpus)
                     for figure in row.figures
                 ],
             }
@@ -138,7 +138,8 @@ def plan(document: Mapping[str, Any]) -> str:
             f"tok/s, median latency {item['median_e2e_latency_ms'] / 1000:.1f} s"
             for item in row["figures"]
         )
-        parts.append("\n".join(["Published for this shape:", *_wrapped("  ", figures)]))
+        heading = "Published for this model on these GPUs:"
+        parts.append("\n".join([heading, *_wrapped("  ", figures)]))
         parts.append("\n".join(_wrapped("  ", f"{row['source']}; {row['workload']}")))
     return "\n\n".join(parts)
 
@@ -156,7 +157,7 @@ def _memory(memory: Mapping[str, Any]) -> str:
         ("CUDA graphs", gib["cuda_graphs_gib"]),
         ("context and workspaces", gib["other_gib"]),
         ("KV cache", gib["kv_cache_gib"]),
-        ("total that CUDA reports", gib["total_gib"]),
+        (_total_label(memory), gib["total_gib"]),
     ]
     return "\n".join(
         [
@@ -167,6 +168,10 @@ def _memory(memory: Mapping[str, Any]) -> str:
             f"or {memory['max_concurrency']:,} requests of the workload's length at once.",
         ]
     )
+
+
+def _total_label(memory: Mapping[str, Any]) -> str:
+    return "total that CUDA reports" if memory["total_verified"] else "total, itself estimated"
 
 
 def matching_decisions(manifest: Mapping[str, Any], path: str | None) -> list[dict[str, Any]]:

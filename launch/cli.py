@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import __version__
-from builder.errors import BadInput, ChecksFailed, NotReady, Problem, ToolkitError
+from builder import __version__, command
+from builder.errors import BadInput, ChecksFailed, NotReady, Problem
 
 if TYPE_CHECKING:
     from .rehearsal import Rehearsed
@@ -32,20 +31,7 @@ REHEARSAL_START_TIMEOUT_S = 300.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
     options = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], None] = options.run
-    try:
-        run(options)
-        sys.stdout.flush()
-    except ToolkitError as fault:
-        for problem in fault.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return fault.exit_code
-    except BrokenPipeError:
-        # The reader went away, as `| head` does; nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt as interrupt:
-        return int(getattr(interrupt, "exit_code", 130))
-    return 0
+    return command.run(lambda: options.run(options))
 
 
 def _parser() -> argparse.ArgumentParser:

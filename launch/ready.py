@@ -96,13 +96,13 @@ def probe(target: Target) -> bool:
     """
     if _get(target, target.ready_path) is None:
         return False
-    if "SERVER_ID" not in target.environment:
+    if "SERVE_ID" not in target.environment:
         return True
     try:
         document = json.loads(_get(target, "/v2") or "null")
     except ValueError:
         return False
-    return isinstance(document, dict) and document.get("name") == target.environment["SERVER_ID"]
+    return isinstance(document, dict) and document.get("name") == target.environment["SERVE_ID"]
 
 
 def _get(target: Target, path: str) -> bytes | None:

@@ -99,7 +99,7 @@ def _unmistakable(target: Target) -> Target:
     mark = uuid.uuid4().hex[:12]
     names = {
         variable: f"{target.environment[variable]}-{mark}"
-        for variable in ("SERVER_ID", "SHM_REGION_PREFIX")
+        for variable in ("SERVE_ID", "SERVE_SHM_PREFIX")
         if variable in target.environment
     }
     return target.with_environment(**names)
@@ -123,7 +123,7 @@ def _environment(target: Target, engine: engines.EngineName, folder: Path) -> di
 
 def _ended(target: Target, run: Run, server: Server) -> None:
     left = []
-    if prefix := target.environment.get("SHM_REGION_PREFIX"):
+    if prefix := target.environment.get("SERVE_SHM_PREFIX"):
         left = triton.sweep_shared_memory(prefix)
     run.end(killed=server.killed, swept_shared_memory=left)
     if server.killed:

@@ -34,7 +34,7 @@ class Target:
     @property
     def host(self) -> str:
         """The address to ask: a server on all addresses is asked on this machine's own."""
-        host = self.environment["HOST"]
+        host = self.environment["SERVE_HOST"]
         return ANY_ADDRESS.get(host, host)
 
     @property
@@ -65,7 +65,7 @@ class Target:
     def on_free_ports(self) -> Target:
         """The same target on ports of this machine that nothing listens on."""
         numbers = dict(zip(self.ports, _free_ports(self.host, len(self.ports)), strict=True))
-        variables = {f"{name.upper()}_PORT": str(port) for name, port in numbers.items()}
+        variables = {f"SERVE_{name.upper()}_PORT": str(port) for name, port in numbers.items()}
         return replace(self, ports=numbers, environment={**self.environment, **variables})
 
     def check_ports(self) -> None:
@@ -96,7 +96,7 @@ def read(bundle: Bundle, name: str) -> Target:
         folder=bundle.folder,
         argv=tuple(entry["argv"]),
         ports=dict(entry["ports"]),
-        environment={"HOST": entry["host"], **entry["environment"]},
+        environment={"SERVE_HOST": entry["host"], **entry["environment"]},
         ready_port=entry["ready"]["port"],
         ready_path=entry["ready"]["path"],
         start_timeout_s=entry["start_timeout_s"],

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
+
+from pydantic import Field
 
 from ..bundle import File
 from ..deployment import Deployment, Strict
@@ -22,6 +24,9 @@ NAMES = ("trtllm_serve", "triton")
 # A server loads hundreds of gigabytes before it answers.
 START_TIMEOUT_S = 3600
 
+Host = Annotated[str, Field(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:-]*$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -30,6 +35,7 @@ class Request:
     deployment: Deployment
     release: Release
     engine: EngineConfig
+    flags: tuple[Decision, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..bundle import File
 from ..deployment import Strict
 from ..render import resource_root, text, yaml_text
-from . import START_TIMEOUT_S, Rendered, Request, option_lines
-from .trtllm_serve import Port
+from . import START_TIMEOUT_S, Host, Port, Rendered, Request, option_lines
 
 
 class Options(Strict):
@@ -21,12 +20,18 @@ class Options(Strict):
     that is not decoupled serves unary requests only.
     """
 
-    host: Annotated[str, Field(pattern=r"^[0-9A-Za-z.:-]+$")] = "127.0.0.1"
+    host: Host = "127.0.0.1"
     http_port: Port = 8000
     grpc_port: Port = 8001
     metrics_port: Port = 8002
     model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")] = "tensorrt_llm"
     decoupled: bool = True
+
+    @model_validator(mode="after")
+    def _distinct_ports(self) -> Self:
+        if len({self.http_port, self.grpc_port, self.metrics_port}) < 3:
+            raise ValueError("http_port, grpc_port and metrics_port must differ")
+        return self
 
 
 def render(request: Request, options: Options) -> Rendered:
@@ -48,12 +53,12 @@ def render(request: Request, options: Options) -> Rendered:
     )
     environment = {
         "CHECKPOINT": deployment.checkpoint,
-        "HOST": options.host,
-        "HTTP_PORT": str(options.http_port),
-        "GRPC_PORT": str(options.grpc_port),
-        "METRICS_PORT": str(options.metrics_port),
-        "SERVER_ID": deployment.name,
-        "SHM_REGION_PREFIX": deployment.name,
+        "SERVE_HOST": options.host,
+        "SERVE_HTTP_PORT": str(options.http_port),
+        "SERVE_GRPC_PORT": str(options.grpc_port),
+        "SERVE_METRICS_PORT": str(options.metrics_port),
+        "SERVE_ID": deployment.name,
+        "SERVE_SHM_PREFIX": deployment.name,
     }
     script = text("triton/serve.sh.j2", name=deployment.name, environment=environment)
     repository = f"triton/model_repository/{options.model_name}"

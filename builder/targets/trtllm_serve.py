@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from ..bundle import File
 from ..deployment import Strict
 from ..render import text, yaml_text
-from . import START_TIMEOUT_S, Rendered, Request, option_lines
-
-Port = Annotated[int, Field(ge=1, le=65535)]
+from . import START_TIMEOUT_S, Host, Port, Rendered, Request, option_lines
 
 
 class Options(Strict):
     """Where the server listens: this machine only, unless another address is asked for."""
 
-    host: Annotated[str, Field(pattern=r"^[0-9A-Za-z.:-]+$")] = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Port = 8000
 
 
@@ -32,14 +26,15 @@ def render(request: Request, options: Options) -> Rendered:
     )
     environment = {
         "CHECKPOINT": deployment.checkpoint,
-        "HOST": options.host,
-        "HTTP_PORT": str(options.port),
+        "SERVE_HOST": options.host,
+        "SERVE_HTTP_PORT": str(options.port),
     }
     script = text(
         "trtllm_serve/serve.sh.j2",
         name=deployment.name,
         environment=environment,
         config_flag=request.release.config_flag,
+        flags=request.flags,
     )
     return Rendered(
         {

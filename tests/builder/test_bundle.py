@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,9 +116,46 @@ def test_the_manifest_tells_where_everything_comes_from(rendered: Path) -> None:
     manifest = json.loads((rendered / "manifest.json").read_text())
     assert manifest["engine"] == {"name": "tensorrt_llm", "release": "1.2.1"}
     assert manifest["inputs"]["checkpoint"]["name"] == "nvidia/DeepSeek-V3.2-NVFP4"
-    assert set(manifest["inputs"]["facts"]) == {
+    assert set(manifest["inputs"]["files"]) == {
+        "data/models/deepseek-v3.2-nvfp4.yaml",
         "data/hardware/gb200.yaml",
         "data/releases/1.2.1.json",
+        "data/results/microsoft-nvidia-2026-02.yaml",
     }
     files = {str(p.relative_to(rendered)) for p in rendered.rglob("*") if p.is_file()}
     assert set(manifest["files"]) == files - {"manifest.json"}
+
+
+def test_a_manifest_without_decisions_is_damage(bundle: Path, builder: Run) -> None:
+    (bundle / "manifest.json").write_text('{"format": 1, "files": {}}')
+    done = builder("explain", bundle)
+    assert done.returncode == 4
+    assert "it lacks tool, engine, inputs, decisions, memory" in done.stderr
+
+
+def test_compiled_python_in_a_bundle_is_found(bundle: Path, builder: Run) -> None:
+    planted = bundle / "triton/model_repository/tensorrt_llm/1/__pycache__/model.cpython-311.pyc"
+    planted.parent.mkdir()
+    planted.write_bytes(b"")
+    assert "model.cpython-311.pyc: is not in the manifest" in builder("verify", bundle).stderr
+
+
+def test_the_working_folder_is_not_replaced(tmp_path: Path, builder: Run) -> None:
+    done = builder("render", PRESET, "-o", ".")
+    assert done.returncode == 2
+    assert "holds the working folder" in done.stderr
+
+
+def test_folders_can_be_read_by_a_container_of_another_user(tmp_path: Path) -> None:
+    command = f"umask 077; {sys.executable} -m builder render {PRESET} -o bundle"
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, capture_output=True)
+    folders = [path for path in (tmp_path / "bundle").rglob("*") if path.is_dir()]
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o755}
+
+
+def test_many_writers_of_one_folder_leave_one_whole_bundle(tmp_path: Path, builder: Run) -> None:
+    command = [sys.executable, "-m", "builder", "render", PRESET, "-o", "bundle"]
+    writers = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(8)]
+    assert [writer.wait() for writer in writers] == [0] * 8
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    assert builder("verify", "bundle").returncode == 0

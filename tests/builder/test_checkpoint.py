@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from builder import checkpoint
+from builder import checkpoint, safetensors
 from builder.errors import BadFacts
+from tests.conftest import Run
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
 
@@ -160,6 +161,94 @@ def test_tensors_that_contradict_the_exclude_list_are_reported(folder: Path) -> 
 def test_fewer_layers_than_the_config_says_are_missing_tensors(folder: Path) -> None:
     change(folder / "config.json", lambda c: c.update(num_hidden_layers=5))
     assert "tensors missing, first model.layers.5." in faults(folder)
+
+
+def test_weights_may_be_spread_over_shards(folder: Path) -> None:
+    whole = checkpoint.gather(str(folder))
+    raw = (folder / "model.safetensors").read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    header.pop("__metadata__")
+    rows = [(name, entry, raw[8 + length :]) for name, entry in header.items()]
+    for number, part in enumerate((rows[::2], rows[1::2])):
+        tensors = (
+            (
+                safetensors.Stored(name, entry["dtype"], tuple(entry["shape"])),
+                data[slice(*entry["data_offsets"])],
+            )
+            for name, entry, data in part
+        )
+        safetensors.write(folder / f"model-{number}.safetensors", tensors)
+    (folder / "model.safetensors").unlink()
+    assert checkpoint.gather(str(folder)).groups == whole.groups
+
+
+def test_a_large_tokenizer_is_no_fault(folder: Path) -> None:
+    """Llama's is 17 MB."""
+    with (folder / "tokenizer.json").open("a") as file:
+        file.write(" " * 17_000_000)
+    assert checkpoint.gather(str(folder)).precision == "NVFP4"
+
+
+@pytest.mark.parametrize("method", ["compressed-tensors", "gptq", "awq"])
+def test_an_unknown_quantization_is_refused(method: str, folder: Path) -> None:
+    (folder / "hf_quant_config.json").unlink()
+    change(folder / "config.json", lambda c: c.update(quantization_config={"quant_method": method}))
+    assert f"quant_method {method} is not supported; supported: NVFP4, FP8," in faults(folder)
+
+
+def test_quantized_weights_without_a_quantization_config_are_a_contradiction(
+    make_miniature: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(make_miniature("deepseek-ai/DeepSeek-V3.2"), tmp_path / "c")
+    change(folder / "config.json", lambda c: c.pop("quantization_config"))
+    assert "is F8_E4M3 [32, 64], expected BF16 [32, 64]" in faults(folder)
+
+
+def test_modules_that_are_not_converted_stay_bf16(make_miniature: Callable[[str], Path]) -> None:
+    """MiniMax-M2.5 lists its router as `gate`, which is no part of `gate_proj`."""
+    folder = make_miniature("MiniMaxAI/MiniMax-M2.5")
+    stored = {row.name: row for row in safetensors.read_header(folder / "model.safetensors")}
+    assert stored["model.layers.0.block_sparse_moe.gate.weight"].dtype == "BF16"
+    assert stored["model.layers.0.block_sparse_moe.experts.0.w1.weight"].dtype == "F8_E4M3"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda c: c.update(quantization_config="x"),
+        lambda c: c.update(quantization_config={"quant_method": "modelopt", "ignore": None}),
+        lambda c: c.update(num_nextn_predict_layers=None),
+        lambda c: c.update(max_position_embeddings="x"),
+        lambda c: c.update(num_attention_heads=0),
+        lambda c: c.update(num_hidden_layers=True),
+        lambda c: c.update(architectures="DeepseekV32ForCausalLM"),
+    ],
+)
+def test_odd_values_in_the_config_are_facts_not_bugs(
+    edit: Callable[[dict[str, Any]], object], folder: Path, builder: Run
+) -> None:
+    change(folder / "config.json", edit)
+    done = builder("inspect", folder)
+    assert done.returncode in (0, 3)
+    assert "bug" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "document", [{"quantization": None}, {"quantization": {"exclude_modules": 3}}]
+)
+def test_odd_values_in_the_quantization_are_facts_not_bugs(
+    document: dict[str, Any], folder: Path, builder: Run
+) -> None:
+    (folder / "hf_quant_config.json").write_text(json.dumps(document))
+    done = builder("inspect", folder)
+    assert done.returncode == 3
+    assert "bug" not in done.stderr
+
+
+def test_a_folder_named_like_weights_is_named(folder: Path) -> None:
+    (folder / "extra.safetensors").mkdir()
+    assert "extra.safetensors: cannot be read: is a directory" in faults(folder)
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:

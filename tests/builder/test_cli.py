@@ -92,7 +92,8 @@ def test_explain_suggests_the_nearest_option(builder: Run) -> None:
 
 
 def test_warnings_go_to_stderr_and_stop_nothing(builder: Run) -> None:
-    done = builder("render", "deepseek-v3.2-fp8-gb200", "-o", "bundle")
+    tight = ("--set", "workload.isl=4000")
+    done = builder("render", "deepseek-v3.2-fp8-gb200", "-o", "bundle", *tight)
     assert done.returncode == 0
     assert done.stderr.startswith("warning: workload.concurrency: the KV cache holds")
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,8 +57,8 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         GOOD + "engine_config: {tensor_parallel_size: 3}\n",
         2,
         [
-            ":7: engine_config.tensor_parallel_size: tensor parallelism over 3 GPUs does not",
             ":7: engine_config.tensor_parallel_size: 3 x pipeline_parallel_size 1 uses 3 GPUs",
+            ":7: engine_config.tensor_parallel_size: tensor parallelism over 3 GPUs does not",
         ],
     ),
     "negative isl": (
@@ -65,7 +69,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "missing checkpoint": (
         edited("nvidia/DeepSeek-V3.2-NVFP4", "/models/absent"),
         3,
-        [":2: checkpoint: checkpoint /models/absent: is neither a folder nor a name"],
+        [":2: checkpoint: checkpoint /models/absent: is neither a name whose facts ship"],
     ),
     "unknown release": (
         edited("1.2.1", "1.2.7"),
@@ -138,6 +142,40 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "tab": ("name: x\n\tcheckpoint: y\n", 2, [":2: is not YAML: found a tab character"]),
     "list": ("- name: x\n", 2, ["is a list; a mapping is expected"]),
     "empty": ("", 2, ["is empty; a mapping is expected"]),
+    "two servers' ports are one": (
+        edited("[trtllm_serve, triton]", "{triton: {http_port: 8001}}"),
+        2,
+        [":6: targets.triton: is"],
+    ),
+    "a host that reads as a flag": (
+        edited("[trtllm_serve, triton]", "{triton: {host: -h}}"),
+        2,
+        [":6: targets.triton.host: -h is not allowed"],
+    ),
+    "key twice on one line": (
+        edited("gpu: gb200,", "gpu: gb200, gpu: b200,"),
+        2,
+        [":3: gpu: is given twice, first in line 3"],
+    ),
+    "a number of five thousand digits": (
+        edited("isl: 800", "isl: " + "9" * 5000),
+        2,
+        ["holds a value that no option can have"],
+    ),
+    "a set": (GOOD + "engine_config: !!set {a}\n", 2, ["holds a value that no option can have"]),
+    "a batch limit below one": (
+        GOOD + "engine_config: {max_batch_size: 0}\n",
+        2,
+        [":7: engine_config.max_batch_size: 0 is too small for the workload; give at least 1"],
+    ),
+    "limits that keep the workload out": (
+        GOOD + "engine_config: {max_num_tokens: 100, max_seq_len: 2000}\n",
+        2,
+        [
+            ":7: engine_config.max_num_tokens: 100 is too small",
+            ":7: engine_config.max_seq_len: 2000 is too small",
+        ],
+    ),
     "a number for a string": (edited("1.2.1", "1.2"), 2, [":4: engine.release: is 1.2; "]),
 }
 
@@ -176,7 +214,7 @@ def test_an_override_is_blamed_where_it_was_given(builder: Run) -> None:
     assert done.stderr.startswith("error: --set hardware.gpu: h10 is unknown; did you mean h100?")
 
 
-@pytest.mark.parametrize("override", ["workload.isl", "=3", "name.x=1", "workload.isl={"])
+@pytest.mark.parametrize("override", ["workload.isl", "=3", "name.x=1", "..=1", "workload.isl={"])
 def test_a_malformed_override_is_refused(override: str, builder: Run) -> None:
     done = builder("plan", "llama-tiny", "--set", override)
     assert done.returncode == 2
@@ -187,3 +225,51 @@ def test_the_good_file_renders(builder: Run, tmp_path: Path) -> None:
     (tmp_path / "deployment.yaml").write_text(GOOD)
     done = builder("render", "deployment.yaml", "-o", "out")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_date_is_text(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "deployment.yaml").write_text(edited("name: deepseek", "name: 2026-99-99"))
+    assert builder("plan", "deployment.yaml").returncode == 0
+
+
+def test_aliases_that_multiply_are_refused_at_once(builder: Run, tmp_path: Path) -> None:
+    bomb = ["a0: &a0 [x]"] + [
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)
+    ]
+    (tmp_path / "deployment.yaml").write_text("\n".join(bomb))
+    start = time.perf_counter()
+    done = builder("plan", "deployment.yaml")
+    assert done.returncode == 2
+    assert "has more than 100000 values, aliases counted" in done.stderr
+    assert time.perf_counter() - start < 2
+
+
+def test_windows_line_ends_and_byte_order_marks_are_read(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "deployment.yaml").write_bytes(GOOD.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert builder("plan", "deployment.yaml").returncode == 0
+
+
+def test_a_relative_checkpoint_is_relative_to_its_file(
+    builder: Run, make_miniature: Callable[[str], Path], tmp_path: Path
+) -> None:
+    shutil.copytree(make_miniature("nvidia/DeepSeek-V3.2-NVFP4"), tmp_path / "sub" / "weights")
+    text = edited("checkpoint: nvidia/DeepSeek-V3.2-NVFP4", "checkpoint: ./weights")
+    (tmp_path / "sub" / "deployment.yaml").write_text(text)
+    done = builder("plan", "sub/deployment.yaml")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_of_the_same_name_does_not_hide_a_preset(builder: Run, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert builder("render", "llama-tiny", "-o", "llama-tiny").returncode == 0
+
+
+@pytest.mark.parametrize("targets", ["[triton]", "{triton: }", "{triton: {}}"])
+def test_overrides_reach_below_every_form_of_targets(
+    targets: str, builder: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "deployment.yaml").write_text(edited("[trtllm_serve, triton]", targets))
+    done = builder("render", "deployment.yaml", "-o", "b", "--set", "targets.triton.http_port=9000")
+    assert done.returncode == 0, done.stderr
+    launch = json.loads((tmp_path / "b" / "launch.json").read_text())
+    assert launch["targets"]["triton"]["ports"]["http"] == 9000

@@ -59,6 +59,37 @@ def test_weights_of_a_rank_are_close_to_the_logs(
     assert -0.7 <= logged_gib - predicted <= 7
 
 
+def test_the_mtp_layer_shares_embedding_and_head() -> None:
+    """Its copies in the checkpoint, 3.7 GB of a vocabulary of 129,280, are not loaded."""
+    facts, one = checkpoint.gather(V32), Sharding(1)
+    extra = weights_bytes(facts, one, True) - weights_bytes(facts, one, False)
+    mtp = sum(group.nbytes for group in facts.groups if group.mtp)
+    assert mtp - extra == 2 * 129_280 * 7_168 * 2
+
+
+def test_pipeline_parallelism_splits_layers() -> None:
+    facts = checkpoint.gather(V32)
+    whole, half = Sharding(2), Sharding(2, pipeline_parallel_size=2)
+    assert weights_bytes(facts, half, False) == weights_bytes(facts, whole, False) / 2
+    assert kv_bytes_per_token(facts, half, 1, 3) == 32 * 708  # of 64 layers
+
+
+def test_attention_data_parallelism_multiplies_the_concurrency() -> None:
+    preset, dp = "deepseek-v3.2-nvfp4-gb200", "engine_config.enable_attention_dp=true"
+    alone = pipeline.plan(preset).plan.budget
+    spread = pipeline.plan(preset, [dp]).plan.budget
+    assert spread.weights_gib > alone.weights_gib
+    assert spread.max_concurrency == 4 * (spread.max_concurrency // 4)
+    assert spread.max_concurrency > 2 * alone.max_concurrency
+
+
+def test_linear_attention_state_limits_the_concurrency() -> None:
+    overrides = ["checkpoint=Qwen/Qwen3.5-397B-A17B", "hardware.gpu=b300", "hardware.num_gpus=8"]
+    overrides += ["engine.release=main-00043967", "workload.isl=1", "workload.osl=1"]
+    budget = pipeline.plan("deepseek-v3.2-nvfp4-gb200", overrides).plan.budget
+    assert budget.max_concurrency < budget.kv_tokens / 1000
+
+
 def test_the_kv_cache_of_the_first_preset_is_close_to_a_log() -> None:
     """56.08 GiB in a log of the same checkpoint and GPUs at the same fraction."""
     budget = pipeline.plan("deepseek-v3.2-nvfp4-gb200").plan.budget

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,7 +69,7 @@ def test_on_hopper_the_published_moe_backend_is_refused() -> None:
     assert planned.engine.options["moe_config"] == {"backend": "CUTLASS"}
     (difference,) = (row for row in planned.plan.differences if row.path == "moe_config.backend")
     assert difference.published == "TRTLLM"
-    assert "no kernels for FP8_BLOCK_SCALES on h200" in difference.reason
+    assert "TRTLLM is not made for FP8_BLOCK_SCALES on h200" in difference.reason
 
 
 def test_remote_code_stays_off_and_the_difference_is_recorded() -> None:
@@ -114,10 +117,58 @@ def test_graph_sizes_reach_the_batch_size(concurrency: int, sizes: list[int]) ->
     assert found["cuda_graph_config"]["batch_sizes"] == sizes
 
 
-@pytest.mark.parametrize(("concurrency", "draft"), [(64, 3), (65, 2), (128, 2), (129, 1)])
-def test_draft_tokens_fall_with_the_batch(concurrency: int, draft: int) -> None:
-    found = options(NVFP4_GB200, f"workload.concurrency={concurrency}")
+@pytest.mark.parametrize(("attention_dp", "draft"), [("false", 3), ("true", 1)])
+def test_draft_tokens_follow_attention_data_parallelism(attention_dp: str, draft: int) -> None:
+    overrides = (f"engine_config.enable_attention_dp={attention_dp}", "workload.concurrency=100")
+    found = options(NVFP4_GB200, *overrides)
     assert found["speculative_config"]["num_nextn_predict_layers"] == draft
+
+
+@pytest.mark.parametrize(
+    ("override", "left_out"),
+    [
+        ("cuda_graph_config.max_batch_size=64", "cuda_graph_config.batch_sizes"),
+        ("speculative_config.max_draft_len=1", "speculative_config.num_nextn_predict_layers"),
+    ],
+)
+def test_a_rule_steps_back_for_an_option_in_its_place(override: str, left_out: str) -> None:
+    planned = pipeline.plan(NVFP4_GB200, [f"engine_config.{override}"])
+    assert left_out not in [row.path for row in planned.engine.decisions]
+
+
+@pytest.mark.parametrize("value", ['"32"', "32.0"])
+def test_numbers_in_other_spellings_count_as_numbers(value: str) -> None:
+    found = options(NVFP4_GB200, f"engine_config.max_batch_size={value}")
+    assert found["max_batch_size"] == 32
+    assert found["cuda_graph_config"]["batch_sizes"][-1] == 32
+
+
+def test_null_leaves_an_option_to_the_engine() -> None:
+    found = options(NVFP4_GB200, "engine_config.max_batch_size=null")
+    assert found["max_batch_size"] is None
+    assert found["cuda_graph_config"]["batch_sizes"][-1] == 2048
+
+
+def test_free_text_keys_stay_whole() -> None:
+    found = options(NVFP4_GB200, 'engine_config.env_overrides={"a.b": "c", "D": "e"}')
+    assert found["env_overrides"] == {"a.b": "c", "D": "e"}
+
+
+def test_the_name_of_a_folder_decides_nothing(
+    make_miniature: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A cached checkpoint lies in a folder that is named by a hash."""
+    weights = make_miniature("deepseek-ai/DeepSeek-V3.2")
+    found = []
+    for name in ("DeepSeek-V3.2", "a1b2c3"):
+        folder = shutil.copytree(weights, tmp_path / name)
+        found.append(options("deepseek-v3.2-fp8-gb200", f"checkpoint={folder}"))
+    assert found[0] == found[1]
+
+
+def test_fp8_checkpoints_get_an_fp8_cache_without_a_publication() -> None:
+    found = options("deepseek-v3.2-fp8-gb200", "hardware.gpu=gb300")
+    assert found["kv_cache_config"]["dtype"] == "fp8"
 
 
 def test_without_speculation_there_is_no_draft_length() -> None:
@@ -152,7 +203,8 @@ def test_a_dense_model_has_no_moe_options() -> None:
 
 
 def test_a_tight_cache_warns_with_the_numbers() -> None:
-    (warning,) = pipeline.plan("deepseek-v3.2-fp8-gb200").plan.warnings
+    planned = pipeline.plan("deepseek-v3.2-fp8-gb200", ["workload.isl=4000"])
+    (warning,) = planned.plan.warnings
     assert warning.severity == "warning"
     assert "the workload has 64" in warning.what
 
@@ -161,3 +213,9 @@ def test_all_impossible_demands_are_named_together() -> None:
     with pytest.raises(BadInput) as caught:
         pipeline.plan(NVFP4_GB200, ["hardware.gpu=h200", "workload.isl=200000"])
     assert len(caught.value.problems) == 2
+
+
+def test_the_server_gets_the_tokenizer_that_the_model_needs() -> None:
+    (flag,) = pipeline.plan(NVFP4_GB200).plan.flags
+    assert (flag.path, flag.value) == ("--custom_tokenizer", "deepseek_v32")
+    assert pipeline.plan("llama-tiny").plan.flags == ()

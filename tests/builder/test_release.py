@@ -131,7 +131,10 @@ def test_an_unknown_release_is_refused_with_the_known_ones() -> None:
 
 def test_moe_kernels_follow_quantization_and_gpu_generation() -> None:
     table = release.load("1.2.1")
-    nvfp4, hopper = table.moe_support("NVFP4", 100), table.moe_support("FP8_BLOCK_SCALES", 90)
-    assert nvfp4 and nvfp4.backends[0] == "TRTLLM"
-    assert hopper and "TRTLLM" not in hopper.backends
-    assert table.moe_support("NVFP4", 90) is None
+    blackwell, hopper = (
+        [backend.name for backend in table.moe_backends(quant_algo, sm)]
+        for quant_algo, sm in (("NVFP4", 100), ("FP8_BLOCK_SCALES", 90))
+    )
+    assert blackwell == ["TRTLLM", "CUTLASS"]
+    assert hopper == ["CUTLASS"]
+    assert table.moe_backends("NVFP4", 90) == []

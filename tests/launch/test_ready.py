@@ -34,7 +34,7 @@ http.server.HTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
 
 @pytest.fixture
 def triton(bundle: Bundle) -> Target:
-    return target.read(bundle, "triton").on_free_ports().with_environment(SERVER_ID="ours")
+    return target.read(bundle, "triton").on_free_ports().with_environment(SERVE_ID="ours")
 
 
 def serving(child: Child, one: Target, name: str) -> Server:

@@ -72,7 +72,7 @@ def test_a_model_that_is_not_decoupled_passes_without_streaming(tmp_path: Path) 
 
 def test_a_failed_check_fails_the_rehearsal(bundle: Bundle, tmp_path: Path) -> None:
     """A bundle that is whole, but whose script starts a server that takes any temperature."""
-    script = 'exec python3 -m tests.launch.faulty_server accepts "$HTTP_PORT"\n'
+    script = 'exec python3 -m tests.launch.faulty_server accepts "$SERVE_HTTP_PORT"\n'
     wrong = with_script(bundle, "trtllm_serve", script, tmp_path / "bundle")
     done = rehearse(tmp_path, wrong.folder, "--target", "trtllm_serve")
     assert done.returncode == 6, done.stderr

@@ -31,9 +31,9 @@ def test_a_target_has_what_launch_json_says(bundle: Bundle) -> None:
 
 
 def test_a_server_on_all_addresses_is_asked_on_this_machine(bundle: Bundle) -> None:
-    one = target.read(bundle, "triton").with_environment(HOST="0.0.0.0")
+    one = target.read(bundle, "triton").with_environment(SERVE_HOST="0.0.0.0")
     assert one.urls["http"] == "http://127.0.0.1:8000"
-    assert one.with_environment(HOST="::").urls["grpc"] == "[::1]:8001"
+    assert one.with_environment(SERVE_HOST="::").urls["grpc"] == "[::1]:8001"
 
 
 def test_an_unknown_target_is_named(bundle: Bundle) -> None:
@@ -49,7 +49,7 @@ def test_a_bundle_with_several_targets_leaves_a_choice(bundle: Bundle) -> None:
 def test_free_ports_are_different_and_reach_the_script(bundle: Bundle) -> None:
     one = target.read(bundle, "triton").on_free_ports()
     assert len(set(one.ports.values())) == 3
-    assert one.environment["GRPC_PORT"] == str(one.ports["grpc"])
+    assert one.environment["SERVE_GRPC_PORT"] == str(one.ports["grpc"])
     one.check_ports()
 
 

@@ -118,7 +118,7 @@ def test_an_engine_that_cannot_start_is_reported_with_its_own_words(
 def test_shared_memory_that_a_server_leaves_is_removed(
     local_bundle: Bundle, launch: Launch, tmp_path: Path
 ) -> None:
-    script = 'touch "/dev/shm/${SHM_REGION_PREFIX}left"\nexit 3\n'
+    script = 'touch "/dev/shm/${SERVE_SHM_PREFIX}left"\nexit 3\n'
     bundle = with_script(local_bundle, "triton", script, tmp_path / "bundle")
     assert launch("up", bundle.folder, "--target", "triton").end() == 5
     [left] = summary(tmp_path)["swept_shared_memory"]

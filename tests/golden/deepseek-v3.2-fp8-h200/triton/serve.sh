@@ -4,21 +4,28 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export CHECKPOINT=${CHECKPOINT:-deepseek-ai/DeepSeek-V3.2}
-export HOST=${HOST:-127.0.0.1}
-export HTTP_PORT=${HTTP_PORT:-8000}
-export GRPC_PORT=${GRPC_PORT:-8001}
-export METRICS_PORT=${METRICS_PORT:-8002}
-export SERVER_ID=${SERVER_ID:-deepseek-v3.2-fp8-h200}
-export SHM_REGION_PREFIX=${SHM_REGION_PREFIX:-deepseek-v3.2-fp8-h200}
+export SERVE_HOST=${SERVE_HOST:-127.0.0.1}
+export SERVE_HTTP_PORT=${SERVE_HTTP_PORT:-8000}
+export SERVE_GRPC_PORT=${SERVE_GRPC_PORT:-8001}
+export SERVE_METRICS_PORT=${SERVE_METRICS_PORT:-8002}
+export SERVE_ID=${SERVE_ID:-deepseek-v3.2-fp8-h200}
+export SERVE_SHM_PREFIX=${SERVE_SHM_PREFIX:-deepseek-v3.2-fp8-h200}
 # The engine sends usage data by default; a deployment should not.
 export TRTLLM_NO_USAGE_STATS=1
+# A bundle must stay as it was rendered.
+export PYTHONDONTWRITEBYTECODE=1
+
+# Triton's Python looks for modules in the working folder first, where this bundle's own triton/
+# would hide a package of that name.
+if [[ -d $CHECKPOINT ]]; then CHECKPOINT=$(cd "$CHECKPOINT" && pwd); fi
+cd /
 
 exec tritonserver \
-  --id "$SERVER_ID" \
+  --id "$SERVE_ID" \
   --model-repository "$here/model_repository" \
   --model-control-mode none \
-  --http-address "$HOST" --http-port "$HTTP_PORT" \
-  --grpc-address "$HOST" --grpc-port "$GRPC_PORT" \
-  --metrics-address "$HOST" --metrics-port "$METRICS_PORT" \
-  --backend-config "python,shm-region-prefix-name=$SHM_REGION_PREFIX" \
+  --http-address "$SERVE_HOST" --http-port "$SERVE_HTTP_PORT" \
+  --grpc-address "$SERVE_HOST" --grpc-port "$SERVE_GRPC_PORT" \
+  --metrics-address "$SERVE_HOST" --metrics-port "$SERVE_METRICS_PORT" \
+  --backend-config "python,shm-region-prefix-name=$SERVE_SHM_PREFIX" \
   --exit-timeout-secs 300

@@ -4,12 +4,13 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export CHECKPOINT=${CHECKPOINT:-deepseek-ai/DeepSeek-V3.2}
-export HOST=${HOST:-127.0.0.1}
-export HTTP_PORT=${HTTP_PORT:-30000}
+export SERVE_HOST=${SERVE_HOST:-127.0.0.1}
+export SERVE_HTTP_PORT=${SERVE_HTTP_PORT:-30000}
 # The engine sends usage data by default; a deployment should not.
 export TRTLLM_NO_USAGE_STATS=1
 
 exec trtllm-serve serve "$CHECKPOINT" \
-  --host "$HOST" \
-  --port "$HTTP_PORT" \
+  --host "$SERVE_HOST" \
+  --port "$SERVE_HTTP_PORT" \
+  --custom_tokenizer deepseek_v32 \
   --extra_llm_api_options "$here/config.yaml"
