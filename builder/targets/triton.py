@@ -12,6 +12,10 @@ from ..deployment import Strict
 from ..render import resource_root, text, yaml_text
 from . import START_TIMEOUT_S, Host, Port, Rendered, Request, option_lines
 
+# A file of this name keeps Python from writing bytecode beside the model, where unlisted code could
+# hide; the interpreter that Triton embeds reads no variables that would forbid it.
+_NO_BYTECODE = ("1/__pycache__", b"No bytecode is kept here: a bundle stays as it was rendered.\n")
+
 
 class Options(Strict):
     """Where the server listens, and how the model is named and answers.
@@ -86,10 +90,11 @@ def render(request: Request, options: Options) -> Rendered:
 
 
 def _model_files() -> dict[str, bytes]:
-    """The hand-written model, byte for byte."""
+    """The hand-written model, byte for byte, kept as it is."""
     root: Path = resource_root("model_repository") / "tensorrt_llm"
-    return {
+    files = {
         path.relative_to(root).as_posix(): path.read_bytes()
         for path in root.rglob("*")
         if path.is_file() and path.suffix in (".py", ".pbtxt")
     }
+    return dict([_NO_BYTECODE]) | files

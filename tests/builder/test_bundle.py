@@ -135,6 +135,7 @@ def test_a_manifest_without_decisions_is_damage(bundle: Path, builder: Run) -> N
 
 def test_compiled_python_in_a_bundle_is_found(bundle: Path, builder: Run) -> None:
     planted = bundle / "triton/model_repository/tensorrt_llm/1/__pycache__/model.cpython-311.pyc"
+    planted.parent.unlink()  # the file that keeps bytecode out
     planted.parent.mkdir()
     planted.write_bytes(b"")
     assert "model.cpython-311.pyc: is not in the manifest" in builder("verify", bundle).stderr

@@ -54,7 +54,8 @@ def with_script(bundle: bundles.Bundle, target: str, script: str, folder: Path) 
         for name in bundle.manifest["files"]
     }
     files[f"{target}/serve.sh"] = bundles.File(script.encode(), executable=True)
-    return bundles.write(folder, files, {"name": NAME}, force=False)
+    facts = {key: bundle.manifest[key] for key in bundles.REQUIRED}
+    return bundles.write(folder, files, facts, force=False)
 
 
 @pytest.fixture

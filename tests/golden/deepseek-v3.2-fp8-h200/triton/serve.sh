@@ -12,8 +12,6 @@ export SERVE_ID=${SERVE_ID:-deepseek-v3.2-fp8-h200}
 export SERVE_SHM_PREFIX=${SERVE_SHM_PREFIX:-deepseek-v3.2-fp8-h200}
 # The engine sends usage data by default; a deployment should not.
 export TRTLLM_NO_USAGE_STATS=1
-# A bundle must stay as it was rendered.
-export PYTHONDONTWRITEBYTECODE=1
 
 # Triton's Python looks for modules in the working folder first, where this bundle's own triton/
 # would hide a package of that name.
