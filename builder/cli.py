@@ -59,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("path", nargs="?", help="an option path; all of them if left out")
     _add_json(sub)
 
+    sub = verb("diff", _diff, "show what changed between two bundles")
+    sub.add_argument("old", type=Path)
+    sub.add_argument("new", type=Path)
+    _add_json(sub)
+
     sub = verb("verify", _verify, "check every file of a bundle against its manifest")
     sub.add_argument("bundle", type=Path)
 
@@ -129,6 +134,13 @@ def _explain(options: argparse.Namespace) -> None:
     manifest = bundle.read(options.bundle).manifest
     rows = show.matching_decisions(manifest, options.path)
     _print_json(rows) if options.json else print(show.decisions(rows))
+
+
+def _diff(options: argparse.Namespace) -> None:
+    from . import bundle, diff
+
+    found = diff.compare(bundle.read(options.old), bundle.read(options.new))
+    _print_json(diff.document(found)) if options.json else print(diff.text(found))
 
 
 def _verify(options: argparse.Namespace) -> None:
