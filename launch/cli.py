@@ -125,7 +125,9 @@ def _up(options: argparse.Namespace) -> None:
 def _smoke(options: argparse.Namespace) -> None:
     from .smoke import suite
 
-    results = suite.run(_endpoint(options), (lambda _: None) if options.json else _print_result)
+    server = _endpoint(options)
+    server.check_listens()
+    results = suite.run(server, (lambda _: None) if options.json else _print_result)
     summary = suite.summary(results)
     if options.json:
         print(json.dumps(summary, indent=2, ensure_ascii=False))
@@ -155,21 +157,22 @@ def _endpoint(options: argparse.Namespace) -> Endpoint:
 def _rehearse(options: argparse.Namespace) -> None:
     from builder import bundle
 
-    from . import rehearsal, show, target
     from .interrupts import Interrupts
 
     found = bundle.read(options.bundle)
-    targets = target.read_all(found, options.target)
     timeout_s = options.timeout or REHEARSAL_START_TIMEOUT_S
     rows = []
     with Interrupts() as interrupts:
-        for one in targets:
+        with interrupts.held():  # numpy takes an interrupt while it loads for a fault of its own
+            from . import rehearsal, show, target
+        for one in target.read_all(found, options.target):
             _say(f"{one.name}: rehearsal with the reference engine on a miniature")
             folder = options.run_dir / one.name if options.run_dir else None
             rows.append(rehearsal.rehearse(found, one, folder, timeout_s, interrupts, _say_result))
     if options.json:
         print(json.dumps([show.rehearsal(row) for row in rows], indent=2, ensure_ascii=False))
     else:
+        _say("")
         print(show.rehearsals(rows))
     _raise_worst(rows)
 

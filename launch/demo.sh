@@ -3,10 +3,14 @@
 # a real Triton Inference Server with a miniature of the model, smoke-test it, stop it.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+preset=${1:-deepseek-v3.2-nvfp4-gb200}
+if [[ $preset == -* ]]; then
+  echo "usage: launch/demo.sh [PRESET]"
+  exit 2
+fi
 # shellcheck source=launch/setup.sh
 source "$here/launch/setup.sh" rehearse
 
-preset=${1:-deepseek-v3.2-nvfp4-gb200}
 folder=$here/runs/demo
 mkdir -p "$folder"
 
@@ -14,4 +18,5 @@ say "1. Render $preset"
 "$PYTHON" -m builder render "$preset" -o "$folder/bundle"
 
 say "2. Rehearse it: same files, same server, a miniature model on the CPU"
-exec "$PYTHON" -m launch rehearse "$folder/bundle"
+exec "$PYTHON" -m launch rehearse "$folder/bundle" \
+  --run-dir "$folder/$(date -u +%Y%m%dT%H%M%SZ)-$$"

@@ -2,40 +2,54 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import sysconfig
 import venv
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+
+from builder.errors import NotReady, Problem
 
 TENSORRT_LLM = "tensorrt_llm"
 REFERENCE = "reference"
 CHOICES = ("auto", TENSORRT_LLM, REFERENCE)
 EngineName = Literal["tensorrt_llm", "reference"]
 
+PlainName = Callable[[Path], Path]
+
 TOOLKIT = Path(__file__).parent.parent
 REFERENCE_FOLDER = Path(__file__).parent / "reference"
 
 
 def choose(wanted: str) -> EngineName:
-    """`auto` takes TensorRT-LLM where this Python has it, without importing it."""
-    if wanted == REFERENCE or (wanted == "auto" and find_spec(TENSORRT_LLM) is None):
+    """`auto` takes TensorRT-LLM where this Python has it, without importing it.
+
+    Raises `NotReady` if it is asked for and not there.
+    """
+    installed = find_spec(TENSORRT_LLM) is not None
+    if wanted == REFERENCE or (wanted == "auto" and not installed):
         return "reference"
+    if not installed and shutil.which("trtllm-serve") is None:
+        what = f"is neither in this Python, {sys.executable}, nor is trtllm-serve on the path"
+        remedy = "run in its container, or take --engine reference"
+        raise NotReady(Problem("TensorRT-LLM", what, remedy))
     return "tensorrt_llm"
 
 
-def path_entries(engine: EngineName, folder: Path) -> list[Path]:
+def path_entries(engine: EngineName, folder: Path, plain: PlainName) -> list[Path]:
     """Folders for the front of the path. `folder` takes the Python of the reference engine."""
     if engine == REFERENCE:
-        overlay = python_overlay(folder, [REFERENCE_FOLDER, TOOLKIT])
+        overlay = python_overlay(folder, [REFERENCE_FOLDER, TOOLKIT], plain)
         return [overlay, REFERENCE_FOLDER / "bin"]
     if find_spec(TENSORRT_LLM) is not None:
         return [Path(sysconfig.get_path("scripts"))]
     return []
 
 
-def python_overlay(folder: Path, packages: Iterable[Path]) -> Path:
+def python_overlay(folder: Path, packages: Iterable[Path], plain: PlainName) -> Path:
     """The `bin` of a Python that has this one's packages and, before them, those of `packages`.
 
     Triton's Python stub runs the first `python3` on the path and ignores `PYTHONPATH`, so that a
@@ -44,8 +58,8 @@ def python_overlay(folder: Path, packages: Iterable[Path]) -> Path:
     venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
     paths = {"base": str(folder), "platbase": str(folder)}
     site_packages = Path(sysconfig.get_path("purelib", "venv", paths))
-    own = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
-    lines = [str(path) for path in packages]
-    lines += [f"import site; site.addsitedir({path!r})" for path in own]
+    own = dict.fromkeys(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
+    lines = [str(plain(path)) for path in packages]
+    lines += [f"import site; site.addsitedir({str(plain(path))!r})" for path in own]
     (site_packages / "overlay.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "bin"

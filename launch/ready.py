@@ -32,7 +32,7 @@ class Outcome:
         if self.state == "ready":
             return f"ready after {self.elapsed_s:.1f} s"
         if self.state == "timed_out":
-            return f"was not ready after {self.elapsed_s:.0f} s"
+            return f"was not ready after {self.elapsed_s:.1f} s"
         return f"died with exit status {self.exit_status} after {self.elapsed_s:.1f} s"
 
 
@@ -71,7 +71,7 @@ class Progress:
             return
         self._next_s = elapsed_s + (POLL_S if self._live else PLAIN_PERIOD_S)
         last = "".join(server.last_lines(1))
-        text = f"{self._label}: waiting {elapsed_s:.0f} s, log: {last}"
+        text = f"{self._label}: waiting {elapsed_s:.0f} s" + (f", log: {last}" if last else "")
         if self._live:
             self._write(
                 "\r\x1b[K"

@@ -63,13 +63,14 @@ def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None)
     launch = bundle.launch
     if folder is None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        folder = Path("runs") / f"{launch['name']}-{target}-{stamp}"
+        folder = Path("runs").absolute() / f"{launch['name']}-{target}-{stamp}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         used = any(folder.iterdir())
     except OSError as fault:
         reason = fault.strerror or str(fault)
-        raise BadInput(Problem(str(folder), f"cannot be a run folder: {reason}")) from None
+        what = f"cannot be a run folder: {reason.lower()}"
+        raise BadInput(Problem(str(folder), what, "choose another --run-dir")) from None
     if used:
         raise BadInput(Problem(str(folder), "is not empty", "choose another --run-dir"))
     facts = {

@@ -7,16 +7,19 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from builder import checkpoint, miniature
+from builder import checkpoint as checkpoints
+from builder import miniature
 from builder.bundle import Bundle
 from builder.errors import NotReady, Problem
 
 from . import engine as engines
 from . import ready, triton
-from .interrupts import Interrupts
+from .interrupts import Interrupted, Interrupts
+from .plain_path import PlainPaths
 from .process import Server
 from .run import Run, now
 from .target import Target
@@ -45,18 +48,21 @@ def serve(
     run.record(
         host=target.host, ports=dict(target.ports), checkpoint=target.environment["CHECKPOINT"]
     )
-    server = Server(
-        target.command,
-        cwd=_working_folder(run),
-        environment=_environment(target, engine, run.folder),
-        log=run.log,
-        grace_s=limits.stop_grace_s,
-        interrupts=interrupts,
-    )
     with ExitStack() as stack:
+        plain = stack.enter_context(PlainPaths())
+        target = _with_plain_paths(target, plain)
+        server = Server(
+            target.command,
+            cwd=_working_folder(run),
+            environment=_environment(target, engine, plain(run.folder), plain),
+            log=run.log,
+            grace_s=limits.stop_grace_s,
+            interrupts=interrupts,
+        )
         stack.callback(_ended, target, run, server)
         with interrupts.held():
             stack.enter_context(server)
+        stack.push(partial(_say_stopping, target))
         progress = ready.Progress(target.name)
         outcome = ready.wait(server, lambda: ready.probe(target), limits.start_timeout_s, progress)
         if outcome.state != "ready":
@@ -64,6 +70,18 @@ def serve(
             raise not_ready(target, str(outcome), run, outcome.last_lines)
         run.record(outcome="ready", ready=now(), ready_after_s=round(outcome.elapsed_s, 2))
         yield server
+
+
+def _with_plain_paths(target: Target, plain: PlainPaths) -> Target:
+    target = replace(target, folder=plain(target.folder))
+    checkpoint = Path(target.environment["CHECKPOINT"])
+    named = str(plain(checkpoint)) if checkpoint.is_dir() else str(checkpoint)
+    return target.with_environment(CHECKPOINT=named)
+
+
+def _say_stopping(target: Target, _: object, cause: object, __: object) -> None:
+    if isinstance(cause, Interrupted):
+        print(f"{target.name}: stopping after {cause}; again to stop at once", file=sys.stderr)
 
 
 def not_ready(target: Target, what: str, run: Run, last_lines: list[str]) -> NotReady:
@@ -90,7 +108,7 @@ def with_miniature(target: Target, bundle: Bundle, run: Run) -> Target:
     """The target on a tiny checkpoint of the same architecture, made in the run folder."""
     folder = run.folder / "miniature"
     folder.mkdir()
-    miniature.write(checkpoint.from_bundle(bundle.folder), folder)
+    miniature.write(checkpoints.from_bundle(bundle.folder), folder)
     return target.with_environment(CHECKPOINT=str(folder))
 
 
@@ -112,8 +130,10 @@ def _working_folder(run: Run) -> Path:
     return folder
 
 
-def _environment(target: Target, engine: engines.EngineName, folder: Path) -> dict[str, str]:
-    entries = engines.path_entries(engine, folder / "python")
+def _environment(
+    target: Target, engine: engines.EngineName, folder: Path, plain: PlainPaths
+) -> dict[str, str]:
+    entries = engines.path_entries(engine, folder / "python", plain)
     if target.is_triton and (found := triton.prepare(folder / "tritonserver")):
         entries.append(found)
     path = os.pathsep.join([*map(str, entries), os.environ.get("PATH", os.defpath)])

@@ -41,7 +41,7 @@ as_root() {
 install_python() {
   command -v apt-get >/dev/null || return 1
   local version
-  say "setup: no Python 3.11 or 3.12 with venv found; trying apt-get"
+  say "setup: no Python 3.11 or 3.12 with venv found; installing one with apt-get"
   as_root apt-get update -qq >&2 || return 1
   for version in 3.11 3.12; do
     as_root apt-get install -y -qq "python$version" "python$version-venv" \
@@ -65,11 +65,19 @@ check_platform() {
 make_environment() {
   local python
   check_platform
-  if [[ ! -x $PYTHON ]]; then
+  # An environment whose making was interrupted has a Python, but no pip.
+  if ! "$PYTHON" -m pip --version >/dev/null 2>&1; then
     python=$(find_python) || { install_python && python=$(find_python); } ||
-      fail "Python 3.11 or 3.12 with venv and libpython is missing and could not be installed"
+      fail "Python 3.11 or 3.12 with venv and its shared library is missing and could not be" \
+        "installed; on Debian and Ubuntu: python3.11 python3.11-venv libpython3.11"
     say "setup: creating $root/.venv with $python"
-    "$python" -m venv "$root/.venv"
+    rm -rf "$root/.venv"
+    mkdir -p "$root/.venv/tmp"
+    TMPDIR=$root/.venv/tmp "$python" -m venv "$root/.venv" 2>"$root/.venv/setup.log" || {
+      tail -n 3 "$root/.venv/setup.log" >&2
+      fail "$root/.venv could not be made"
+    }
+    rmdir "$root/.venv/tmp"
   fi
   say "setup: installing the extras $extras into $root/.venv; the first time takes a minute or two"
   "$PYTHON" -m pip install --quiet --disable-pip-version-check \

@@ -14,11 +14,11 @@ COLUMNS = 80
 
 
 def result(one: Result) -> str:
-    """A line per check; what was seen follows where the check did not pass."""
+    """A line per check; what was seen follows in full where the check did not pass."""
     word = "pass" if one.passed else "FAIL" if one.failed else "warn"
     line = f"{word}  {one.transport:<4}  {one.title:<24} {one.seconds:6.2f} s"
     if one.passed:
-        return f"{line}  {one.detail}"[:COLUMNS]
+        return f"{line}  {textwrap.shorten(one.detail, COLUMNS - len(line) - 2, placeholder='...')}"
     indent = " " * 6
     detail = textwrap.fill(one.detail, COLUMNS, initial_indent=indent, subsequent_indent=indent)
     return f"{line}\n{detail}"
@@ -47,5 +47,7 @@ def rehearsals(rows: Sequence[Rehearsed]) -> str:
             word = "passed" if row.passed else "failed"
             lines.append(f"{row.target:<14}{row.ready_after_s:>7.1f} s  {numbers}  {word}")
     lines.append("")
-    lines += [f"{row.target}: server.log, smoke.json and run.json in {row.folder}" for row in rows]
+    for row in rows:
+        results = "smoke.json, " if row.smoke else ""
+        lines += [f"{row.target}: stopped; {results}server.log and run.json in", f"  {row.folder}"]
     return "\n".join(lines)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
-from builder.errors import BadInput, Problem
+from builder.errors import BadInput, NotReady, Problem
 
 from ..target import Target
 
 FORMS = "http://HOST:PORT for trtllm-serve, triton://HOST:HTTP_PORT?grpc=PORT&model=NAME for Triton"
 TRITON_MODEL = "tensorrt_llm"
+
+
+CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,21 @@ class Endpoint:
     grpc: str | None = None
     model: str | None = None
     model_folder: Path | None = None
+
+    def check_listens(self) -> None:
+        """Raises `NotReady` naming each address at which no server takes connections."""
+        problems = []
+        for url in filter(None, (self.url, self.grpc and f"grpc://{self.grpc}")):
+            parts = urlsplit(url)
+            address = (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
+            try:
+                socket.create_connection(address, CONNECT_TIMEOUT_S).close()
+            except OSError as fault:
+                what = f"no server answers: {(fault.strerror or str(fault)).lower()}"
+                remedy = "start it, for example with: python -m launch up BUNDLE"
+                problems.append(Problem(url, what, remedy))
+        if problems:
+            raise NotReady(problems)
 
 
 def of_target(target: Target) -> Endpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,15 @@ def test_a_published_deployment_passes_on_triton(preset: str, tmp_path: Path) ->
     [row] = json.loads(done.stdout)
     assert row["passed"]
     assert {result["transport"] for result in row["smoke"]["results"]} == {"grpc", "http"}
+
+
+def test_folders_of_any_name_are_served(bundle: Bundle, tmp_path: Path) -> None:
+    """Triton's Python takes blanks for ends of arguments and knows no letter beyond ASCII."""
+    folder = tmp_path / "grün und blau"
+    shutil.copytree(bundle.folder, folder / "my bundle")
+    done = rehearse(folder, "my bundle", "--target", "triton", "--run-dir", "läuft")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "läuft" / "triton" / "smoke.json").is_file()
 
 
 def test_a_model_that_is_not_decoupled_passes_without_streaming(tmp_path: Path) -> None:

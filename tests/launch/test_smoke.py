@@ -73,12 +73,6 @@ def test_a_detail_says_what_was_expected_and_what_came() -> None:
     assert "expected it to end before the word" in detail
 
 
-def test_a_server_that_is_not_there_fails_every_check() -> None:
-    found = results("http://127.0.0.1:9")
-    assert all(one.failed or one.level == "warning" for one in found.values())
-    assert found["ready"].detail.startswith("no answer: ConnectError")
-
-
 def smoke(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "launch", "smoke", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -102,6 +96,15 @@ def test_the_command_fails_with_6_and_names_the_faults() -> None:
     assert "FAIL  http  temperature -1" in done.stdout
     assert done.stderr.startswith("error: check temperature over http: served with text")
     assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_is_not_there_is_named_once_per_address() -> None:
+    done = smoke("triton://127.0.0.1:9?grpc=10")
+    assert done.returncode == 5
+    assert [line.partition(";")[0] for line in done.stderr.splitlines()] == [
+        "error: http://127.0.0.1:9: no server answers: connection refused",
+        "error: grpc://127.0.0.1:10: no server answers: connection refused",
+    ]
 
 
 def test_the_command_prints_json() -> None:

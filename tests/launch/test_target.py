@@ -107,7 +107,11 @@ def chosen(wanted: str, packages: Path) -> str:
 
 def test_auto_takes_the_reference_engine_where_there_is_no_other(tmp_path: Path) -> None:
     assert chosen("auto", tmp_path) == "reference"
-    assert chosen("tensorrt_llm", tmp_path) == "tensorrt_llm"
+
+
+def test_an_engine_that_is_not_installed_is_not_started() -> None:
+    with pytest.raises(NotReady, match="TensorRT-LLM: is neither in this Python"):
+        engine.choose("tensorrt_llm")
 
 
 def test_auto_takes_tensorrt_llm_where_it_is_installed_without_importing_it(tmp_path: Path) -> None:
@@ -120,7 +124,7 @@ def test_auto_takes_tensorrt_llm_where_it_is_installed_without_importing_it(tmp_
 def test_an_overlay_has_its_packages_before_those_of_this_python(tmp_path: Path) -> None:
     (tmp_path / "packages" / "httpx").mkdir(parents=True)
     (tmp_path / "packages" / "httpx" / "__init__.py").write_text("mine = True")
-    programs = engine.python_overlay(tmp_path / "overlay", [tmp_path / "packages"])
+    programs = engine.python_overlay(tmp_path / "overlay", [tmp_path / "packages"], Path)
     program = "import httpx, builder, numpy; print(httpx.mine, builder.__name__)"
     isolated = [str(programs / "python3"), "-I", "-c", program]
     result = subprocess.run(isolated, capture_output=True, text=True, check=True)

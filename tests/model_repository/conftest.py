@@ -73,7 +73,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Folders for the front of the path: a Python with the scripted engine, and Triton."""
     folder = tmp_path_factory.mktemp("programs")
     found = triton.prepare(folder / "tritonserver")
-    return [engine.python_overlay(folder / "python", [ENGINE_STUB]), *([found] if found else [])]
+    return [
+        engine.python_overlay(folder / "python", [ENGINE_STUB], Path),
+        *([found] if found else []),
+    ]
 
 
 def write_repository(folder: Path, model_yaml: str) -> Path:
