@@ -156,7 +156,8 @@ def read_folder(folder: Path) -> Checkpoint:
 
     found, problems = quantizations.read(config, hf_quant)
     problems += _missing_fields(architecture, config, str(folder / "config.json"))
-    problems += _tokenizer_problems(folder)
+    if not architecture.draft_head:  # it uses the tokenizer of its target
+        problems += _tokenizer_problems(folder)
     stored, faults = _read_headers(folder)
     problems += faults
     if not problems:
@@ -333,7 +334,9 @@ def _roles(architecture: Architecture, config: Config) -> dict[str, Tensors]:
 
 def _module(name: str) -> str:
     """The module of a tensor: its name without `.weight`, a scale or a bias."""
-    return re.sub(r"\.(weight(_scale(_2|_inv)?)?|input_scale|[kv]_scale|bias)$", "", name)
+    return re.sub(
+        r"\.(weight(_scale(_2|_inv)?)?|input_scale|[kv]_scale|bias)$|_(blocks|scales)$", "", name
+    )
 
 
 def _groups(

@@ -54,6 +54,18 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the folder")
     sub.add_argument("--force", action="store_true", help="replace whatever DIR holds")
 
+    sub = verb("check", _check, "check option files, Triton models, deployments, bundles, scripts")
+    sub.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a file or a folder")
+    sub.add_argument(
+        "--release",
+        action="append",
+        default=[],
+        help="the engine release; given twice, what is right for one only is explained",
+    )
+    sub.add_argument("--role", choices=("agg", "prefill", "decode"), help="what the server does")
+    sub.add_argument("--gpu", help="the kind of GPU, where the files do not say it")
+    _add_json(sub)
+
     sub = verb("explain", _explain, "say why a value of a bundle is what it is")
     sub.add_argument("bundle", type=Path)
     sub.add_argument("path", nargs="?", help="an option path; all of them if left out")
@@ -67,11 +79,40 @@ def _parser() -> argparse.ArgumentParser:
     sub = verb("verify", _verify, "check every file of a bundle against its manifest")
     sub.add_argument("bundle", type=Path)
 
+    sub = verb("release", _release_list, "list the option tables of releases, or import one")
+    _add_release(sub)
+
     sub = verb("miniature", _miniature, "write a tiny checkpoint of the same architecture")
     sub.add_argument("checkpoint", help="a folder, or a hub name whose facts ship")
     sub.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the folder")
     sub.add_argument("--seed", type=int, default=0, help="another seed gives other weights")
     return parser
+
+
+def _add_release(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    text = "list the tables that ship, and tables from files"
+    sub = actions.add_parser("list", help=text, description=text)
+    sub.add_argument("tables", nargs="*", metavar="TABLE.json", help="imported tables")
+    sub.set_defaults(run=_release_list)
+    _add_json(sub)
+
+    text = "write the table of a release from an engine or from its manifest"
+    sub = actions.add_parser("import", help=text, description=text)
+    source = sub.add_mutually_exclusive_group()
+    source.add_argument(
+        "--from-installed",
+        nargs="?",
+        default=sys.executable,
+        const=sys.executable,
+        metavar="PYTHON",
+        help="a Python that has tensorrt_llm (default: this one)",
+    )
+    source.add_argument("--manifest", type=Path, help="llm_args_golden_manifest.json of a release")
+    sub.add_argument("--name", required=True, help="the name of the release")
+    sub.add_argument("--like", required=True, help="the release to carry over from what is unknown")
+    sub.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.json")
+    sub.set_defaults(run=_release_import)
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +166,23 @@ def _render(options: argparse.Namespace) -> None:
     bundle = pipeline.render(options.deployment, options.output, options.set, options.force)
     _warn(bundle.manifest["warnings"])
     files = len(bundle.manifest["files"])
-    print(f"{bundle.folder}: {files} files, digest {bundle.digest}")
+    print(f"{bundle.folder}\n{files} files, digest {bundle.digest}")
+
+
+def _check(options: argparse.Namespace) -> None:
+    from . import check, show
+
+    def planner(path: Path, overrides: Sequence[str]) -> Sequence[Problem]:
+        from . import pipeline  # planning is needed for deployment files only
+
+        return pipeline.deployment_problems(path, overrides)
+
+    request = check.Request(tuple(dict.fromkeys(options.release)), options.role, options.gpu)
+    report = check.check(options.paths, request, planner)
+    _print_json(report.document()) if options.json else print(show.findings(report))
+    sys.stdout.flush()
+    if report.errors:
+        raise BadInput(())  # the findings have been printed
 
 
 def _explain(options: argparse.Namespace) -> None:
@@ -148,6 +205,31 @@ def _verify(options: argparse.Namespace) -> None:
 
     found = bundle.read(options.bundle)
     print(f"{found.folder}: {len(found.manifest['files'])} files match, digest {found.digest}")
+
+
+def _release_list(options: argparse.Namespace) -> None:
+    from . import release, show
+
+    rows = show.release_rows([release.load(name) for name in [*release.known(), *options.tables]])
+    _print_json(rows) if options.json else print(show.releases_table(rows))
+
+
+def _release_import(options: argparse.Namespace) -> None:
+    from . import release, release_import
+
+    if options.output.suffix != ".json":
+        raise BadInput(Problem(str(options.output), "is no .json file", "name the table .json"))
+    like = release.load(options.like)
+    if options.manifest:
+        table = release_import.from_manifest(options.manifest, options.name, like)
+    else:
+        table = release_import.from_installed(options.from_installed, options.name, like)
+    release_import.write(table, options.output)
+    imported = release.load(str(options.output))
+    options_given, flags = len(imported.top_level), len(imported.serve_flags)
+    print(f"{options.output}: {options_given} options at the top, {flags} flags")
+    for part, name in imported.carried_from.items():
+        print(f"carried from {name}: {part}", file=sys.stderr)
 
 
 def _miniature(options: argparse.Namespace) -> None:

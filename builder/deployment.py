@@ -40,6 +40,17 @@ class Workload(Strict):
     concurrency: Annotated[int, Field(ge=1)]
 
 
+class Draft(Strict):
+    """A model that drafts tokens for this one to check.
+
+    `checkpoint` is a folder or a hub name, on the server's machine; `tokens` are drafted per step.
+    """
+
+    checkpoint: Annotated[str, Field(min_length=1)]
+    tokens: Annotated[int, Field(ge=1)]
+    method: Literal["eagle3", "draft_target"] = "eagle3"
+
+
 class Slo(Strict):
     """Latency targets at the 95th percentile."""
 
@@ -47,12 +58,17 @@ class Slo(Strict):
     itl_ms: Annotated[float, Field(gt=0, strict=False)] | None = None
 
 
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
 class Deployment(Strict):
     """A deployment request.
 
     `checkpoint` is a folder, or a name whose facts ship. `targets` maps each target to its options;
-    a file may also give a plain list of names. `engine_config` holds overrides in the engine's own
-    words.
+    a file may also give a plain list of names. `role` is what the server does: everything, or one
+    side of disaggregated serving. `instances` servers share the GPUs evenly, and the workload with
+    them. `engine_config` holds overrides in the engine's own words, `environment` those of the
+    engine's environment variables. `notes` are for readers.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=63)]
@@ -62,7 +78,20 @@ class Deployment(Strict):
     workload: Workload
     slo: Slo | None = None
     targets: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    role: Literal["agg", "prefill", "decode"] = "agg"
+    instances: Annotated[int, Field(ge=1)] = 1
+    draft: Draft | None = None
     engine_config: dict[str, Any] = Field(default_factory=dict)
+    environment: dict[Variable, str] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _accept_numbers(cls, value: object) -> object:
+        """A variable's value is text; a whole number without quotes is taken for it."""
+        if not isinstance(value, dict):
+            return value
+        return {name: str(item) if type(item) is int else item for name, item in value.items()}
 
     @field_validator("targets", mode="before")
     @classmethod

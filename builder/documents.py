@@ -1,21 +1,27 @@
-"""YAML and JSON documents from files, with the place of every fault."""
+"""YAML and JSON documents from files, with the place of every key and of every fault."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
 from .errors import BadFacts, BadInput, Problem, ToolkitError
 
+Severity = Literal["error", "warning"]
+
 # What a person writes. A checkpoint's own files may be as large as the index of a large model.
 MAX_BYTES = 10_000_000
 MAX_JSON_BYTES = 500_000_000
 MAX_NODES = 100_000
+MAX_DEPTH = 100
+MAX_DIGITS = 100
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -27,27 +33,79 @@ _Loader.yaml_implicit_resolvers = {
     for first, rows in _Loader.yaml_implicit_resolvers.items()
 }
 
+_TAG = "tag:yaml.org,2002:"
+_MERGE = f"{_TAG}merge"
+_PLAIN = {f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
+
+
+_CONTROL = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+
+
+class Place(NamedTuple):
+    """A place in a text, both counted from 1; line 0 stands for the whole of it."""
+
+    line: int
+    column: int
+
+
+WHOLE = Place(0, 0)
+START = Place(1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A problem at its place in a text; `path` is the dotted path there, as far as there is one."""
+
+    place: Place
+    path: str
+    what: str
+    remedy: str
+    rule: str = "syntax"
+    severity: Severity = "error"
+
 
 @dataclass
 class Yaml:
-    """A YAML document: plain data, the line of every dotted path, and keys given twice."""
+    """A YAML document: plain data, the place of every dotted path, and the faults of its text.
 
-    data: Any
-    lines: dict[str, int] = field(default_factory=dict)
+    `blocks` are the places at which the text of each literal block begins. `readable` is false if
+    the text could not be read to its end; `data` is then `None`.
+    """
+
+    data: Any = None
+    places: dict[str, Place] = field(default_factory=dict)
+    blocks: dict[str, Place] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    readable: bool = True
+
+    @property
+    def lines(self) -> dict[str, int]:
+        """The line of every dotted path, but for the root."""
+        return {path: place.line for path, place in self.places.items() if path}
+
+    def locate(self, path: str) -> Place:
+        """The place of a path, or of the nearest one above it."""
+        while path and path not in self.places:
+            path = path.rpartition(".")[0]
+        return self.places.get(path, WHOLE)
 
 
 def read_text(path: Path, error: type[ToolkitError] = BadInput, max_bytes: int = MAX_BYTES) -> str:
     """The text of a file of at most `max_bytes`; every failure to read it becomes one problem."""
     try:
-        if (size := path.stat().st_size) > max_bytes:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device, pipe or socket"
+            raise error(Problem(str(path), f"is {kind}", "give a file"))
+        if status.st_size > max_bytes:
             limit = f"files of up to {max_bytes // 1_000_000} MB are read"
-            raise error(Problem(str(path), f"{size} bytes is too large", limit))
+            raise error(Problem(str(path), f"{status.st_size} bytes is too large", limit))
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise error(Problem(str(path), "is not UTF-8 text", "give a text file")) from None
-    except OSError as fault:
-        reason = (fault.strerror or str(fault)).lower()
+    except (OSError, ValueError) as fault:  # ValueError: a name that no file can have
+        reason = (getattr(fault, "strerror", None) or str(fault)).lower()
         raise error(Problem(str(path), f"cannot be read: {reason}", "check the path")) from None
 
 
@@ -57,61 +115,243 @@ def load_yaml(text: str) -> Any:
 
 
 def parse_yaml(text: str, name: str) -> Yaml:
-    """A document that somebody wrote. Raises `BadInput` at the line that cannot be read."""
+    """The one document that somebody wrote. Raises `BadInput` with every fault of its text.
+
+    A key that is given twice is among the problems of the document, which can still be used.
+    """
+    documents = scan_yaml(text)
+    faults = [fault for document in documents for fault in document.faults]
+    if len(documents) > 1:
+        what = "begins a second document"
+        faults.append(Fault(documents[1].places[""], "", what, "write one document per file"))
+    if fatal := [fault for fault in faults if fault.rule != "duplicate-key"]:
+        raise BadInput(problem(fault, name) for fault in fatal)
+    documents[0].problems = [problem(fault, name) for fault in faults]
+    return documents[0]
+
+
+def problem(fault: Fault, name: str) -> Problem:
+    """A fault of a text as a problem of the file or argument `name`."""
+    line = f":{fault.place.line}" if fault.place.line else ""
+    where = ": ".join(filter(None, (f"{name}{line}", fault.path)))
+    return Problem(where, fault.what, fault.remedy, fault.rule, fault.severity)
+
+
+def scan_yaml(text: str, start: Place = START) -> list[Yaml]:
+    """All documents of a text, at least one; a text that cannot be read ends with the fault.
+
+    `start` is the place of the text itself, for one that is part of another. The root of a
+    document has the path "".
+    """
+    documents: list[Yaml] = []
+    loader = _Loader(text)
     try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            document = Yaml(None)
-            _Walk(document, name).visit(node, "")
-            document.data = None if node is None else loader.construct_document(node)
-        finally:
-            loader.dispose()
-        json.dumps(document.data)  # sets and binary values have no place in an option file
+        for node in _Composer(loader).documents():
+            documents.append(document := Yaml())
+            _Walk(document, loader, text, start).visit(node, "", 0)
+            if not any(fault.rule == "syntax" for fault in document.faults):
+                document.data = loader.construct_document(node)
+    except _Refused as refused:
+        _give_up(documents, refused.fault, start)
     except yaml.YAMLError as fault:
-        mark = getattr(fault, "problem_mark", None)
-        where = f"{name}:{mark.line + 1}" if mark else name
-        reason = getattr(fault, "problem", None) or "unreadable"
-        raise BadInput(Problem(where, f"is not YAML: {reason}", "correct this line")) from None
-    except RecursionError:
-        raise BadInput(Problem(name, "is nested too deeply", "flatten it")) from None
-    except (TypeError, ValueError) as fault:
-        what = f"holds a value that no option can have: {fault}"
-        raise BadInput(
-            Problem(name, what, "write plain text, numbers, lists and mappings")
-        ) from None
-    return document
+        _give_up(documents, _syntax(fault, text), start)
+    finally:
+        loader.dispose()
+    return documents or [Yaml(places={"": start})]
+
+
+def _syntax(error: yaml.YAMLError, text: str) -> Fault:
+    """What the parser says, at the place that it names or that holds the character it refuses."""
+    mark = getattr(error, "problem_mark", None)
+    reason = str(getattr(error, "problem", None) or getattr(error, "reason", "unreadable"))
+    if mark is None and (control := re.search(_CONTROL, text)):
+        before = text[: control.start()]
+        place = Place(before.count("\n") + 1, control.start() - before.rfind("\n"))
+    else:
+        place = Place(mark.line + 1, mark.column + 1) if mark else WHOLE
+    if "cannot start any token" in reason and _character(text, place) == "\t":
+        reason = "found a tab character where indentation is expected"
+    return Fault(place, "", f"is not YAML: {reason}", "correct this line")
+
+
+def _character(text: str, place: Place) -> str:
+    lines = text.splitlines()
+    line = lines[place.line - 1] if 0 < place.line <= len(lines) else ""
+    return line[place.column - 1 : place.column]
+
+
+class _Refused(Exception):
+    """A text that is YAML, and that nobody would write."""
+
+    def __init__(self, mark: Any, what: str, remedy: str) -> None:
+        place = WHOLE if mark is None else Place(mark.line + 1, mark.column + 1)
+        self.fault = Fault(place, "", what, remedy)
+        super().__init__(what)
+
+
+def _give_up(documents: list[Yaml], fault: Fault, start: Place) -> None:
+    """Add a fault that ends the reading, to the document in which it was met."""
+    if not documents or (documents[-1].readable and documents[-1].data is not None):
+        documents.append(Yaml(places={"": start}))
+    broken = documents[-1]
+    broken.data, broken.readable = None, False
+    broken.faults.append(replace(fault, place=_shift(fault.place, start)))
+
+
+def _shift(place: Place, start: Place) -> Place:
+    if place == WHOLE:
+        return place if start == START else start
+    return Place(place.line + start.line - 1, place.column + start.column - 1)
+
+
+class _Composer:
+    """Nodes from parser events: aliases are shared, and what is too large is refused on the way.
+
+    PyYAML's own composer would first build the whole tree, which for a hostile file of a few
+    megabytes takes gigabytes.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader, self._count = loader, 0
+        self._anchors: dict[str, yaml.Node] = {}
+
+    def documents(self) -> Iterator[yaml.Node]:
+        while not isinstance(event := self._loader.get_event(), yaml.StreamEndEvent):
+            if isinstance(event, yaml.DocumentStartEvent):
+                self._anchors = {}
+                yield self._node(self._loader.get_event(), 0)
+
+    def _node(self, event: Any, depth: int) -> yaml.Node:
+        self._count += 1
+        if self._count > MAX_NODES:
+            raise _too_many()
+        if depth > MAX_DEPTH:
+            raise _Refused(event.start_mark, "is nested too deeply", "flatten it")
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._anchors:
+                what = f"names the alias {event.anchor}, which nothing above defines"
+                raise _Refused(event.start_mark, what, "define it first")
+            return self._anchors[event.anchor]
+        node = self._collection(event, depth) or self._scalar(event)
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _scalar(self, event: Any) -> yaml.Node:
+        tag = self._tag(event, yaml.ScalarNode, event.value)
+        marks = event.start_mark, event.end_mark
+        return yaml.ScalarNode(tag, event.value, *marks, style=event.style)
+
+    def _collection(self, event: Any, depth: int) -> yaml.Node | None:
+        items: list[Any] = []
+        kind: type[yaml.CollectionNode]
+        if isinstance(event, yaml.SequenceStartEvent):
+            while not isinstance(inner := self._loader.get_event(), yaml.SequenceEndEvent):
+                items.append(self._node(inner, depth + 1))
+            kind = yaml.SequenceNode
+        elif isinstance(event, yaml.MappingStartEvent):
+            while not isinstance(inner := self._loader.get_event(), yaml.MappingEndEvent):
+                key = self._node(inner, depth + 1)
+                items.append((key, self._node(self._loader.get_event(), depth + 1)))
+            kind = yaml.MappingNode
+        else:
+            return None
+        return kind(self._tag(event, kind, None), items, event.start_mark, event.end_mark)
+
+    def _tag(self, event: Any, kind: type[yaml.Node], value: str | None) -> str:
+        if event.tag is not None and event.tag != "!":
+            return str(event.tag)
+        return str(self._loader.resolve(kind, value, event.implicit))
+
+
+def _too_many() -> _Refused:
+    what = f"has more than {MAX_NODES} values, aliases counted"
+    return _Refused(None, what, "write less")
 
 
 class _Walk:
-    """Lines and duplicate keys of a node tree, with every alias followed."""
+    """Places, blocks and faults of a node tree, with every alias followed."""
 
-    def __init__(self, document: Yaml, name: str) -> None:
-        self._document, self._name, self._nodes = document, name, 0
+    def __init__(self, document: Yaml, loader: Any, text: str, start: Place) -> None:
+        self._document, self._loader, self._text, self._start = document, loader, text, start
+        self._nodes = 0
 
-    def visit(self, node: yaml.Node | None, path: str) -> None:
+    def visit(self, node: Any, path: str, depth: int) -> None:
+        self._count(node, depth)
+        self._document.places.setdefault(path, self._place(node))
+        if node.tag not in _PLAIN:
+            self._fault(node, path, f"a value of type {node.tag.removeprefix(_TAG)}")
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.visit(item, _below(path, str(index)), depth + 1)
+        elif isinstance(node, yaml.MappingNode):
+            self._mapping(node, path, depth, merged=False)
+        elif node.tag == f"{_TAG}int" and len(node.value) > MAX_DIGITS:
+            self._fault(node, path, f"a number of {len(node.value)} digits")
+        elif node.style == "|":
+            self._document.blocks[path] = self._block(node)
+
+    def _mapping(self, node: yaml.MappingNode, path: str, depth: int, merged: bool) -> None:
+        """`merged` ones come from elsewhere: what the mapping says itself stands before them."""
+        seen: dict[str, int] = {}
+        merges = [value for key, value in node.value if key.tag == _MERGE]
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                continue
+            text = self._key(key)
+            place, inner = self._place(key), _below(path, text)
+            if text in seen:
+                what = f"is given twice, first in line {seen[text]}"
+                fault = Fault(place, inner, what, "keep one", "duplicate-key")
+                self._document.faults.append(fault)
+            seen.setdefault(text, place.line)
+            if not merged or inner not in self._document.places:
+                self._document.places[inner] = place
+            self.visit(value, inner, depth + 1)
+        for value in merges:
+            for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                self._count(each, depth + 1)
+                if isinstance(each, yaml.MappingNode):
+                    self._mapping(each, path, depth + 1, merged=True)
+
+    def _count(self, node: yaml.Node, depth: int) -> None:
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            what = f"has more than {MAX_NODES} values, aliases counted"
-            raise BadInput(Problem(self._name, what, "write less"))
-        if isinstance(node, yaml.SequenceNode):
-            for index, item in enumerate(node.value):
-                self._enter(str(index), item.start_mark.line + 1, item, path)
-        elif isinstance(node, yaml.MappingNode):
-            seen: dict[str, int] = {}
-            for key, value in node.value:
-                text, line = str(key.value), key.start_mark.line + 1
-                if text in seen:
-                    where = f"{self._name}:{line}: {text}"
-                    what = f"is given twice, first in line {seen[text]}"
-                    self._document.problems.append(Problem(where, what, "keep one"))
-                seen.setdefault(text, line)
-                self._enter(text, line, value, path)
+            raise _too_many()
+        if depth > MAX_DEPTH:
+            raise _Refused(node.start_mark, "is nested too deeply", "flatten it")
 
-    def _enter(self, key: str, line: int, node: yaml.Node, path: str) -> None:
-        inner = f"{path}.{key}" if path else key
-        self._document.lines[inner] = line
-        self.visit(node, inner)
+    def _key(self, node: yaml.Node) -> str:
+        """A key as the data has it: `on` is True in YAML 1.1, and `1` a number."""
+        if isinstance(node, yaml.ScalarNode) and node.tag in _PLAIN and len(node.value) < 4000:
+            return str(self._loader.construct_object(node))
+        return str(node.value)[:60]
+
+    def _block(self, node: Any) -> Place:
+        """Where the text of a literal block begins: on the next line, after its indentation."""
+        line = node.start_mark.line + 1
+        rows = iter(self._text.splitlines()[line:])
+        raw = next((row for row in rows if row.strip()), "")
+        own = next((row for row in node.value.splitlines() if row.strip()), "")
+        indent = _indent(raw) - _indent(own)
+        return _shift(Place(line + 1, max(indent, 0) + 1), self._start)
+
+    def _place(self, node: yaml.Node) -> Place:
+        mark = node.start_mark
+        return _shift(Place(mark.line + 1, mark.column + 1), self._start)
+
+    def _fault(self, node: yaml.Node, path: str, value: str) -> None:
+        what = f"holds a value that no option can have: {value}"
+        remedy = "write plain text, numbers, lists and mappings"
+        self._document.faults.append(Fault(self._place(node), path, what, remedy))
+
+
+def _below(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def load_json_mapping(path: Path) -> Mapping[str, Any]:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .constraints import Situation, broken
 from .errors import BadInput, Problem
+from .options import problems as judge
 from .plan import Decision, Plan
 
 
@@ -19,19 +21,36 @@ class EngineConfig:
 
     decisions: tuple[Decision, ...]
     options: Mapping[str, Any]
+    warnings: tuple[Problem, ...] = ()
 
 
 def translate(plan: Plan) -> EngineConfig:
     """Spell every decision for the release and check the result.
 
-    Raises `BadInput` naming each option that the release rejects.
+    Raises `BadInput` naming each option that the release rejects or ignores.
     """
     release = plan.facts.release
     decisions = tuple(replace(row, path=release.spell(row.path)) for row in plan.decisions)
     options = _nested(decisions)
-    if problems := release.check_options(options):
-        raise BadInput([replace(p, where=f"engine_config.{p.where}") for p in problems])
-    return EngineConfig(decisions, options)
+    found = [*judge(release, options), *broken(options, _situation(plan), strict=True)]
+    found = [replace(problem, where=f"engine_config.{problem.where}") for problem in found]
+    if errors := [problem for problem in found if problem.severity == "error"]:
+        raise BadInput(errors)
+    return EngineConfig(decisions, options, tuple(found))
+
+
+def _situation(plan: Plan) -> Situation:
+    request, facts = plan.deployment, plan.facts
+    workload = request.workload
+    return Situation.of(
+        facts.release,
+        facts.checkpoint,
+        role=request.role,
+        gpu=facts.gpu,
+        isl=workload.isl,
+        osl=workload.osl,
+        concurrency=workload.concurrency,
+    )
 
 
 def _nested(decisions: tuple[Decision, ...]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from .safetensors import Stored
 from .vocabulary import BOS, EOS, Vocabulary
 
 # The largest value that a miniature takes for a config field; smaller ones stay as they are.
-# Linear layers keep input sizes that divide by the NVFP4 group of 16.
+# Linear layers keep input sizes that divide by the NVFP4 group of 16 and the MXFP4 block of 32.
 # The indexer keeps enough heads that two of its scores, sums of rectified products, never tie.
 LIMITS: dict[str, int] = {
     "num_hidden_layers": 4,
@@ -36,6 +36,7 @@ LIMITS: dict[str, int] = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "rotary_dim": 8,
+    "sliding_window": 32,
     "first_k_dense_replace": 1,
     "n_routed_experts": 8,
     "num_experts": 8,
@@ -96,7 +97,13 @@ def _config(checkpoint: Checkpoint, vocabulary: Vocabulary) -> dict[str, Any]:
 
     def shrink(fields: Mapping[str, Any]) -> dict[str, Any]:
         small = {name: min(value, limits[name]) for name, value in fields.items() if name in limits}
-        return {**fields, **small, **ids}
+        layers = fields["num_hidden_layers"]
+        lists = {  # one entry per layer
+            name: value[: small["num_hidden_layers"]]
+            for name, value in fields.items()
+            if isinstance(value, list) and len(value) == layers
+        }
+        return {**fields, **small, **lists, **ids}
 
     ids = {
         "vocab_size": len(vocabulary.ids),
@@ -216,13 +223,16 @@ class _Draw:
 
     def quantized(self, tensors: Tensors, stored: list[Stored]) -> Iterator[tuple[Stored, bytes]]:
         """The weight of a linear layer, its scales and its input scale if the format has one."""
-        rms = LINEAR_GAIN / sqrt(tensors.shape[1])
+        rms = LINEAR_GAIN / sqrt(tensors.shape[1])  # the input features, fused experts or not
         weight, rest = stored[0], stored[1:]
         raw = self._rng.randbytes(weight.nbytes)
         yield weight, raw if weight.dtype == "U8" else raw.translate(_E4M3_BYTES)
         for tensor in rest:
             if tensor.dtype == "F8_E4M3":
                 yield tensor, self._rng.randbytes(tensor.nbytes).translate(_E4M3_SCALES)
+            elif tensor.name.endswith("_scales"):
+                exponent = floor(log2(rms / E2M1_RMS) + 0.5) + 127  # E8M0 bytes, powers of two
+                yield tensor, bytes([exponent]) * tensor.nbytes
             elif tensor.name.endswith("weight_scale_2"):
                 yield tensor, struct.pack("<f", rms / (E2M1_RMS * 352.0))
             elif tensor.name.endswith("input_scale"):

@@ -10,7 +10,17 @@ from typing import Any, TypeVar
 
 import yaml
 
-from . import __version__, bundle, checkpoint, deployment, engine, hardware, release, results
+from . import (
+    __version__,
+    bundle,
+    checkpoint,
+    deployment,
+    engine,
+    hardware,
+    practice,
+    release,
+    results,
+)
 from . import plan as planning
 from . import targets as target_table
 from .bundle import Bundle, File
@@ -18,10 +28,14 @@ from .checkpoint import Checkpoint
 from .deployment import Deployment, Document
 from .engine import EngineConfig
 from .errors import BadFacts, BadInput, Problem, ToolkitError
+from .options import problems as judge
 from .plan import Facts, Plan
 from .release import Release
 
 T = TypeVar("T")
+
+# Where a bundle keeps the option table of a release that does not ship with the toolkit.
+IMPORTED_RELEASE = "release.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +75,8 @@ def render(
         ),
         "launch.json": File(bundle.to_json(launch)),
     }
+    if not (table := planned.plan.facts.release).ships:
+        files[IMPORTED_RELEASE] = File(table.path.read_bytes())
     return bundle.write(folder, files, facts, force)
 
 
@@ -81,7 +97,8 @@ def _gather(document: Document) -> tuple[Deployment, Facts]:
             return None
 
     gpu = attempt("hardware.gpu", hardware.load)
-    table = attempt("engine.release", release.load)
+    home = Path() if "engine.release" in document.overridden else document.folder
+    table = attempt("engine.release", lambda name: release.load(name, home))
     folder = Path() if "checkpoint" in document.overridden else document.folder
     facts = attempt("checkpoint", lambda reference: _gather_checkpoint(reference, folder))
     if table and isinstance(overrides := document.get("engine_config"), dict):
@@ -91,16 +108,33 @@ def _gather(document: Document) -> tuple[Deployment, Facts]:
         only_facts = all(isinstance(fault, BadFacts) for fault in kinds if fault.problems)
         raise BadFacts(found) if only_facts else BadInput(found)
     assert request and gpu and table and facts  # a missing one has left a fault
-    published = results.published(facts, gpu.name, request.hardware.num_gpus)
+    published = results.published(facts, gpu.name, request.hardware.num_gpus, request.role)
     if facts.path is not None:
         request = request.model_copy(update={"checkpoint": str(facts.path)})
-    return request, Facts(facts, gpu, table, published)
+    if not table.ships:
+        engine_request = request.engine.model_copy(update={"release": IMPORTED_RELEASE})
+        request = request.model_copy(update={"engine": engine_request})
+    draft = _gather_draft(request, document.folder)
+    if draft and draft.path is not None and request.draft:
+        given = request.draft.model_copy(update={"checkpoint": str(draft.path)})
+        request = request.model_copy(update={"draft": given})
+    return request, Facts(facts, gpu, table, published, draft)
+
+
+def _gather_draft(request: Deployment, folder: Path) -> Checkpoint | None:
+    """The facts of a draft model; `None` where they are not known here, which is no fault."""
+    if request.draft is None:
+        return None
+    try:
+        return checkpoint.gather(request.draft.checkpoint, folder)
+    except BadFacts:
+        return None
 
 
 def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Problem]:
     """Overrides that the release rejects; what is only missing may come from a rule."""
-    for problem in table.check_options(overrides):
-        if problem.rule != "missing-key":
+    for problem in judge(table, overrides):
+        if problem.severity == "error" and problem.rule != "missing-key":
             yield replace(problem, where=f"engine_config.{problem.where}")
 
 
@@ -116,7 +150,9 @@ def _gather_checkpoint(reference: str, folder: Path) -> Checkpoint:
 
 def _render_targets(planned: Planned) -> tuple[dict[str, File], dict[str, Any]]:
     plan = planned.plan
-    request = target_table.Request(plan.deployment, plan.facts.release, planned.engine, plan.flags)
+    request = target_table.Request(
+        plan.deployment, plan.facts.release, planned.engine, plan.flags, plan.environment
+    )
     files: dict[str, File] = {}
     entries = {}
     for name, options in plan.deployment.targets.items():
@@ -129,6 +165,7 @@ def _render_targets(planned: Planned) -> tuple[dict[str, File], dict[str, Any]]:
         "name": plan.deployment.name,
         "checkpoint": plan.deployment.checkpoint,
         "engine": plan.deployment.engine.model_dump(),
+        "environment": target_table.variables(plan.environment),
         "targets": entries,
     }
     return files, launch
@@ -149,11 +186,14 @@ def manifest_facts(planned: Planned) -> dict[str, Any]:
             "checkpoint": {"name": facts.checkpoint.name, "source": facts.checkpoint.source},
             "files": {_input_name(path): _sha256(path) for path in _inputs(facts)},
         },
-        "decisions": [asdict(row) for row in (*planned.engine.decisions, *planned.plan.flags)],
+        "decisions": [
+            asdict(row)
+            for row in (*planned.engine.decisions, *planned.plan.flags, *planned.plan.environment)
+        ],
         "differences": [asdict(row) for row in planned.plan.differences],
         "warnings": [
             {"where": row.where, "what": row.what, "remedy": row.remedy}
-            for row in planned.plan.warnings
+            for row in (*planned.plan.warnings, *planned.engine.warnings)
         ],
         "memory": memory_document(planned.plan),
         "published": [_published(row) for row in facts.published],
@@ -169,8 +209,9 @@ def _inputs(facts: Facts) -> list[Path]:
     return [
         *facts.checkpoint.files,
         hardware.HARDWARE / f"{facts.gpu.name}.yaml",
-        release.RELEASES / f"{facts.release.name}.json",
+        *([facts.release.path] if facts.release.ships else ()),  # else the bundle holds it
         *sorted({row.file for row in facts.published}),
+        *practice.files(),
     ]
 
 
@@ -205,3 +246,12 @@ def memory_document(plan: Plan) -> dict[str, Any]:
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def deployment_problems(path: Path, overrides: Iterable[str] = ()) -> list[Problem]:
+    """Everything against a deployment file: why it cannot be planned, or what the plan warns of."""
+    try:
+        planned = plan(str(path), overrides)
+    except ToolkitError as fault:
+        return fault.problems
+    return [*planned.plan.warnings, *planned.engine.warnings]

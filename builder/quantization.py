@@ -1,13 +1,14 @@
 """How a checkpoint's weights are stored: the tensors that each format keeps for one linear layer.
 
 Layouts: NVFP4 and FP8 as ModelOpt exports them (NVIDIA/Model-Optimizer, nvfp4_tensor.py and
-quant_utils.py), FP8 in 128x128 blocks as DeepSeek publishes it.
+quant_utils.py), FP8 in 128x128 blocks as DeepSeek publishes it, MXFP4 as OpenAI publishes gpt-oss
+(Hugging Face transformers 5.23, integrations/mxfp4.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
@@ -20,11 +21,18 @@ from .safetensors import Stored
 
 NVFP4_GROUP = 16
 FP8_BLOCK = 128
+MXFP4_BLOCK = 32
 
-FORMATS = ("NVFP4", "FP8", "FP8_BLOCK_SCALES")
+FORMATS = ("NVFP4", "FP8", "FP8_BLOCK_SCALES", "MXFP4")
 
 # Linear layers that DeepSeek's FP8 checkpoints keep in BF16; their files do not list them.
 _FP8_BLOCK_EXCLUDED = ("lm_head", "*.eh_proj", "*.shared_head.head", "*.indexer.weights_proj")
+
+# `quant_method` of config.json: the format, and what it leaves in BF16 without listing it.
+_METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fp8": ("FP8_BLOCK_SCALES", _FP8_BLOCK_EXCLUDED),
+    "mxfp4": ("MXFP4", ()),
+}
 
 # Dtypes in which an unquantized tensor may be stored.
 PLAIN_DTYPES = frozenset({"BF16", "F16", "F32"})
@@ -52,10 +60,11 @@ class Quantization:
     def stored(self, tensors: Tensors, name: str) -> list[Stored]:
         """The tensors that stand in the files for the one named, weight first."""
         module = name.removesuffix(".weight")
-        if not tensors.linear or self.quant_algo is None or self.excludes(module):
-            dtype = "F32" if name.endswith(_FP32_SUFFIXES) else "BF16"
+        layout = _LAYOUTS.get((self.quant_algo, len(tensors.shape)))
+        if not tensors.linear or layout is None or self.excludes(module):
+            dtype = "F32" if name.endswith(_FP32_SUFFIXES) else tensors.dtype
             return [Stored(name, dtype, tensors.shape)]
-        return list(_LAYOUTS[self.quant_algo](module, *tensors.shape))
+        return list(layout(module, *tensors.shape))
 
     def kv_scales(self, architecture: Architecture, tensors: Tensors, name: str) -> list[Stored]:
         """The FP8 KV-cache scale that ModelOpt stores beside a key or value projection."""
@@ -88,7 +97,20 @@ def _fp8_block(module: str, out_features: int, in_features: int) -> Iterator[Sto
     yield Stored(f"{module}.weight_scale_inv", "F32", blocks)
 
 
-_LAYOUTS = {"NVFP4": _nvfp4, "FP8": _fp8, "FP8_BLOCK_SCALES": _fp8_block}
+def _mxfp4(module: str, experts: int, in_features: int, out_features: int) -> Iterator[Stored]:
+    blocks = (experts, out_features, in_features // MXFP4_BLOCK)
+    yield Stored(f"{module}_blocks", "U8", (*blocks, MXFP4_BLOCK // 2))
+    yield Stored(f"{module}_scales", "U8", blocks)
+
+
+# By format and rank: MXFP4 is used for tensors that hold all experts of a layer, the others for
+# plain linear layers.
+_LAYOUTS: dict[tuple[str | None, int], Callable[..., Iterator[Stored]]] = {
+    ("NVFP4", 2): _nvfp4,
+    ("FP8", 2): _fp8,
+    ("FP8_BLOCK_SCALES", 2): _fp8_block,
+    ("MXFP4", 3): _mxfp4,
+}
 
 
 def read(
@@ -153,15 +175,15 @@ def _from_config(fields: Mapping[str, Any]) -> Quantization:
     if not fields:
         return Quantization()
     source, method = "config.json: quantization_config", fields.get("quant_method")
-    if method == "fp8":
+    if isinstance(method, str) and method in _METHODS:
         # A name stands for a module, or for a part of a module's path.
         listed = [
             form.format(name)
             for name in _names(fields, "modules_to_not_convert")
             for form in ("{}", "*.{}", "{}.*", "*.{}.*")
         ]
-        excluded = tuple(dict.fromkeys((*listed, *_FP8_BLOCK_EXCLUDED)))
-        return Quantization("FP8_BLOCK_SCALES", None, excluded, source)
+        algorithm, unlisted = _METHODS[method]
+        return Quantization(algorithm, None, tuple(dict.fromkeys((*listed, *unlisted))), source)
     kv_bits = _mapping(fields, "kv_cache_scheme").get("num_bits")
     return Quantization(
         str(fields.get("quant_algo", f"quant_method {method}")),

@@ -1,24 +1,28 @@
-"""The options of exact engine releases, and whether a set of options is valid for one of them.
+"""What is known of exact engine releases: options, flags, endpoints, metrics, MoE backends.
 
-A release is a table in `builder/data/releases/`: option paths with types, bounds and allowed
-values, server flags, metric names, MoE backends. A release without a table is refused, never
-replaced by a near one.
+A release is a table in `builder/data/releases/`, or one that the user imported and names by its
+path. A release without a table is refused, never replaced by a near one.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from .errors import BadInput, Problem, nearest
+from .errors import BadFacts, BadInput, Problem
 
 RELEASES = Path(__file__).parent / "data" / "releases"
+FORMAT = 1
 
+ServerRole = Literal["agg", "prefill", "decode"]
+
+# An option as a row of the table: `type` and, by type, `values`, `items`, `of`, bounds, `default`.
+# `uncertain` says what a low `confidence` is about: the option's `existence`, or its `value`s.
 Field = Mapping[str, Any]
 
 
@@ -49,6 +53,32 @@ class MoeBackend:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class Precedence:
+    """Who wins where a flag and the option file name the same option.
+
+    `winner` is `yaml`, or `cli_when_typed`: only a flag that the user typed. The file replaces
+    whole top-level values, except under `deep_merged_keys`, which merge one level deeper.
+    """
+
+    winner: Literal["yaml", "cli_when_typed"]
+    deep_merged_keys: tuple[str, ...]
+    confidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The Prometheus metrics: names without the prefix, and how sure both are.
+
+    `names` is empty where nobody has read them.
+    """
+
+    prefix: str
+    names: tuple[str, ...]
+    confidence: str
+    prefix_confidence: str
+
+
 def known() -> list[str]:
     """Releases that have a table, oldest first, development tables last."""
     return sorted((path.stem for path in RELEASES.glob("*.json")), key=_order)
@@ -58,13 +88,42 @@ def newest_stable() -> str:
     return [name for name in known() if name[0].isdigit()][-1]
 
 
-def load(name: str) -> Release:
-    """The table of a release. Raises `BadInput` with the known ones if there is none."""
-    path = RELEASES / f"{name}.json"
+def load(name: str, folder: Path = Path()) -> Release:
+    """The table of a release: one that ships, or the file `folder`/`name` if it ends in `.json`.
+
+    Raises `BadInput` with the known ones if there is none.
+    """
+    if name.endswith(".json"):
+        return _read(folder / name)
     if name not in known():
         what = f"release {name} of tensorrt_llm has no option table"
-        raise BadInput(Problem("engine.release", what, f"known: {', '.join(known())}"))
-    return Release(json.loads(path.read_text(encoding="utf-8")))
+        remedy = f"known: {', '.join(known())}; or give the path of an imported table"
+        raise BadInput(Problem("engine.release", what, remedy))
+    return _shipped(name)
+
+
+def resolve(name: str, folder: Path) -> str:
+    """A release as a file in `folder` names it: the path of an imported table does not stay
+    relative."""
+    return str((folder / name).resolve()) if name.endswith(".json") else name
+
+
+@cache
+def _shipped(name: str) -> Release:
+    path = RELEASES / f"{name}.json"
+    return Release(json.loads(path.read_text(encoding="utf-8")), path)
+
+
+def _read(path: Path) -> Release:
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        what = f"cannot be read: {getattr(fault, 'strerror', None) or fault}"
+        raise BadInput(Problem(str(path), what, "give a table of `release import`")) from None
+    if not isinstance(table, dict) or table.get("format") != FORMAT:
+        what = f"is no option table of format {FORMAT}"
+        raise BadFacts(Problem(str(path), what, "write it with `release import`"))
+    return Release(table, path)
 
 
 def _order(name: str) -> tuple[bool, list[int], str]:
@@ -73,13 +132,38 @@ def _order(name: str) -> tuple[bool, list[int], str]:
 
 @dataclass(frozen=True)
 class Release:
-    """One engine release."""
+    """One engine release. `path` is the file of its table."""
 
-    table: Mapping[str, Any]
+    table: Mapping[str, Any] = field(repr=False)
+    path: Path
 
     @property
     def name(self) -> str:
         return str(self.table["release"])
+
+    @property
+    def ships(self) -> bool:
+        """Whether the table is the toolkit's own, not one that a user imported."""
+        return self.path.parent == RELEASES
+
+    @property
+    def confidence(self) -> str:
+        """How sure the table is, in words."""
+        return str(self.table["provenance"]["confidence"])
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(self.table["provenance"]["sources"])
+
+    @property
+    def carried_from(self) -> Mapping[str, str]:
+        """Parts that an import took over from another release: part -> that release."""
+        return dict(self.table.get("carried_from", {}))
+
+    @property
+    def rule_ids(self) -> tuple[str, ...]:
+        """The cross-field rules that hold for this release."""
+        return tuple(self.table["rules"])
 
     @property
     def triton_containers(self) -> tuple[str, ...]:
@@ -89,19 +173,13 @@ class Release:
     @cached_property
     def serve_flags(self) -> tuple[Flag, ...]:
         """The flags of `trtllm-serve serve`."""
-        return tuple(
-            Flag(
-                name=row["name"],
-                spellings=tuple(row["flags"]),
-                type=row["type"],
-                values=tuple(row.get("values", ())),
-                default=row.get("default"),
-                positional=row.get("positional", False),
-                multiple=row.get("multiple", False),
-                yaml_path=row.get("yaml_path"),
-            )
-            for row in self.table["serve"]["flags"]
-        )
+        return tuple(map(_flag, self.table["serve"]["flags"]))
+
+    @property
+    def subcommands(self) -> Mapping[str, tuple[Flag, ...]]:
+        """The other subcommands of `trtllm-serve` and their flags."""
+        rows = self.table["subcommands"]
+        return {name: tuple(map(_flag, flags)) for name, flags in rows.items()}
 
     @property
     def config_flag(self) -> str:
@@ -119,9 +197,46 @@ class Release:
         (flag,) = (row for row in self.serve_flags if row.name == name)
         return flag.spellings[0]
 
+    @property
+    def precedence(self) -> Precedence:
+        row = self.table["serve"]["precedence"]
+        deep = tuple(row.get("deep_merged_keys", ()))
+        return Precedence(row["winner"], deep, row["confidence"])
+
+    @property
+    def injected(self) -> Mapping[str, Any]:
+        """Option paths that the server command sets by itself, with what it sets."""
+        return dict((self.table["serve"]["injected"] or {}).get("values", {}))
+
+    @property
+    def endpoints(self) -> tuple[tuple[str, str], ...]:
+        """Method and path of every endpoint of the server; the method may be `ANY`."""
+        return tuple((method, path) for method, path in self.table["endpoints"]["server"])
+
+    @property
+    def endpoint_conditions(self) -> Mapping[str, str]:
+        """What an endpoint's path needs in order to answer."""
+        return self.table["endpoints"]["conditions"]  # type: ignore[no-any-return]
+
+    @property
+    def metrics(self) -> Metrics:
+        row = self.table["metrics"]
+        confidence = row.get("confidence", "unknown")
+        return Metrics(
+            row.get("prefix", ""),
+            tuple(row.get("names", ())),
+            confidence,
+            row.get("prefix_confidence", confidence),
+        )
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """Choices whose name changed over time -> their option path in this release."""
+        return self.table["words"]  # type: ignore[no-any-return]
+
     def spell(self, word: str) -> str:
         """The option path by which this release knows a choice whose name changed over time."""
-        return str(self.table["words"].get(word, word))
+        return self.words.get(word, word)
 
     def moe_backends(self, quant_algo: str | None, sm: int) -> list[MoeBackend]:
         """MoE backends for a quantization on a GPU of compute capability `sm`, best first."""
@@ -131,223 +246,103 @@ class Release:
             if row["quant_algo"] == quant_algo and sm in row["sm"]
         ]
 
-    def default(self, path: str) -> Any:
-        """What the engine uses where an option is not given; `None` if it decides by itself."""
-        fields = self.table["types"][self.table["root"]]["fields"]
-        *parents, last = path.split(".")
-        for key in parents:
-            fields = self.table["types"][fields[key]["of"]]["fields"]
-        value = fields[last].get("default")
-        if value is None and "effective_default" in fields[last]:
-            value = json.loads(fields[last]["effective_default"])
-        return value
+    @property
+    def moe_when_missing(self) -> str:
+        """The MoE backend where the option file names none."""
+        return str(self.table["moe"]["when_missing"])
 
-    def normalise(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that `check_options` accepts, with every value in its option's own type."""
-        return self._normalise(self.table["types"][self.table["root"]]["fields"], options)
+    @property
+    def moe_load_balancer_backends(self) -> tuple[str, ...]:
+        """MoE backends that work with an expert load balancer."""
+        return tuple(self.table["moe"]["load_balancer_backends"])
 
-    def _normalise(self, fields: Mapping[str, Field], value: Mapping[str, Any]) -> dict[str, Any]:
-        result = {}
-        for key, item in value.items():
-            field = fields.get(key, {"type": "any"})
-            if field["type"] == "record" and isinstance(item, Mapping):
-                result[key] = self._normalise(self.table["types"][field["of"]]["fields"], item)
-            elif field["type"] == "union" and isinstance(item, Mapping):
-                union = self.table["unions"][field["of"]]
-                kind = union["types"].get(item.get(union["discriminator"]))
-                inner = self.table["types"][kind]["fields"] if kind else {}
-                result[key] = self._normalise(inner, item)
-            else:
-                convert = _CONVERT.get(field["type"])
-                result[key] = convert(item) if convert and item is not None else item
-        return result
+    @property
+    def cuda_graphs_when_missing(self) -> int:
+        """How many CUDA graphs are captured where the option file says nothing of them."""
+        return int(self.table["cuda_graphs_when_missing"])
 
     def unsupported(self, architecture: str) -> str | None:
         """Why this release does not serve an architecture; `None` if nothing speaks against it."""
         reason = self.table["unsupported_architectures"].get(architecture)
         return str(reason) if reason else None
 
-    def check_options(self, options: Mapping[str, Any]) -> list[Problem]:
-        """Every option that this release would reject: `where` is its dotted path.
+    def supports(self, architecture: str, feature: str) -> str | None:
+        """What the release's own support matrix says, e.g. `yes`, `no`, `untested`; else `None`."""
+        matrix = self.table.get("support_matrix", {})
+        row = dict(zip(matrix.get("columns", ()), matrix.get(architecture, ()), strict=False))
+        return str(row[feature]) if feature in row else None
 
-        Types are judged as the engine's own validation does, which accepts `"3"` for 3 and 1 for
-        true, and unknown keys at no depth.
+    @property
+    def top_level(self) -> Mapping[str, Field]:
+        """The options at the top of an option file."""
+        return self.table["types"][self.table["root"]]["fields"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def paths(self) -> Mapping[str, tuple[Field, ...]]:
+        """Every option by its dotted path; several fields where the kinds of a union differ.
+
+        Aliases have paths of their own. Items of lists and mappings stand under `*`, a union's
+        discriminator under its own name.
         """
-        root = self.table["types"][self.table["root"]]["fields"]
-        return list(self._check_record(root, options, "", self.name, check_required=False))
+        found: dict[str, list[Field]] = {}
+        for path, row in self._walk(self.table["root"], "", ()):
+            found.setdefault(path, []).append(row)
+        return {path: tuple(rows) for path, rows in found.items()}
 
-    def _check_record(
-        self,
-        fields: Mapping[str, Field],
-        value: Mapping[str, Any],
-        path: str,
-        owner: str,
-        check_required: bool = True,
-    ) -> Iterator[Problem]:
-        by_name = dict(fields) | {
-            alias: field for field in fields.values() for alias in field.get("alias", ())
-        }
-        for key, item in value.items():
-            inner = f"{path}.{key}" if path else str(key)
-            if key not in by_name:
-                what = f"unknown option in {owner}"
-                yield Problem(inner, what, nearest(str(key), by_name), rule="unknown-key")
-            else:
-                yield from self._check(by_name[key], item, inner)
-        if check_required:
-            for name, field in fields.items():
-                if field.get("required") and not {name, *field.get("alias", ())} & set(value):
-                    what = f"{name} is required here"
-                    yield Problem(path, what, f"add {path}.{name}", rule="missing-key")
-
-    def _check(self, field: Field, value: Any, path: str) -> Iterator[Problem]:
-        if value is None:
-            if not field.get("nullable"):
-                yield _wrong_type(path, "null", field)
+    def _walk(self, kind: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, Field]]:
+        if kind in above:
             return
-        kind = field["type"]
-        if kind == "record":
-            if not isinstance(value, Mapping):
-                yield _wrong_type(path, value, field)
-            else:
-                record = self.table["types"][field["of"]]["fields"]
-                yield from self._check_record(record, value, path, path)
-        elif kind == "union":
-            yield from self._check_union(self.table["unions"][field["of"]], value, path)
-        elif kind == "either":
-            problems = [list(self._check(option, value, path)) for option in field["of"]]
-            if all(problems):
-                yield min(problems, key=len)[0]
-            else:
-                yield from _bounds(field, value, path)
-        elif kind == "list":
-            yield from self._check_list(field, value, path)
-        elif kind == "mapping":
-            if not isinstance(value, Mapping):
-                yield _wrong_type(path, value, field)
-                return
-            for key, item in value.items():
-                yield from self._check(field["items"], item, f"{path}.{key}")
-        else:
-            yield from _check_scalar(field, value, path)
+        for name, row in self.table["types"][kind]["fields"].items():
+            for spelling in (name, *row.get("alias", ())):
+                yield prefix + spelling, row
+            yield from self._walk_into(row, prefix + name, (*above, kind))
 
-    def _check_list(self, field: Field, value: Any, path: str) -> Iterator[Problem]:
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            yield _wrong_type(path, value, field)
-            return
-        if len(value) < field.get("min_length", 0):
-            yield Problem(path, "is empty", "list at least one value", rule="value-range")
-        for index, item in enumerate(value):
-            yield from self._check(field["items"], item, f"{path}.{index}")
+    def _walk_into(
+        self, row: Field, path: str, above: tuple[str, ...]
+    ) -> Iterator[tuple[str, Field]]:
+        if row["type"] == "record":
+            yield from self._walk(row["of"], f"{path}.", above)
+        elif row["type"] == "union":
+            union = self.table["unions"][row["of"]]
+            yield f"{path}.{union['discriminator']}", discriminator(union)
+            for kind in union["types"].values():
+                yield from self._walk(kind, f"{path}.", above)
+        elif row["type"] == "either":
+            for option in row["of"]:
+                yield from self._walk_into(option, path, above)
+        elif "items" in row:
+            yield f"{path}.*", row["items"]
+            yield from self._walk_into(row["items"], f"{path}.*", above)
 
-    def _check_union(self, union: Mapping[str, Any], value: Any, path: str) -> Iterator[Problem]:
-        if not isinstance(value, Mapping):
-            yield _wrong_type(path, value, {"type": "record"})
-            return
-        discriminator, types = union["discriminator"], union["types"]
-        name = value.get(discriminator, union.get("default"))
-        if name is None:
-            what, remedy = f"{discriminator} is required here", f"one of {', '.join(types)}"
-            yield Problem(path, what, remedy, rule="missing-key")
-            return
-        if union.get("case_insensitive"):
-            name = {known.lower(): known for known in types}.get(str(name).lower(), name)
-        if name not in types:
-            where, what = f"{path}.{discriminator}", f"{name} is unknown in release {self.name}"
-            yield Problem(where, what, nearest(str(name), types), rule="unknown-value")
-            return
-        record = self.table["types"][types[name]]
-        if record.get("only_in_python"):
-            what = f"{name} can be given from Python only"
-            yield Problem(f"{path}.{discriminator}", what, "choose another", rule="unknown-value")
-        fields = {discriminator: {"type": "str"}, **record["fields"]}
-        yield from self._check_record(fields, value, path, f"{path} ({name})")
+    def default(self, path: str) -> Any:
+        """What the engine uses where an option is not given.
+
+        `None` if it decides by itself, if the kinds of a union differ, or for an unknown path.
+        """
+        values = [
+            row.get("effective_default", row.get("default")) for row in self.paths.get(path, ())
+        ]
+        return values[0] if values and all(value == values[0] for value in values) else None
 
 
-_EXPECTED = {
-    "record": "a mapping",
-    "mapping": "a mapping",
-    "list": "a list",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "a string",
-    "object": "a Python object, which no file can hold",
-}
+def discriminator(union: Mapping[str, Any]) -> Field:
+    """The option of a union that says which of its kinds is meant."""
+    return {
+        "type": "enum",
+        "values": list(union["types"]),
+        "default": union.get("default"),
+        "case_insensitive": union.get("case_insensitive", False),
+    }
 
 
-def _wrong_type(path: str, value: Any, field: Field) -> Problem:
-    shown = value if isinstance(value, str) else json.dumps(value, default=str)
-    expected = _EXPECTED.get(field["type"], "another value")
-    return Problem(path, f"is {shown[:60]}", f"expected {expected}", rule="value-type")
-
-
-def _check_scalar(field: Field, value: Any, path: str) -> Iterator[Problem]:
-    kind = field["type"]
-    if kind == "enum":
-        values = field["values"]
-        given = value.upper() if field.get("case_insensitive") and isinstance(value, str) else value
-        allowed = [str(v).upper() for v in values] if field.get("case_insensitive") else values
-        if given not in allowed and not field.get("open"):
-            remedy = nearest(str(value), map(str, values))
-            yield Problem(path, f"{value} is not allowed", remedy, rule="unknown-value")
-    elif kind != "any" and not _ACCEPTS[kind](value):
-        yield _wrong_type(path, value, field)
-    else:
-        yield from _bounds(field, value, path)
-
-
-def _bounds(field: Field, value: Any, path: str) -> Iterator[Problem]:
-    for bound, holds, text in _BOUNDS:
-        limit = field.get(bound)
-        if limit is not None and _is_number(value) and not holds(float(value), limit):
-            what = f"{value} is out of range"
-            yield Problem(path, what, f"give a value {text} {limit}", rule="value-range")
-    if isinstance(value, str) and len(value) < field.get("min_length", 0):
-        yield Problem(path, "is empty", "give a value", rule="value-range")
-
-
-_BOUNDS: tuple[tuple[str, Callable[[float, float], bool], str], ...] = (
-    ("ge", lambda value, limit: value >= limit, "of at least"),
-    ("gt", lambda value, limit: value > limit, "above"),
-    ("le", lambda value, limit: value <= limit, "of at most"),
-    ("lt", lambda value, limit: value < limit, "below"),
-)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, str):
-        try:
-            float(value)
-        except ValueError:
-            return False
-        return True
-    return isinstance(value, int | float)
-
-
-def _is_int(value: Any) -> bool:
-    if isinstance(value, str):
-        return re.fullmatch(r"\s*[+-]?\d+\s*", value) is not None
-    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-
-
-def _is_bool(value: Any) -> bool:
-    words = {"true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "0", "1"}
-    return value in (0, 1) or (isinstance(value, str) and value.lower() in words)
-
-
-_ACCEPTS: dict[str, Callable[[Any], bool]] = {
-    "int": _is_int,
-    "float": _is_number,
-    "bool": _is_bool,
-    "str": lambda value: isinstance(value, str),
-    "object": lambda value: False,
-}
-
-_TRUE = {"true", "yes", "on", "y", "t", "1"}
-
-_CONVERT: dict[str, Callable[[Any], Any]] = {
-    "int": lambda value: int(value),
-    "float": lambda value: float(value) if isinstance(value, str) else value,
-    "bool": lambda value: str(value).lower() in _TRUE,
-}
+def _flag(row: Mapping[str, Any]) -> Flag:
+    return Flag(
+        name=row["name"],
+        spellings=tuple(row["flags"]),
+        type=row["type"],
+        values=tuple(row.get("values", ())),
+        default=row.get("default"),
+        positional=row.get("positional", False),
+        multiple=row.get("multiple", False),
+        yaml_path=row.get("yaml_path"),
+    )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import Checkpoint, gather, same_model
+from .checkpoint import Checkpoint, gather, known_names, same_model
 from .documents import load_yaml
+from .release import ServerRole
 
 RESULTS = Path(__file__).parent / "data" / "results"
 
@@ -18,8 +20,9 @@ class Published:
     """One published deployment.
 
     `options` maps option paths to values; the number of MTP draft tokens, whose option changed its
-    name, stands under `mtp_draft_tokens`. Each figure holds a concurrency and what was measured;
-    `max_concurrency` is the largest of the published sweep.
+    name, stands under `mtp_draft_tokens`. Each figure maps metrics to what was measured, mostly
+    with the `concurrency` of the load; `max_concurrency` is the largest of the published sweep.
+    `incomplete` names what the publication does not say.
     """
 
     source: str
@@ -30,18 +33,33 @@ class Published:
     num_gpus: int
     max_concurrency: int
     options: Mapping[str, Any]
-    figures: tuple[Mapping[str, float], ...]
+    figures: tuple[Mapping[str, Any], ...]
+    incomplete: tuple[str, ...]
     file: Path
 
 
-def published(facts: Checkpoint, gpu: str, num_gpus: int) -> tuple[Published, ...]:
-    """What was published for the same model on the same GPUs, whatever its folder is called."""
-    return tuple(
-        row
-        for row in _rows()
-        if (row.gpu, row.num_gpus) == (gpu, num_gpus)
-        and (row.checkpoint == facts.name or same_model(gather(row.checkpoint), facts))
-    )
+def published(
+    facts: Checkpoint, gpu: str, num_gpus: int, role: ServerRole = "agg"
+) -> tuple[Published, ...]:
+    """What was published for the same model on the same GPUs, whatever its folder is called.
+
+    Of a server that does the same: a whole one, or one side of disaggregated serving.
+    """
+    return tuple(row for row in _rows(gpu, num_gpus, role) if _is_same(row.checkpoint, facts))
+
+
+def _is_same(name: str, facts: Checkpoint) -> bool:
+    return name == facts.name or (name in _names() and same_model(_shipped(name), facts))
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(known_names())
+
+
+@cache
+def _shipped(name: str) -> Checkpoint:
+    return gather(name)
 
 
 def leaves(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -63,19 +81,45 @@ def _is_option_name(key: object) -> bool:
     return isinstance(key, str) and key.isidentifier()
 
 
-def _rows() -> Iterator[Published]:
+def _rows(gpu: str, num_gpus: int, role: ServerRole) -> Iterator[Published]:
+    """The rows of all sources for these GPUs."""
     for path in sorted(RESULTS.glob("*.yaml")):
-        document = load_yaml(path.read_text(encoding="utf-8"))
+        document = _document(path)
         for row in document["deployments"]:
-            yield Published(
-                source=document["source"],
-                engine=document["engine"],
-                workload=document["workload"],
-                checkpoint=row["checkpoint"],
-                gpu=row["gpu"],
-                num_gpus=row["num_gpus"],
-                max_concurrency=document["max_concurrency"],
-                options=leaves(row.get("options", {})),
-                figures=tuple(row["figures"]),
-                file=path,
-            )
+            counts = row["num_gpus"] if isinstance(row["num_gpus"], list) else [row["num_gpus"]]
+            if (row["gpu"], row.get("role", "agg")) == (gpu, role) and num_gpus in counts:
+                yield _published(document, row, num_gpus, path)
+
+
+@cache
+def _document(path: Path) -> Any:
+    return load_yaml(path.read_text(encoding="utf-8"))
+
+
+def _published(
+    document: Mapping[str, Any], row: Mapping[str, Any], num_gpus: int, path: Path
+) -> Published:
+    return Published(
+        source=document["source"],
+        engine=row.get("engine", document["engine"]),
+        workload=_workload(document, row),
+        checkpoint=row["checkpoint"],
+        gpu=row["gpu"],
+        num_gpus=num_gpus,
+        max_concurrency=document.get("max_concurrency", 0),
+        options=leaves(row.get("options", {})),
+        figures=tuple(row["figures"]),
+        incomplete=tuple(row.get("incomplete", ())),
+        file=path,
+    )
+
+
+def _workload(document: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """The load in words: what the source says of it, its lengths, how the model was spread."""
+    parts = [row.get("workload", document.get("workload"))]
+    if "isl" in row:
+        parts.append(f"input {row['isl']} tokens")
+    if "osl" in row:
+        parts.append(f"output {row['osl']} tokens")
+    parts += [row.get("parallel"), row.get("model")]
+    return ", ".join(part for part in parts if part) or "not said"

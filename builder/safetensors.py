@@ -14,7 +14,17 @@ from pathlib import Path
 
 from .errors import BadFacts, Problem
 
-DTYPE_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1, "I8": 1, "I32": 4, "I64": 8}
+DTYPE_BYTES = {
+    "F32": 4,
+    "BF16": 2,
+    "F16": 2,
+    "F8_E4M3": 1,
+    "U8": 1,
+    "I8": 1,
+    "I32": 4,
+    "I64": 8,
+    "BOOL": 1,
+}
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import checkpoint as checkpoints
-from . import deployment, results
+from . import results
+from .check import Checked, Report
 from .checkpoint import Checkpoint
 from .errors import BadInput, Problem, nearest
+from .release import Release, ServerRole
 
 WIDTH = 80
+MANY_FILES = 20
 
 
 def preset_rows() -> list[dict[str, Any]]:
     """The presets as `presets --json` prints them."""
+    from . import deployment  # brings pydantic, which the other verbs here do without
+
     rows = []
     for name in deployment.preset_names():
         document = deployment.read(name)
         facts = checkpoints.gather(document.get("checkpoint"))
         gpu, num_gpus = document.get("hardware.gpu"), document.get("hardware.num_gpus")
+        role: ServerRole = document.get("role") or "agg"
         rows.append(
             {
                 "name": name,
@@ -32,7 +39,7 @@ def preset_rows() -> list[dict[str, Any]]:
                 "release": document.get("engine.release"),
                 "published": [
                     {"source": row.source, **figure}
-                    for row in results.published(facts, gpu, num_gpus)
+                    for row in results.published(facts, gpu, num_gpus, role)
                     for figure in row.figures
                 ],
             }
@@ -43,13 +50,37 @@ def preset_rows() -> list[dict[str, Any]]:
 def presets_table(rows: Sequence[Mapping[str, Any]]) -> str:
     table = [("PRESET", "PRECISION", "GPUS", "RELEASE", "PUBLISHED")]
     for row in rows:
-        figures = [
-            f"{item['output_tokens_per_s']:.0f} tok/s at {item['concurrency']}"
-            for item in row["published"]
-        ]
         precision = row["precision"].removesuffix("_BLOCK_SCALES")
         gpus = f"{row['num_gpus']}x {row['gpu']}"
-        table.append((row["name"], precision, gpus, row["release"], ", ".join(figures) or "-"))
+        best = best_figure(row["published"])
+        table.append((row["name"], precision, gpus, row["release"], best))
+    legend = "PUBLISHED: highest rate in output tokens/s, for prefill in prompt tokens/s"
+    return f"{_columns(table)}\n\n{legend}"
+
+
+def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
+    """Option tables as `release list --json` prints them."""
+    return [
+        {
+            "name": table.name,
+            "options": sum("*" not in path for path in table.paths),
+            "flags": len(table.serve_flags),
+            "rules": len(table.rule_ids),
+            "triton_containers": list(table.triton_containers),
+            "confidence": table.confidence,
+            "sources": list(table.sources),
+            "carried_from": dict(table.carried_from),
+        }
+        for table in tables
+    ]
+
+
+def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    table = [("RELEASE", "OPTIONS", "FLAGS", "TRITON CONTAINERS", "CARRIED FROM")]
+    for row in rows:
+        counts = (str(row["options"]), str(row["flags"]))
+        carried = ", ".join(dict.fromkeys(row["carried_from"].values())) or "-"
+        table.append((row["name"], *counts, ", ".join(row["triton_containers"]) or "-", carried))
     return _columns(table)
 
 
@@ -133,15 +164,57 @@ def plan(document: Mapping[str, Any]) -> str:
         ]
     parts.append(_memory(document["memory"]))
     for row in document["published"]:
-        figures = "; ".join(
-            f"concurrency {item['concurrency']:.0f}: {item['output_tokens_per_s']:.0f} output "
-            f"tok/s, median latency {item['median_e2e_latency_ms'] / 1000:.1f} s"
-            for item in row["figures"]
-        )
-        heading = "Published for this model on these GPUs:"
-        parts.append("\n".join([heading, *_wrapped("  ", figures)]))
-        parts.append("\n".join(_wrapped("  ", f"{row['source']}; {row['workload']}")))
+        heading = "Published for this model on these GPUs"
+        heading += ":" if row["engine"] == "tensorrt-llm" else f", with {row['engine']}:"
+        figures = [line for item in row["figures"] for line in _wrapped("  ", _figure(item))]
+        parts.append("\n".join([heading, *figures]))
+        text = f"{row['source']}; {row['workload']}"
+        if row["incomplete"]:
+            text += f"; not said: {', '.join(row['incomplete'])}"
+        parts.append("\n".join(_wrapped("  ", text)))
     return "\n\n".join(parts)
+
+
+# Metrics of published figures, and their units in words.
+UNITS = {
+    "output_tokens_per_s": "output tok/s",
+    "output_tokens_per_s_per_user": "output tok/s per user",
+    "output_tokens_per_s_per_gpu": "output tok/s per GPU",
+    "prefill_tokens_per_s_per_gpu": "prompt tok/s per GPU",
+    "ttft_ms": "ms to the first token",
+    "mean_ttft_ms": "ms mean to the first token",
+    "mean_tpot_ms": "ms mean per output token",
+    "median_e2e_latency_ms": "ms median latency",
+    "tpot_gain_percent": "% better time per output token",
+    "usd_per_million_tokens": "USD per million tokens",
+}
+
+
+def _figure(figure: Mapping[str, Any]) -> str:
+    values = ", ".join(
+        f"{figure[metric]:,.10g} {unit}" for metric, unit in UNITS.items() if metric in figure
+    )
+    load = f"concurrency {figure['concurrency']}" if "concurrency" in figure else figure.get("load")
+    note = f" ({figure['note']})" if "note" in figure else ""
+    return f"{load}: {values}{note}" if load else f"{values}{note}"
+
+
+# What the table of presets shows of a metric, in this order.
+_SHORT = {
+    "output_tokens_per_s": " tok/s",
+    "output_tokens_per_s_per_user": "/user",
+    "output_tokens_per_s_per_gpu": "/GPU",
+    "prefill_tokens_per_s_per_gpu": "/GPU",
+}
+
+
+def best_figure(figures: Sequence[Mapping[str, Any]]) -> str:
+    """The highest rate of one kind; `plan` shows all figures with their load."""
+    for metric, unit in _SHORT.items():
+        if found := [figure[metric] for figure in figures if metric in figure]:
+            best = max(found)
+            return f"{best:.0f}{unit}" if best < 1000 else f"{best / 1000:.2g}k{unit}"
+    return "-"
 
 
 def _difference(row: Mapping[str, Any]) -> str:
@@ -172,6 +245,44 @@ def _memory(memory: Mapping[str, Any]) -> str:
 
 def _total_label(memory: Mapping[str, Any]) -> str:
     return "total that CUDA reports" if memory["total_verified"] else "total, itself estimated"
+
+
+def findings(report: Report) -> str:
+    """One line per finding, drift as a block each, then what was checked and as what."""
+    lines = [str(row) for row in report.findings if row.rule != "drift"]
+    for row in report.findings:
+        if row.rule == "drift":
+            lines += ["", f"{row.file}:{row.line}:{row.column}: drift: {row.path}"]
+            lines += _wrapped("  ", f"{row.message}; {row.fix}" if row.fix else row.message)
+    if lines:
+        lines.append("")
+    lines += [f"note: {note}" for note in report.notes]
+    return "\n".join([*lines, *_checked(report), _totals(report)])
+
+
+def _checked(report: Report) -> Iterator[str]:
+    """What each file was taken for, or of many files the number per kind."""
+    if len(report.files) <= MANY_FILES:
+        yield from (f"{row.file}: {row.kind}{_by(row)}" for row in report.files)
+        return
+    counts = Counter(f"{row.kind}{_by(row)}" for row in report.files)
+    yield from (f"{count} x {kind}" for kind, count in sorted(counts.items()))
+
+
+def _by(row: Checked) -> str:
+    if not row.releases:
+        return ""
+    guess = ", assumed: the newest stable one" if row.assumed else ""
+    return f", release {' and '.join(row.releases)}{guess}"
+
+
+def _totals(report: Report) -> str:
+    files, errors = len(report.files), report.errors
+    warnings = len(report.findings) - errors
+    return (
+        f"checked {files} file{'s' * (files != 1)}: {errors} error{'s' * (errors != 1)}, "
+        f"{warnings} warning{'s' * (warnings != 1)}"
+    )
 
 
 def matching_decisions(manifest: Mapping[str, Any], path: str | None) -> list[dict[str, Any]]:

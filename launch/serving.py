@@ -73,10 +73,12 @@ def serve(
 
 
 def _with_plain_paths(target: Target, plain: PlainPaths) -> Target:
-    target = replace(target, folder=plain(target.folder))
-    checkpoint = Path(target.environment["CHECKPOINT"])
-    named = str(plain(checkpoint)) if checkpoint.is_dir() else str(checkpoint)
-    return target.with_environment(CHECKPOINT=named)
+    named = {
+        name: str(plain(Path(value)))
+        for name, value in target.checkpoints.items()
+        if Path(value).is_dir()
+    }
+    return replace(target, folder=plain(target.folder)).with_environment(**named)
 
 
 def _say_stopping(target: Target, _: object, cause: object, __: object) -> None:
@@ -91,17 +93,16 @@ def not_ready(target: Target, what: str, run: Run, last_lines: list[str]) -> Not
 
 
 def with_checkpoint(target: Target, engine: engines.EngineName, bundle: Bundle, run: Run) -> Target:
-    """The target on the checkpoint that `CHECKPOINT` names, or else on the bundle's own.
+    """The target on the checkpoints that variables name, or else on the bundle's own.
 
     The reference engine takes a miniature where that is no folder of this machine.
     """
-    named = os.environ.get("CHECKPOINT") or target.environment["CHECKPOINT"]
-    folder = Path(named).expanduser()
-    if folder.is_dir():
-        named = str(folder.resolve())
-    elif engine == engines.REFERENCE:
+    named = {name: os.environ.get(name) or value for name, value in target.checkpoints.items()}
+    folders = {name: Path(value).expanduser() for name, value in named.items()}
+    named |= {name: str(path.resolve()) for name, path in folders.items() if path.is_dir()}
+    if engine == engines.REFERENCE and not folders["CHECKPOINT"].is_dir():
         return with_miniature(target, bundle, run)
-    return target.with_environment(CHECKPOINT=named)
+    return target.with_environment(**named)
 
 
 def with_miniature(target: Target, bundle: Bundle, run: Run) -> Target:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from builder import release as releases
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady, Problem, nearest
 
@@ -45,6 +46,12 @@ class Target:
             str(file) if file.is_file() else word
             for file, word in zip(files, self.argv, strict=True)
         ]
+
+    @property
+    def checkpoints(self) -> dict[str, str]:
+        """The variables that name checkpoints: that of the model, and of a draft if it has one."""
+        names = ("CHECKPOINT", "DRAFT_CHECKPOINT")
+        return {name: self.environment[name] for name in names if name in self.environment}
 
     @property
     def urls(self) -> dict[str, str]:
@@ -101,7 +108,7 @@ def read(bundle: Bundle, name: str) -> Target:
         ready_path=entry["ready"]["path"],
         start_timeout_s=entry["start_timeout_s"],
         model_name=entry.get("model_name"),
-        release=bundle.launch["engine"]["release"],
+        release=releases.resolve(bundle.launch["engine"]["release"], bundle.folder),
     )
 
 

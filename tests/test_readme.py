@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from builder import deployment, pipeline, release
+from builder import deployment, pipeline, release, show
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -145,13 +146,25 @@ def test_the_error_example_is_what_the_builder_prints(tmp_path: Path) -> None:
     assert done.stderr in README
 
 
-def test_every_preset_is_in_the_table_with_its_published_figure() -> None:
-    for name in deployment.preset_names():
-        (row,) = (line for line in README.splitlines() if line.startswith(f"| `{name}`"))
-        for published in pipeline.plan(name).plan.facts.published:
-            for figure in published.figures:
-                assert f"{figure['output_tokens_per_s']:.0f} output tok/s" in row
-                assert f"{figure['median_e2e_latency_ms'] / 1000:.1f} s" in row
+@pytest.mark.parametrize("preset", show.preset_rows(), ids=lambda row: row["name"])
+def test_every_preset_is_in_the_table_with_its_published_figure(preset: dict[str, Any]) -> None:
+    (row,) = (line for line in README.splitlines() if line.startswith(f"| `{preset['name']}`"))
+    *_, release_cell, published, state, _ = (cell.strip() for cell in row.split("|"))
+    assert release_cell == preset["release"]
+    assert published.startswith(show.best_figure(preset["published"]))
+    latencies = [figure.get("median_e2e_latency_ms") for figure in preset["published"]]
+    assert all(f"{value / 1000:.1f} s" in published for value in latencies if value)
+    warned = pipeline.plan(preset["name"]).plan.warnings
+    unproven = any("no published configuration" in warning.what for warning in warned)
+    assert ("assumed" in state) == (unproven and preset["name"] != "llama-tiny")
+
+
+def test_check_finds_what_the_readme_says(shell: Callable[[str], str]) -> None:
+    (block,) = blocks("builder check")
+    output = shell(block)
+    for text in ("did you mean free_gpu_memory_fraction", "moe_expert_parallel_size", "drift"):
+        assert text in output
+    assert "write num_nextn_predict_layers: 3" in output
 
 
 def test_the_scripts_of_the_first_screen_exist() -> None:

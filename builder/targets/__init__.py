@@ -24,6 +24,9 @@ NAMES = ("trtllm_serve", "triton")
 # A server loads hundreds of gigabytes before it answers.
 START_TIMEOUT_S = 3600
 
+# Instances of one deployment listen this far apart.
+PORT_STEP = 10
+
 Host = Annotated[str, Field(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:-]*$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -36,6 +39,30 @@ class Request:
     release: Release
     engine: EngineConfig
     flags: tuple[Decision, ...]
+    environment: tuple[Decision, ...] = ()
+
+    @property
+    def checkpoints(self) -> dict[str, str]:
+        """The variables that name the model's folder, and the draft model's if there is one."""
+        draft = self.deployment.draft
+        named = {"DRAFT_CHECKPOINT": draft.checkpoint} if draft else {}
+        return {"CHECKPOINT": self.deployment.checkpoint, **named}
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """What the shared parts of every start script render."""
+        gpus = self.deployment.hardware.num_gpus // self.deployment.instances
+        return {
+            "name": self.deployment.name,
+            "engine_environment": dict(
+                zip(variables(self.environment), self.environment, strict=True)
+            ),
+            "instances": self.deployment.instances,
+            "gpus_per_instance": gpus,
+            "port_step": PORT_STEP,
+            "draft": self.deployment.draft,
+            "draft_option": self.release.spell("draft_model").rpartition(".")[2],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +77,11 @@ class Target(Protocol):
     Options: type[Strict]
 
     def render(self, request: Request, options: Any) -> Rendered: ...
+
+
+def variables(environment: tuple[Decision, ...]) -> dict[str, str]:
+    """Environment variables by name."""
+    return {row.path.partition(".")[2]: row.value for row in environment}
 
 
 def load(name: str) -> Target:

@@ -45,10 +45,13 @@ def render(request: Request, options: Options) -> Rendered:
         "decoupled": options.decoupled,
         "cancellation_check_period_ms": 100,
     }
-    base = {"model": deployment.checkpoint, "backend": "pytorch"}
+    options_given = request.engine.options
+    base = {"model": deployment.checkpoint}
+    if "backend" not in options_given:
+        base["backend"] = "pytorch"
     model_yaml = yaml_text(
         "triton/model.yaml.j2",
-        expected={"triton_config": triton_config, **base, **request.engine.options},
+        expected={"triton_config": triton_config, **base, **options_given},
         name=deployment.name,
         release=request.release.name,
         triton_config=triton_config,
@@ -56,7 +59,7 @@ def render(request: Request, options: Options) -> Rendered:
         options=option_lines(request.engine),
     )
     environment = {
-        "CHECKPOINT": deployment.checkpoint,
+        **request.checkpoints,
         "SERVE_HOST": options.host,
         "SERVE_HTTP_PORT": str(options.http_port),
         "SERVE_GRPC_PORT": str(options.grpc_port),
@@ -64,7 +67,12 @@ def render(request: Request, options: Options) -> Rendered:
         "SERVE_ID": deployment.name,
         "SERVE_SHM_PREFIX": deployment.name,
     }
-    script = text("triton/serve.sh.j2", name=deployment.name, environment=environment)
+    script = text(
+        "triton/serve.sh.j2",
+        environment=environment,
+        model_name=options.model_name,
+        **request.layout,
+    )
     repository = f"triton/model_repository/{options.model_name}"
     files = {f"{repository}/{path}": File(data) for path, data in sorted(_model_files().items())}
     return Rendered(

@@ -25,16 +25,16 @@ def render(request: Request, options: Options) -> Rendered:
         options=option_lines(request.engine),
     )
     environment = {
-        "CHECKPOINT": deployment.checkpoint,
+        **request.checkpoints,
         "SERVE_HOST": options.host,
         "SERVE_HTTP_PORT": str(options.port),
     }
     script = text(
         "trtllm_serve/serve.sh.j2",
-        name=deployment.name,
         environment=environment,
         config_flag=request.release.config_flag,
         flags=request.flags,
+        **request.layout,
     )
     return Rendered(
         {

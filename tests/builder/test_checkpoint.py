@@ -15,11 +15,17 @@ from builder.errors import BadFacts
 from tests.conftest import Run
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
+GPT_OSS = "openai/gpt-oss-120b"
 
 
 @pytest.mark.parametrize(
     ("name", "published_gb"),
-    [(V32, 415), ("deepseek-ai/DeepSeek-V3.2", 690), ("nvidia/DeepSeek-R1-0528-NVFP4-v2", 413.3)],
+    [
+        (V32, 415),
+        ("deepseek-ai/DeepSeek-V3.2", 690),
+        ("nvidia/DeepSeek-R1-0528-NVFP4-v2", 413.3),
+        (GPT_OSS, 65.28),  # 60.8 GiB
+    ],
 )
 def test_computed_size_matches_the_published_one(name: str, published_gb: float) -> None:
     facts = checkpoint.gather(name)
@@ -34,6 +40,9 @@ def test_computed_size_matches_the_published_one(name: str, published_gb: float)
         ("nvidia/Qwen3-235B-A22B-NVFP4", 235.09),
         ("Qwen/Qwen3.5-397B-A17B", 402.94),  # 397 without the MTP layer
         ("nvidia/MiniMax-M2.5-NVFP4", 228.69),
+        (GPT_OSS, 116.83),
+        ("Qwen/Qwen3-32B-FP8", 32.76),
+        ("meta-llama/Meta-Llama-3.1-8B", 8.03),
     ],
 )
 def test_parameter_count_matches_the_model_card(name: str, billions: float) -> None:
@@ -244,6 +253,53 @@ def test_odd_values_in_the_quantization_are_facts_not_bugs(
     done = builder("inspect", folder)
     assert done.returncode == 3
     assert "bug" not in done.stderr
+
+
+def test_modules_that_mxfp4_does_not_convert_stay_bf16(
+    make_miniature: Callable[[str], Path],
+) -> None:
+    groups = checkpoint.gather(str(make_miniature(GPT_OSS))).groups
+    assert {group.role for group in groups if group.dtype == "U8"} == {"routed_expert"}
+    assert {group.role for group in groups if group.dtype == "BF16"} > {"attention", "router"}
+
+
+DRAFT_HEAD = {  # SpecForge configs/qwen3-235B-A22B-eagle3.json, smaller
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "draft_vocab_size": 320,
+    "head_dim": 16,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 1,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+}
+
+
+def test_a_draft_head_needs_no_tokenizer_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(DRAFT_HEAD))
+    stored = [
+        safetensors.Stored("fc.weight", "BF16", (64, 192)),
+        safetensors.Stored("midlayer.hidden_norm.weight", "BF16", (64,)),
+        safetensors.Stored("midlayer.input_layernorm.weight", "BF16", (64,)),
+        safetensors.Stored("midlayer.post_attention_layernorm.weight", "BF16", (64,)),
+        safetensors.Stored("midlayer.self_attn.q_proj.weight", "BF16", (64, 128)),
+        safetensors.Stored("midlayer.self_attn.k_proj.weight", "BF16", (32, 128)),
+        safetensors.Stored("midlayer.self_attn.v_proj.weight", "BF16", (32, 128)),
+        safetensors.Stored("midlayer.self_attn.o_proj.weight", "BF16", (64, 64)),
+        safetensors.Stored("midlayer.mlp.gate_proj.weight", "BF16", (96, 64)),
+        safetensors.Stored("midlayer.mlp.up_proj.weight", "BF16", (96, 64)),
+        safetensors.Stored("midlayer.mlp.down_proj.weight", "BF16", (64, 96)),
+        safetensors.Stored("norm.weight", "BF16", (64,)),
+        safetensors.Stored("lm_head.weight", "BF16", (320, 64)),
+        safetensors.Stored("d2t", "I64", (320,)),
+        safetensors.Stored("t2d", "BOOL", (1000,)),  # not needed to serve it
+    ]
+    weights = ((tensor, bytes(tensor.nbytes)) for tensor in stored)
+    safetensors.write(tmp_path / "model.safetensors", weights)
+    head = checkpoint.gather(str(tmp_path))
+    assert head.architecture.draft_head
+    assert head.nbytes == sum(tensor.nbytes for tensor in stored[:-1])
 
 
 def test_a_folder_named_like_weights_is_named(folder: Path) -> None:

@@ -155,7 +155,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "key twice on one line": (
         edited("gpu: gb200,", "gpu: gb200, gpu: b200,"),
         2,
-        [":3: gpu: is given twice, first in line 3"],
+        [":3: hardware.gpu: is given twice, first in line 3"],
     ),
     "a number of five thousand digits": (
         edited("isl: 800", "isl: " + "9" * 5000),

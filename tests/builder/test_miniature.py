@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,19 @@ def test_fp8_blocks_carry_inverse_scales(make_miniature: Callable[[str], Path]) 
     assert found["model.layers.0.self_attn.q_a_proj.weight_scale_inv"].shape == (1, 1)
 
 
+def test_mxfp4_experts_lie_in_one_tensor_in_blocks_of_32(
+    make_miniature: Callable[[str], Path],
+) -> None:
+    found = tensors(make_miniature("openai/gpt-oss-120b"))
+    experts = "model.layers.0.mlp.experts"
+    assert found[f"{experts}.gate_up_proj_blocks"].shape == (8, 192, 2, 16)
+    assert found[f"{experts}.gate_up_proj_scales"].shape == (8, 192, 2)
+    assert found[f"{experts}.down_proj_blocks"].dtype == "U8"
+    assert found[f"{experts}.down_proj_bias"].shape == (8, 64)
+    assert found["model.layers.0.self_attn.sinks"].shape == (4,)
+    assert found["model.layers.0.self_attn.q_proj.bias"].dtype == "BF16"
+
+
 def test_kv_scales_stand_beside_key_and_value(make_miniature: Callable[[str], Path]) -> None:
     found = tensors(make_miniature("nvidia/Qwen3-235B-A22B-NVFP4"))
     assert found["model.layers.0.self_attn.k_proj.k_scale"].shape == ()
@@ -113,6 +127,13 @@ def test_a_folder_can_be_made_small_as_well(
     facts = checkpoint.gather(str(make_miniature(V32)))
     miniature.write(facts, tmp_path)
     assert checkpoint.gather(str(tmp_path)).nbytes == facts.nbytes
+
+
+def test_lists_of_one_entry_per_layer_are_cut_with_the_layers(tmp_path: Path) -> None:
+    facts, kinds = checkpoint.gather("openai/gpt-oss-120b"), ["sliding_attention", "full_attention"]
+    listed = replace(facts, config={**facts.config, "layer_types": kinds * 18})
+    miniature.write(listed, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["layer_types"] == kinds * 2
 
 
 def test_the_vocabulary_covers_every_byte_and_word() -> None:

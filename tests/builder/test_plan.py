@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from builder import engine, pipeline, release
 from builder.errors import BadInput
+from builder.options import problems as judge
 from builder.plan import Decision, Facts, plan
+from builder.results import leaves
 
 NVFP4_GB200 = "deepseek-v3.2-nvfp4-gb200"
 POST = "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)"
@@ -43,12 +46,19 @@ def test_the_first_preset_holds_exactly_the_published_values() -> None:
 
 
 def test_its_rules_agree_with_the_publication() -> None:
-    """The rules alone, without the published row, give the same options."""
+    """The rules alone, without the published row, give every published value."""
     planned = pipeline.plan(NVFP4_GB200)
     facts = planned.plan.facts
     bare = Facts(facts.checkpoint, facts.gpu, facts.release)
-    alone = engine.translate(plan(planned.plan.deployment, bare))
-    assert alone.options == planned.engine.options
+    alone = leaves(engine.translate(plan(planned.plan.deployment, bare)).options)
+    published = leaves(planned.engine.options)
+    assert {path: alone[path] for path in published} == published
+    assert set(alone) - set(published) == {
+        "enable_attention_dp",
+        "moe_expert_parallel_size",
+        "max_seq_len",
+        "stream_interval",
+    }
 
 
 def test_every_value_has_a_reason_evidence_and_source() -> None:
@@ -58,10 +68,14 @@ def test_every_value_has_a_reason_evidence_and_source() -> None:
         assert POST in row.source
 
 
-def test_the_fp8_preset_takes_the_published_moe_backend() -> None:
-    row = decision("moe_config.backend", "deepseek-v3.2-fp8-gb200")
-    assert row.value == "TRTLLM"
-    assert "the rule would give" in row.reason
+def test_a_published_value_wins_over_the_rule() -> None:
+    planned = pipeline.plan("deepseek-v3.2-fp8-gb200").plan
+    (row,) = planned.facts.published
+    changed = replace(row, options={**row.options, "moe_config.backend": "DEEPGEMM"})
+    found = plan(planned.deployment, replace(planned.facts, published=(changed,)))
+    (decided,) = (row for row in found.decisions if row.path == "moe_config.backend")
+    assert decided.value == "DEEPGEMM"
+    assert 'the rule would give "TRTLLM"' in decided.reason
 
 
 def test_on_hopper_the_published_moe_backend_is_refused() -> None:
@@ -109,7 +123,7 @@ def test_what_follows_from_the_workload_is_not_overruled_by_a_publication() -> N
         (16, [*range(1, 17)]),
         (17, [*range(1, 17), 17]),
         (100, [*range(1, 17), 32, 64, 100]),
-        (128, [*range(1, 17), 32, 64, 128]),
+        (256, [*range(1, 17), 32, 64]),  # attention data parallelism: 64 on each of four ranks
     ],
 )
 def test_graph_sizes_reach_the_batch_size(concurrency: int, sizes: list[int]) -> None:
@@ -184,13 +198,14 @@ def test_no_mtp_is_planned_where_no_weights_are_published() -> None:
 
 
 def test_long_prompts_get_a_larger_step() -> None:
-    assert options(NVFP4_GB200, "workload.isl=10000")["max_num_tokens"] == 10240
+    """A prompt, its template's tokens, and four tokens of every running request."""
+    assert options(NVFP4_GB200, "workload.isl=10000")["max_num_tokens"] == 10432
 
 
 @pytest.mark.parametrize("name", [r for r in release.known() if r >= "1.2"])
 def test_plans_are_valid_in_every_release_that_serves_the_model(name: str) -> None:
     found = options(NVFP4_GB200, f"engine.release={name}")
-    assert release.load(name).check_options(found) == []
+    assert list(judge(release.load(name), found)) == []
 
 
 def test_a_dense_model_has_no_moe_options() -> None:
@@ -219,3 +234,158 @@ def test_the_server_gets_the_tokenizer_that_the_model_needs() -> None:
     (flag,) = pipeline.plan(NVFP4_GB200).plan.flags
     assert (flag.path, flag.value) == ("--custom_tokenizer", "deepseek_v32")
     assert pipeline.plan("llama-tiny").plan.flags == ()
+
+
+PREFILL, DECODE = "deepseek-v3.2-nvfp4-gb300-prefill", "deepseek-v3.2-nvfp4-gb300-decode"
+
+
+def test_a_prefill_server_reads_prompts_only() -> None:
+    found = options(PREFILL)
+    assert found["cuda_graph_config"] is None
+    assert found["disable_overlap_scheduler"] is True
+    assert found["max_num_tokens"] >= found["max_batch_size"] * 2048
+    assert found["max_seq_len"] == 2048 + 40
+
+
+def test_a_decode_server_reads_no_prompts() -> None:
+    found = options(DECODE)
+    assert found["max_num_tokens"] == found["max_batch_size"] * 4
+    assert found["cuda_graph_config"]["batch_sizes"][-1] == found["max_batch_size"]
+
+
+def test_both_sides_of_a_pair_agree() -> None:
+    prefill, decode = leaves(options(PREFILL)), leaves(options(DECODE))
+    for path in (
+        "cache_transceiver_config.backend",
+        "cache_transceiver_config.max_tokens_in_buffer",
+        "kv_cache_config.dtype",
+        "kv_cache_config.tokens_per_block",
+        "speculative_config.num_nextn_predict_layers",
+    ):
+        assert prefill[path] == decode[path]
+
+
+def test_a_publication_of_a_whole_server_is_none_for_one_side() -> None:
+    found = pipeline.plan(NVFP4_GB200, ["role=decode"]).plan
+    assert not found.facts.published
+    assert not any(POST in row.source for row in found.decisions)
+
+
+def test_instances_share_gpus_and_workload() -> None:
+    llama = pipeline.plan("llama-3.3-70b-fp8-h100")
+    assert llama.engine.options["tensor_parallel_size"] == 1
+    assert llama.engine.options["max_batch_size"] == 8
+    whole = options("llama-3.3-70b-fp8-h100", "instances=1")
+    assert (whole["tensor_parallel_size"], whole["max_batch_size"]) == (2, 16)
+
+
+def test_instances_that_do_not_share_the_gpus_evenly_are_refused() -> None:
+    with pytest.raises(BadInput, match="2 GPUs cannot be shared by 3 instances"):
+        pipeline.plan("llama-3.3-70b-fp8-h100", ["instances=3"])
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "decoding_type"),
+    [
+        ("1.2.1", "eagle3", "Eagle"),
+        ("main-00043967", "eagle3", "Eagle3"),
+        ("1.2.1", "draft_target", "DraftTarget"),
+        ("main-00043967", "draft_target", "Draft_Target"),
+        ("1.1.0", "draft_target", "DraftTarget"),
+    ],
+)
+def test_a_draft_model_is_spelled_for_the_release(
+    name: str, method: str, decoding_type: str
+) -> None:
+    draft = f"draft={{checkpoint: /models/draft, tokens: 4, method: {method}}}"
+    found = options("llama-tiny", draft, f"engine.release={name}")["speculative_config"]
+    path = release.load(name).spell("draft_model").rpartition(".")[2]
+    assert found == {"decoding_type": decoding_type, "max_draft_len": 4, path: "/models/draft"}
+
+
+def test_a_draft_model_replaces_the_checkpoints_own_layer() -> None:
+    found = options(NVFP4_GB200, "draft={checkpoint: /models/draft, tokens: 2}")
+    assert found["speculative_config"]["decoding_type"] == "Eagle"
+    assert "num_nextn_predict_layers" not in found["speculative_config"]
+
+
+def test_a_known_draft_model_counts_in_the_memory() -> None:
+    weights = {
+        draft: pipeline.plan("llama-tiny", [f"draft={draft}"]).plan
+        for draft in ("null", "{checkpoint: meta-llama/Llama-3.2-1B-Instruct, tokens: 2}")
+    }
+    without, known = weights.values()
+    assert 2 < known.budget.weights_gib - without.budget.weights_gib < 3
+    assert not any("draft" in warning.where for warning in known.warnings)
+
+
+def test_an_unknown_draft_model_is_said_to_be_missing_in_the_memory() -> None:
+    planned = pipeline.plan("llama-tiny", ["draft={checkpoint: /models/draft, tokens: 2}"]).plan
+    assert any(
+        "the memory budget leaves out the draft model /models/draft" in w.what
+        for w in planned.warnings
+    )
+
+
+def variables(preset: str, *overrides: str) -> dict[str, Decision]:
+    rows = pipeline.plan(preset, overrides).plan.environment
+    return {row.path.removeprefix("environment."): row for row in rows}
+
+
+def test_the_environment_is_decided_with_reasons() -> None:
+    found = variables(NVFP4_GB200)
+    assert {name: row.value for name, row in found.items()} == {
+        "TRTLLM_ENABLE_PDL": "1",
+        "TRTLLM_SERVER_DISABLE_GC": "1",
+        "TRTLLM_WORKER_DISABLE_GC": "1",
+        "TLLM_NUMA_AWARE_WORKER_AFFINITY": "1",
+        "TRTLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+    assert all(row.reason.endswith(".") and row.source for row in found.values())
+
+
+@pytest.mark.parametrize(
+    ("preset", "found"),
+    [
+        (DECODE, False),
+        ("deepseek-v3.2-nvfp4-b300", True),
+        ("deepseek-r1-0528-nvfp4-b200", True),
+    ],
+)
+def test_transfers_use_no_nvlink_between_nodes_that_have_none(preset: str, found: bool) -> None:
+    decided = variables(preset, "role=decode")
+    assert ("UCX_CUDA_IPC_ENABLE_MNNVL" in decided) is found
+    assert decided["NCCL_GRAPH_MIXING_SUPPORT"].value == "0"
+
+
+def test_an_older_release_is_not_told_what_it_does_not_know() -> None:
+    assert "TLLM_NUMA_AWARE_WORKER_AFFINITY" not in variables("llama-tiny", "engine.release=1.1.0")
+
+
+def test_a_variable_of_the_deployment_wins() -> None:
+    found = variables(NVFP4_GB200, "environment.TRTLLM_ENABLE_PDL=0", "environment.NCCL_DEBUG=INFO")
+    pdl, debug = found["TRTLLM_ENABLE_PDL"], found["NCCL_DEBUG"]
+    assert (pdl.value, pdl.evidence) == ("0", "override")
+    assert "The rule would give 1" in pdl.reason
+    assert (debug.value, debug.evidence) == ("INFO", "override")
+
+
+def test_a_model_without_published_configurations_says_so() -> None:
+    planned = pipeline.plan("minimax-m2.5-nvfp4-b300").plan
+    expected = "no published configuration of nvidia/MiniMax-M2.5-NVFP4 on b300"
+    assert any(expected in warning.what for warning in planned.warnings)
+    backend = next(row for row in planned.decisions if row.path == "moe_config.backend")
+    assert backend.evidence == "assumed"
+
+
+def test_a_model_with_published_configurations_has_no_such_warning() -> None:
+    for preset in ("deepseek-r1-0528-nvfp4-gb200", NVFP4_GB200, PREFILL):
+        found = pipeline.plan(preset).plan.warnings
+        assert not any("no published configuration" in warning.what for warning in found)
+
+
+def test_an_asked_latency_between_tokens_keeps_streams_smooth() -> None:
+    preset = "deepseek-r1-0528-nvfp4-b200"
+    assert options(preset)["stream_interval"] == 10
+    assert options(preset, "slo.itl_ms=20")["stream_interval"] == 1

@@ -1,119 +1,102 @@
-"""Option tables: what each release accepts, judged as strictly as the engine does."""
+"""Option tables: what each release is known to accept and to do."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder import release
-from builder.errors import BadInput
+from builder.errors import BadFacts, BadInput
+from tests.conftest import ROOT
 
-PUBLISHED: dict[str, Any] = {
-    "tensor_parallel_size": 4,
-    "cuda_graph_config": {"enable_padding": True, "batch_sizes": [1, 2, 4]},
-    "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.8},
-    "moe_config": {"backend": "TRTLLM"},
-    "speculative_config": {"decoding_type": "MTP", "num_nextn_predict_layers": 3},
-}
+SPECIFICATION = ROOT.parent / "shared" / "trtllm-options"
+
+# The specification's word for a type, and ours.
+KINDS = {"model": "record", "dict": "mapping", "anyof": "either"}
 
 
-def rejected(options: dict[str, Any], name: str = "1.2.1") -> list[str]:
-    return [str(problem) for problem in release.load(name).check_options(options)]
+def fields(table: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every field of a table, nested ones too."""
 
+    def walk(name: str, field: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        yield name, field
+        for inner in field["of"] if field["type"] == "either" else ():
+            yield from walk(name, inner)
+        if "items" in field:
+            yield from walk(name, field["items"])
 
-@pytest.mark.parametrize("name", release.known())
-def test_the_published_options_are_valid_for_every_release(name: str) -> None:
-    assert rejected(PUBLISHED, name) == []
+    for kind, record in table["types"].items():
+        for name, field in record["fields"].items():
+            yield from walk(f"{kind}.{name}", field)
 
 
 @pytest.mark.parametrize("name", release.known())
 def test_every_type_and_union_of_a_table_resolves(name: str) -> None:
     table = release.load(name).table
-
-    def walk(field: dict[str, Any]) -> None:
+    for _, field in fields(table):
         if field["type"] == "record":
             assert field["of"] in table["types"]
         if field["type"] == "union":
             assert set(table["unions"][field["of"]]["types"].values()) <= set(table["types"])
-        for inner in field["of"] if field["type"] == "either" else ():
-            walk(inner)
-        if "items" in field:
-            walk(field["items"])
-
-    for record in table["types"].values():
-        for field in record["fields"].values():
-            walk(field)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"tensor_paralel_size": 4}, "tensor_paralel_size: unknown option in 1.2.1; did you mean"),
-        ({"kv_cache_config": {"dtyp": "fp8"}}, "kv_cache_config.dtyp: unknown option"),
-        ({"max_batch_size": "many"}, "max_batch_size: is many; expected a whole number"),
-        ({"max_batch_size": 1.5}, "max_batch_size: is 1.5; expected a whole number"),
-        ({"max_batch_size": [64]}, "max_batch_size: is [64]; expected a whole number"),
-        ({"enable_attention_dp": "maybe"}, "enable_attention_dp: is maybe; expected true or false"),
-        ({"kv_cache_config": "fp8"}, "kv_cache_config: is fp8; expected a mapping"),
-        ({"kv_cache_config": None}, "kv_cache_config: is null; expected a mapping"),
-        (
-            {"moe_config": {"backend": "AUTO"}},
-            "moe_config.backend: AUTO is not allowed; Known: CUT",
-        ),
-        (
-            {"kv_cache_config": {"free_gpu_memory_fraction": 1.5}},
-            "free_gpu_memory_fraction: 1.5 is out of range; give a value of at most 1",
-        ),
-        (
-            {"speculative_config": {"num_nextn_predict_layers": 3}},
-            "speculative_config: decoding_type is required here; one of MTP,",
-        ),
-        (
-            {"speculative_config": {"decoding_type": "Eagle3"}},
-            "speculative_config.decoding_type: Eagle3 is unknown in release 1.2.1",
-        ),
-        (
-            {"speculative_config": {"decoding_type": "MTP", "num_nextn_predict_layers": 0}},
-            "num_nextn_predict_layers: 0 is out of range; give a value above 0",
-        ),
-        (
-            {"cuda_graph_config": {"batch_sizes": [1, "two"]}},
-            "cuda_graph_config.batch_sizes.1: is two; expected a whole number",
-        ),
-    ],
-)
-def test_a_wrong_option_is_named_with_its_remedy(options: dict[str, Any], expected: str) -> None:
-    (problem,) = rejected(options)
-    assert expected in problem
+@pytest.mark.parametrize("name", release.known())
+def test_whatever_is_doubtful_says_what_is_doubted_and_why(name: str) -> None:
+    for where, field in fields(release.load(name).table):
+        doubt = field.get("uncertain")
+        assert doubt in (None, "existence", "value"), where
+        assert (doubt is None) == ("confidence" not in field), where
 
 
-def test_all_faults_are_found_at_once() -> None:
-    assert len(rejected({"a": 1, "max_batch_size": None, "moe_config": {"backend": "X"}})) == 2
+@pytest.mark.parametrize("name", release.known())
+def test_what_replaces_a_deprecated_option_is_an_option(name: str) -> None:
+    table = release.load(name)
+    for where, field in fields(table.table):
+        assert field.get("replaced_by", "model") in table.paths, where
+    assert set(table.words.values()) <= set(table.paths)
 
 
-def test_null_turns_graphs_off() -> None:
-    assert rejected({"cuda_graph_config": None}) == []
+@pytest.mark.parametrize("name", release.known())
+def test_the_facts_that_others_read_are_there(name: str) -> None:
+    table = release.load(name)
+    assert table.sources and table.confidence and table.rule_ids and table.endpoints
+    assert ("GET", "/health") in table.endpoints
+    assert table.precedence.confidence and table.metrics.confidence
+    assert "disaggregated" in table.subcommands
+    assert set(table.endpoint_conditions) <= {path for _, path in table.endpoints}
+    assert table.moe_when_missing in table.paths["moe_config.backend"][0]["values"]
+    assert set(table.moe_load_balancer_backends) <= set(
+        table.paths["moe_config.backend"][0]["values"]
+    )
+    assert table.cuda_graphs_when_missing > 0
+    for path in table.injected:
+        assert path in table.paths
+    for flag in table.serve_flags:
+        assert flag.yaml_path is None or flag.yaml_path in table.paths
 
 
-def test_numbers_in_quotes_are_accepted_as_the_engine_accepts_them() -> None:
-    """PyYAML reads 1e-05 as text, and the engine's validation turns it into a number."""
-    assert rejected({"kv_cache_config": {"free_gpu_memory_fraction": "8e-01"}}) == []
-    assert rejected({"max_batch_size": "64"}) == []
+def test_flags_win_over_the_file_only_in_development_tables() -> None:
+    winners = {name: release.load(name).precedence.winner for name in release.known()}
+    assert winners.pop("main-00043967") == "cli_when_typed"
+    assert set(winners.values()) == {"yaml"}
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "valid"),
-    [
-        ("1.1.0", {"sparse_attention_config": {"algorithm": "dsa"}}, False),
-        ("1.2.1", {"sparse_attention_config": {"algorithm": "dsa"}}, True),
-        ("1.2.1", {"moe_config": {"backend": "WIDEEP"}}, True),
-        ("main-00043967", {"moe_config": {"backend": "WIDEEP"}}, False),
-        ("1.1.0", {"build_config": {}}, False),
-    ],
-)
-def test_releases_differ(name: str, options: dict[str, Any], valid: bool) -> None:
-    assert (rejected(options, name) == []) is valid
+def test_metrics_of_1_2_1_have_no_prefix_that_anyone_verified() -> None:
+    metrics = release.load("1.2.1").metrics
+    assert metrics.prefix == "" and "time_to_first_token_seconds" in metrics.names
+    assert "unverified" in metrics.prefix_confidence
+
+
+def test_the_support_matrix_answers_by_architecture_and_feature() -> None:
+    table = release.load("1.2.1")
+    assert table.supports("DeepseekV32ForCausalLM", "mtp") == "yes"
+    assert table.supports("Qwen3MoeForCausalLM", "mtp") == "no"
+    assert table.supports("LlamaForCausalLM", "mtp") is None
+    assert release.load("1.1.0").supports("DeepseekV32ForCausalLM", "mtp") is None
 
 
 def test_the_draft_length_is_spelled_by_release() -> None:
@@ -124,17 +107,143 @@ def test_the_draft_length_is_spelled_by_release() -> None:
     ]
 
 
+def test_a_default_is_known_by_path() -> None:
+    table = release.load("1.2.1")
+    assert table.default("max_batch_size") == 2048
+    assert table.default("kv_cache_config.tokens_per_block") == 32
+    assert table.default("speculative_config.num_nextn_predict_layers") == 1
+    assert table.default("speculative_config.eagle3_layers_to_capture") is None
+    assert table.default("no.such.option") is None
+
+
 def test_an_unknown_release_is_refused_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match=r"1\.2\.2 .* known: 1\.0\.0, 1\.1\.0, 1\.2\.1, main"):
         release.load("1.2.2")
 
 
+def test_a_release_may_be_the_path_of_a_table(tmp_path: Path) -> None:
+    table = {**release.load("1.2.1").table, "release": "mine"}
+    (tmp_path / "mine.json").write_text(json.dumps(table))
+    found = release.load("./mine.json", tmp_path)
+    assert found.name == "mine" and not found.ships
+    assert release.load("1.2.1").ships
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}'])
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.json").write_text(text)
+    with pytest.raises((BadInput, BadFacts), match=r"mine\.json"):
+        release.load(str(tmp_path / "mine.json"))
+    with pytest.raises(BadInput, match=r"absent\.json: cannot be read: No such file"):
+        release.load("absent.json", tmp_path)
+
+
 def test_moe_kernels_follow_quantization_and_gpu_generation() -> None:
     table = release.load("1.2.1")
-    blackwell, hopper = (
+    blackwell, hopper, gpt_oss = (
         [backend.name for backend in table.moe_backends(quant_algo, sm)]
-        for quant_algo, sm in (("NVFP4", 100), ("FP8_BLOCK_SCALES", 90))
+        for quant_algo, sm in (("NVFP4", 100), ("FP8_BLOCK_SCALES", 90), ("W4A16_MXFP4", 90))
     )
-    assert blackwell == ["TRTLLM", "CUTLASS"]
+    assert blackwell == ["TRTLLM", "CUTLASS", "CUTEDSL"]
     assert hopper == ["CUTLASS"]
+    assert gpt_oss == ["TRITON", "CUTLASS"]
     assert table.moe_backends("NVFP4", 90) == []
+
+
+def specified(field: Mapping[str, Any]) -> dict[str, Any]:
+    """A field of the specification in the words of our tables."""
+    row = {key: field[key] for key in COMPARED if key in field}
+    kind = row["type"] = KINDS.get(field["type"], field["type"])
+    if "enum" in field:
+        row["values"] = field["enum"]
+    if kind == "record":
+        row["of"] = field["model"]
+    elif kind == "union":
+        row["of"] = field["union"]
+    elif kind == "mapping":
+        row["items"] = specified(field.get("values", {"type": "any"}))
+    elif kind == "list":
+        row["items"] = specified(field["items"])
+    return row
+
+
+COMPARED = (
+    *("type", "default", "nullable", "required", "ge", "gt", "le", "lt", "min_length", "alias"),
+    *("status", "confidence", "internal", "default_factory"),
+)
+
+# Where our tables say more than the specification's rows, or spell a shape that its rows spell
+# in several ways; each with what was read.
+DIFFERENT = {
+    # A mapping, or the path of a file that holds it.
+    "MoeConfig.load_balancer": {"type", "of"},
+    # Alternatives are written as full rows.
+    "EagleDecodingConfig.eagle_choices": {"items"},
+    "Eagle3DecodingConfig.eagle_choices": {"items"},
+    # Any torch dtype by name.
+    "KvCacheConfig.dtype": {"values"},
+    # The values of the mapping were not read.
+    "MultimodalConfig.encoder_cuda_graph": {"items", "confidence"},
+    # The server command takes the mapping and builds the object itself.
+    "TorchLlmArgs.build_config": {"type", "items"},
+}
+
+
+@pytest.mark.skipif(not SPECIFICATION.is_dir(), reason="the specification is not in this checkout")
+@pytest.mark.parametrize("name", release.known())
+def test_nothing_of_the_specification_is_lost_or_invented(name: str) -> None:
+    wanted = json.loads((SPECIFICATION / f"{name}.json").read_text())
+    table = release.load(name).table
+    ours = {f"{kind}.{key}" for kind, row in table["types"].items() for key in row["fields"]}
+    theirs = {f"{kind}.{key}" for kind, row in wanted["models"].items() for key in row["fields"]}
+    assert ours == theirs
+    compared = 0
+    for kind, record in wanted["models"].items():
+        for key, field in record["fields"].items():
+            mine = table["types"][kind]["fields"][key]
+            for part, value in specified(field).items():
+                if part in DIFFERENT.get(f"{kind}.{key}", ()):
+                    continue
+                found = specified_part(mine, part)
+                assert found == value, f"{kind}.{key}.{part}"
+                compared += 1
+    assert {
+        union: (row["discriminator"], row["map"]) for union, row in wanted["unions"].items()
+    } == {union: (row["discriminator"], row["types"]) for union, row in table["unions"].items()}
+    assert {row["id"] for row in wanted["rules"]} <= set(release.load(name).rule_ids)
+    print(f"{name}: {len(ours)} options in {len(table['types'])} types, {compared} facts compared")
+
+
+def specified_part(field: Mapping[str, Any], part: str) -> Any:
+    """A part of our row, reduced to what the specification's rows say."""
+    value = field.get(part)
+    if part == "items" and isinstance(value, Mapping):
+        return {key: value[key] for key in value if key in (*COMPARED, "values", "of", "items")}
+    return value
+
+
+@pytest.mark.skipif(not SPECIFICATION.is_dir(), reason="the specification is not in this checkout")
+@pytest.mark.parametrize("name", release.known())
+def test_flags_and_interfaces_are_those_of_the_specification(name: str) -> None:
+    wanted = json.loads((SPECIFICATION / f"{name}.json").read_text())
+    table = release.load(name).table
+    for key, row in (
+        ("precedence", table["serve"]["precedence"]),
+        ("endpoints", table["endpoints"]),
+        ("prometheus_metrics", table["metrics"]),
+        ("support_matrix", table.get("support_matrix")),
+    ):
+        assert wanted.get(key) == row, key
+    commands = {"serve": table["serve"]["flags"], **table["subcommands"]}
+    theirs = wanted["cli"]["subcommands"]
+    assert set(commands) == set(theirs)
+    for command, flags in commands.items():
+        assert [row["name"] for row in flags] == [row["name"] for row in theirs[command]]
+        for mine, other in zip(flags, theirs[command], strict=True):
+            for part in ("flags", "type", "default", "positional", "multiple", "yaml_path"):
+                assert mine.get(part) == other.get(part), (command, mine["name"], part)
+            assert mine.get("values", []) == other.get("enum", []), (command, mine["name"])
+    assert wanted["cli"]["launch"] == table["llmapi_launch"]
+    assert wanted["cli"]["serve_injected"] == table["serve"]["injected"]
+    tags = wanted["triton_llmapi"]["containers"]
+    assert set(table["containers"]["triton"]) == {tag for tag in tags if tags[tag] == name}

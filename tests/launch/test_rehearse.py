@@ -48,7 +48,18 @@ def test_the_bundle_stays_as_it_was(bundle: Bundle, tmp_path: Path) -> None:
     assert bundles.read(bundle.folder).digest == bundle.digest
 
 
-@pytest.mark.parametrize("preset", ["deepseek-v3.2-nvfp4-gb200"])
+@pytest.mark.parametrize(
+    "preset",
+    [
+        "deepseek-r1-0528-nvfp4-b200",
+        "deepseek-v3.2-nvfp4-gb200",
+        "gpt-oss-120b-b200",
+        "llama-3.3-70b-fp8-h100",
+        "minimax-m2.5-nvfp4-b300",
+        "qwen3-235b-nvfp4-gb200",
+        "qwen3.5-397b-nvfp4-b300",
+    ],
+)
 def test_a_published_deployment_passes_on_triton(preset: str, tmp_path: Path) -> None:
     rendered = pipeline.render(preset, tmp_path / "bundle", [f"name={NAME}"], False)
     done = rehearse(tmp_path, rendered.folder, "--target", "triton", "--json")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from builder import pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
 from launch import engine, serving, target, triton
@@ -84,6 +85,16 @@ def test_checkpoint_of_the_environment_wins(
     run = create(bundle, "triton", "reference", tmp_path / "run")
     one = serving.with_checkpoint(target.read(bundle, "triton"), "reference", bundle, run)
     assert one.environment["CHECKPOINT"] == str(weights)
+
+
+def test_a_draft_of_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafting = pipeline.render("minimax-m2.5-nvfp4-b300", tmp_path / "bundle")
+    (tmp_path / "draft").mkdir()
+    monkeypatch.setenv("DRAFT_CHECKPOINT", str(tmp_path / "draft"))
+    run = create(drafting, "triton", "tensorrt_llm", tmp_path / "run")
+    one = serving.with_checkpoint(target.read(drafting, "triton"), "tensorrt_llm", drafting, run)
+    assert one.environment["DRAFT_CHECKPOINT"] == str(tmp_path / "draft")
+    assert one.environment["CHECKPOINT"] == "nvidia/MiniMax-M2.5-NVFP4"
 
 
 def test_a_checkpoint_that_is_not_here_is_left_to_the_real_engine(

@@ -36,7 +36,7 @@ def test_it_always_runs_in_one_process() -> None:
         ({"moe_config": {"backend": "AUTO"}}, r"moe_config\.backend: AUTO is not allowed"),
         ({"kv_cache_config": {"free_gpu_memory_fraction": 1.5}}, r"fraction: 1.5 is out of range"),
         ({"speculative_config": {"max_draft_len": 3}}, r"speculative_config: decoding_type is"),
-        ({"speculative_config": {"decoding_type": "Eagle3"}}, r"Eagle3 is unknown in release"),
+        ({"speculative_config": {"decoding_type": "Eagle3"}}, r"Eagle3 is not allowed in release"),
         ({"speculative_config": {**mtp(1), "speculative": 1}}, r"speculative_config\.speculative"),
         ({"backend": "_autodeploy"}, r"backend: .*cannot stand in for backend _autodeploy"),
     ],

@@ -21,6 +21,7 @@ from tests.reference.conftest import DEEPSEEK, LLAMA, QWEN, EngineOf, mtp
 
 DEEPSEEK_V3 = "nvidia/DeepSeek-V3.1-NVFP4"
 DEEPSEEK_FP8 = "deepseek-ai/DeepSeek-V3.2"
+GPT_OSS = "openai/gpt-oss-120b"
 
 
 def prompts(count: int, seed: int = 0) -> list[list[int]]:
@@ -45,7 +46,7 @@ def test_the_miniature_of_every_known_checkpoint_generates_words(
     assert len(completion.text.split()) == 24
 
 
-@pytest.mark.parametrize("name", [DEEPSEEK, QWEN, LLAMA])
+@pytest.mark.parametrize("name", [DEEPSEEK, QWEN, LLAMA, GPT_OSS])
 def test_greedy_decoding_is_that_of_transformers(engine: EngineOf, name: str) -> None:
     llm = engine(name)
     prompt = prompts(1, seed=5)[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from builder.errors import BadFacts
 from tensorrt_llm import weights
@@ -55,6 +56,23 @@ def test_fp8_blocks_of_128_have_a_scale_each_also_where_they_are_cut_off() -> No
     assert set(plain[:128, 128:].flatten().tolist()) == {20.0}
     assert set(plain[128:, :128].flatten().tolist()) == {200.0}
     assert set(plain[128:, 128:].flatten().tolist()) == {2000.0}
+
+
+def test_mxfp4_blocks_of_32_have_a_power_of_two_each_and_turn_to_in_by_out() -> None:
+    # One expert, one output, 64 inputs: 0x21 is 0.5 and 1.0, 0xF7 is 6.0 and -6.0.
+    blocks = torch.tensor([[[[0x21] * 16, [0xF7] * 16]]], dtype=torch.uint8)
+    scales = torch.tensor([[[128, 126]]], dtype=torch.uint8)  # 2 and 1/2
+    plain = weights.dequantize_mxfp4(blocks, scales)
+    assert plain.shape == (1, 64, 1)
+    assert plain[0, :, 0].tolist() == [1.0, 2.0] * 16 + [3.0, -3.0] * 16
+
+
+def test_mxfp4_means_what_transformers_reads(make_miniature: Callable[[str], Path]) -> None:
+    stored = load_file(make_miniature("openai/gpt-oss-120b") / "model.safetensors")
+    module = "model.layers.1.mlp.experts.gate_up_proj"
+    parts = (stored[f"{module}_blocks"], stored[f"{module}_scales"])
+    theirs = convert_moe_packed_tensors(*parts, dtype=torch.float32)
+    assert torch.equal(weights.dequantize_mxfp4(*parts), theirs)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 from builder import release as releases
 from builder.errors import BadInput, Problem
+from builder.options import problems as judge
 from builder.release import Release
 
 from .logger import logger
@@ -69,7 +70,7 @@ _HONOURED = {path for path, _ in _PATHS.values()} | {
 
 def check(given: Mapping[str, Any]) -> list[Problem]:
     """Warnings about the options. Raises `OptionError` with all that the release rejects."""
-    problems = release().check_options(given)
+    problems = list(judge(release(), given))
     if errors := [problem for problem in problems if problem.severity == "error"]:
         raise OptionError(errors)
     backend = given.get("backend")
@@ -83,7 +84,7 @@ def read(given: Mapping[str, Any]) -> EngineOptions:
     """The effective options; those without effect here are named in the log. Raises as `check`."""
     for warning in check(given):
         logger.warning("%s", warning)
-    if idle := sorted(path for path, value in _leaves(given) if value != _default(path)):
+    if idle := sorted(path for path, value in _leaves(given) if value != release().default(path)):
         logger.info("accepted, but not applicable on this machine: %s", ", ".join(idle))
     values = {name: _value(given, *row) for name, row in _PATHS.items()}
     return EngineOptions(**values, draft_tokens=_draft_tokens(given.get("speculative_config")))
@@ -105,23 +106,12 @@ def _value(given: Mapping[str, Any], path: str, absent: Any) -> Any:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     if value is None:
-        value = _default(path)
+        value = release().default(path)
     if value is None:
         value = absent
     if isinstance(absent, bool):
         return str(value).strip().lower() in ("true", "1", "yes", "on", "y", "t")
     return None if value is None else int(value)
-
-
-def _default(path: str) -> Any:
-    """The release's default at a path; `None` where it has none, or where a union stands."""
-    table = release().table
-    kind = table["root"]
-    *records, leaf = path.split(".")
-    for record in records:
-        kind = table["types"].get(kind, {"fields": {}})["fields"].get(record, {}).get("of")
-    field = table["types"].get(kind, {"fields": {}})["fields"].get(leaf, {})
-    return field.get("effective_default", field.get("default"))
 
 
 def _draft_tokens(speculative: Mapping[str, Any] | None) -> int:
@@ -136,9 +126,8 @@ def _draft_tokens(speculative: Mapping[str, Any] | None) -> int:
         logger.info("only MTP drafts here; decoding goes without, which gives the same text")
         return 0
     word = release().spell("mtp_draft_tokens").rpartition(".")[2]
-    fields = release().table["types"]["MTPDecodingConfig"]["fields"]
     for name in (word, *_MTP_LENGTHS):
-        default = fields.get(name, {}).get("default")
+        default = release().default(f"speculative_config.{name}")
         if (value := speculative.get(name, default)) is not None:
             return int(value)
     return 1

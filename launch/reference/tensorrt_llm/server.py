@@ -32,7 +32,7 @@ class Server:
         self._chat_template = chat_template
         self._started = int(time.time())
         self.model_name = Path(model).resolve().name if Path(model).is_dir() else model
-        prefix = str(options.release().table["metrics"].get("prefix", ""))
+        prefix = options.release().metrics.prefix
         self._metrics = ServerMetrics(prefix, self.model_name)
         self._perf_metrics: deque[dict[str, Any]] = deque(maxlen=llm.args.perf_metrics_max_requests)
         self.app = FastAPI(title="reference engine", version=__version__)
@@ -55,7 +55,7 @@ class Server:
             routes[prometheus] = self._prometheus
         for (method, path), handler in routes.items():
             self.app.add_api_route(path, handler, methods=[method], response_model=None)
-        for method, path in options.release().table["endpoints"]["server"]:
+        for method, path in options.release().endpoints:
             if (method, path) not in routes and (method, path) != prometheus and method != "ANY":
                 self.app.add_api_route(path, _not_here, methods=[method], response_model=None)
 

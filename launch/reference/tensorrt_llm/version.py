@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from builder import release
 
 RELEASE = os.environ.get("TENSORRT_LLM_REFERENCE_RELEASE") or release.newest_stable()
 
-__version__ = f"{RELEASE}+reference"
+__version__ = f"{Path(RELEASE).name.removesuffix('.json')}+reference"

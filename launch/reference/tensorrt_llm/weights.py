@@ -65,10 +65,23 @@ def dequantize_fp8_block(weight: torch.Tensor, weight_scale_inv: torch.Tensor) -
     return weight.float() * scales[:rows, :columns]
 
 
+def dequantize_mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """float32 `[experts, in, out]` from codes uint8 `[experts, out, in/32, 16]` and E8M0 exponents.
+
+    The low nibble of a byte is the value of the even index; an exponent `e` stands for
+    `2 ** (e - 127)` and belongs to 32 input channels.
+    """
+    codes = torch.stack((blocks & 0xF, blocks >> 4), dim=-1).flatten(-2)
+    values = torch.tensor(E2M1, device=blocks.device)[codes.int()]
+    plain = torch.ldexp(values, scales.int().unsqueeze(-1) - 127)
+    return plain.flatten(-2).transpose(1, 2).contiguous()
+
+
 _DEQUANTIZE: dict[str, tuple[Callable[..., torch.Tensor], tuple[str, ...]]] = {
     "NVFP4": (dequantize_nvfp4, ("weight", "weight_scale", "weight_scale_2")),
     "FP8": (dequantize_fp8, ("weight", "weight_scale")),
     "FP8_BLOCK_SCALES": (dequantize_fp8_block, ("weight", "weight_scale_inv")),
+    "MXFP4": (dequantize_mxfp4, ("_blocks", "_scales")),
 }
 
 

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code is 0 after a stop by signal, 1 for a fault, 2 for wrong usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     release = options.release()
-    if given and given[0] in release.table["subcommands"]:
+    if given and given[0] in release.subcommands:
         print(f"trtllm-serve {given[0]}: the reference engine has only serve", file=sys.stderr)
         return 2
     typed = vars(_parser(release).parse_args(given[1:] if given[:1] == ["serve"] else given))
@@ -87,7 +87,7 @@ def engine_options(
     file = flags.get("extra_llm_api_options")
     from_file = _read_options(Path(file)) if file else {}
     merged = update_llm_args_with_extra_dict(_as_options(release, flags), from_file, file)
-    if release.table["serve"]["precedence"]["winner"] == "cli_when_typed":
+    if release.precedence.winner == "cli_when_typed":
         for key, value in _as_options(release, typed).items():
             nested = {**merged.get(key, {}), **value} if isinstance(value, Mapping) else value
             merged[key] = nested
@@ -96,12 +96,11 @@ def engine_options(
 
 def _as_options(release: Release, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Flags that name an engine option, each at its place."""
-    known = release.table["types"][release.table["root"]]["fields"]
     placed: dict[str, Any] = {}
     for flag in release.serve_flags:
         head, _, leaf = (flag.yaml_path or flag.name).partition(".")
         value = flags.get(flag.name)
-        if value is None or head not in known:
+        if value is None or head not in release.top_level:
             continue
         if leaf:
             placed.setdefault(head, {})[leaf] = value

@@ -10,8 +10,20 @@ export SERVE_GRPC_PORT=${SERVE_GRPC_PORT:-8001}
 export SERVE_METRICS_PORT=${SERVE_METRICS_PORT:-8002}
 export SERVE_ID=${SERVE_ID:-deepseek-v3.2-fp8-h200}
 export SERVE_SHM_PREFIX=${SERVE_SHM_PREFIX:-deepseek-v3.2-fp8-h200}
-# The engine sends usage data by default; a deployment should not.
-export TRTLLM_NO_USAGE_STATS=1
+# A kernel may start while the one before it ends (programmatic dependent launch), about a tenth at
+# small batches. [documented]
+export TRTLLM_ENABLE_PDL=${TRTLLM_ENABLE_PDL-1}
+# The server's process pauses for no garbage collection while it streams. Set 0 where it runs for
+# weeks and its memory grows. [documented]
+export TRTLLM_SERVER_DISABLE_GC=${TRTLLM_SERVER_DISABLE_GC-1}
+# A pause of one rank's process would hold all ranks up. [documented]
+export TRTLLM_WORKER_DISABLE_GC=${TRTLLM_WORKER_DISABLE_GC-1}
+# Each rank runs on the cores beside its GPU, whatever mask the launcher has set. [documented]
+export TLLM_NUMA_AWARE_WORKER_AFFINITY=${TLLM_NUMA_AWARE_WORKER_AFFINITY-1}
+# Newer engines send usage data by default; a deployment should not. [documented]
+export TRTLLM_NO_USAGE_STATS=${TRTLLM_NO_USAGE_STATS-1}
+# The same for libraries that keep to the common variable. [documented]
+export DO_NOT_TRACK=${DO_NOT_TRACK-1}
 
 # Triton's Python looks for modules in the working folder first, where this bundle's own triton/
 # would hide a package of that name.

@@ -1,0 +1,155 @@
+"""Tensors by name pattern, shape and role, and the parts that most architectures share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+Config = Mapping[str, Any]
+"""The fields of `config.json`; of its `text_config` where a model nests the language model."""
+
+Role = Literal[
+    "embedding",
+    "lm_head",
+    "norm",
+    "attention",  # split over tensor-parallel ranks
+    "attention_replicated",  # latent projections of MLA, whole on every rank
+    "indexer",  # sparse attention, whole on every rank
+    "linear_attention",
+    "router",
+    "routed_expert",
+    "shared_expert",
+    "dense_mlp",
+    "mtp_projection",
+    "draft_projection",
+    "vocabulary_map",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """All tensors that share a name pattern, a shape and a role.
+
+    `pattern` holds `{layer}` and `{expert}` where those numbers stand. `shape` is the shape before
+    quantization: `[out_features, in_features]` for a linear layer, `[experts, in_features,
+    out_features]` where one tensor holds all experts. `dtype` is that of tensors which are never
+    quantized.
+    """
+
+    pattern: str
+    shape: tuple[int, ...]
+    role: Role
+    layers: tuple[int, ...] = ()
+    experts: int = 0
+    linear: bool = False
+    mtp: bool = False
+    dtype: str = "BF16"
+
+    @property
+    def count(self) -> int:
+        return max(1, len(self.layers)) * max(1, self.experts)
+
+    @property
+    def parameters(self) -> int:
+        return self.count * prod(self.shape)
+
+    def names(self) -> Iterator[str]:
+        for layer in self.layers or (None,):
+            for expert in range(self.experts) if self.experts else (None,):
+                yield self.pattern.format(layer=layer, expert=expert)
+
+
+def linear(
+    pattern: str,
+    out_features: int,
+    in_features: int,
+    role: Role,
+    layers: tuple[int, ...] = (),
+    experts: int = 0,
+    mtp: bool = False,
+) -> Tensors:
+    shape = (out_features, in_features)
+    return Tensors(f"{pattern}.weight", shape, role, layers, experts, linear=True, mtp=mtp)
+
+
+def gated_mlp(
+    pattern: str,
+    hidden: int,
+    intermediate: int,
+    role: Role,
+    layers: tuple[int, ...] = (),
+    experts: int = 0,
+    mtp: bool = False,
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> list[Tensors]:
+    gate, up, down = names
+    return [
+        linear(f"{pattern}.{gate}", intermediate, hidden, role, layers, experts, mtp),
+        linear(f"{pattern}.{up}", intermediate, hidden, role, layers, experts, mtp),
+        linear(f"{pattern}.{down}", hidden, intermediate, role, layers, experts, mtp),
+    ]
+
+
+def ends(config: Config, prefix: str = "model") -> list[Tensors]:
+    """Embedding, final norm and, unless it is tied to the embedding, the output head."""
+    vocabulary, hidden = config["vocab_size"], config["hidden_size"]
+    tensors = [
+        Tensors(f"{prefix}.embed_tokens.weight", (vocabulary, hidden), "embedding"),
+        Tensors(f"{prefix}.norm.weight", (hidden,), "norm"),
+    ]
+    if not config.get("tie_word_embeddings", False):
+        tensors.append(linear("lm_head", vocabulary, hidden, "lm_head"))
+    return tensors
+
+
+def layer_norms(
+    layer: str, config: Config, layers: tuple[int, ...], mtp: bool = False
+) -> list[Tensors]:
+    hidden = (config["hidden_size"],)
+    return [
+        Tensors(f"{layer}.input_layernorm.weight", hidden, "norm", layers, mtp=mtp),
+        Tensors(f"{layer}.post_attention_layernorm.weight", hidden, "norm", layers, mtp=mtp),
+    ]
+
+
+def head_dim(config: Config) -> int:
+    """Channels of one attention head, which older configs leave to be computed."""
+    heads = config["num_attention_heads"]
+    return int(config.get("head_dim") or config["hidden_size"] // heads)
+
+
+def gqa(
+    layer: str,
+    config: Config,
+    layers: tuple[int, ...],
+    mtp: bool = False,
+    gated: bool = False,
+    bias: bool = False,
+) -> list[Tensors]:
+    """Grouped-query attention; `gated` doubles the query projection by an output gate."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    query, key = heads * head_dim(config), config["num_key_value_heads"] * head_dim(config)
+    tensors = []
+    for name, out_features, in_features in (
+        ("q_proj", query * (1 + gated), hidden),
+        ("k_proj", key, hidden),
+        ("v_proj", key, hidden),
+        ("o_proj", hidden, query),
+    ):
+        module = f"{layer}.self_attn.{name}"
+        tensors.append(linear(module, out_features, in_features, "attention", layers, mtp=mtp))
+        if bias:
+            tensors.append(Tensors(f"{module}.bias", (out_features,), "attention", layers, mtp=mtp))
+    return tensors
+
+
+def qk_norms(
+    layer: str, query: int, key: int, layers: tuple[int, ...], mtp: bool = False
+) -> list[Tensors]:
+    attention = f"{layer}.self_attn"
+    return [
+        Tensors(f"{attention}.q_norm.weight", (query,), "norm", layers, mtp=mtp),
+        Tensors(f"{attention}.k_norm.weight", (key,), "norm", layers, mtp=mtp),
+    ]

@@ -1,0 +1,244 @@
+"""Files written by anyone, checked against exact engine releases: kinds, faults and drift."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from .. import advisories, hardware, release
+from ..constraints import Situation
+from ..documents import WHOLE, Fault, Yaml
+from ..errors import BadInput, Problem
+from ..release import Release, ServerRole
+from . import kinds
+from .drift import Judged, drift
+from .files import Surroundings, Target, expand
+from .finding import Finding
+from .judge import UNKNOWN, YAML_SUFFIXES, Text, judge, mentions_options, read
+from .kinds import DEPLOYMENT
+
+__all__ = ["Checked", "Finding", "Planner", "Report", "Request", "check"]
+
+Planner = Callable[[Path, Sequence[str]], Iterable[Problem]]
+"""The problems of a deployment file with overrides, each `where` with file, line and path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to check against, as far as the files do not say it themselves."""
+
+    releases: tuple[str, ...] = ()
+    role: ServerRole | None = None
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A file, what it was taken for, and the releases that it was judged by."""
+
+    file: str
+    kind: str
+    releases: tuple[str, ...]
+    assumed: bool = False
+
+
+@dataclass
+class Report:
+    """What was checked and found. `notes` are for the reader, not about faults."""
+
+    files: list[Checked] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def errors(self) -> int:
+        return sum(row.severity == "error" for row in self.findings)
+
+    def document(self) -> dict[str, Any]:
+        """The report as `--json` prints it."""
+        return {
+            "checked": len(self.files),
+            "findings": [row.document() for row in self.findings],
+            "files": [
+                {"file": row.file, "kind": row.kind, "releases": list(row.releases)}
+                for row in self.files
+            ],
+            "notes": self.notes,
+        }
+
+
+def check(paths: Sequence[Path], request: Request, planner: Planner) -> Report:
+    """Check files, folders and bundles. Raises `BadInput` for an unknown release or GPU."""
+    for name in request.releases:
+        release.load(name)
+    if request.gpu:
+        hardware.load(request.gpu)
+    report = Report()
+    seen = set()
+    for target in expand(paths):
+        if (target.path, target.fault) not in seen:
+            _check(target, request, planner, report)
+        seen.add((target.path, target.fault))
+    if not report.files:
+        report.notes.append("nothing here is of a kind that check knows")
+    report.findings.sort(key=lambda row: (row.file, row.line, row.column, row.path, row.rule))
+    return report
+
+
+def _check(target: Target, request: Request, planner: Planner, report: Report) -> None:
+    name = str(target.path)
+    if target.fault:
+        report.findings.append(Finding.of(target.fault, name))
+        return
+    if _is_bundles_own(target):
+        return
+    try:
+        source = read(target.path)
+        releases, assumed = _releases(request, target.surroundings, source)
+    except BadInput as error:
+        report.findings += (_unreadable(problem, name) for problem in error.problems)
+        report.files.append(Checked(name, "unreadable", ()))
+        return
+    judged = []
+    for each in releases:
+        situation = _situation(each, request, target.surroundings)
+        kind, found = judge(source, situation)
+        if kind == DEPLOYMENT:
+            found += _deployment(source, each.name if request.releases else "", target, planner)
+        judged.append(Judged(each, found))
+    if kind == UNKNOWN and not target.given and not _is_broken(source, releases[0]):
+        return
+    if kind == UNKNOWN:
+        faults = [_unknown(source)] if _is_foreign(source, releases[0]) else judged[0].faults
+        judged, assumed = [Judged(releases[0], faults)], False
+    names = tuple(each.name for each in releases) if kind != UNKNOWN else ()
+    report.files.append(Checked(name, kind or "unknown kind", names, assumed))
+    report.findings += _findings(judged, name)
+    if assumed and any(fault.severity == "error" for fault in judged[0].faults):
+        report.notes += _other_releases(source, name, releases[0], request)
+
+
+def _is_bundles_own(target: Target) -> bool:
+    """Whether a file is one of those that a bundle keeps for the toolkit, held by its manifest."""
+    within = target.surroundings
+    return bool(within and target.path.parent == within.folder and target.path.suffix == ".json")
+
+
+def _findings(judged: Sequence[Judged], name: str) -> Iterator[Finding]:
+    """Faults of one file; where several releases judge, those that not all of them find are named
+    with their release, and explained.
+    """
+    holders: dict[Fault, list[str]] = {}
+    for each in judged:
+        for fault in dict.fromkeys(each.faults):
+            holders.setdefault(fault, []).append(each.release.name)
+    for fault, names in holders.items():
+        for release_name in [""] if len(names) == len(judged) else names:
+            yield Finding.of(fault, name, release_name)
+    if len(judged) > 1:
+        yield from (Finding.of(fault, name) for fault in drift(judged))
+
+
+def _releases(
+    request: Request, surroundings: Surroundings | None, source: Text
+) -> tuple[list[Release], bool]:
+    """The releases to judge by, and whether that is a guess."""
+    if request.releases:
+        return [release.load(name) for name in request.releases], False
+    if surroundings:
+        return [release.load(surroundings.release, surroundings.folder)], False
+    if stated := kinds.stated_release(source.documents):
+        try:
+            return [release.load(stated, source.path.parent)], False
+        except BadInput:
+            pass  # planning will say so
+    return [release.load(release.newest_stable())], True
+
+
+def _situation(known: Release, request: Request, surroundings: Surroundings | None) -> Situation:
+    """Where the options of a file are to be used, as far as that is known."""
+    situation = Situation(known)
+    if surroundings:
+        if surroundings.checkpoint:
+            situation = Situation.of(known, surroundings.checkpoint)
+        load = surroundings.workload
+        situation = replace(
+            situation,
+            role=surroundings.role or situation.role,
+            gpu=hardware.load(load.gpu) if load.gpu in hardware.known() else None,
+            isl=load.isl,
+            osl=load.osl,
+            concurrency=load.concurrency,
+        )
+    if request.gpu:
+        situation = replace(situation, gpu=hardware.load(request.gpu))
+    return replace(situation, role=request.role) if request.role else situation
+
+
+def _deployment(
+    source: Text, release_name: str, target: Target, planner: Planner
+) -> Iterator[Fault]:
+    """Whether a deployment file can be planned; the one of a bundle has been."""
+    document = source.documents[0]
+    if not target.surroundings:
+        overrides = [f"engine.release={release_name}"] if release_name else []
+        for problem in planner(target.path, overrides):
+            yield _located(problem, str(target.path), document)
+    engine = document.data.get("engine")
+    version = release_name or (engine.get("release") if isinstance(engine, dict) else "")
+    if found := advisories.problem("tensorrt_llm", str(version), "engine.release"):
+        yield _located(found, "", document)
+
+
+def _located(problem: Problem, name: str, document: Yaml) -> Fault:
+    """A problem whose place is written as `name:line: path`, at its place in the document."""
+    path = re.sub(r"^(:\d+)?(: )?|^--set ", "", problem.where.removeprefix(name))
+    place = document.locate(path)
+    rule = problem.rule or "deployment"
+    return Fault(place, path, problem.what, problem.remedy, rule, problem.severity)
+
+
+def _is_broken(source: Text, known: Release) -> bool:
+    """Whether a text that cannot be read was meant to hold engine options."""
+    return _has_faults(source) and mentions_options(source.text, known)
+
+
+def _is_foreign(source: Text, known: Release) -> bool:
+    """Whether a file is neither an option file nor one that somebody tried to write."""
+    is_yaml = source.path.suffix in YAML_SUFFIXES
+    return not (_has_faults(source) and (is_yaml or mentions_options(source.text, known)))
+
+
+def _has_faults(source: Text) -> bool:
+    return any(document.faults for document in source.documents)
+
+
+def _unreadable(problem: Problem, name: str) -> Finding:
+    where = "" if problem.where == name else problem.where
+    return Finding.of(Fault(WHOLE, where, problem.what, problem.remedy, "unreadable"), name)
+
+
+def _unknown(source: Text) -> Fault:
+    """A file that was named, and of which nothing can be said."""
+    data = source.documents[0].data if source.documents else source.text
+    remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
+    if data is None and not _has_faults(source):
+        return Fault(WHOLE, "", "is empty", remedy, "empty-file")
+    if isinstance(data, dict | list):
+        return Fault(WHOLE, "", "kind not recognised", remedy, "unknown-kind", "warning")
+    return Fault(WHOLE, "", "holds no options", remedy, "unknown-kind")
+
+
+def _other_releases(source: Text, name: str, assumed: Release, request: Request) -> Iterator[str]:
+    """Releases for which a file has no errors, where the one that was assumed finds some."""
+    fitting = []
+    for other in release.known():
+        situation = _situation(release.load(other), request, None)
+        found = judge(source, situation)[1]
+        if other != assumed.name and not any(fault.severity == "error" for fault in found):
+            fitting.append(other)
+    if fitting:
+        yield f"{name}: no errors for release {', '.join(fitting)}; choose with --release"

@@ -1,0 +1,50 @@
+"""Drift: what of one file is right for one engine release and wrong for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from .. import advisories
+from ..documents import Fault
+from ..release import Release
+
+RULE = "drift"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A release and what it has against a file."""
+
+    release: Release
+    faults: Sequence[Fault]
+
+
+def drift(judged: Sequence[Judged]) -> Iterator[Fault]:
+    """One fault per path that the releases judge differently, the first of them for comparison."""
+    first, *others = judged
+    for other in others:
+        yield from _new(first, other)
+        yield from _new(other, first)
+
+
+def _new(accepting: Judged, refusing: Judged) -> Iterator[Fault]:
+    """What only the second release has something against."""
+    known = {fault.path for fault in accepting.faults}
+    seen: set[str] = set()
+    for fault in refusing.faults:
+        if fault.path not in known | seen and fault.rule != advisories.RULE:
+            seen.add(fault.path)
+            names = accepting.release.name, refusing.release.name
+            what = f"right for {names[0]}, not for {names[1]}: {fault.what}"
+            remedy = _new_name(fault.path, accepting.release, refusing.release) or fault.remedy
+            yield Fault(fault.place, fault.path, what, remedy, RULE, "warning")
+
+
+def _new_name(path: str, accepting: Release, refusing: Release) -> str:
+    """The name by which the second release knows a choice of the first."""
+    here: Mapping[str, str] = refusing.words
+    for word, name in accepting.words.items():
+        if (path == name or path.endswith(f".{name}")) and here.get(word, name) != name:
+            return f"{refusing.name} knows it as {here[word]}"
+    return ""

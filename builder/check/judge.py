@@ -1,0 +1,136 @@
+"""One file against one release: what it is, and every fault in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .. import advisories
+from ..constraints import Situation
+from ..documents import Fault, Place, Yaml, read_text, scan_yaml
+from ..release import Release
+from . import kinds, model_config, script
+from .command import Command, beside_flags, parse, read_option_file
+from .kinds import Content
+from .section import disagreements, faults
+
+MODEL_CONFIG = "Triton config.pbtxt"
+SCRIPT = "script"
+UNKNOWN = ""
+YAML_SUFFIXES = (".yaml", ".yml", ".json")
+
+_IMAGE = re.compile(r"nvcr\.io/nvidia/(tritonserver|tensorrt-llm/release):([\w.+-]+)")
+_PRODUCTS = {"tritonserver": "triton", "tensorrt-llm/release": "tensorrt_llm"}
+_MODEL_CONFIG_LINE = re.compile(
+    r"^\s*(input|output|instance_group|parameters|model_transaction_policy)\s*:?\s*[\[{]\s*$", re.M
+)
+_SHELL_LINE = re.compile(r"\A#!.*sh\b|^\s*(exec\s+)?(\S+/)?trtllm-serve\b", re.M)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file that was read: its text, and the YAML documents in it where it may hold some."""
+
+    path: Path
+    text: str
+    form: str
+    documents: Sequence[Yaml] = ()
+
+
+def read(path: Path) -> Text:
+    """A file by its form. Raises `BadInput` if it cannot be read."""
+    text = read_text(path)
+    if path.suffix in YAML_SUFFIXES:
+        return Text(path, text, "", scan_yaml(text))
+    if path.suffix == ".pbtxt" or ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
+        return Text(path, text, MODEL_CONFIG)
+    if path.suffix in (".sh", ".sbatch", ".slurm") or _SHELL_LINE.search(text):
+        return Text(path, text, SCRIPT)
+    return Text(path, text, "", scan_yaml(text))
+
+
+def mentions_options(text: str, release: Release) -> bool:
+    """Whether a text has a line that gives an engine option, readable or not."""
+    keys = re.findall(r"^[\s-]*([a-z]\w*_\w+)[ \t]*:", text, re.M)
+    return any(key in release.top_level or key == "triton_config" for key in keys)
+
+
+def judge(source: Text, situation: Situation) -> tuple[str, list[Fault]]:
+    """The kind of a file, `UNKNOWN` if it is none that check knows, and its faults."""
+    images = list(_images(source.text))
+    if source.form == MODEL_CONFIG:
+        return MODEL_CONFIG, list(model_config.faults(source.text, source.path))
+    if source.form == SCRIPT:
+        return _script(source, situation, images)
+    syntax = [fault for document in source.documents for fault in document.faults]
+    content = kinds.read(source.documents, situation.release)
+    if content is None:
+        return UNKNOWN, syntax
+    return content.kind, [*syntax, *images, *_content(content, situation)]
+
+
+def _content(content: Content, situation: Situation) -> Iterator[Fault]:
+    yield from content.faults
+    for section in content.sections:
+        yield from faults(section, situation)
+    yield from disagreements(content.sections, situation)
+
+
+def _images(text: str) -> Iterator[Fault]:
+    """Container images of versions that are known to be vulnerable."""
+    for match in _IMAGE.finditer(text):
+        before = text[: match.start()]
+        place = Place(before.count("\n") + 1, match.start() - before.rfind("\n"))
+        problem = advisories.problem(_PRODUCTS[match[1]], match[2], "")
+        if problem:
+            yield Fault(place, "", problem.what, problem.remedy, problem.rule, problem.severity)
+
+
+def _script(source: Text, situation: Situation, images: Sequence[Fault]) -> tuple[str, list[Fault]]:
+    found = script.read(source.text)
+    written = {document.name: _written(document, situation) for document in found.files}
+    if not found.commands and not any(content.sections for content in written.values()):
+        return UNKNOWN, []
+    result = [*images]
+    for content in written.values():
+        result += _certain(_content(content, situation), source.text)
+    for words in found.commands:
+        command = parse(words, situation.release)
+        result += command.faults
+        if command.subcommand == "serve":
+            options = _options(command, source.path, written)
+            result += beside_flags(command, options, situation)
+    return SCRIPT, result
+
+
+def _written(document: script.HereDocument, situation: Situation) -> Content:
+    """A file that a script writes."""
+    documents = scan_yaml(document.text, document.start)
+    content = kinds.read(documents, situation.release)
+    if content is None and not document.name.endswith((".yaml", ".yml")):
+        return Content(UNKNOWN)
+    content = content or Content(UNKNOWN)
+    content.faults += (fault for each in documents for fault in each.faults)
+    content.sections = [replace(section, prefix=document.name) for section in content.sections]
+    return content
+
+
+def _certain(found: Iterable[Fault], text: str) -> Iterator[Fault]:
+    """Faults of lines into which the shell puts nothing else."""
+    lines = text.splitlines()
+    for fault in found:
+        line = lines[fault.place.line - 1] if fault.place.line else ""
+        if "$" not in line and "`" not in line:
+            yield fault
+
+
+def _options(command: Command, path: Path, written: Mapping[str, Content]) -> Mapping[str, Any]:
+    """The options of the file that a command names: one that the script writes, or one on disk."""
+    word = command.option_file
+    for name, content in written.items():
+        if word and name and Path(name).name == Path(word.text).name and content.sections:
+            return content.sections[0].options
+    return read_option_file(word.text, path.parent) if word else {}

@@ -1,0 +1,119 @@
+"""A section: engine options somewhere in a file, and what they are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from typing import Any
+
+from .. import constraints, hardware
+from .. import options as engine_options
+from ..constraints import Situation
+from ..documents import Fault, Yaml
+from ..errors import Problem, closest, nearest
+from ..release import Release, ServerRole
+
+# So many faults of one section are enough to see what is wrong with it.
+MAX_FAULTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The workload that a file names beside its options; lengths in tokens."""
+
+    isl: int | None = None
+    osl: int | None = None
+    concurrency: int | None = None
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Engine options and where they stand.
+
+    `path` is their place in `document`, `prefix` that of the document in its file if it is embedded
+    there. Keys in `inherited` stand at the top of the document instead. `beside` are the names of
+    the surrounding format, of which a misspelt key may be one.
+    """
+
+    options: Mapping[str, Any]
+    document: Yaml
+    path: str = ""
+    prefix: str = ""
+    role: ServerRole | None = None
+    workload: Workload = Workload()
+    inherited: frozenset[str] = frozenset()
+    beside: Sequence[str] = ()
+
+    def locate(self, problem: Problem) -> Fault:
+        """A problem of the options at its place in the file."""
+        key = problem.where.partition(".")[0]
+        path = problem.where if key in self.inherited else below(self.path, problem.where)
+        where, place = below(self.prefix, path), self.document.locate(path)
+        return Fault(place, where, problem.what, problem.remedy, problem.rule, problem.severity)
+
+
+def below(path: str, key: str) -> str:
+    return ".".join(filter(None, (path, key)))
+
+
+def get(data: Any, path: str) -> Any:
+    """The value at a dotted path, or `None`."""
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
+
+
+def whole(data: Any, path: str) -> int | None:
+    """The whole number at a dotted path, or `None`."""
+    value = get(data, path)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def faults(section: Section, situation: Situation) -> Iterator[Fault]:
+    """Options that the release rejects, then rules that the others break.
+
+    `situation` is that of the file; what the section itself says goes before.
+    """
+    rejected = engine_options.problems(situation.release, section.options)
+    for problem in islice(rejected, MAX_FAULTS):
+        yield section.locate(_suggest(problem, section, situation.release))
+    if next(rejected, None):
+        what = f"has more than {MAX_FAULTS} faults"
+        yield section.locate(Problem("", what, "correct these first", "too-many-faults"))
+        return
+    for problem in constraints.broken(section.options, within(section, situation)):
+        yield section.locate(problem)
+
+
+def disagreements(sections: Sequence[Section], situation: Situation) -> Iterator[Fault]:
+    """What the prefill and decode workers of one file should have in common and have not."""
+    workers = {role: [s for s in sections if s.role == role] for role in ("prefill", "decode")}
+    for prefill, decode in product(workers["prefill"][:1], workers["decode"]):
+        here = within(decode, situation)
+        for problem in constraints.disagreements(prefill.options, decode.options, here):
+            yield decode.locate(problem)
+
+
+def within(section: Section, situation: Situation) -> Situation:
+    """The situation of one section of a file."""
+    own = section.workload
+    gpu = hardware.load(own.gpu) if own.gpu in hardware.known() else None
+    return replace(
+        situation,
+        role=section.role or situation.role,
+        gpu=gpu or situation.gpu,
+        isl=own.isl or situation.isl,
+        osl=own.osl or situation.osl,
+        concurrency=own.concurrency or situation.concurrency,
+    )
+
+
+def _suggest(problem: Problem, section: Section, release: Release) -> Problem:
+    """For an unknown key at the top, the names of the surrounding format count too."""
+    if problem.rule != "unknown-key" or "." in problem.where:
+        return problem
+    if closest(problem.where, [*section.beside, *release.top_level]) not in section.beside:
+        return problem
+    return replace(problem, remedy=nearest(problem.where, section.beside))

@@ -1,0 +1,171 @@
+"""Protobuf's text format, read without protobuf: a tree of fields, each with its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..documents import MAX_DEPTH, Fault, Place
+
+_TOKEN = re.compile(
+    r"""(?P<space>[\s]+|\#[^\n]*)
+      | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+      | (?P<number>[-+]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fF]?))
+      | (?P<name>-?[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<mark>[{}<>\[\]:,;])""",
+    re.VERBOSE,
+)
+_CLOSING = {"{": "}", "<": ">", "[": "]"}
+
+Kind = Literal["string", "number", "name"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A value as written; of strings, what stands between the quotes."""
+
+    kind: Kind
+    text: str
+    place: Place
+
+
+@dataclass(slots=True)
+class Message:
+    """The fields of a message in their order; a name may come several times."""
+
+    place: Place
+    fields: list[Field] = field(default_factory=list)
+
+    def named(self, name: str) -> list[Scalar | Message]:
+        return [value for row in self.fields if row.name == name for value in row.values]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field; `values` has several entries where a list was written."""
+
+    name: str
+    place: Place
+    values: tuple[Scalar | Message, ...]
+    colon: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    place: Place
+
+
+class _Broken(Exception):
+    def __init__(self, place: Place, what: str, remedy: str) -> None:
+        self.fault = Fault(place, "", what, remedy)
+        super().__init__(what)
+
+
+def parse(text: str) -> tuple[Message, list[Fault]]:
+    """The message that a text holds, as far as it can be read, and what ended the reading."""
+    root = Message(Place(1, 1))
+    reader = _Reader(_tokens(text))
+    try:
+        reader.read(root, None, 0)
+    except _Broken as broken:
+        return root, [broken.fault]
+    return root, []
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    position, line, begin = 0, 1, 0
+    while position < len(text):
+        place = Place(line, position - begin + 1)
+        match = _TOKEN.match(text, position)
+        if not match:
+            what, remedy = f"has {text[position]!r} where none is expected", "correct this line"
+            if text[position] in "\"'":
+                what, remedy = "has a string without an end", "close its quotes on this line"
+            raise _Broken(place, what, remedy)
+        if match.lastgroup != "space":
+            yield _Token(str(match.lastgroup), match.group(), place)
+        position = match.end()
+        if newlines := match.group().count("\n"):
+            line += newlines
+            begin = match.start() + match.group().rindex("\n") + 1
+    yield _Token("end", "the end of the file", Place(line, position - begin + 1))
+
+
+class _Reader:
+    def __init__(self, tokens: Iterator[_Token]) -> None:
+        self._tokens = tokens
+        self._next = next(tokens)
+
+    def read(self, message: Message, opened: _Token | None, depth: int) -> None:
+        """Fields into `message`, up to the bracket that closes it or the end of the text."""
+        end = _CLOSING[opened.text] if opened else ""
+        if depth > MAX_DEPTH:
+            raise _Broken(self._next.place, "is nested too deeply", "flatten it")
+        while self._next.text != end or self._next.kind == "string":
+            if self._next.kind == "end":
+                if opened:
+                    what = f"has a {opened.text} that is never closed"
+                    raise _Broken(opened.place, what, f"add {end}")
+                return
+            if opened and self._next.text in ("}", ">", "]"):
+                what = f"has {self._next.text} within the {opened.text} of line {opened.place.line}"
+                raise _Broken(self._next.place, what, f"close that first, with {end}")
+            message.fields.append(self._field(depth))
+            if self._next.kind == "mark" and self._next.text in ",;":
+                self._advance()
+
+    def _field(self, depth: int) -> Field:
+        name = self._advance()
+        if name.kind != "name":
+            what = f"has {name.text} where the name of a field is expected"
+            raise _Broken(name.place, what, "correct this line")
+        colon = self._next.text == ":"
+        if colon:
+            self._advance()
+        if self._next.kind == "mark" and self._next.text == "[":
+            values = tuple(self._list(depth))
+        else:
+            values = (self._value(depth),)
+        if not colon and any(isinstance(value, Scalar) for value in values):
+            raise _Broken(name.place, f"has no colon after {name.text}", f"write {name.text}: ...")
+        return Field(name.text, name.place, values, colon)
+
+    def _list(self, depth: int) -> Iterator[Scalar | Message]:
+        opened = self._advance()
+        while self._next.text != "]" or self._next.kind == "string":
+            yield self._value(depth)
+            if self._next.text == "," and self._next.kind == "mark":
+                comma = self._advance()
+                if self._next.text == "]":
+                    raise _Broken(comma.place, "has a comma before ]", "remove it")
+            elif self._next.kind == "end":
+                raise _Broken(opened.place, "has a [ that is never closed", "add ]")
+            elif self._next.text != "]":
+                raise _Broken(self._next.place, f"has {self._next.text} within a list", "add a ,")
+        self._advance()
+
+    def _value(self, depth: int) -> Scalar | Message:
+        token = self._advance()
+        if token.kind == "mark" and token.text in "{<":
+            message = Message(token.place)
+            self.read(message, token, depth + 1)
+            self._advance()
+            return message
+        if token.kind == "string":
+            parts = [token.text[1:-1]]
+            while self._next.kind == "string":  # strings side by side are one
+                parts.append(self._advance().text[1:-1])
+            return Scalar("string", "".join(parts), token.place)
+        if token.kind in ("number", "name"):
+            return Scalar("number" if token.kind == "number" else "name", token.text, token.place)
+        raise _Broken(token.place, f"has {token.text} where a value is expected", "add one")
+
+    def _advance(self) -> _Token:
+        token = self._next
+        if token.kind != "end":
+            self._next = next(self._tokens)
+        return token

@@ -1,0 +1,98 @@
+"""Server flags beside an option file: which of two values wins, and which is lost in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+from ..errors import Problem, nearest
+from ..release import Flag, Release
+from .rules import named, same
+from .situation import Situation
+from .values import MISSING, View, as_number
+
+Flags = Mapping[str, Any]
+"""Flags as typed: spelling to value, `True` for a switch."""
+
+
+def flag_traps(flags: Flags, options: Mapping[str, Any], release: Release) -> Iterator[Problem]:
+    """Flags that the release does not know or allow, and values that it drops in silence.
+
+    `where` is the flag's spelling.
+    """
+    by_spelling = {text: flag for flag in release.serve_flags for text in flag.spellings}
+    for spelling, value in flags.items():
+        flag = by_spelling.get(spelling)
+        if flag is None:
+            remedy = nearest(spelling, [text for text in by_spelling if text.startswith("-")])
+            yield _problem("unknown-flag", spelling, release, remedy=remedy)
+        else:
+            yield from _bad_value(flag, spelling, value, release)
+            if path := option_path(flag, release):
+                yield from _lost(path, spelling, value, options, release)
+
+
+def with_flags(flags: Flags, options: Mapping[str, Any], release: Release) -> dict[str, Any]:
+    """The options that the engine sees: those of the file and of the flags, by precedence."""
+    merged: dict[str, Any] = deepcopy(dict(options))
+    by_spelling = {text: flag for flag in release.serve_flags for text in flag.spellings}
+    for spelling, value in flags.items():
+        flag = by_spelling.get(spelling)
+        path = option_path(flag, release) if flag else None
+        if path and next(_loser(path, options, release), None) != "flag":
+            _set(merged, path, value)
+    return merged
+
+
+def option_path(flag: Flag, release: Release) -> str | None:
+    """The option that a flag sets; `None` if it is the server's own."""
+    sets_option = flag.name in release.top_level and not flag.positional
+    return flag.yaml_path or (flag.name if sets_option else None)
+
+
+def _loser(path: str, options: Mapping[str, Any], release: Release) -> Iterator[str]:
+    """Who loses if a flag sets an option beside this file: `flag`, `file` or nobody."""
+    precedence = release.precedence
+    top, _, nested = path.partition(".")
+    given = View(options, Situation(release)).value(path) is not MISSING
+    if precedence.winner != "yaml":
+        yield from ["file"] * given
+    elif given or (nested and top in options and top not in precedence.deep_merged_keys):
+        yield "flag"
+
+
+def _lost(
+    path: str, spelling: str, value: Any, options: Mapping[str, Any], release: Release
+) -> Iterator[Problem]:
+    file_value = View(options, Situation(release)).value(path)
+    for loser in _loser(path, options, release):
+        if file_value is MISSING:
+            block = path.partition(".")[0]
+            yield _problem("flag-lost-with-block", spelling, release, value, path, block=block)
+        elif not same(file_value, value):
+            yield _problem(f"{loser}-value-lost", spelling, release, value, path, file=file_value)
+
+
+def _bad_value(flag: Flag, spelling: str, value: Any, release: Release) -> Iterator[Problem]:
+    if flag.values and str(value) not in flag.values:
+        remedy = nearest(str(value), flag.values)
+        yield _problem("flag-value", spelling, release, value, remedy=remedy)
+    elif flag.type in ("int", "float") and as_number(value) is None:
+        yield _problem("flag-value", spelling, release, value, remedy="give a number")
+
+
+def _problem(
+    rule: str, spelling: str, release: Release, value: Any = MISSING, path: str = "", **more: Any
+) -> Problem:
+    names = {"flag": spelling, "value": value, "path": path, "release": release.name, **more}
+    return named("flags", rule).problem(spelling, names.__getitem__)
+
+
+def _set(options: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for key in parents:
+        if not isinstance(options.get(key), dict):
+            options[key] = {}
+        options = options[key]
+    options[last] = value

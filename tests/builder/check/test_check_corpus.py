@@ -1,0 +1,141 @@
+"""Real configurations of other projects: none that its release accepts has an error."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder import check, hardware, pipeline, release
+from builder.options import problems
+from tests.conftest import ROOT, Run
+
+CORPUS = ROOT.parent / "shared" / "corpus"
+
+pytestmark = pytest.mark.skipif(
+    not CORPUS.is_dir(), reason=f"the corpus of real configurations is not at {CORPUS}"
+)
+
+# Sections that no release accepts, and why: mistakes or leftovers of their authors.
+REFUSED_BY_ALL = {
+    "trtllm-configs/curated/gpt-oss-120b-latency.yaml#cfg": "kv_cache_free_gpu_memory_fraction",
+    "trtllm-configs/curated/qwen3.yaml#cfg": "kv_cache_free_gpu_memory_fraction",
+}
+
+# Errors in whole files that are true: path and rule.
+GENUINE: dict[str, set[tuple[str, str]]] = {
+    # An example from before 1.0: a flag that is gone, and a top-level name that never was one.
+    "disaggregated/examples-disagg_config.yaml": {
+        ("free_gpu_memory_fraction", "unknown-key"),
+        ("context_servers.cache_transceiver_config.enable_cache_transceiver", "unknown-key"),
+        ("generation_servers.cache_transceiver_config.enable_cache_transceiver", "unknown-key"),
+    },
+    "trtllm-configs/curated/gpt-oss-120b-latency.yaml": {
+        ("kv_cache_free_gpu_memory_fraction", "unknown-key")
+    },
+    "trtllm-configs/curated/qwen3.yaml": {("kv_cache_free_gpu_memory_fraction", "unknown-key")},
+    # Engine keys and a recipe's keys mixed: gpus_per_node stands among the engine's.
+    "srt-slurm/b300-fp4__8k1k__mtp__ctx1_gen4_tep4_batch8_eplb0_mtp3.yaml": set(),
+}
+
+# What the folders of the corpus hold; files of these kinds are recognised as nothing.
+FOREIGN = ("vllm", "dynamo/aiconfigurator", "trtllm-configs/database/lookup", "lookup", "legacy")
+
+ROLES = {"agg": "aggregated", "prefill": "prefill", "decode": "decode"}
+
+
+def run(paths: Sequence[Path], *releases: str) -> check.Report:
+    return check.check(paths, check.Request(releases), pipeline.deployment_problems)
+
+
+def accepting(config: dict[str, Any]) -> str | None:
+    """The newest release that takes all options, stable ones first."""
+    stable = release.newest_stable()
+    for name in (stable, *reversed(release.known())):
+        if not any(row.severity == "error" for row in problems(release.load(name), config)):
+            return name
+    return None
+
+
+def test_every_section_that_its_release_accepts_passes(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Each is written as a recipe of its role, GPU and workload, so that all rules can judge it."""
+    rows = json.loads((CORPUS / "engine-configs.json").read_text())
+    total, passed = Counter[str](), Counter[str]()
+    refused, sections = set(), {}
+    for index, row in enumerate(rows):
+        source = f"{row['source']} {row['kind']}"
+        total[source] += 1
+        newest = accepting(row["config"])
+        if newest is None:
+            refused.add(row["id"])
+            continue
+        gpu = (row["gpu"] or "").lower()
+        recipe = {
+            "resources": {"gpu_type": gpu if gpu in hardware.known() else None},
+            "backend": {"trtllm_config": {ROLES[row["role"]]: row["config"]}},
+            "benchmark": {"isl": row["isl"], "osl": row["osl"]},
+        }
+        folder = tmp_path / newest
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{index}.yaml"
+        path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+        sections[str(path)] = source
+    reports = [run([folder], folder.name) for folder in sorted(tmp_path.iterdir())]
+    wrong = [str(row) for report in reports for row in report.findings if row.severity == "error"]
+    faulty = {row.file for report in reports for row in report.findings if row.severity == "error"}
+    for name, source in sections.items():
+        passed[source] += name not in faulty
+    for source in total:
+        record_property(source, f"{passed[source]} of {total[source]}")
+        print(f"{source:<44} {passed[source]:>4} of {total[source]:>4} pass")
+    rules = Counter(row.rule for report in reports for row in report.findings)
+    print("warnings:", ", ".join(f"{rule} {count}" for rule, count in rules.most_common()))
+    assert refused == set(REFUSED_BY_ALL)
+    assert wrong == []
+    assert sum(passed.values()) == len(rows) - len(refused)
+
+
+def test_whole_files_have_no_error_that_is_not_true(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Each by the newest stable release, and by the development one if that takes it."""
+    reports = [run([CORPUS], name) for name in (release.newest_stable(), release.known()[-1])]
+    errors = [
+        {row.file for row in report.findings if row.severity == "error"} for report in reports
+    ]
+    in_both = {Path(name).relative_to(CORPUS).as_posix() for name in set.intersection(*errors)}
+    assert in_both == {name for name, rows in GENUINE.items() if rows}
+    for name in in_both:
+        found = {
+            (row.path, row.rule)
+            for row in reports[0].findings
+            if row.severity == "error" and row.file == str(CORPUS / name)
+        }
+        assert found == GENUINE[name]
+    kinds = Counter(row.kind for row in reports[0].files)
+    record_property("kinds", dict(kinds))
+    print(dict(kinds))
+    assert kinds["SLURM recipe"] == len(list((CORPUS / "srt-slurm").glob("*.yaml")))
+
+
+def test_every_file_is_read_by_itself_and_none_breaks_check(builder: Run) -> None:
+    """All of them named on one command line: kinds, and no error for another engine's files."""
+    files = sorted(CORPUS.rglob("*.yaml"))
+    done = builder("check", *files, "--json")
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert document["checked"] == len(files)
+    kinds = {
+        Path(row["file"]).relative_to(CORPUS).as_posix(): row["kind"] for row in document["files"]
+    }
+    unknown = {name for name, kind in kinds.items() if kind == "unknown kind"}
+    assert all(any(part in name for part in FOREIGN) for name in unknown), unknown
+    faulty = {row["file"] for row in document["findings"] if row["severity"] == "error"}
+    assert not {str(CORPUS / name) for name in unknown} & faulty

@@ -1,0 +1,580 @@
+"""`check` on files of every kind: each is recognised, and each fault has place, rule and remedy."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, Run
+
+ENGINE = """\
+tensor_parallel_size: 8
+max_batch_size: 64
+enable_attention_dp: true
+kv_cache_config:
+  dtype: fp8
+  free_gpu_memory_fraction: 0.8
+moe_config: {backend: TRTLLM}
+speculative_config:
+  decoding_type: MTP
+  num_nextn_predict_layers: 1
+"""
+
+TRITON = f"""\
+triton_config:
+  max_batch_size: 0
+  decoupled: true
+model: meta-llama/Llama-3.3-70B-Instruct
+{ENGINE}"""
+
+DISAGGREGATED = """\
+hostname: localhost
+port: 8000
+backend: pytorch
+cache_transceiver_config: {backend: UCX, max_tokens_in_buffer: 2048}
+context_servers:
+  num_instances: 2
+  urls: ["one:8001", "two:8001"]
+  tensor_parallel_size: 4
+  disable_overlap_scheduler: true
+generation_servers:
+  num_instances: 1
+  tensor_parallel_size: 8
+  max_batch_size: 32
+"""
+
+RECIPE = """\
+name: recipe
+resources: {gpu_type: b200}
+backend:
+  type: trtllm
+  trtllm_config:
+    prefill:
+      tensor_parallel_size: 4
+      disable_overlap_scheduler: true
+      cuda_graph_config: null
+      cache_transceiver_config: {backend: UCX, max_tokens_in_buffer: 2048}
+    decode:
+      tensor_parallel_size: 8
+      cache_transceiver_config: {backend: UCX, max_tokens_in_buffer: 2048}
+benchmark: {isl: 1024, osl: 1024}
+"""
+
+BENCHMARK = """\
+benchmark: {input_length: 1024, output_length: 1024}
+worker_config:
+  gen: {tensor_parallel_size: 8, cache_transceiver_config: {backend: UCX}}
+  ctx:
+    tensor_parallel_size: 8
+    disable_overlap_scheduler: true
+    cuda_graph_config: null
+    cache_transceiver_config: {backend: UCX}
+"""
+
+SUITE = """\
+server_configs:
+- name: one
+  model_name: m
+  tensor_parallel_size: 8
+  client_configs: []
+"""
+
+KUBERNETES = """\
+apiVersion: v1
+kind: Service
+metadata: {name: s}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: c}
+data:
+  readme.txt: nothing
+  agg.yaml: |
+    tensor_parallel_size: 8
+    kv_cache_config:
+      dtype: fp8
+"""
+
+DEPLOYMENT = """\
+name: one
+checkpoint: llama-tiny
+hardware: {gpu: h100, num_gpus: 1}
+engine: {release: 1.2.1}
+workload: {isl: 64, osl: 64, concurrency: 4}
+targets: [trtllm_serve]
+"""
+
+SCRIPT = """\
+#!/usr/bin/env bash
+exec trtllm-serve serve "$MODEL" \\
+  --host 0.0.0.0 --port 8000 \\
+  --extra_llm_api_options "$here/config.yaml"
+"""
+
+KINDS = {
+    "engine options": ENGINE,
+    "Triton model.yaml": TRITON,
+    "disaggregated servers": DISAGGREGATED,
+    "SLURM recipe": RECIPE,
+    "disaggregated benchmark": BENCHMARK,
+    "performance suite": SUITE,
+    "Kubernetes manifest": KUBERNETES,
+    "deployment": DEPLOYMENT,
+    "script": SCRIPT,
+}
+
+
+def checked(done: Any) -> dict[str, Any]:
+    """The report of a run with `--json`."""
+    assert done.stderr == ""
+    document: dict[str, Any] = json.loads(done.stdout)
+    worst = any(row["severity"] == "error" for row in document["findings"])
+    assert done.returncode == (2 if worst else 0)
+    return document
+
+
+def findings(builder: Run, folder: Path, text: str, *more: str, name: str = "f.yaml") -> list[Any]:
+    (folder / name).write_text(text)
+    rows: list[Any] = checked(builder("check", name, "--json", *more))["findings"]
+    return [row for row in rows if row["rule"] != "vulnerable-version"]
+
+
+def edited(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_recognised_by_its_content_and_passes(
+    kind: str, builder: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "named-alike.txt").write_text(KINDS[kind])
+    report = checked(builder("check", "named-alike.txt", "--json"))
+    assert report["files"][0]["kind"] == kind
+    assert [row for row in report["findings"] if row["severity"] == "error"] == []
+
+
+def test_options_in_json_are_engine_options(builder: Run, tmp_path: Path) -> None:
+    text = '{"tensor_parallel_size": 8,\n\t"max_batch_sise": 4}'
+    (row,) = findings(builder, tmp_path, text, name="f.json")
+    assert (row["line"], row["column"], row["path"]) == (2, 2, "max_batch_sise")
+
+
+# Case: kind, what is changed in its file, and place, path, rule and remedy of what follows.
+CASES: dict[str, tuple[str, str, str, list[tuple[int, int, str, str, str]]]] = {
+    "a misspelt key": (
+        "engine options",
+        "max_batch_size",
+        "max_bach_size",
+        [(2, 1, "max_bach_size", "unknown-key", "did you mean max_batch_size?")],
+    ),
+    "a nested one": (
+        "engine options",
+        "dtype",
+        "dtyp",
+        [(5, 3, "kv_cache_config.dtyp", "unknown-key", "did you mean dtype?")],
+    ),
+    "a wrong type": (
+        "engine options",
+        "max_batch_size: 64",
+        "max_batch_size: [64]",
+        [(2, 1, "max_batch_size", "value-type", "expected a whole number")],
+    ),
+    "out of range": (
+        "engine options",
+        "0.8",
+        "1.8",
+        [(6, 3, "kv_cache_config.free_gpu_memory_fraction", "value-range", "give a value")],
+    ),
+    "a broken relation": (
+        "engine options",
+        "max_batch_size: 64",
+        "moe_expert_parallel_size: 3",
+        [(2, 1, "moe_expert_parallel_size", "ep-divides-tp", "")],
+    ),
+    "a key given twice": (
+        "engine options",
+        "max_batch_size: 64",
+        "max_batch_size: 64\nmax_batch_size: 32",
+        [(3, 1, "max_batch_size", "duplicate-key", "keep one")],
+    ),
+    "a second document": (
+        "engine options",
+        "moe_config",
+        "---\nmoe_config",
+        [(8, 1, "", "syntax", "write one document per file")],
+    ),
+    "Triton's own keys misspelt": (
+        "Triton model.yaml",
+        "triton_config:\n  max_batch_size: 0\n  decoupled",
+        "triton_confg:\n  max_batch_size: 0\n  decoupled",
+        [(1, 1, "triton_confg", "unknown-key", "did you mean triton_config?")],
+    ),
+    "a nested one of Triton's": (
+        "Triton model.yaml",
+        "decoupled",
+        "decopled",
+        [(3, 3, "triton_config.decopled", "unknown-key", "did you mean decoupled?")],
+    ),
+    "a model.yaml without a model": (
+        "Triton model.yaml",
+        "model: meta-llama/Llama-3.3-70B-Instruct\n",
+        "",
+        [(1, 1, "", "missing-key", "add model")],
+    ),
+    "the server's own key misspelt": (
+        "disaggregated servers",
+        "hostname",
+        "hostnme",
+        [(1, 1, "hostnme", "unknown-key", "did you mean hostname?")],
+    ),
+    "a server's key misspelt": (
+        "disaggregated servers",
+        "num_instances: 1",
+        "num_instance: 1",
+        [(11, 3, "generation_servers.num_instance", "unknown-key", "did you mean num_instances?")],
+    ),
+    "an option of a server misspelt": (
+        "disaggregated servers",
+        "max_batch_size",
+        "max_batch_sice",
+        [(13, 3, "generation_servers.max_batch_sice", "unknown-key", "did you mean max_batch_siz")],
+    ),
+    "an option for both servers misspelt is one finding": (
+        "disaggregated servers",
+        "max_tokens_in_buffer",
+        "max_token_in_buffer",
+        [
+            (
+                4,
+                42,
+                "cache_transceiver_config.max_token_in_buffer",
+                "unknown-key",
+                "did you mean max_tokens_in_buffer?",
+            )
+        ],
+    ),
+    "fewer servers than addresses": (
+        "disaggregated servers",
+        "num_instances: 2",
+        "num_instances: 3",
+        [(7, 3, "context_servers.urls", "instances-urls", "set num_instances to 2")],
+    ),
+    "an address without a port": (
+        "disaggregated servers",
+        "two:8001",
+        "two",
+        [(7, 22, "context_servers.urls.1", "url", "write host:port")],
+    ),
+    "an option with two values": (
+        "disaggregated servers",
+        "max_batch_size: 32",
+        "backend: _autodeploy",
+        [
+            (13, 3, "generation_servers.backend", "conflicting-values", "keep one"),
+        ],
+    ),
+    "workers that cannot talk to each other": (
+        "SLURM recipe",
+        "UCX, max_tokens_in_buffer: 2048}\nbenchmark",
+        "NIXL, max_tokens_in_buffer: 2048}\nbenchmark",
+        [
+            (
+                13,
+                34,
+                "backend.trtllm_config.decode.cache_transceiver_config.backend",
+                "disagg-transceiver-backend",
+                "give both the same",
+            )
+        ],
+    ),
+    "an option of a worker misspelt": (
+        "disaggregated benchmark",
+        "gen: {tensor_parallel_size",
+        "gen: {tensor_paralel_size",
+        [
+            (
+                3,
+                9,
+                "worker_config.gen.tensor_paralel_size",
+                "unknown-key",
+                "did you mean tensor_parallel_size?",
+            )
+        ],
+    ),
+    "an option of a suite misspelt": (
+        "performance suite",
+        "tensor_parallel_size",
+        "tensor_parallel_sizes",
+        [
+            (
+                4,
+                3,
+                "server_configs.0.tensor_parallel_sizes",
+                "unknown-key",
+                "did you mean tensor_parallel_size?",
+            )
+        ],
+    ),
+    "options inside a config map": (
+        "Kubernetes manifest",
+        "dtype",
+        "dtyp",
+        [(13, 7, "data.agg.yaml.kv_cache_config.dtyp", "unknown-key", "did you mean dtype?")],
+    ),
+    "several faults of a deployment": (
+        "deployment",
+        "gpu: h100, num_gpus: 1}\nengine: {release",
+        "gpu: h10, num_gpus: 0}\nengine: {relese",
+        [
+            (3, 12, "hardware.gpu", "deployment", "did you mean h100?"),
+            (3, 22, "hardware.num_gpus", "deployment", "give a value of at least 1"),
+            (4, 1, "engine.release", "deployment", "add it"),
+            (4, 10, "engine.relese", "deployment", "did you mean release?"),
+        ],
+    ),
+    "an engine option of a deployment": (
+        "deployment",
+        "targets",
+        "engine_config: {kv_cache_config: {dtyp: fp8}}\ntargets",
+        [
+            (
+                6,
+                35,
+                "engine_config.kv_cache_config.dtyp",
+                "unknown-key",
+                "did you mean dtype?",
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_fault_has_its_place_rule_and_remedy(case: str, builder: Run, tmp_path: Path) -> None:
+    kind, old, new, expected = CASES[case]
+    rows = [
+        row
+        for row in findings(builder, tmp_path, edited(KINDS[kind], old, new))
+        if row["severity"] == "error"
+    ]
+    found = [(row["line"], row["column"], row["path"], row["rule"]) for row in rows]
+    assert found == [row[:4] for row in expected]
+    for row, (*_, remedy) in zip(rows, expected, strict=True):
+        assert row["fix"].startswith(remedy)
+        assert row["file"] == "f.yaml"
+
+
+def test_the_output_is_one_line_per_fault_and_says_what_was_checked(
+    builder: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "c.yaml").write_text(edited(ENGINE, "dtype: fp8", "dtyp: fp8"))
+    done = builder("check", "c.yaml")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.splitlines() == [
+        "c.yaml:5:3: error[unknown-key] kv_cache_config.dtyp: unknown option in kv_cache_config; "
+        "did you mean dtype?",
+        "",
+        "c.yaml: engine options, release 1.2.1, assumed: the newest stable one",
+        "checked 1 file: 1 error, 0 warnings",
+    ]
+
+
+def test_all_faults_of_all_files_come_at_once_in_order(builder: Run, tmp_path: Path) -> None:
+    text = edited(edited(ENGINE, "64", "sixty"), "dtype", "dtyp")
+    for name in ("b.yaml", "a.yaml"):
+        (tmp_path / name).write_text(text)
+    rows = checked(builder("check", "b.yaml", "a.yaml", "--json"))["findings"]
+    assert [(row["file"], row["line"]) for row in rows] == [
+        ("a.yaml", 2),
+        ("a.yaml", 5),
+        ("b.yaml", 2),
+        ("b.yaml", 5),
+    ]
+
+
+def test_a_file_that_is_meant_twice_is_checked_once(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.yaml").write_text(ENGINE)
+    assert checked(builder("check", "sub/a.yaml", "sub", "--json"))["checked"] == 1
+
+
+def test_json_findings_have_exactly_the_agreed_fields(builder: Run, tmp_path: Path) -> None:
+    (row,) = findings(builder, tmp_path, edited(ENGINE, "dtype", "dtyp"))
+    fields = ("file", "line", "column", "path", "rule", "severity", "message", "fix")
+    assert tuple(row) == fields
+
+
+def test_a_wrong_release_guess_is_named(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text("max_batch_size: 8\nmoe_config: {backend: AUTO}\n")
+    done = builder("check", "f.yaml")
+    assert "note: f.yaml: no errors for release main-00043967; choose with" in done.stdout
+    assert builder("check", "f.yaml", "--release", "main-00043967").returncode == 0
+
+
+def test_an_unknown_release_is_refused_with_the_known_ones(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(ENGINE)
+    done = builder("check", "f.yaml", "--release", "1.2.0")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert re.match(r"error: .*1\.2\.0 .*known: 1\.0\.0, 1\.1\.0, 1\.2\.1, main-", done.stderr)
+
+
+def test_role_and_gpu_of_the_command_line_are_used(builder: Run, tmp_path: Path) -> None:
+    text = "cache_transceiver_config: {backend: UCX}\nmax_batch_size: 8\n"
+    assert findings(builder, tmp_path, text, "--role", "decode") == []
+    rows = findings(builder, tmp_path, text, "--role", "prefill")
+    assert "prefill-overlap" in {row["rule"] for row in rows}
+    done = builder("check", "f.yaml", "--gpu", "h1000")
+    assert done.returncode == 2
+    assert "h1000 is unknown" in done.stderr
+
+
+def test_a_file_of_another_kind_is_not_misreported(builder: Run, tmp_path: Path) -> None:
+    (row,) = findings(builder, tmp_path, "kv-cache-dtype: fp8\ntensor-parallel-size: 8\n")
+    assert (row["rule"], row["severity"]) == ("unknown-kind", "warning")
+    (tmp_path / "sub").mkdir()
+    shutil.move(tmp_path / "f.yaml", tmp_path / "sub")
+    report = checked(builder("check", "sub", "--json"))
+    assert report["checked"] == 0
+    assert report["notes"] == ["nothing here is of a kind that check knows"]
+
+
+def test_a_template_of_something_else_is_passed_over_in_a_folder(
+    builder: Run, tmp_path: Path
+) -> None:
+    """A broken option file is not, and neither is anything that was named itself."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "helm.yaml").write_text("name: {{ .Values.name }}\n")
+    assert checked(builder("check", "sub", "--json"))["findings"] == []
+    (tmp_path / "sub" / "config.yaml").write_text("max_batch_size: 8\n\tx: 1\n")
+    (row,) = checked(builder("check", "sub", "--json"))["findings"]
+    assert (row["file"], row["line"], row["rule"]) == ("sub/config.yaml", 2, "syntax")
+
+
+def rendered(builder: Run, name: str = "llama-tiny") -> str:
+    assert builder("render", name, "-o", "bundle").returncode == 0
+    return "bundle"
+
+
+def errors(rows: Sequence[Any]) -> list[Any]:
+    return [row for row in rows if row["severity"] == "error"]
+
+
+def test_a_bundle_is_checked_as_a_whole_by_its_own_release(builder: Run) -> None:
+    report = checked(builder("check", rendered(builder), "--json"))
+    kinds = {Path(row["file"]).name: (row["kind"], row["releases"]) for row in report["files"]}
+    assert kinds["config.yaml"] == ("engine options", ["1.2.1"])
+    assert kinds["model.yaml"] == ("Triton model.yaml", ["1.2.1"])
+    assert kinds["config.pbtxt"][0] == "Triton config.pbtxt"
+    assert kinds["deployment.yaml"][0] == "deployment"
+    assert errors(report["findings"]) == []
+
+
+def test_a_file_of_a_bundle_that_was_changed_is_found_and_checked(
+    builder: Run, tmp_path: Path
+) -> None:
+    config = tmp_path / rendered(builder) / "trtllm_serve" / "config.yaml"
+    config.write_text(edited(config.read_text(), "max_batch_size", "max_bach_size"))
+    rows = errors(checked(builder("check", "bundle", "--json"))["findings"])
+    assert {row["rule"] for row in rows} == {"damaged-bundle", "unknown-key"}
+    assert {row["file"] for row in rows} == {"bundle/trtllm_serve/config.yaml"}
+
+
+def test_one_file_of_a_bundle_takes_release_and_model_from_the_bundle(builder: Run) -> None:
+    done = builder("render", "deepseek-v3.2-nvfp4-gb200", "-o", "bundle")
+    assert done.returncode == 0
+    done = builder("check", "bundle/trtllm_serve/config.yaml")
+    assert "engine options, release 1.2.1\n" in done.stdout
+    for part in ("bundle", "bundle/trtllm_serve", "bundle/trtllm_serve/config.yaml"):
+        report = checked(builder("check", part, "--release", "1.1.0", "--json"))
+        assert "sparse-absent" in {row["rule"] for row in report["findings"]}, part
+
+
+def test_links_to_a_folder_above_end(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "up").symlink_to("..")
+    (tmp_path / "sub" / "self.yaml").symlink_to("self.yaml")
+    (tmp_path / "sub" / "f.yaml").write_text(ENGINE)
+    assert checked(builder("check", "sub", "--json"))["checked"] == 1
+
+
+@pytest.mark.parametrize("release", ["1.0.0", "1.2.1", "main-00043967"])
+def test_flags_are_those_of_the_release(release: str, builder: Run, tmp_path: Path) -> None:
+    text = edited(SCRIPT, "--port", "--custom_tokenizer t --prt")
+    rows = findings(builder, tmp_path, text, "--release", release, name="serve.sh")
+    unknown = {row["path"] for row in errors(rows)}
+    assert unknown == {"--prt"} | ({"--custom_tokenizer"} if release == "1.0.0" else set())
+    (row,) = (row for row in rows if row["path"] == "--prt")
+    assert (row["line"], row["rule"]) == (3, "unknown-flag")
+    assert row["fix"].startswith("did you mean --port?")
+
+
+def test_a_flag_beside_a_value_of_its_option_file_is_named(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("tensor_parallel_size: 4\n")
+    text = edited(SCRIPT, "--port 8000", "--tp_size 8 --max_batch_size many")
+    rows = findings(builder, tmp_path, text, "--release", "1.2.1", name="serve.sh")
+    assert [(row["path"], row["rule"], row["severity"]) for row in rows] == [
+        ("--tp_size", "flag-value-lost", "warning"),
+        ("--max_batch_size", "flag-value", "error"),
+    ]
+
+
+def test_the_option_file_that_a_script_writes_is_checked_at_its_lines(
+    builder: Run, tmp_path: Path
+) -> None:
+    text = """\
+cat > extra.yaml <<EOF
+tensor_parallel_size: $TP
+kv_cache_config:
+  dtyp: fp8
+EOF
+srun bash -c "trtllm-llmapi-launch trtllm-serve $MODEL --tp-size 8 \\
+  --extra_llm_api_options extra.yaml"
+"""
+    rows = findings(builder, tmp_path, text, name="run.sbatch")
+    assert [(row["line"], row["column"], row["path"]) for row in errors(rows)] == [
+        (4, 3, "extra.yaml.kv_cache_config.dtyp"),
+        (6, 56, "--tp-size"),
+    ]
+
+
+def test_an_image_with_known_vulnerabilities_is_named(builder: Run, tmp_path: Path) -> None:
+    text = KUBERNETES + "---\nspec:\n  image: nvcr.io/nvidia/tritonserver:25.04-trtllm-python-py3\n"
+    (tmp_path / "f.yaml").write_text(text)
+    (row,) = checked(builder("check", "f.yaml", "--json"))["findings"]
+    assert (row["line"], row["rule"], row["severity"]) == (16, "vulnerable-version", "warning")
+
+
+def test_what_is_right_for_one_release_only_is_explained(builder: Run, tmp_path: Path) -> None:
+    text = edited(ENGINE, "TRTLLM", "WIDEEP")
+    both = ("--release", "1.2.1", "--release", "main-00043967")
+    rows = findings(builder, tmp_path, text, *both)
+    drift = {row["path"]: row for row in rows if row["rule"] == "drift"}
+    assert set(drift) == {"moe_config.backend", "speculative_config.num_nextn_predict_layers"}
+    renamed = drift["speculative_config.num_nextn_predict_layers"]
+    assert renamed["message"].startswith("right for 1.2.1, not for main-00043967: ")
+    assert renamed["fix"] == "main-00043967 knows it as speculative_config.max_draft_len"
+    assert {row["release"] for row in rows if row["rule"] != "drift"} <= set(both)
+    assert (
+        "drift: moe_config.backend\n  right for 1.2.1" in builder("check", "f.yaml", *both).stdout
+    )
+
+
+def test_what_both_releases_take_is_no_drift(builder: Run, tmp_path: Path) -> None:
+    text = "tensor_parallel_size: 8\nmax_batch_size: 64\n"
+    assert findings(builder, tmp_path, text, "--release", "1.0.0", "--release", "1.2.1") == []
+
+
+def test_the_golden_bundles_option_files_pass(builder: Run) -> None:
+    golden = ROOT / "tests" / "golden"
+    files = [path for path in golden.rglob("*.yaml") if path.name != "deployment.yaml"]
+    report = checked(builder("check", *files, "--json"))
+    assert report["checked"] == len(files) > 0
+    assert errors(report["findings"]) == []

@@ -1,0 +1,91 @@
+"""How long `check` takes and how much memory it needs: whole processes, real files where there are.
+
+The limits are those of the product, which leave room for a machine that does other work.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+
+CORPUS = ROOT.parent / "shared" / "corpus"
+
+ONE_FILE_S = 0.3
+THOUSAND_FILES_S = 20
+GROWTH_MB = 20
+
+
+def real_texts() -> list[str]:
+    """Texts of real files, or of made ones where there are none."""
+    files = sorted((CORPUS / "srt-slurm").glob("*.yaml"))
+    files += sorted((CORPUS / "trtllm-configs").rglob("*.yaml"))
+    if files:
+        return [path.read_text() for path in files]
+    options = {
+        "tensor_parallel_size": 8,
+        "max_batch_size": 64,
+        "enable_attention_dp": True,
+        "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.8},
+        "moe_config": {"backend": "TRTLLM"},
+        "cuda_graph_config": {"enable_padding": True, "batch_sizes": list(range(1, 65))},
+    }
+    recipe = {"backend": {"trtllm_config": {"prefill": options, "decode": options}}}
+    return [yaml.safe_dump(options), yaml.safe_dump(recipe)]
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("thousand")
+    texts = real_texts()
+    for index in range(1000):
+        (folder / f"{index:04}.yaml").write_text(texts[index % len(texts)])
+    return folder
+
+
+def run(*paths: str, cwd: Path) -> tuple[float, float, str]:
+    """Seconds and peak memory in MB of a whole process, and its last line."""
+    command = [
+        *(sys.executable, "-c"),
+        "import atexit, resource, runpy, sys\n"
+        "usage = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "atexit.register(lambda: print(usage(), file=sys.stderr))\n"
+        "runpy.run_module('builder', run_name='__main__')\n",
+        *("check", *paths),
+    ]
+    start = time.perf_counter()
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - start
+    assert done.returncode in (0, 2), done.stderr
+    return seconds, int(done.stderr) / 1000, done.stdout.splitlines()[-1]
+
+
+def test_one_file_takes_less_than_a_third_of_a_second(
+    thousand: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seconds = statistics.median(run("0000.yaml", cwd=thousand)[0] for _ in range(7))
+    record_property("one_file_ms", round(1000 * seconds))
+    print(f"one file: {1000 * seconds:.0f} ms")
+    assert seconds < ONE_FILE_S
+
+
+def test_a_thousand_files_take_seconds_and_no_more_memory_than_a_hundred(
+    thousand: Path, record_property: Callable[[str, object], None]
+) -> None:
+    hundred = [f"{index:04}.yaml" for index in range(100)]
+    _, few_mb, _ = run(*hundred, cwd=thousand)
+    seconds, many_mb, last = run(".", cwd=thousand)
+    record_property("thousand_files_s", round(seconds, 1))
+    record_property("peak_mb", {"100 files": round(few_mb), "1000 files": round(many_mb)})
+    print(f"1000 files: {seconds:.1f} s, peak {many_mb:.0f} MB; 100 files: {few_mb:.0f} MB")
+    assert last.startswith("checked ")
+    assert seconds < THOUSAND_FILES_S
+    assert many_mb - few_mb < GROWTH_MB

@@ -1,0 +1,234 @@
+"""Triton's `config.pbtxt`: read as protobuf reads it, and judged as the engine's model needs it."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from google.protobuf import text_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from tritonclient.grpc import model_config_pb2
+
+from builder.check import model_config
+from builder.documents import Fault
+from tests.conftest import ROOT
+
+SHIPPED = ROOT / "model_repository" / "tensorrt_llm" / "config.pbtxt"
+NOWHERE = Path("/nowhere/config.pbtxt")
+
+# What makes protobuf refuse a text; the other rules are Triton's and the engine's.
+STRUCTURE = {
+    "syntax",
+    "unknown-key",
+    "unknown-value",
+    "value-type",
+    "duplicate-key",
+    "exclusive-keys",
+}
+
+MANY = """\
+name: "m" platform: 'tensorrt_plan'; max_batch_size: 0x10,
+version_policy { specific { versions: [1, -2] versions: 3 } }
+input < name: "a" "b" data_type: TYPE_FP32 dims: [ 1, 2 ] optional: t >
+input: [ { name: "c", data_type: TYPE_STRING, dims: [ -1 ] } ]
+output [ { name: "o" data_type: TYPE_BOOL dims: 1 } ]
+parameters { key: "k" value: { string_value: "v\\"w" } } # a comment
+parameters: [ { key: "l" value { string_value: 'x' } } ]
+dynamic_batching { preferred_batch_size: [ 4, 8 ] preserve_ordering: true }
+optimization { cuda { graphs: 1 busy_wait_events: False } }
+model_metrics { metric_control [ { metric_identifier { family: "f" }
+  histogram_options { buckets: [ 0.1, 1e3, .5, -inf, 7f ] } } ] }
+model_warmup { name: "w" inputs { key: "i" value { data_type: TYPE_INT8 dims: [] zero_data: true } } }
+"""  # noqa: E501
+
+
+def faults(text: str, path: Path = NOWHERE) -> list[Fault]:
+    return list(model_config.faults(text, path))
+
+
+def refused(text: str) -> bool:
+    """Whether protobuf itself refuses a text."""
+    try:
+        text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError:
+        return True
+    return False
+
+
+def found(text: str) -> bool:
+    return any(fault.rule in STRUCTURE for fault in faults(text))
+
+
+TOKEN = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|#[^\n]*|[\w.+-]+|\S")
+WORDS = ("{", "}", "[", "]", ":", ",", "7", "-1", "1.5", '"x"', "true", "TYPE_FP32", "name", "dim")
+
+
+def variants(text: str) -> Iterator[str]:
+    """The text with each of its tokens gone, doubled, misspelt or replaced by another word."""
+    choice = random.Random(1)
+    for match in TOKEN.finditer(text):
+        token = match.group()
+        if not token.startswith("#"):
+            for other in ("", f"{token} {token}", f"{token}x", choice.choice(WORDS)):
+                yield text[: match.start()] + other + text[match.end() :]
+
+
+@pytest.mark.parametrize("text", [SHIPPED.read_text(), MANY, ""], ids=["shipped", "many", "empty"])
+def test_what_protobuf_reads_has_no_fault_of_structure(text: str) -> None:
+    assert not refused(text)
+    assert not found(text)
+
+
+@pytest.mark.parametrize("text", [SHIPPED.read_text(), MANY], ids=["shipped", "many"])
+def test_what_protobuf_refuses_is_found_and_nothing_else(text: str) -> None:
+    """Both judge each variant alike; protobuf is the judge of what is right."""
+    cases = list(variants(text))
+    assert len(cases) > 500
+    differing = [case for case in cases if refused(case) != found(case)]
+    assert not differing, differing[0]
+
+
+def test_the_schema_is_that_of_the_protobuf_definitions() -> None:
+    names = {
+        FieldDescriptor.TYPE_BOOL: "bool",
+        FieldDescriptor.TYPE_BYTES: "string",
+        FieldDescriptor.TYPE_DOUBLE: "float",
+        FieldDescriptor.TYPE_FLOAT: "float",
+        FieldDescriptor.TYPE_INT32: "int32",
+        FieldDescriptor.TYPE_INT64: "int64",
+        FieldDescriptor.TYPE_STRING: "string",
+        FieldDescriptor.TYPE_UINT32: "uint32",
+        FieldDescriptor.TYPE_UINT64: "uint64",
+    }
+    schema = model_config.schema()
+
+    def compare(descriptor: Descriptor) -> None:
+        kind = descriptor.full_name.removeprefix("inference.")
+        assert list(schema["messages"][kind]) == [field.name for field in descriptor.fields], kind
+        for field in descriptor.fields:
+            inner = field.message_type or field.enum_type
+            name = inner.full_name.removeprefix("inference.") if inner else names[field.type]
+            assert schema["messages"][kind][field.name].split()[-1] == name, field.full_name
+            if field.enum_type:
+                assert schema["enums"][name] == list(field.enum_type.values_by_name)
+            elif field.message_type:
+                compare(field.message_type)
+
+    compare(model_config_pb2.ModelConfig.DESCRIPTOR)
+
+
+def test_the_shipped_model_has_no_fault() -> None:
+    assert faults(SHIPPED.read_text(), SHIPPED) == []
+
+
+def test_the_shipped_models_tensors_are_the_known_ones() -> None:
+    """The table of tensor types is that of the model that ships, which goes on from there."""
+    config = text_format.Parse(SHIPPED.read_text(), model_config_pb2.ModelConfig())
+    types = model_config_pb2.DataType
+    for group in ("input", "output"):
+        shipped = {row.name: types.Name(row.data_type) for row in getattr(config, group)}
+        assert model_config.llmapi()[f"{group}s"].items() <= shipped.items()
+
+
+# Case: what is changed in the shipped file, and the one fault that follows.
+CASES: dict[str, tuple[str, str, tuple[int, int, str, str, str]]] = {
+    "a misspelt field": (
+        'data_type: TYPE_STRING\n    dims: [ -1 ]\n  },\n  {\n    name: "streaming"',
+        'data_tpe: TYPE_STRING\n    dims: [ -1 ]\n  },\n  {\n    name: "streaming"',
+        (17, 5, "input.0.data_tpe", "unknown-key", "did you mean data_type?"),
+    ),
+    "an unknown data type": (
+        "TYPE_UINT64",
+        "TYPE_UINT65",
+        (82, 16, "input.11.data_type", "unknown-value", "did you mean TYPE_UINT64?"),
+    ),
+    "the batch size, which model.py sets": (
+        'backend: "python"',
+        'backend: "python"\nmax_batch_size: 8',
+        (5, 1, "max_batch_size", "triton-config-override", "remove it, and set triton_config"),
+    ),
+    "the transaction policy, which model.py sets": (
+        'backend: "python"',
+        'backend: "python" model_transaction_policy { decoupled: true }',
+        (4, 19, "model_transaction_policy", "triton-config-override", "remove it"),
+    ),
+    "an instance on a GPU": (
+        "KIND_CPU",
+        "KIND_GPU",
+        (8, 3, "instance_group.0.kind", "triton-instance-group", "give KIND_CPU"),
+    ),
+    "several engines on the same GPUs": (
+        "count: 1",
+        "count: 2",
+        (8, 3, "instance_group.0.count", "triton-instance-group", "give 1, or the parameter"),
+    ),
+    "an input that every request must carry": (
+        "dims: [ 1 ]\n    optional: true",
+        "dims: [ 1 ]",
+        (20, 3, "input.1", "triton-input-required", "add optional: true"),
+    ),
+    "a known input of another type": (
+        "TYPE_FP32",
+        "TYPE_FP64",
+        (38, 3, "input.4.data_type", "triton-data-type", "model.py reads sampling_param_temp"),
+    ),
+    "two inputs of one name": (
+        '"stop"',
+        '"streaming"',
+        (26, 3, "input.2.name", "duplicate-name", "rename one"),
+    ),
+    "a bracket that is not closed": (
+        "count: 1\n    kind: KIND_CPU\n  }",
+        "count: 1\n    kind: KIND_CPU",
+        (11, 1, "", "syntax", "close that first, with }"),
+    ),
+    "a bracket too many": (
+        "instance_group [",
+        "instance_group [ {",
+        (8, 3, "", "syntax", "correct this line"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_fault_has_its_place_and_its_remedy(case: str) -> None:
+    old, new, (line, column, path, rule, remedy) = CASES[case]
+    text = SHIPPED.read_text()
+    assert old in text
+    mistakes = faults(text.replace(old, new, 1))
+    assert [(f.place, f.path, f.rule) for f in mistakes] == [((line, column), path, rule)]
+    assert mistakes[0].remedy.startswith(remedy)
+
+
+def test_the_model_needs_its_prompt_and_its_answer() -> None:
+    text = 'backend: "python" input { name: "text_input" data_type: TYPE_STRING dims: -1 }'
+    assert {(f.path, f.rule) for f in faults(text)} == {
+        ("instance_group", "triton-instance-group"),
+        ("output", "missing-key"),
+    }
+
+
+def test_other_models_are_only_asked_for_what_triton_asks() -> None:
+    text = 'platform: "onnxruntime_onnx" max_batch_size: 8 input { name: "x" dims: 1 }'
+    assert [(f.path, f.what) for f in faults(text)] == [("input.0", "has no data_type")]
+
+
+def test_the_name_must_be_that_of_the_folder_in_a_repository(tmp_path: Path) -> None:
+    folder = tmp_path / "tensorrt_llm"
+    (folder / "1").mkdir(parents=True)
+    path = Path(shutil.copy(SHIPPED, folder))
+    text = path.read_text()
+    assert faults(f'name: "tensorrt_llm"\n{text}', path) == []
+    (fault,) = faults(f'name: "other"\n{text}', path)
+    assert (fault.place, fault.rule) == ((1, 1), "triton-model-name")
+    assert faults(f'name: "other"\n{text}') == [], "a file outside a repository may have any name"
+
+
+def test_the_data_files_name_their_source() -> None:
+    for path in model_config.DATA.glob("*.yaml"):
+        assert yaml.safe_load(path.read_text())["source"]

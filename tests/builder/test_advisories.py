@@ -1,0 +1,94 @@
+"""Known vulnerabilities: which versions are open to them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from builder import advisories
+
+ASCENDING = [
+    *("0.18.2", "1.0.0", "1.1.0", "1.2.0rc2", "1.2.0rc6", "1.2.0rc6.post1", "1.2.0rc8", "1.2"),
+    *("1.2.1", "1.3.0.dev1", "1.3.0rc9", "1.3.0rc17", "1.3.0", "1.3.0.post1", "2.51.0"),
+    *("24.04", "25.10", "26.04", "26.07"),
+]
+
+
+@pytest.mark.parametrize(("older", "newer"), [*itertools.pairwise(ASCENDING)])
+def test_versions_have_an_order(older: str, newer: str) -> None:
+    one, two = advisories.order(older), advisories.order(newer)
+    assert one is not None and two is not None and one < two
+
+
+@pytest.mark.parametrize("same", ["1.2.0", "v1.2", "1.2-trtllm-python-py3", " 1.2.0 "])
+def test_zeros_and_tags_do_not_change_a_version(same: str) -> None:
+    assert advisories.order(same) == advisories.order("1.2")
+
+
+@pytest.mark.parametrize("name", ["main-00043967", "", "latest", "rc1"])
+def test_a_name_without_a_version_has_no_order(name: str) -> None:
+    assert advisories.order(name) is None
+
+
+@pytest.mark.parametrize("product", advisories.products())
+def test_every_advisory_can_be_judged_and_stands_once(product: str) -> None:
+    rows = advisories.all_of(product)
+    assert len({row.cve for row in rows}) == len(rows)
+    for row in rows:
+        assert row.fixed_in is None or advisories.order(row.fixed_in) is not None
+        assert row.cvss is None or 0 <= row.cvss <= 10
+        assert row.verified or row.fixed_in is None
+
+
+@pytest.mark.parametrize(
+    ("product", "version"), [("tensorrt_llm", "1.3.0rc17"), ("triton", "26.07")]
+)
+def test_the_minimum_has_every_known_fix(product: str, version: str) -> None:
+    assert advisories.minimum(product) == version
+    assert all(row.fixed_in is None for row in advisories.open_for(product, version))
+    assert advisories.problem(product, version, "release") is None
+
+
+@pytest.mark.parametrize(
+    ("version", "cve", "is_open"),
+    [
+        ("1.2.0", "CVE-2026-24205", True),
+        ("1.2.1", "CVE-2026-24205", False),
+        ("1.2.1", "CVE-2026-24233", True),
+        ("1.3.0rc15", "CVE-2026-24233", False),
+        ("1.3.0rc15", "CVE-2026-47472", True),
+        ("1.3.0", "CVE-2026-47472", False),
+        ("1.3.0", "CVE-2026-65119", True),
+    ],
+)
+def test_a_version_is_open_until_the_one_that_fixes_it(
+    version: str, cve: str, is_open: bool
+) -> None:
+    assert (cve in {row.cve for row in advisories.open_for("tensorrt_llm", version)}) is is_open
+
+
+def test_open_advisories_come_worst_first() -> None:
+    scores = [row.cvss or 0 for row in advisories.open_for("triton", "25.04")]
+    assert scores == sorted(scores, reverse=True) and scores[0] == 9.8
+
+
+def test_a_development_build_is_open_only_to_what_nobody_has_fixed() -> None:
+    found = advisories.open_for("tensorrt_llm", "main-00043967")
+    assert found and all(row.fixed_in is None for row in found)
+
+
+def test_a_server_version_is_judged_by_its_container() -> None:
+    as_server = advisories.open_for("triton", "2.51.0")
+    assert as_server == advisories.open_for("triton", "24.10")
+    assert "CVE-2024-0116" not in {row.cve for row in as_server}  # fixed in 24.09
+
+
+def test_the_warning_names_count_score_worst_ids_and_the_version_to_take() -> None:
+    found = advisories.problem("triton", "26.04-py3", "image")
+    assert found is not None
+    assert (found.where, found.rule, found.severity) == ("image", "vulnerable-version", "warning")
+    count = len(advisories.open_for("triton", "26.04"))
+    for part in (f"{count} known", "CVSS 9.8", "CVE-2026-47627", "2026-10-27"):
+        assert part in found.what
+    assert found.remedy == "take 26.07 or later"

@@ -1,0 +1,464 @@
+"""Cross-field rules: options that agree with each other, the model, the GPU and the workload."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import string
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import checkpoint, constraints, hardware, options, release
+from builder.architecture import ARCHITECTURES
+from builder.constraints import Rule, Situation, broken, disagreements, flag_traps, with_flags
+from builder.constraints.rules import RELATIONS, RULES
+from builder.constraints.values import DERIVED, View
+from builder.documents import load_yaml
+from builder.errors import Problem
+from tests.conftest import ROOT
+
+CASES = load_yaml((Path(__file__).parent / "rule_cases.yaml").read_text())
+CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
+
+MAIN = [name for name in release.known() if not name[0].isdigit()][-1]
+FILE = load_yaml(RULES.read_text())
+OPTION_RULES = constraints.rows("rules")
+
+
+def situation(facts: Mapping[str, Any]) -> Situation:
+    """A situation from the words of `rule_cases.yaml`."""
+    known = dict(facts)
+    name = known.pop("release", "1.2.1")
+    gpu = hardware.load(known.pop("gpu", "h200")) if "gpu" in known or "sm" in known else None
+    if gpu and "sm" in known:
+        gpu = replace(gpu, name="another GPU", sm=known.pop("sm"))
+    if "architecture" in known:
+        known["architecture"] = ARCHITECTURES[known["architecture"]]
+    return Situation(release.load(MAIN if name == "main" else name), gpu=gpu, **known)
+
+
+def where_by_rule(found: Iterator[Problem]) -> dict[str, str]:
+    return {problem.rule: problem.where for problem in found}
+
+
+def title(case: Mapping[str, Any]) -> str:
+    return str(case["rule"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=title)
+def test_a_broken_rule_is_reported_at_its_path(case: Mapping[str, Any]) -> None:
+    found = where_by_rule(broken(case["breaks"], situation(case.get("situation", {}))))
+    assert found.get(case["rule"]) == case["where"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=title)
+def test_a_kept_rule_is_not_reported(case: Mapping[str, Any]) -> None:
+    facts = {**case.get("situation", {}), **case.get("holds_in", {})}
+    if "gpu" in case.get("holds_in", {}):
+        facts.pop("sm", None)
+    assert case["rule"] not in where_by_rule(broken(case["holds"], situation(facts)))
+
+
+@pytest.mark.parametrize("rule", OPTION_RULES, ids=lambda rule: rule.id)
+def test_every_row_of_the_rules_has_a_case_that_breaks_it(rule: Rule) -> None:
+    views = [View(case["breaks"], situation(case.get("situation", {}))) for case in CASES]
+    listed = [rule.everywhere or rule.id in view.situation.release.rule_ids for view in views]
+    assert any(rule.broken(view) and holds for view, holds in zip(views, listed, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids=title)
+def test_a_problem_says_numbers_and_remedy_in_one_line(case: Mapping[str, Any]) -> None:
+    for problem in broken(case["breaks"], situation(case.get("situation", {}))):
+        text = str(problem)
+        assert problem.what and problem.remedy
+        assert "\n" not in text and not re.search(r"[{}]|\bMISSING\b|object at", text), text
+
+
+def test_every_rule_that_a_release_lists_is_defined() -> None:
+    defined = {rule.id for rule in OPTION_RULES} | set(FILE["option_table"])
+    defined |= set(FILE["engine_conduct"])
+    for name in release.known():
+        assert set(release.load(name).rule_ids) <= defined
+
+
+def test_a_rule_is_of_all_releases_or_listed_by_some() -> None:
+    listed = {rule for name in release.known() for rule in release.load(name).rule_ids}
+    for rule in OPTION_RULES:
+        assert rule.everywhere is (rule.id not in listed), rule.id
+
+
+def operands(rule: Rule) -> Iterator[str]:
+    for tests in (rule.when or {}, rule.must or {}):
+        for operand, test in tests.items():
+            yield operand
+            if isinstance(test, Mapping):
+                assert set(test) <= set(RELATIONS)
+                comparing = set(test) - {"given", "not"}
+                yield from (test[name] for name in comparing if isinstance(test[name], str))
+    if rule.agree:
+        yield rule.agree
+    if rule in OPTION_RULES:
+        yield from re.findall(r"\{([\w.]+)\}", rule.message + rule.fix)
+
+
+@pytest.mark.parametrize(
+    "rule", OPTION_RULES + constraints.rows("agreements"), ids=lambda rule: rule.id
+)
+def test_every_operand_of_a_rule_exists(rule: Rule) -> None:
+    paths = {path for name in release.known() for path in release.load(name).paths}
+    paths |= {f"cp_config.{key}" for key in ("cp_type", "tokens_per_block")}
+    paths.add("lora_config.cuda_graph_specialize_lora")
+    for operand in operands(rule):
+        space, _, name = operand.partition(".")
+        if space == "derived":
+            assert name in DERIVED
+        elif space == "situation":
+            assert hasattr(situation({}), name)
+        else:
+            assert operand.removeprefix("effective.") in paths, operand
+    assert not rule.where or rule.where in paths
+
+
+@pytest.mark.parametrize("section", ["rules", "agreements", "flags"])
+def test_a_rule_has_severity_words_and_source(section: str) -> None:
+    for rule in constraints.rows(section):
+        assert rule.severity in ("error", "warning")
+        assert rule.message and rule.fix and rule.source and rule.confidence
+
+
+def test_the_code_knows_no_release_by_name() -> None:
+    for path in (ROOT / "builder" / "constraints").glob("*.py"):
+        code = re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(), flags=re.DOTALL)
+        assert not re.search(r"\d+\.\d+\.\d+", code), path.name
+
+
+def test_a_checkpoint_gives_its_facts() -> None:
+    facts = checkpoint.gather("nvidia/DeepSeek-V3.2-NVFP4")
+    known = Situation.of(release.load("1.2.1"), facts, role="decode", isl=1000)
+    assert (known.attention, known.quant_algo, known.moe) == ("mla_dsa", "NVFP4", True)
+    assert (known.mtp_layers, known.num_experts) == (1, 256)
+    assert (known.role, known.isl, known.length) == ("decode", 1000, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "speculation", "tokens"),
+    [
+        ("1.2.1", {"decoding_type": "MTP", "num_nextn_predict_layers": 3}, 3),
+        ("1.2.1", {"decoding_type": "MTP", "max_draft_len": 3}, 1),
+        ("1.2.1", {"decoding_type": "MTP"}, 1),
+        ("main", {"decoding_type": "MTP", "max_draft_len": 3}, 3),
+        ("main", {"decoding_type": "MTP", "num_nextn_predict_layers": 2}, 2),
+        ("main", {"decoding_type": "Eagle3", "max_draft_len": "4"}, 4),
+        ("1.2.1", None, 0),
+    ],
+)
+def test_draft_tokens_are_those_that_the_engine_will_use(
+    name: str, speculation: object, tokens: int
+) -> None:
+    view = View({"speculative_config": speculation}, situation({"release": name}))
+    assert view.value("derived.draft_tokens") == tokens
+
+
+@pytest.mark.parametrize(
+    ("largest", "padding", "sizes"),
+    [
+        (1, True, [1]),
+        (7, True, [1, 2, 4, 7]),
+        (600, True, [1, 2, 4, *range(8, 129, 8), 256, 512, 600]),
+        (256, False, [*range(1, 33), 64, 128, 256]),
+    ],
+)
+def test_the_list_of_graphs_that_the_engine_makes(
+    largest: int, padding: bool, sizes: list[int]
+) -> None:
+    graphs = {"max_batch_size": largest, "enable_padding": padding}
+    view = View({"cuda_graph_config": graphs}, situation({}))
+    assert view.value("derived.generated_graph_list") == sizes
+    found = broken({"cuda_graph_config": {**graphs, "batch_sizes": sizes}}, situation({}))
+    assert "graph-batches-and-max-equal-list" not in where_by_rule(found)
+
+
+def test_a_rule_gives_way_to_one_that_says_it_better() -> None:
+    nvfp4 = {"kv_cache_config": {"dtype": "nvfp4"}}
+    old, new = situation({"gpu": "h200"}), situation({"gpu": "h200", "release": "main"})
+    assert "kv-nvfp4-hardware" not in where_by_rule(broken(nvfp4, old))
+    assert "kv-nvfp4-hardware" in where_by_rule(broken(nvfp4, new))
+
+
+def test_the_draft_length_trap_names_the_key_to_write() -> None:
+    options = {"speculative_config": {"decoding_type": "MTP", "max_draft_len": 3}}
+    (problem,) = broken(options, situation({}))
+    assert "drafts 1 token" in problem.what
+    assert "num_nextn_predict_layers: 3" in problem.remedy
+    assert not list(broken(options, situation({"release": "main"})))
+
+
+AGREED = {
+    "model": "a",
+    "cache_transceiver_config": {
+        "backend": "UCX",
+        "transceiver_runtime": "CPP",
+        "max_tokens_in_buffer": 8192,
+    },
+    "kv_cache_config": {"dtype": "fp8", "tokens_per_block": 32},
+    "speculative_config": {"decoding_type": "MTP", "num_nextn_predict_layers": 3},
+}
+
+DISAGREEMENTS = {
+    "disagg-model": ("model", "b"),
+    "disagg-transceiver-backend": ("cache_transceiver_config.backend", "NIXL"),
+    "disagg-transceiver-runtime": ("cache_transceiver_config.transceiver_runtime", "PYTHON"),
+    "disagg-buffer-size": ("cache_transceiver_config.max_tokens_in_buffer", 16384),
+    "disagg-kv-dtype": ("kv_cache_config.dtype", "auto"),
+    "disagg-tokens-per-block": ("kv_cache_config.tokens_per_block", 64),
+    "disagg-draft-tokens": ("speculative_config", {"decoding_type": "MTP"}),
+}
+
+
+def test_every_agreement_has_a_case() -> None:
+    assert {rule.id for rule in constraints.rows("agreements")} == set(DISAGREEMENTS)
+
+
+@pytest.mark.parametrize("rule", DISAGREEMENTS)
+def test_workers_that_differ_are_reported_at_the_decode_workers_path(rule: str) -> None:
+    path, value = DISAGREEMENTS[rule]
+    decode = json.loads(json.dumps(AGREED))
+    *parents, last = path.split(".")
+    inner = decode
+    for key in parents:
+        inner = inner[key]
+    inner[last] = value
+    found = where_by_rule(disagreements(AGREED, decode, situation({})))
+    assert found == {rule: path}
+
+
+def test_workers_that_agree_are_not_reported() -> None:
+    as_text = json.loads(json.dumps(AGREED).replace("32", '"32"'))
+    assert not list(disagreements(AGREED, as_text, situation({})))
+
+
+def test_a_default_and_the_same_value_agree() -> None:
+    given = {"kv_cache_config": {"dtype": "auto", "tokens_per_block": 32}}
+    assert not list(disagreements(given, {}, situation({})))
+
+
+TP8 = {"tensor_parallel_size": 8}
+DTYPE_ONLY = {"kv_cache_config": {"dtype": "fp8"}}
+FRACTION = "--kv_cache_free_gpu_memory_fraction"
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "options", "found"),
+    [
+        ("1.2.1", {"--tp_size": "4"}, TP8, {"flag-value-lost": "--tp_size"}),
+        ("main", {"--tp_size": "4"}, TP8, {"file-value-lost": "--tp_size"}),
+        ("1.2.1", {"--tp_size": "8"}, TP8, {}),
+        ("1.2.1", {"--tp_size": "4"}, {}, {}),
+        ("1.1.0", {FRACTION: "0.5"}, DTYPE_ONLY, {"flag-lost-with-block": FRACTION}),
+        ("1.2.1", {FRACTION: "0.5"}, DTYPE_ONLY, {}),
+        ("main", {"--kv_cache_dtype": "auto"}, DTYPE_ONLY, {"file-value-lost": "--kv_cache_dtype"}),
+        ("1.1.0", {"--tensor_parallel_size": "4"}, {}, {"unknown-flag": "--tensor_parallel_size"}),
+        ("1.2.1", {"--backend": "vllm"}, {}, {"flag-value": "--backend"}),
+        ("1.2.1", {"--max_seq_len": "long"}, {}, {"flag-value": "--max_seq_len"}),
+        ("1.2.1", {"--trust_remote_code": True}, {"trust_remote_code": True}, {}),
+        ("1.2.1", {"--port": "8000"}, {"port": 1}, {}),
+    ],
+)
+def test_flags_that_are_lost_or_unknown(
+    name: str, flags: dict[str, Any], options: dict[str, Any], found: dict[str, str]
+) -> None:
+    table = situation({"release": name}).release
+    assert where_by_rule(flag_traps(flags, options, table)) == found
+
+
+def test_every_rule_of_flags_has_a_case_above() -> None:
+    cases = test_flags_that_are_lost_or_unknown.pytestmark[0].args[1]
+    assert {rule.id for rule in constraints.rows("flags")} == {id for row in cases for id in row[3]}
+
+
+def test_a_lost_flag_says_who_wins_and_what_it_says() -> None:
+    (problem,) = flag_traps({"--tp_size": "4"}, TP8, release.load("1.2.1"))
+    assert "4 is lost" in problem.what and "tensor_parallel_size to 8" in problem.what
+
+
+def test_a_misspelt_flag_finds_its_name() -> None:
+    (problem,) = flag_traps({"--max_batchsize": "4"}, {}, release.load("1.2.1"))
+    assert "--max_batch_size" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "fraction"), [("1.1.0", 8, None), ("1.2.1", 8, "0.5"), ("main", "4", "0.5")]
+)
+def test_the_engine_sees_file_and_flags_by_precedence(
+    name: str, size: object, fraction: object
+) -> None:
+    table = situation({"release": name}).release
+    given = {**TP8, **DTYPE_ONLY}
+    seen = with_flags({"--tp_size": "4", FRACTION: "0.5", "--pp_size": "2"}, given, table)
+    assert seen["tensor_parallel_size"] == size
+    assert seen["pipeline_parallel_size"] == "2"
+    assert seen["kv_cache_config"].get("free_gpu_memory_fraction") == fraction
+    assert given == {"tensor_parallel_size": 8, "kv_cache_config": {"dtype": "fp8"}}
+
+
+JUNK: list[Any] = [
+    *(None, True, "", "8", "x", "nan", "1e999", "9" * 5000, -1, 0, 3, 2.5, 1e308, 10**400),
+    *([], [3, "a"], [None], [2, 1, 1], {}, {1: 2}, {"a": {"b": []}}, {None: None}, "fp8", "MTP"),
+    *("NGram", "HELIX", "WIDEEP", [0.5, 10**400], {"1": "x"}, float("inf"), float("nan")),
+]
+
+
+def junk_options(random_: random.Random, paths: list[str]) -> dict[str, Any]:
+    """Options that real rules look at, each with a value that may be anything."""
+    made: dict[str, Any] = {}
+    for path in random_.sample(paths, 25):
+        *parents, last = path.split(".")
+        inner = made
+        for key in parents:
+            inner = inner.setdefault(key, {}) if isinstance(inner, dict) else {}
+        if isinstance(inner, dict):
+            inner[last] = deepcopy(random_.choice(JUNK))
+    return made
+
+
+@pytest.mark.parametrize("name", release.known())
+def test_no_value_of_any_kind_stops_a_rule(name: str) -> None:
+    random_ = random.Random(name)
+    looked_at = {path for rule in OPTION_RULES for path in operands(rule)}
+    paths = sorted({path.removeprefix("effective.") for path in looked_at})
+    paths = [path for path in paths if path.partition(".")[0] not in ("derived", "situation")]
+    facts = {"release": name, "gpu": "gb200", "architecture": "DeepseekV32ForCausalLM"}
+    place = situation({**facts, "isl": 1000, "osl": 10, "quant_algo": "NVFP4", "num_experts": 256})
+    for _ in range(150):
+        one, two = junk_options(random_, paths), junk_options(random_, paths)
+        for problem in [*broken(one, place), *disagreements(one, two, place)]:
+            assert len(str(problem)) < 600
+        flags = {f"--{key}": random_.choice(JUNK) for key in [*one][:3]} | {"--tp_size": [], "": 1}
+        list(flag_traps(flags, two, place.release))
+        with_flags(flags, two, place.release)
+
+
+@pytest.mark.parametrize("value", [*(v for v in JUNK if not isinstance(v, dict)), {}])
+def test_options_that_are_no_mapping_break_nothing(value: Any) -> None:
+    assert not [row for row in broken(value, situation({})) if row.severity == "error"]
+
+
+def test_unknown_words_break_nothing_that_asks_for_known_ones() -> None:
+    word = "".join(random.Random(1).choices(string.ascii_letters, k=8))
+    found = broken({"moe_config": {"backend": word}, word: {word: word}}, situation({}))
+    assert not [row for row in found if row.severity == "error"]
+
+
+FAMILIES = {
+    "DeepSeek-R1": "DeepseekV3ForCausalLM",
+    "DeepSeek-V3.2": "DeepseekV32ForCausalLM",
+    "Llama-3.3-70B": "LlamaForCausalLM",
+    "Qwen3": "Qwen3MoeForCausalLM",
+    "Qwen3.5": "Qwen3_5MoeForConditionalGeneration",
+}
+PRECISIONS = {"nvfp4": "NVFP4", "fp8": "FP8_BLOCK_SCALES", "mxfp4": "MXFP4"}
+
+# Upstream's own mistakes, and the rule that finds each.
+MISTAKES = {
+    "disaggregated/perf-sanity/gb200_deepseek-r1-fp4_1k1k_con2048_ctx2_dep4_gen1_dep16_eplb288"
+    "_mtp3_ccb-UCX.yaml#gen": "num-tokens-cover-batch",
+    "srt-slurm/b200-fp8__8k1k__stp__ctx2_gen1_dep8_batch640_eplb0_mtp0_640.yaml#decode": (
+        "batch-gt-tokens"
+    ),
+    "srt-slurm/b300-fp4__8k1k__mtp__ctx1_gen4_tep4_batch8_eplb0_mtp3.yaml#decode": "gpus-per-node",
+    "disaggregated/slurm-benchmark-config.yaml#gen": "graph-list-order",
+}
+
+
+def place_of(section: Mapping[str, Any], name: str) -> Situation:
+    gpu = str(section["gpu"]).lower()
+    return Situation(
+        release.load(name),
+        section["role"],
+        hardware.load(gpu) if gpu in hardware.known() else None,
+        ARCHITECTURES.get(FAMILIES.get(section["family"], "")),
+        PRECISIONS.get(section["precision"]),
+        isl=section["isl"],
+        osl=section["osl"],
+    )
+
+
+def accepted(section: Mapping[str, Any]) -> list[str]:
+    """Releases whose option table takes a section, and that serve its model."""
+    architecture = FAMILIES.get(section["family"], "")
+    tables = map(release.load, release.known())
+    return [
+        table.name
+        for table in tables
+        if table.unsupported(architecture) is None
+        and ("DeepseekV32" not in architecture or "sparse-absent" not in table.rule_ids)
+        and not any(p.severity == "error" for p in options.problems(table, section["config"]))
+    ]
+
+
+@pytest.fixture(scope="module")
+def corpus() -> list[dict[str, Any]]:
+    if not CORPUS.exists():
+        pytest.skip(f"{CORPUS.name} is not beside the checkout")
+    sections: list[dict[str, Any]] = json.loads(CORPUS.read_text())
+    return sections
+
+
+def test_real_configurations_break_no_rule_of_severity_error(
+    corpus: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged: Counter[str] = Counter()
+    warned: Counter[str] = Counter()
+    errors, mistakes = [], {}
+    for section in corpus:
+        releases = accepted(section)
+        judged[section["source"]] += bool(releases)
+        for name in releases:
+            found = list(broken(section["config"], place_of(section, name)))
+            errors += [f"{section['id']}: {p}" for p in found if p.severity == "error"]
+            warned.update({p.rule for p in found})
+            rules = {p.rule for p in found}
+            if MISTAKES.get(section["id"]) in rules:
+                mistakes[section["id"]] = MISTAKES[section["id"]]
+    with capsys.disabled():
+        print(f"\nengine sections without error: {dict(judged)}; warnings: {dict(warned)}")
+        print("upstream mistakes found:", *(f"{rule} in {id}" for id, rule in mistakes.items()))
+    assert not errors
+    assert mistakes == MISTAKES
+    assert judged.total() >= 550
+
+
+def test_real_prefill_and_decode_workers_agree(corpus: list[dict[str, Any]]) -> None:
+    by_file: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for section in corpus:
+        by_file.setdefault(section["file"], {}).setdefault(section["role"], []).append(section)
+    pairs = [
+        (prefill, decode)
+        for roles in by_file.values()
+        for prefill in roles.get("prefill", [])
+        for decode in roles.get("decode", [])
+    ]
+    found: Counter[str] = Counter()
+    for prefill, decode in pairs:
+        name = (accepted(decode) or [MAIN])[-1]
+        rows = disagreements(prefill["config"], decode["config"], situation({"release": name}))
+        found.update(row.rule for row in rows)
+    assert len(pairs) > 200
+    assert set(found) <= {"disagg-buffer-size"} and found.total() < 20
+
+
+def test_a_file_takes_well_under_five_milliseconds(corpus: list[dict[str, Any]]) -> None:
+    places = {name: release.load(name) for name in release.known()}
+    list(broken({}, Situation(places[MAIN])))  # read the rules once
+    began = time.process_time()
+    for section in corpus:
+        list(broken(section["config"], place_of(section, MAIN)))
+    assert (time.process_time() - began) / len(corpus) < 0.005

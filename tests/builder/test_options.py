@@ -1,0 +1,533 @@
+"""Options judged against a release, as strictly as the engine does and with the remedy."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from builder import options, release
+from builder.errors import Problem, closest
+from builder.release import Release
+
+PUBLISHED: dict[str, Any] = {
+    "tensor_parallel_size": 4,
+    "cuda_graph_config": {"enable_padding": True, "batch_sizes": [1, 2, 4]},
+    "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.8},
+    "moe_config": {"backend": "TRTLLM"},
+}
+MTP = {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
+
+
+def judged(given: dict[str, Any], name: str = "1.2.1") -> list[Problem]:
+    return list(options.problems(release.load(name), given))
+
+
+def rejected(given: dict[str, Any], name: str = "1.2.1") -> list[str]:
+    return [str(problem) for problem in judged(given, name) if problem.severity == "error"]
+
+
+def warned(given: dict[str, Any], name: str = "1.2.1") -> list[str]:
+    return [str(problem) for problem in judged(given, name) if problem.severity == "warning"]
+
+
+@pytest.mark.parametrize("name", release.known())
+def test_the_published_options_are_valid_for_every_release(name: str) -> None:
+    assert judged(PUBLISHED, name) == []
+    assert rejected({"speculative_config": MTP}, name) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {"tensor_paralel_size": 4},
+            "tensor_paralel_size: unknown option in 1.2.1; did you mean tensor_parallel_size?",
+        ),
+        ({"kv_cache_config": {"dtyp": "fp8"}}, "kv_cache_config.dtyp: unknown option"),
+        ({"max_batch_size": "many"}, "max_batch_size: is many; expected a whole number"),
+        ({"max_batch_size": 1.5}, "max_batch_size: is 1.5; expected a whole number"),
+        ({"max_batch_size": [64]}, "max_batch_size: is [64]; expected a whole number"),
+        ({"enable_attention_dp": "maybe"}, "enable_attention_dp: is maybe; expected true or false"),
+        ({"kv_cache_config": "fp8"}, "kv_cache_config: is fp8; expected a mapping"),
+        ({"kv_cache_config": None}, "kv_cache_config: is null; expected a mapping"),
+        ({"print_iter_log": "\ud83d"}, "print_iter_log: is"),
+        (
+            {"moe_config": {"backend": "AUTO"}},
+            "moe_config.backend: AUTO is not allowed in release 1.2.1; it came with release main-",
+        ),
+        (
+            {"kv_cache_config": {"free_gpu_memory_fraction": 1.5}},
+            "free_gpu_memory_fraction: 1.5 is out of range; give a value of at most 1",
+        ),
+        (
+            {"speculative_config": {"num_nextn_predict_layers": 3}},
+            "speculative_config: decoding_type is required here; one of MTP,",
+        ),
+        (
+            {"speculative_config": {"decoding_type": "Eagle3"}},
+            "speculative_config.decoding_type: Eagle3 is not allowed in release 1.2.1; it came with"
+            " release main-00043967; did you mean Eagle?",
+        ),
+        (
+            {"speculative_config": {"decoding_type": "MTP", "num_nextn_predict_layers": 0}},
+            "num_nextn_predict_layers: 0 is out of range; give a value above 0",
+        ),
+        (
+            {"cuda_graph_config": {"batch_sizes": [1, "two"]}},
+            "cuda_graph_config.batch_sizes.1: is two; expected a whole number",
+        ),
+        (
+            {"speculative_config": {**MTP, "draft_len_schedule": {"one": 3}}},
+            "speculative_config.draft_len_schedule.one: has the key one; expected a whole number",
+        ),
+        (
+            {"nvfp4_gemm_config": {"allowed_backends": []}},
+            "nvfp4_gemm_config.allowed_backends: is empty",
+        ),
+        (
+            {"moe_config": {"load_balancer": 3}},
+            "moe_config.load_balancer: is 3; expected a mapping or a string",
+        ),
+        (
+            {"moe_config": {"load_balancer": {"num_slot": 3}}},
+            "moe_config.load_balancer.num_slot: unknown option in moe_config.load_balancer; did",
+        ),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_remedy(given: dict[str, Any], expected: str) -> None:
+    (problem,) = rejected(given)
+    assert expected in problem
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {"free_gpu_memory_fraction": 0.9},
+            "this is a flag of the server; the option is kv_cache_config.free_gpu_memory_fraction",
+        ),
+        ({"tp_size": 4}, "this is a flag of the server; the option is tensor_parallel_size"),
+        (
+            {"kv_cache_free_gpu_memory_fraction": 0.9},
+            "the option is kv_cache_config.free_gpu_memory_fraction",
+        ),
+        (
+            {"enable_block_reuse": False},
+            "unknown option in 1.2.1; its place is kv_cache_config.enable_block_reuse",
+        ),
+        (
+            {"moe_config": {"kv_cache_config": {"dtype": "fp8"}}},
+            "moe_config.kv_cache_config: unknown option in moe_config; its place is "
+            "kv_cache_config at the top level",
+        ),
+        (
+            {"free_gpu_memory_fractoin": 0.9},
+            "did you mean kv_cache_config.free_gpu_memory_fraction?",
+        ),
+        (
+            {"speculative_config": {"decoding_type": "NGram", "num_nextn_predict_layers": 3}},
+            "it is an option of decoding_type MTP",
+        ),
+        (
+            {"speculative_config": {"decodng_type": "MTP", "num_nextn_predict_layers": 3}},
+            "speculative_config.decodng_type: unknown option in speculative_config; did you mean "
+            "decoding_type?",
+        ),
+    ],
+)
+def test_a_misplaced_option_is_told_where_it_belongs(given: dict[str, Any], expected: str) -> None:
+    (problem,) = rejected(given)
+    assert expected in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("1.2.1", {"sleep_config": {}}, "option of release main-00043967; here it is enable_sleep"),
+        ("1.2.1", {"build_config": {}}, "it is gone since release 1.2.1"),
+        ("1.1.0", {"nvfp4_gemm_config": {}}, "it came with release 1.2.1"),
+        (
+            "main-00043967",
+            {"speculative_config": {"decoding_type": "MTP", "acceptance_window": 8}},
+            "here it is speculative_config.acceptance_rate_window_size",
+        ),
+        (
+            "main-00043967",
+            {"speculative_config": {"decoding_type": "MTP", "BEGIN_THINKING_PHASE_TOKEN": 8}},
+            "here it is speculative_config.begin_thinking_phase_token",
+        ),
+        (
+            "main-00043967",
+            {"moe_config": {"backend": "WIDEEP"}},
+            "WIDEEP is not allowed in release main-00043967; it is gone since release main",
+        ),
+        (
+            "1.1.0",
+            {"cache_transceiver_config": {"backend": "MOONCAKE"}},
+            "it came with release 1.2.1",
+        ),
+    ],
+)
+def test_what_another_release_knows_is_told_so(
+    name: str, given: dict[str, Any], expected: str
+) -> None:
+    (problem,) = rejected(given, name)
+    assert expected in problem
+
+
+def test_all_faults_are_found_at_once() -> None:
+    faults = rejected({"a": 1, "max_seq_len": "x", "moe_config": {"backend": "X", "b": 1}})
+    assert [fault.split(":")[0] for fault in faults] == [
+        "a",
+        "max_seq_len",
+        "moe_config.backend",
+        "moe_config.b",
+    ]
+
+
+def test_an_unknown_kind_does_not_hide_other_faults() -> None:
+    given = {"speculative_config": {"decoding_type": "MTQ", "num_nextn_predict_layer": 3}}
+    kind, key = rejected(given)
+    assert "did you mean MTP?" in kind
+    assert "did you mean num_nextn_predict_layers?" in key
+
+
+def test_a_graph_of_the_encoder_is_known_by_its_options() -> None:
+    """The development release infers the kind of graph from the keys that are given."""
+    assert rejected({"cuda_graph_config": {"num_tokens": [64]}}, "main-00043967") == []
+    assert rejected({"cuda_graph_config": {"mode": "decode", "num_tokens": [64]}}, "main-00043967")
+
+
+def test_null_turns_graphs_off() -> None:
+    assert judged({"cuda_graph_config": None}) == []
+
+
+def test_a_number_that_is_none_is_out_of_every_range() -> None:
+    (bounded,) = rejected({"kv_cache_config": {"free_gpu_memory_fraction": float("nan")}})
+    assert "nan is out of range" in bounded
+    assert rejected({"max_seq_len": float("inf")})
+    threshold = {"algorithm": "skip_softmax", "threshold_scale_factor": float("inf")}
+    (unbounded,) = warned({"sparse_attention_config": threshold})
+    assert "inf is no finite number" in unbounded
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        (
+            "main-00043967",
+            {"speculative_config": MTP},
+            "num_nextn_predict_layers: is deprecated in release main-00043967; use "
+            "speculative_config.max_draft_len",
+        ),
+        (
+            "1.2.1",
+            {"speculative_config": {**MTP, "mtp_eagle_one_model": False}},
+            "mtp_eagle_one_model: is deprecated",
+        ),
+        ("main-00043967", {"sampler_type": "auto"}, "sampler_type: is removed"),
+        ("1.1.0", {"build_config": {}}, "build_config: is deprecated"),
+    ],
+)
+def test_a_deprecated_option_is_a_warning(name: str, given: dict[str, Any], expected: str) -> None:
+    assert rejected(given, name) == []
+    (warning,) = warned(given, name)
+    assert expected in warning
+
+
+def test_a_deprecated_option_with_its_own_default_is_none() -> None:
+    assert judged({"backend": "pytorch"}) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"kv_cache_config": {"tokens_per_block": 64}}, "1.0.0"),
+        ({"kv_cache_config": {"tokens_per_block": 64}}, "1.1.0"),
+        ({"kv_cache_config": {"something_else_entirely": 64}}, "1.0.0"),
+        ({"env_overrides": {"A": "b"}}, "1.0.0"),
+        ({"speculative_config": {**MTP, "acceptance_window": -1}}, "1.1.0"),
+        ({"kv_cache_config": {"free_gpu_memory_fraction": "x"}}, "1.1.0"),
+        ({"sparse_attention_config": {"algorithm": "dsa", "seq_len_threshold": 1}}, "1.2.1"),
+    ],
+)
+def test_what_the_table_is_not_sure_of_is_a_warning(given: dict[str, Any], name: str) -> None:
+    assert rejected(given, name) == []
+    assert warned(given, name)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"kv_cache_config": {"enable_blok_reuse": False}}, "1.0.0"),
+        ({"sparse_attention_config": {"algorithm": "dsa"}}, "1.0.0"),
+        ({"sparse_attention_config": {"algorithm": "dsa"}}, "1.1.0"),
+        ({"moe_config": {"use_low_precision_moe_combine": True}}, "1.0.0"),
+        ({"kv_cache_config": {"max_batch_size": 3}}, "1.0.0"),
+        ({"something_else_entirely": 64}, "1.0.0"),
+    ],
+)
+def test_what_the_table_is_sure_of_is_an_error(given: dict[str, Any], name: str) -> None:
+    assert rejected(given, name)
+
+
+VALUES: tuple[Any, ...] = (
+    *(0, 1, 2, -1, 0.0, 1.0, 0.5, 1e300, float("inf"), float("nan"), True, False, None),
+    *("", "0", "1", "2", " 3 ", "1.0", "1.", "1.50", "1_000", "+4", "-4", "0x10", "1e3", "1e-5"),
+    *("nan", "inf", "-Infinity", "true", "TRUE", "Yes", "off", "t", "maybe", "null", "\u0663"),
+    *([], [1], {}, {"a": 1}, 10**30, 10**400, "1" * 5000),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "annotation"), [("int", int), ("float", float), ("bool", bool), ("str", str)]
+)
+def test_values_are_judged_as_the_engine_judges_them(kind: str, annotation: type) -> None:
+    """The engine validates with pydantic, not in its strict mode."""
+    table = {
+        "release": "synthetic",
+        "root": "Root",
+        "types": {"Root": {"fields": {"value": {"type": kind}}}},
+        "unions": {},
+    }
+    judge = Release(table, Path())
+    engine: TypeAdapter[Any] = TypeAdapter(annotation)
+    for value in VALUES:
+        found = [
+            row for row in options.problems(judge, {"value": value}) if row.severity == "error"
+        ]
+        try:
+            taken = engine.validate_python(value)
+        except ValidationError:
+            assert found, f"{value!r} is no {kind}"
+        else:
+            assert not found, f"{value!r} is a {kind}"
+            mine = options.normalise(judge, {"value": value})["value"]
+            same = mine == taken or (kind == "float" and float(mine) == taken)
+            assert same or taken != taken, f"{value!r} is {taken!r}, not {mine!r}"
+
+
+def test_normalising_gives_every_value_its_own_type_and_name() -> None:
+    given = {
+        "max_batch_size": "64",
+        "enable_attention_dp": "yes",
+        "load_format": "dummy",
+        "cuda_graph_config": {"batch_sizes": ["1", 2.0]},
+        "speculative_config": {
+            "decoding_type": "Eagle",
+            "speculative_model_dir": "/draft",
+            "draft_len_schedule": {"1": "3"},
+        },
+        "sparse_attention_config": {"algorithm": "DSA", "index_topk": "2048"},
+    }
+    assert judged(given) == []
+    assert options.normalise(release.load("1.2.1"), given) == {
+        "max_batch_size": 64,
+        "enable_attention_dp": True,
+        "load_format": "DUMMY",
+        "cuda_graph_config": {"batch_sizes": [1, 2]},
+        "speculative_config": {
+            "decoding_type": "Eagle",
+            "speculative_model": "/draft",
+            "draft_len_schedule": {1: 3},
+        },
+        "sparse_attention_config": {"algorithm": "dsa", "index_topk": 2048},
+    }
+
+
+# Every option of every release, broken in every way.
+
+
+def records(table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
+    """Where each record stands: its path, its type, and what its union wants beside its options."""
+    seen = []
+
+    def walk(
+        kind: str, path: tuple[str, ...], beside: dict[str, Any]
+    ) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
+        if table["types"][kind].get("only_in_python") or (kind, path) in seen:
+            return
+        seen.append((kind, path))
+        yield path, kind, beside
+        for name, field in table["types"][kind]["fields"].items():
+            for inner in field["of"] if field["type"] == "either" else [field]:
+                if inner["type"] == "record":
+                    yield from walk(inner["of"], (*path, name), {})
+                elif inner["type"] == "union":
+                    union = table["unions"][inner["of"]]
+                    for value, one in union["types"].items():
+                        yield from walk(one, (*path, name), {union["discriminator"]: value})
+
+    yield from walk(table["root"], (), {})
+
+
+def required(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    fields = table["types"][kind]["fields"]
+    return {name: valid(row) for name, row in fields.items() if row.get("required")}
+
+
+def valid(field: Mapping[str, Any]) -> Any:
+    """Some value that the option accepts."""
+    if field["type"] == "list":
+        return [valid(field["items"])]
+    if field["type"] == "enum":
+        return field["values"][0]
+    samples = {"int": 4, "float": 0.5, "bool": True, "str": "x", "mapping": {}, "any": 1}
+    return samples[field["type"]]
+
+
+def nested(path: tuple[str, ...], value: Mapping[str, Any]) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    return dict(value)
+
+
+def misspellings(key: str, number: random.Random) -> Iterator[str]:
+    """One and two letters inserted, deleted, replaced or swapped with a neighbour."""
+    for letters in (1, 1, 2, 2):
+        word = key
+        for _ in range(letters):
+            at = number.randrange(len(word))
+            letter = number.choice(string.ascii_lowercase + "_")
+            word = (
+                number.choice(
+                    (
+                        word[:at] + letter + word[at:],
+                        word[:at] + word[at + 1 :],
+                        word[:at] + letter + word[at + 1 :],
+                        word[:at] + word[at + 1 : at + 2] + word[at : at + 1] + word[at + 2 :],
+                    )
+                )
+                or word
+            )
+        yield word
+
+
+def out_of_bounds(field: Mapping[str, Any]) -> Iterator[Any]:
+    for bound, step in (("ge", -1), ("gt", 0), ("le", 1), ("lt", 0)):
+        if bound in field:
+            yield field[bound] + step
+
+
+WRONG = {
+    **dict.fromkeys(("int", "float", "bool", "enum"), "no such value"),
+    **dict.fromkeys(("list", "record", "union", "mapping"), 3),
+    "str": [1],
+}
+
+
+def mutations(name: str) -> Iterator[tuple[str, dict[str, Any], str, str]]:
+    """Kind, options, the path that must be reported, and what its remedy must name."""
+    table, number = release.load(name).table, random.Random(name)
+    for path, kind, beside in records(table):
+        fields = table["types"][kind]["fields"]
+        base = {**required(table, kind), **beside} if path else {}
+        known = {*fields, *(a for row in fields.values() for a in row.get("alias", ())), *beside}
+        for key, field in fields.items():
+            where = ".".join((*path, key))
+            for word in misspellings(key, number):
+                if word not in known:
+                    value = {**base, word: base.get(key, 1)}
+                    if key in base:
+                        del value[key]
+                    yield "misspelt", nested(path, value), ".".join((*path, word)), key
+            wrong = WRONG.get(field["type"])
+            if wrong is not None and not field.get("open"):
+                yield "wrong type", nested(path, {**base, key: wrong}), where, ""
+            if field["type"] in ("int", "float"):
+                for value in out_of_bounds(field):
+                    yield "out of bounds", nested(path, {**base, key: value}), where, ""
+        for key in beside:
+            rest = {word: value for word, value in base.items() if word != key}
+            for word in misspellings(key, number):
+                if word not in known:
+                    given = {**rest, word: beside[key]}
+                    yield "misspelt", nested(path, given), ".".join((*path, word)), key
+    yield from foreign(name)
+
+
+def foreign(name: str) -> Iterator[tuple[str, dict[str, Any], str, str]]:
+    """Options and values that only another release has, where that release has them."""
+    here = release.load(name)
+
+    def holds(path: tuple[str, ...]) -> bool:
+        """Whether this release has a block of options there, too."""
+        rows = here.paths.get(".".join(path), ())
+        return not path or (bool(rows) and all(row["type"] in ("record", "union") for row in rows))
+
+    for other in (release.load(one) for one in release.known() if one != name):
+        for path, kind, beside in records(other.table):
+            if not all(holds(path[: depth + 1]) for depth in range(len(path))):
+                continue
+            base = {**required(other.table, kind), **beside} if path else {}
+            for key, field in other.table["types"][kind]["fields"].items():
+                where = ".".join((*path, key))
+                mine = here.paths.get(where, ())
+                if not mine:
+                    yield "other release", nested(path, {**base, key: 1}), where, "release"
+                elif field["type"] == "enum" and all(row["type"] == "enum" for row in mine):
+                    allowed = {str(value).lower() for row in mine for value in row["values"]}
+                    strange = [value for value in field["values"] if value.lower() not in allowed]
+                    for value in () if any(row.get("open") for row in mine) else strange:
+                        given = nested(path, {**base, key: value})
+                        yield "other value", given, where, "release"
+
+
+@pytest.mark.parametrize("name", release.known())
+def test_every_mutation_is_reported_with_its_path_and_fix(name: str) -> None:
+    table = release.load(name)
+    tried, found, fixed, fixable = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    missed: list[tuple[object, ...]] = []
+    for kind, given, where, fix in mutations(name):
+        tried[kind] += 1
+        here = [row for row in options.problems(table, given) if row.where == where]
+        found[kind] += bool(here)
+        if fix:
+            fixable[kind] += 1
+            named = any(fix in row.remedy for row in here)
+            fixed[kind] += named
+            if not named:
+                missed.append((kind, where, fix, [row.remedy for row in here]))
+        elif not here:
+            missed.append((kind, where, given, list(options.problems(table, given))))
+    for kind, count in tried.items():
+        rate = f", fix named {fixed[kind]}/{fixable[kind]}" if fixable[kind] else ""
+        print(f"{name} {kind}: reported {found[kind]}/{count}{rate}")
+    for row in missed[:40]:
+        print("   missed", row)
+    for kind, count in tried.items():
+        assert found[kind] >= 0.99 * count, kind
+        assert fixed[kind] >= 0.95 * fixable[kind], kind
+
+
+def test_the_nearest_of_short_names_is_the_one_that_was_meant() -> None:
+    assert closest("mdoe", ["mode", "model", "node"]) == "mode"
+    assert closest("topq", ["topk", "topr", "page_size"]) in ("topk", "topr")
+    assert closest("MAX_batch_size", ["max_batch_size", "max_seq_len"]) == "max_batch_size"
+    assert closest("xyz", ["mode", "model"]) is None
+
+
+def test_a_good_file_costs_one_table(tmp_path: Path) -> None:
+    """The other tables are read only to explain a fault."""
+    code = (
+        "import json, sys\n"
+        "from builder import options, release\n"
+        f"given = json.loads({json.dumps(json.dumps(PUBLISHED))})\n"
+        "assert not list(options.problems(release.load('1.2.1'), given))\n"
+        "sys.exit(release._shipped.cache_info().misses - 1)\n"
+    )
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
+    print(f"whole process: {time.monotonic() - started:.3f} s")
+    assert done.returncode == 0

@@ -1,0 +1,431 @@
+"""The practice as data: rows that fit, values, and how much of real configurations they explain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builder import practice, release
+from builder.documents import load_yaml
+from tests.conftest import ROOT
+
+CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
+
+Section = dict[str, Any]
+
+MODEL_TYPES = {
+    "DeepSeek-R1": "deepseek_v3",
+    "DeepSeek-V3.2": "deepseek_v32",
+    "GPT-OSS": "gpt_oss",
+    "Qwen3": "qwen3_moe",
+    "Qwen3.5": "qwen3_5_moe",
+    "Kimi-K2": "kimi_k2",
+    "Llama-3.3-70B": "llama",
+}
+PRECISIONS = {"fp8": "FP8_BLOCK_SCALES", "nvfp4": "NVFP4", "mxfp4": "MXFP4"}
+SM = {"h100": 90, "h200": 90, "b200": 100, "gb200": 100, "b300": 103, "gb300": 103}
+DEEPSEEK = ("deepseek_v3", "deepseek_v32")
+
+
+def at(options: Any, path: str) -> Any:
+    for key in path.split("."):
+        options = options.get(key) if isinstance(options, dict) else None
+    return options
+
+
+def situation(section: Section) -> dict[str, Any]:
+    """The words of the practice, as a section's own options and metadata tell them."""
+    options, workers = section["config"], section["workers"] or 1
+    tp, adp = options.get("tensor_parallel_size"), bool(options.get("enable_attention_dp"))
+    batch = options.get("max_batch_size")
+    speculative = options.get("speculative_config") or {}
+    drafts = speculative.get("num_nextn_predict_layers") or speculative.get("max_draft_len") or 0
+    per_worker = -(-section["concurrency"] // workers) if section["concurrency"] else None
+    gpu = str(section["gpu"]).lower()
+    model_type = MODEL_TYPES.get(section["family"])
+    return {
+        "role": section["role"],
+        "model_type": model_type,
+        "precision": "MXFP4" if model_type == "gpt_oss" else PRECISIONS.get(section["precision"]),
+        "gpu": gpu,
+        "sm": SM.get(gpu),
+        "moe": model_type != "llama",
+        "quantized": True,
+        "num_gpus": tp,
+        "tensor_parallel_size": tp,
+        "concurrency": per_worker if section["role"] == "decode" else section["concurrency"],
+        "isl": section["isl"],
+        "osl": section["osl"],
+        "attention_dp": adp,
+        "max_batch_size": batch,
+        "speculation": speculative.get("decoding_type"),
+        "draft_tokens": drafts,
+        "requests_per_rank": -(-per_worker // (tp if adp else 1)) if per_worker and tp else None,
+        "batch_tokens": batch * (1 + drafts) if batch else None,
+        "prompt_tokens": batch * section["isl"] if batch and section["isl"] else None,
+    }
+
+
+def decided(chapter: str, option: str, words: dict[str, Any]) -> Any:
+    """What the practice gives an option in a situation; `None` where it leaves it alone."""
+    (rule,) = (rule for rule in practice.rules(chapter) if rule.option == option)
+    for row in rule.fitting(words):
+        return None if row.leaves else practice.evaluate(row.value, words)
+    return None
+
+
+Applies = Callable[[Section, dict[str, Any]], Any]
+Explains = Callable[[Section, dict[str, Any]], bool]
+
+
+def same(chapter: str, option: str) -> Explains:
+    def explains(section: Section, words: dict[str, Any]) -> bool:
+        return bool(decided(chapter, option, words) == at(section["config"], option))
+
+    return explains
+
+
+def is_recipe(section: Section) -> bool:
+    return bool(section["kind"] == "slurm-recipe")
+
+
+def is_server(role: str) -> Applies:
+    return lambda section, words: is_recipe(section) and section["role"] == role
+
+
+def aggregated(*model_types: str) -> Applies:
+    return lambda section, words: (
+        section["role"] == "agg" and section["concurrency"] and words["model_type"] in model_types
+    )
+
+
+def largest_graph(section: Section) -> int:
+    graphs = at(section["config"], "cuda_graph_config") or {}
+    sizes: list[int] = graphs.get("batch_sizes") or [graphs.get("max_batch_size") or 0]
+    return max(sizes)
+
+
+ADP = "enable_attention_dp"
+BACKEND = "moe_config.backend"
+MTP = "mtp_draft_tokens"
+
+
+def adp(section: Section, words: dict[str, Any]) -> bool:
+    given: bool = words["attention_dp"]
+    return bool(decided("parallelism.rules", ADP, words)) == given
+
+
+def depth(section: Section, words: dict[str, Any]) -> bool:
+    return bool(decided("speculation.depth", MTP, words) == words["draft_tokens"])
+
+
+def row(**fields: Any) -> practice.Row:
+    blank = practice.Row({}, None, False, "", "assumed", "", False, False)
+    return replace(blank, **fields)
+
+
+@pytest.mark.parametrize(
+    ("when", "words", "fits"),
+    [
+        ({}, {}, True),
+        ({"role": "agg"}, {"role": "agg"}, True),
+        ({"role": "agg"}, {"role": "decode"}, False),
+        ({"gpu": ["b200", "b300"]}, {"gpu": "b300"}, True),
+        ({"gpu": ["b200", "b300"]}, {"gpu": "h100"}, False),
+        ({"isl": {"min": 10, "max": 20}}, {"isl": 20}, True),
+        ({"isl": {"min": 10, "max": 20}}, {"isl": 21}, False),
+        ({"isl": {"min": 10}}, {"isl": None}, False),
+        ({"moe": False}, {}, False),
+        ({"role": "agg", "isl": {"max": 5}}, {"role": "agg", "isl": 6}, False),
+    ],
+)
+def test_a_row_fits_if_all_its_conditions_hold(
+    when: dict[str, Any], words: dict[str, Any], fits: bool
+) -> None:
+    assert row(when=when).fits(words) is fits
+
+
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [
+        ("TRTLLM", "TRTLLM"),
+        ({"sum": ["isl", 40]}, 1064),
+        ({"sum": ["isl", 1], "round_up_to": 128}, 1152),
+        ({"sum": ["isl", 40], "at_most": "longest_context"}, 1050),
+        ({"sum": ["isl", 40], "at_most": "unknown"}, 1064),
+        ({"quotient": [16384, "isl"]}, 16),
+        ({"quotient": [100, "isl"], "at_least": 1}, 1),
+        ({"sizes_up_to": "batch", "every_up_to": 4}, [1, 2, 3, 4, 8, 10]),
+    ],
+)
+def test_values_follow_the_situation(value: Any, result: Any) -> None:
+    words = {"isl": 1024, "longest_context": 1050, "batch": 10}
+    assert practice.evaluate(value, words) == result
+
+
+@pytest.mark.parametrize("largest", [1, 15, 16, 17, 31, 32, 33, 640, 2048])
+def test_graph_sizes_rise_to_the_largest_batch(largest: int) -> None:
+    sizes = practice.batch_sizes(largest, 16)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == largest
+
+
+def every_rule() -> Iterator[practice.Rule]:
+    for path in sorted(practice.PRACTICE.glob("*.yaml")):
+        for chapter, rules in load_yaml(path.read_text()).items():
+            if isinstance(rules, list) and chapter != "rows":
+                yield from practice.rules(f"{path.stem}.{chapter}")
+    yield from practice.environment()
+
+
+def test_every_row_has_a_reason_and_says_what_it_rests_on() -> None:
+    rows = [(rule.option, row) for rule in every_rule() for row in rule.rows if not row.leaves]
+    assert len(rows) > 100
+    for option, one in rows:
+        assert one.reason.endswith("."), option
+        assert one.source, option
+
+
+def test_no_variable_names_layers_or_network_devices() -> None:
+    names = {rule.option for rule in practice.environment()}
+    assert not {"TLLM_OVERRIDE_LAYER_NUM", "TRTLLM_UCX_INTERFACE", "UCX_NET_DEVICES"} & names
+
+
+@pytest.mark.parametrize("name", [name for name in release.known() if name >= "1.2"])
+def test_the_newest_releases_know_every_option(name: str) -> None:
+    table = release.load(name)
+    options = {rule.option for rule in every_rule() if not rule.option.isupper()}
+    assert {option for option in options if table.spell(option) not in table.paths} == set()
+
+
+# Rule, sections that it is about, whether the practice explains one, and the share of the sections
+# that the same rule explained in the larger collection that the rows were drawn from.
+SCORES: tuple[tuple[str, Applies, Explains, float], ...] = (
+    ("R1 attention DP, DeepSeek aggregated", aggregated(*DEEPSEEK), adp, 42 / 46),
+    ("R2 attention DP, GPT-OSS", aggregated("gpt_oss"), adp, 25 / 26),
+    ("R3 attention DP, Qwen3", aggregated("qwen3_moe", "qwen3_5_moe"), adp, 8 / 8),
+    ("R4 attention DP, decode", is_server("decode"), adp, 220 / 223),
+    (
+        "R5 attention DP, prefill on Blackwell",
+        lambda s, w: s["role"] == "prefill" and w["sm"] and w["sm"] >= 100,
+        adp,
+        180 / 182,
+    ),
+    ("R6a MoE backend, decode", is_server("decode"), same("moe.backend", BACKEND), 204 / 213),
+    ("R6b MoE backend, prefill", is_server("prefill"), same("moe.backend", BACKEND), 203 / 213),
+    (
+        "R6c MoE backend, aggregated",
+        lambda s, w: s["role"] == "agg" and s["concurrency"] and at(s["config"], BACKEND),
+        same("moe.backend", BACKEND),
+        70 / 83,  # 64 of 72 without the rarer models
+    ),
+    (
+        "R7a MTP depth, no attention DP",
+        lambda s, w: (
+            s["role"] != "prefill"
+            and w["draft_tokens"]
+            and not w["attention_dp"]
+            and w["model_type"] in DEEPSEEK
+        ),
+        depth,
+        53 / 54,
+    ),
+    (
+        "R7b MTP depth, aggregated with attention DP",
+        lambda s, w: (
+            s["role"] == "agg"
+            and w["draft_tokens"]
+            and w["attention_dp"]
+            and w["model_type"] in DEEPSEEK
+        ),
+        depth,
+        21 / 21,
+    ),
+    (
+        "R7c MTP depth, decode with attention DP",
+        lambda s, w: (
+            s["role"] == "decode"
+            and w["draft_tokens"]
+            and w["attention_dp"]
+            and w["model_type"] in DEEPSEEK
+        ),
+        depth,
+        57 / 70,
+    ),
+    (
+        "R8 split output head",
+        lambda s, w: is_server("decode")(s, w) and w["draft_tokens"] and w["attention_dp"],
+        same("speculation.head", "enable_lm_head_tp_in_adp"),
+        59 / 70,
+    ),
+    (
+        "R9 all-reduce over multi-node NVLink",
+        lambda s, w: is_server("decode")(s, w) and w["gpu"] in ("gb200", "gb300"),
+        same("communication.rules", "allreduce_strategy"),
+        98 / 100,
+    ),
+    (
+        "R10, R11 expert parallelism",
+        lambda s, w: is_recipe(s) and s["role"] != "agg",
+        same("parallelism.rules", "moe_expert_parallel_size"),
+        386 / 423,
+    ),
+    (
+        "R12, R13 the largest graph covers the planned batch",
+        lambda s, w: s["role"] == "decode" and w["max_batch_size"],
+        lambda s, w: largest_graph(s) >= max(practice.batch_sizes(w["max_batch_size"], 16)),
+        225 / 225,
+    ),
+    (
+        "R14 decode tokens per step",
+        is_server("decode"),
+        lambda s, w: bool(
+            s["config"]["max_num_tokens"] >= decided("limits.tokens", "max_num_tokens", w)
+        ),
+        222 / 224,
+    ),
+    (
+        "R15 prefill steps hold a prompt",
+        is_server("prefill"),
+        lambda s, w: bool(decided("limits.tokens", "max_num_tokens", w) >= s["isl"]),
+        223 / 223,
+    ),
+    (
+        "R16 transfer buffers hold a prompt",
+        lambda s, w: is_recipe(s) and s["role"] != "agg",
+        lambda s, w: bool(
+            decided("transfer.rules", "cache_transceiver_config.max_tokens_in_buffer", w)
+            >= s["isl"]
+        ),
+        447 / 447,
+    ),
+    (
+        "R17 longest request, decode",
+        is_server("decode"),
+        same("limits.tokens", "max_seq_len"),
+        247 / 330,
+    ),
+    (
+        "R18 overlap scheduler, prefill",
+        is_server("prefill"),
+        same("scheduling.rules", "disable_overlap_scheduler"),
+        224 / 225,
+    ),
+    (
+        "R18b no graphs, prefill",
+        is_server("prefill"),
+        lambda s, w: (
+            decided("cuda_graphs.whole", "cuda_graph_config", w) is None and not largest_graph(s)
+        ),
+        222 / 225,
+    ),
+    (
+        "R19 overlap scheduler, decode",
+        is_server("decode"),
+        lambda s, w: not at(s["config"], "disable_overlap_scheduler"),
+        213 / 213,
+    ),
+    (
+        "R20 FP8 cache",
+        lambda s, w: at(s["config"], "kv_cache_config.dtype") not in (None, "auto"),
+        same("kv_cache.type", "kv_cache_config.dtype"),
+        515 / 531,
+    ),
+    (
+        "R21 no block reuse between servers",
+        lambda s, w: is_recipe(s) and s["role"] != "agg",
+        same("kv_cache.pool", "kv_cache_config.enable_block_reuse"),
+        447 / 451,
+    ),
+    (
+        "R22 stream interval",
+        lambda s, w: (
+            at(s["config"], "stream_interval")
+            and (is_server("decode")(s, w) or aggregated(*DEEPSEEK, "gpt_oss", "qwen3_moe")(s, w))
+        ),
+        same("scheduling.rules", "stream_interval"),
+        434 / 448,
+    ),
+    (
+        "R23 postprocess workers",
+        lambda s, w: is_server("decode")(s, w) or aggregated("deepseek_v3", "qwen3_moe")(s, w),
+        same("scheduling.rules", "num_postprocess_workers"),
+        358 / 415,
+    ),
+    (
+        "R24 balanced ranks",
+        lambda s, w: aggregated("deepseek_v3", "qwen3_moe")(s, w) and w["attention_dp"],
+        lambda s, w: (
+            at(s["config"], "attention_dp_config")
+            == {
+                name: decided("parallelism.rules", f"attention_dp_config.{name}", w)
+                for name in ("enable_balance", "batching_wait_iters", "timeout_iters")
+            }
+        ),
+        34 / 34,
+    ),
+    (
+        "R25 matrix kernels",
+        lambda s, w: is_recipe(s) and s["role"] != "agg",
+        same("communication.rules", "nvfp4_gemm_config.allowed_backends"),
+        1.0,
+    ),
+    (
+        "low-precision combine, decode in NVFP4",
+        lambda s, w: is_server("decode")(s, w) and w["precision"] == "NVFP4",
+        same("moe.combine", "moe_config.use_low_precision_moe_combine"),
+        1.0,
+    ),
+    (
+        "memory fraction, prefill",
+        is_server("prefill"),
+        same("kv_cache.pool", "kv_cache_config.free_gpu_memory_fraction"),
+        0.9,
+    ),
+    (
+        "memory fraction, decode",
+        is_server("decode"),
+        same("kv_cache.pool", "kv_cache_config.free_gpu_memory_fraction"),
+        215 / 330,
+    ),
+    (
+        "memory fraction, aggregated",
+        aggregated(*DEEPSEEK, "gpt_oss", "qwen3_moe"),
+        same("kv_cache.pool", "kv_cache_config.free_gpu_memory_fraction"),
+        0.75,
+    ),
+)
+
+# The collection at hand is a part of the one that the shares come from.
+MARGIN = 0.015
+
+
+@pytest.fixture(scope="module")
+def sections() -> list[Section]:
+    if not CORPUS.is_file():
+        pytest.skip("the collection of real configurations is not here")
+    found: list[Section] = json.loads(CORPUS.read_text())
+    return found
+
+
+def scored(sections: list[Section], applies: Applies, explains: Explains) -> Iterator[bool]:
+    for section in sections:
+        words = situation(section)
+        if applies(section, words):
+            yield explains(section, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "applies", "explains", "share"), SCORES, ids=[row[0] for row in SCORES]
+)
+def test_the_practice_explains_published_configurations(
+    name: str, applies: Applies, explains: Explains, share: float, sections: list[Section]
+) -> None:
+    answers = list(scored(sections, applies, explains))
+    print(f"\n{name}: {sum(answers)}/{len(answers)}, expected {share:.0%}")
+    assert answers
+    assert sum(answers) / len(answers) >= share - MARGIN

@@ -1,0 +1,144 @@
+"""The presets: every published deployment, planned and rendered, with what was published of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from builder import deployment, pipeline, results, show
+from builder.documents import load_yaml
+from builder.options import problems
+from builder.release import load
+
+PRESETS = deployment.preset_names()
+
+# Presets whose model and GPUs somebody measured, with TensorRT-LLM or not.
+NOT_MEASURED = {"llama-tiny", "qwen3.5-397b-nvfp4-b300", "deepseek-v3.2-nvfp4-gb300-decode"}
+MEASURED = [name for name in PRESETS if name not in NOT_MEASURED]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_option_is_valid_for_the_presets_release(preset: str) -> None:
+    planned = pipeline.plan(preset)
+    assert list(problems(planned.plan.facts.release, planned.engine.options)) == []
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_fits_with_room_for_its_workload(preset: str) -> None:
+    planned = pipeline.plan(preset).plan
+    assert planned.budget.fits
+    assert not [row for row in planned.warnings if row.where == "workload.concurrency"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_says_how_it_differs_from_what_was_published(preset: str) -> None:
+    document = deployment.read(preset)
+    differs = preset not in ("llama-tiny",) and "deepseek-v3.2-fp8" not in preset
+    if differs and preset != "deepseek-v3.2-nvfp4-gb200":
+        assert document.get("notes")
+
+
+@pytest.mark.parametrize("preset", MEASURED)
+def test_published_figures_stand_beside_a_preset(preset: str) -> None:
+    (row,) = (row for row in show.preset_rows() if row["name"] == preset)
+    assert row["published"]
+
+
+def test_figures_of_other_engines_are_marked() -> None:
+    planned = pipeline.plan("deepseek-v3.2-nvfp4-b300").plan
+    (row,) = planned.facts.published
+    assert row.engine == "vllm"
+    assert row.num_gpus == 8
+    assert "whether 4 or 8 GPUs" in row.incomplete
+    assert row.figures[0]["output_tokens_per_s_per_user"] == 230
+
+
+def test_every_figure_has_a_known_metric_and_every_row_a_gpu() -> None:
+    known = {*show.UNITS, "concurrency", "load", "note", "mtp_draft_tokens", "accepted_length"}
+    for path in results.RESULTS.glob("*.yaml"):
+        for row in load_yaml(path.read_text())["deployments"]:
+            for figure in row["figures"]:
+                assert set(figure) & set(show.UNITS), path.name
+                assert set(figure) <= known | {"at_tokens_per_s_per_user"}, path.name
+
+
+def test_the_draft_models_place_can_be_changed_at_start(tmp_path: Path) -> None:
+    """The engine gets a copy of the option file that names the other place, quoted safely."""
+    bundle = pipeline.render("minimax-m2.5-nvfp4-b300", tmp_path / "bundle")
+    stand_in = tmp_path / "bin" / "trtllm-serve"
+    stand_in.parent.mkdir()
+    stand_in.write_text('#!/bin/sh\nfor last; do :; done; cat "$last"\n')
+    stand_in.chmod(0o755)
+    triton = stand_in.with_name("tritonserver")
+    triton.write_text('#!/bin/sh\ncat "$LLM_CONFIG_PATH"\n')
+    triton.chmod(0o755)
+    environment = {"PATH": f"{stand_in.parent}:{os.environ['PATH']}"}
+    for target in ("trtllm_serve", "triton"):
+        for place in (None, "/models/it's a \\ draft: #1"):
+            given = {"DRAFT_CHECKPOINT": place} if place else {}
+            done = subprocess.run(
+                ["bash", bundle.folder / target / "serve.sh"],
+                env={**environment, **given},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            options = yaml.safe_load(done.stdout)
+            expected = place or "thoughtworks/MiniMax-M2.5-Eagle3"
+            assert options["speculative_config"]["speculative_model"] == expected
+            assert options["tensor_parallel_size"] == 4
+
+
+def test_instances_have_gpus_and_ports_of_their_own(tmp_path: Path) -> None:
+    bundle = pipeline.render("llama-3.3-70b-fp8-h100", tmp_path / "bundle")
+    stand_in = tmp_path / "bin" / "trtllm-serve"
+    stand_in.parent.mkdir()
+    stand_in.write_text('#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $SERVE_HTTP_PORT"\n')
+    stand_in.chmod(0o755)
+    found = [
+        subprocess.run(
+            ["bash", bundle.folder / "trtllm_serve" / "serve.sh"],
+            env={"PATH": f"{stand_in.parent}:{os.environ['PATH']}", "INSTANCE": instance},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for instance in ("0", "1")
+    ]
+    assert found == [["0", "8000"], ["1", "8010"]]
+
+
+def test_variables_of_the_engine_are_set_unless_they_are_set_outside(tmp_path: Path) -> None:
+    preset = "deepseek-v3.2-nvfp4-gb200"
+    bundle = pipeline.render(preset, tmp_path / "bundle", ["environment.WORDS=two words"])
+    stand_in = tmp_path / "bin" / "trtllm-serve"
+    stand_in.parent.mkdir()
+    stand_in.write_text("#!/bin/sh\nenv\n")
+    stand_in.chmod(0o755)
+    done = subprocess.run(
+        ["bash", bundle.folder / "trtllm_serve" / "serve.sh"],
+        env={"PATH": f"{stand_in.parent}:{os.environ['PATH']}", "TRTLLM_ENABLE_PDL": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert "TRTLLM_ENABLE_PDL=0" in lines
+    assert "TRTLLM_NO_USAGE_STATS=1" in lines
+    assert "WORDS=two words" in lines
+    launch = json.loads((bundle.folder / "launch.json").read_text())
+    assert launch["environment"]["TRTLLM_ENABLE_PDL"] == "1"
+
+
+def test_planning_every_preset_takes_little_time() -> None:
+    load("1.2.1")
+    started = time.perf_counter()
+    for preset in PRESETS:
+        pipeline.plan(preset)
+    assert (time.perf_counter() - started) / len(PRESETS) < 0.2

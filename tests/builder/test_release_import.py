@@ -1,0 +1,414 @@
+"""Tables of releases that do not ship: from an installed engine, or from a release's manifest.
+
+The installed engine is a package written here from a table: real option classes and a real server
+command, imported by a Python of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import options, release, release_import
+from builder.errors import BadFacts, BadInput
+from builder.release import Release
+from builder.release_import.annotation import annotated
+from tests.conftest import ROOT
+
+Builder = Callable[..., subprocess.CompletedProcess[str]]
+
+PREAMBLE = """
+from __future__ import annotations
+from typing import Annotated, Any, Literal, Optional, Union
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+class StrictBaseModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+"""
+
+SERVER = """
+import click
+
+@click.group()
+def main(): ...
+"""
+
+BOUNDS = ("ge", "gt", "le", "lt", "min_length")
+PLAIN = {"int": "int", "float": "float", "bool": "bool", "str": "str", "any": "Any"}
+FLAG_TYPES = {"int": "int", "float": "float", "path": "click.Path()"}
+
+
+def annotation(table: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """The Python annotation of an option."""
+    row = spread(row)
+    text = plain_annotation(table, row)
+    if bounds := [f"{key}={row[key]}" for key in BOUNDS if key in row]:
+        text = f"Annotated[{text}, Field({', '.join(bounds)})]"
+    return f"Optional[{text}]" if row.get("nullable") else text
+
+
+def spread(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Bounds of alternatives stand at the number among them."""
+    bounds = {key: row[key] for key in BOUNDS if key in row}
+    if row["type"] != "either" or not bounds:
+        return dict(row)
+    rest = {key: value for key, value in row.items() if key not in bounds}
+    of = [option | (bounds if option["type"] == "int" else {}) for option in row["of"]]
+    return {**rest, "of": of}
+
+
+def plain_annotation(table: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    kind = row["type"]
+    if kind == "enum":
+        return "str" if row.get("open") else f"Literal[{', '.join(map(repr, row['values']))}]"
+    if kind in ("list", "mapping"):
+        items = annotation(table, row["items"])
+        return f"list[{items}]" if kind == "list" else f"dict[{row.get('keys', 'Any')}, {items}]"
+    if kind == "either":
+        return f"Union[{', '.join(annotation(table, option) for option in row['of'])}]"
+    if kind == "union":
+        union = table["unions"][row["of"]]
+        arms = ", ".join(union["types"].values())
+        chooser = union["discriminator"]
+        return f"Annotated[Union[{arms}], Field(discriminator={chooser!r})]"
+    if kind == "record":
+        return str(row["of"])
+    return PLAIN.get(kind, "object")
+
+
+def option_class(table: Mapping[str, Any], kind: str) -> Iterator[str]:
+    yield f"class {kind}(StrictBaseModel):"
+    for union in table["unions"].values():
+        for value, arm in union["types"].items():
+            if arm == kind:
+                yield f"    {union['discriminator']}: Literal[{value!r}] = {value!r}"
+    for name, row in table["types"][kind]["fields"].items():
+        extra: dict[str, Any] = {}
+        if row.get("status"):
+            extra["status"] = row["status"]
+        if row["type"] == "object":
+            extra["type"] = "Optional[tensorrt_llm.Thing]"
+        parts = [] if row.get("required") else [f"default={row.get('default')!r}"]
+        if "alias" in row:
+            parts.append(
+                f"validation_alias=AliasChoices({', '.join(map(repr, [name, *row['alias']]))})"
+            )
+        if extra:
+            parts.append(f"json_schema_extra={extra!r}")
+        yield f"    {name}: {annotation(table, row)} = Field({', '.join(parts)})"
+    yield "    pass"
+
+
+def server_command(name: str, flags: list[dict[str, Any]]) -> Iterator[str]:
+    yield f"@main.command({name!r})"
+    for flag in flags:
+        if flag.get("positional"):
+            yield f"@click.argument({flag['name']!r}, type=str)"
+            continue
+        spelled = ", ".join(map(repr, [*flag["flags"], flag["name"]]))
+        kind = FLAG_TYPES.get(flag["type"], "str")
+        if flag["type"] == "enum":
+            kind = f"click.Choice({flag.get('values', [])!r})"
+        more = "is_flag=True" if flag["type"] == "flag" else f"type={kind}"
+        if flag.get("multiple"):
+            more += ", multiple=True"
+        default = f", default={flag['default']!r}" if flag.get("default") is not None else ""
+        yield f"@click.option({spelled}, {more}{default})"
+    yield f"def {name}(**given): ..."
+
+
+def install(folder: Path, table: Mapping[str, Any]) -> None:
+    """Write a package `tensorrt_llm` with the options and flags of a table."""
+    package = folder / "tensorrt_llm"
+    for inner in ("", "llmapi", "commands"):
+        (package / inner).mkdir(parents=True, exist_ok=True)
+        (package / inner / "__init__.py").write_text("__version__ = '9.9.9'\nprint('banner')\n")
+    kinds = [line for kind in table["types"] for line in option_class(table, kind)]
+    rebuild = f"{table['root']}.model_rebuild()"
+    (package / "llmapi" / "llm_args.py").write_text("\n".join([PREAMBLE, *kinds, rebuild]))
+    commands = {"serve": table["serve"]["flags"], **table["subcommands"]}
+    lines = [line for name, flags in commands.items() for line in server_command(name, flags)]
+    (package / "commands" / "serve.py").write_text("\n".join([SERVER, *lines]))
+
+
+@pytest.fixture
+def imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Mapping[str, Any], str], Release]:
+    """Import the table of an engine that is installed from a table."""
+
+    def run(table: Mapping[str, Any], like: str) -> Release:
+        install(tmp_path / "site", table)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+        found = release_import.from_installed(sys.executable, "mine", release.load(like))
+        release_import.write(found, tmp_path / "mine.json")
+        return release.load("mine.json", tmp_path)
+
+    return run
+
+
+# What no class of an engine says, or says in other words.
+UNSAID = {
+    *("uncertain", "confidence", "default_factory", "internal", "replaced_by", "effect"),
+    *("effective_default", "keys", "open", "case_insensitive"),
+}
+
+
+def said(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An option as far as the classes of an engine say it."""
+    kept = {key: value for key, value in spread(row).items() if key not in UNSAID}
+    if "items" in kept:
+        kept["items"] = said(kept["items"])
+    if kept["type"] == "either":
+        kept["of"] = [said(option) for option in kept["of"]]
+    if not kept.get("required"):
+        kept.setdefault("default", None)
+    return kept
+
+
+@pytest.mark.parametrize("name", release.known())
+def test_an_installed_engine_gives_back_the_table_it_was_made_from(
+    name: str, imported: Callable[[Mapping[str, Any], str], Release]
+) -> None:
+    source = release.load(name)
+    found = imported(source.table, name)
+    assert set(found.paths) == set(source.paths)
+    compared = 0
+    chosen_by = {row["discriminator"] for row in source.table["unions"].values()}
+    for kind, record in source.table["types"].items():
+        fields = found.table["types"][kind]["fields"]
+        assert set(fields) - chosen_by == set(record["fields"]) - chosen_by, kind
+        for key, row in record["fields"].items():
+            if key in chosen_by:
+                continue
+            assert said(fields[key]) == said(row), f"{kind}.{key}"
+            compared += 1
+    assert found.table["unions"] == source.table["unions"]
+    print(f"{name}: {compared} options equal")
+    for mine, other in zip(found.serve_flags, source.serve_flags, strict=True):
+        assert (mine.name, mine.spellings, mine.values) == (
+            other.name,
+            other.spellings,
+            other.values,
+        )
+        assert (mine.positional, mine.yaml_path) == (other.positional, other.yaml_path)
+    assert set(found.subcommands) == set(source.subcommands)
+
+
+def test_what_cannot_be_read_is_carried_and_marked(
+    imported: Callable[[Mapping[str, Any], str], Release],
+) -> None:
+    found, like = imported(release.load("1.2.1").table, "1.2.1"), release.load("1.2.1")
+    assert found.rule_ids == like.rule_ids
+    assert found.moe_backends("NVFP4", 100) == like.moe_backends("NVFP4", 100)
+    assert {"rules", "moe", "containers", "endpoints", "serve.precedence"} <= set(
+        found.carried_from
+    )
+    assert set(found.carried_from.values()) == {"1.2.1"}
+    assert "tensorrt_llm 9.9.9 as installed" in found.sources[0]
+    assert not list(options.problems(found, {"kv_cache_config": {"free_gpu_memory_fraction": 0.5}}))
+    (typo,) = options.problems(found, {"kv_cache_config": {"free_gpu_memory_fracton": 0.5}})
+    assert typo.severity == "error" and "did you mean free_gpu_memory_fraction?" in typo.remedy
+
+
+def test_options_that_the_engine_changed_are_those_of_the_engine(
+    imported: Callable[[Mapping[str, Any], str], Release],
+) -> None:
+    table = json.loads(json.dumps(release.load("1.2.1").table))
+    root = table["types"]["TorchLlmArgs"]["fields"]
+    root["brand_new"] = {"type": "int", "default": 3, "ge": 1}
+    del root["max_stats_len"]
+    table["types"]["MoeConfig"]["fields"]["backend"]["values"] = ["CUTLASS", "NEWEST"]
+    found = imported(table, "1.2.1")
+    faults = options.problems(
+        found, {"brand_new": 0, "max_stats_len": 3, "moe_config": {"backend": "TRTLLM"}}
+    )
+    assert [(row.where, row.rule) for row in faults] == [
+        ("brand_new", "value-range"),
+        ("max_stats_len", "unknown-key"),
+        ("moe_config.backend", "unknown-value"),
+    ]
+    assert not list(options.problems(found, {"brand_new": 1, "moe_config": {"backend": "NEWEST"}}))
+
+
+def test_text_that_the_engine_reads_as_a_choice_is_judged_with_a_warning(
+    imported: Callable[[Mapping[str, Any], str], Release],
+) -> None:
+    """Its class takes any text; which words it knows stands in its code."""
+    table = json.loads(json.dumps(release.load("1.2.1").table))
+    paths = [{"type": "str"}, {"type": "str"}]
+    table["types"]["TorchLlmArgs"]["fields"]["load_format"] = {"type": "either", "of": paths}
+    found = imported(table, "1.2.1")
+    assert not list(options.problems(found, {"load_format": "dummy"}))
+    (fault,) = options.problems(found, {"load_format": "unheard-of"})
+    assert (fault.rule, fault.severity) == ("unknown-value", "warning")
+
+
+def test_the_reference_engine_has_no_option_classes() -> None:
+    """Its options are the table's own, so that there is nothing to import."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT / 'launch' / 'reference'}:{ROOT}")
+        with pytest.raises(BadFacts, match=r"has no engine to read: .*llm_args"):
+            release_import.from_installed(sys.executable, "x", release.load("1.2.1"))
+
+
+def test_a_python_without_the_engine_is_refused() -> None:
+    with pytest.raises(BadFacts, match="No module named 'tensorrt_llm'"):
+        release_import.from_installed(sys.executable, "x", release.load("1.2.1"))
+    with pytest.raises(BadFacts, match="/no/such/python: cannot be asked"):
+        release_import.from_installed("/no/such/python", "x", release.load("1.2.1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("<class 'int'>", {"type": "int"}),
+        ("Optional[int]", {"type": "int", "nullable": True}),
+        ("Literal['a', 'b']", {"type": "enum", "values": ["a", "b"]}),
+        ("Optional[Annotated[int, Gt(gt=0)]]", {"type": "int", "gt": 0, "nullable": True}),
+        ("Optional[List[int]]", {"type": "list", "items": {"type": "int"}, "nullable": True}),
+        (
+            "Union[int, float, NoneType]",
+            {"type": "either", "of": [{"type": "int"}, {"type": "float"}], "nullable": True},
+        ),
+        ("List[Literal['x']]", {"type": "list", "items": {"type": "enum", "values": ["x"]}}),
+        ("<enum 'CpType'>", None),
+        ("Optional[tensorrt_llm.Thing]", None),
+    ],
+)
+def test_annotations_are_read(text: str, row: dict[str, Any] | None) -> None:
+    assert annotated(text) == row
+
+
+# Two ways in which releases have written their manifests.
+ANNOTATED = {
+    "int": {"annotation": "<class 'int'>", "kind": "value", "converter": "", "allowed_values": []},
+    "enum": {"annotation": "Literal['CUTLASS', 'NEWEST']", "kind": "categorical", "converter": ""},
+}
+RECORDED = {
+    "int": {"capture_policy": "int", "kind": "value"},
+    "enum": {"capture_policy": "literal", "kind": "categorical"},
+}
+
+
+@pytest.mark.parametrize("words", [ANNOTATED, RECORDED])
+def test_a_manifest_brings_a_table_up_to_date(words: dict[str, Any], tmp_path: Path) -> None:
+    values = {"allowed_values": ["CUTLASS", "NEWEST"]}
+    kinds = ["dsa", "rocket", "brand_new"]
+    rows = [
+        {"path": "max_batch_size", **words["int"]},
+        {"path": "brand_new", **words["int"]},
+        {"path": "new_config.depth", **words["int"]},
+        {"path": "moe_config.backend", **words["enum"], **values},
+        {"path": "kv_cache_config.max_tokens", **words["int"]},
+        {"path": "sparse_attention_config.algorithm", **words["enum"], "allowed_values": kinds},
+        {"path": "sparse_attention_config.index_topk", **words["int"]},
+    ]
+    path = tmp_path / "llm_args_golden_manifest.json"
+    path.write_text(json.dumps({"TorchLlmArgs": rows}))
+    table = release_import.from_manifest(path, "9.9.9", release.load("1.2.1"))
+    release_import.write(table, tmp_path / "9.9.9.json")
+    found = release.load("9.9.9.json", tmp_path)
+    good = {
+        "brand_new": 3,
+        "new_config": {"depth": 1},
+        "max_batch_size": 8,
+        "tokenizer": "/text/is/carried",
+        "moe_config": {"backend": "NEWEST"},
+        "sparse_attention_config": {"algorithm": "brand_new", "index_topk": 8},
+    }
+    assert not list(options.problems(found, good))
+    bad = {
+        "brand_new": "x",
+        "new_config": {"dept": 1},
+        "moe_config": {"backend": "WIDEEP"},
+        "sparse_attention_config": {"algorithm": "skip_softmax"},
+    }
+    errors = [row.where for row in options.problems(found, bad) if row.severity == "error"]
+    assert errors == [
+        "brand_new",
+        "new_config.dept",
+        "moe_config.backend",
+        "sparse_attention_config.algorithm",
+    ]
+    (gone,) = options.problems(found, {"enable_chunked_prefill": True})
+    assert (gone.rule, gone.severity) == ("uncertain-key", "warning")
+    (unheard,) = options.problems(found, {"wholly_unheard_of_text": "x"})
+    assert unheard.severity == "warning"
+    assert found.carried_from["free-form options"] == "1.2.1"
+
+
+@pytest.mark.parametrize("name", ["1.2.1", "main-00043967"])
+def test_the_manifest_of_the_same_release_changes_no_option(name: str, tmp_path: Path) -> None:
+    like = release.load(name)
+    rows = []
+    for option, (field, *_) in like.paths.items():
+        plain = {"list", "int", "float", "bool", "enum", "either"}
+        if "*" not in option and field["type"] in plain and not field.get("open"):
+            values = [str(value) for value in field.get("values", ())]
+            words = annotation(like.table, field)
+            rows.append({"path": option, "annotation": words, "allowed_values": values})
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({"TorchLlmArgs": rows}))
+    table = release_import.from_manifest(path, "same", like)
+    assert table["unions"] == like.table["unions"]
+    for kind, record in table["types"].items():
+        for key, row in record["fields"].items():
+            before = like.table["types"][kind]["fields"][key]
+            assert said(row) == said(before) and row.get("uncertain") == before.get("uncertain")
+
+
+def test_a_file_that_is_no_manifest_is_refused(tmp_path: Path) -> None:
+    like, path = release.load("1.2.1"), tmp_path / "manifest.json"
+    with pytest.raises(BadInput, match="cannot be read: No such file"):
+        release_import.from_manifest(path, "x", like)
+    for text in ("[]", '{"TorchLlmArgs": 3}', '{"TorchLlmArgs": [{}]}'):
+        path.write_text(text)
+        with pytest.raises(BadFacts, match="holds no list of TorchLlmArgs rows"):
+            release_import.from_manifest(path, "x", like)
+
+
+def builder(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "builder", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_table_is_imported_listed_and_planned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", release.load("1.2.1").table)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    table, bundle = tmp_path / "mine.json", tmp_path / "bundle"
+    done = builder("release", "import", "--name", "mine", "--like", "1.2.1", "-o", str(table))
+    assert done.returncode == 0, done.stderr
+    assert "carried from 1.2.1: rules" in done.stderr
+    again = builder("release", "import", "--name", "mine", "--like", "1.2.1", "-o", str(table))
+    assert again.returncode == 2 and "mine.json: cannot be written: File exists" in again.stderr
+
+    rows = json.loads(builder("release", "list", "--json", str(table)).stdout)
+    assert [row["name"] for row in rows] == [*release.known(), "mine"]
+    assert rows[-1]["carried_from"]["moe"] == "1.2.1"
+
+    chosen = f"engine.release={table}"
+    done = builder("render", "llama-tiny", "--set", chosen, "-o", str(bundle))
+    assert done.returncode == 0, done.stderr
+    assert (bundle / "release.json").read_bytes() == table.read_bytes()
+    launch = json.loads((bundle / "launch.json").read_text())
+    assert launch["engine"]["release"] == "release.json"
+    again = builder("render", str(bundle / "deployment.yaml"), "-o", str(tmp_path / "again"))
+    assert again.returncode == 0, again.stderr
+
+
+def test_an_unknown_release_to_be_like_is_refused(tmp_path: Path) -> None:
+    done = builder(
+        "release", "import", "--name", "x", "--like", "1.3", "-o", str(tmp_path / "x.json")
+    )
+    assert done.returncode == 2
+    assert "known: 1.0.0, 1.1.0, 1.2.1, main-00043967" in done.stderr
+    assert not (tmp_path / "x.json").exists()

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Serves llama-3.3-70b-fp8-h100 with trtllm-serve until it is stopped. Each variable may be set from
+# outside.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# One of 2 instances, INSTANCE 0 and up: each has GPUs and ports of its own.
+export INSTANCE=${INSTANCE:-0}
+first_gpu=$((INSTANCE * 1))
+export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-$(seq -s, "$first_gpu" $((first_gpu + 1 - 1)))}
+export CHECKPOINT=${CHECKPOINT:-nvidia/Llama-3.3-70B-Instruct-FP8}
+export DRAFT_CHECKPOINT=${DRAFT_CHECKPOINT:-meta-llama/Llama-3.2-1B-Instruct}
+export SERVE_HOST=${SERVE_HOST:-127.0.0.1}
+export SERVE_HTTP_PORT=${SERVE_HTTP_PORT:-$((8000 + INSTANCE * 10))}
+# A kernel may start while the one before it ends (programmatic dependent launch), about a tenth at
+# small batches. [documented]
+export TRTLLM_ENABLE_PDL=${TRTLLM_ENABLE_PDL-1}
+# The server's process pauses for no garbage collection while it streams. Set 0 where it runs for
+# weeks and its memory grows. [documented]
+export TRTLLM_SERVER_DISABLE_GC=${TRTLLM_SERVER_DISABLE_GC-1}
+# A pause of one rank's process would hold all ranks up. [documented]
+export TRTLLM_WORKER_DISABLE_GC=${TRTLLM_WORKER_DISABLE_GC-1}
+# Each rank runs on the cores beside its GPU, whatever mask the launcher has set. [documented]
+export TLLM_NUMA_AWARE_WORKER_AFFINITY=${TLLM_NUMA_AWARE_WORKER_AFFINITY-1}
+# Newer engines send usage data by default; a deployment should not. [documented]
+export TRTLLM_NO_USAGE_STATS=${TRTLLM_NO_USAGE_STATS-1}
+# The same for libraries that keep to the common variable. [documented]
+export DO_NOT_TRACK=${DO_NOT_TRACK-1}
+
+options=$here/config.yaml
+# The engine reads the draft model's place from its option file only. Where DRAFT_CHECKPOINT names
+# another one, it gets a copy of the file with that name in it.
+if [[ $DRAFT_CHECKPOINT != meta-llama/Llama-3.2-1B-Instruct ]]; then
+  if [[ -d $DRAFT_CHECKPOINT ]]; then DRAFT_CHECKPOINT=$(cd "$DRAFT_CHECKPOINT" && pwd); fi
+  copy=$(mktemp -d)/$(basename "$options")
+  while IFS= read -r line; do
+    if [[ $line == "  speculative_model:"* ]]; then
+      line="  speculative_model: '${DRAFT_CHECKPOINT//\'/\'\'}'"
+    fi
+    printf '%s\n' "$line"
+  done <"$options" >"$copy"
+  options=$copy
+fi
+
+exec trtllm-serve serve "$CHECKPOINT" \
+  --host "$SERVE_HOST" \
+  --port "$SERVE_HTTP_PORT" \
+  --extra_llm_api_options "$options"
