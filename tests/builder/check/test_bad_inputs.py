@@ -8,11 +8,13 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.builder import measured
+from tests.builder.measured import Measured
 
 GOOD = """\
 name: one
@@ -137,28 +139,15 @@ def snapshot(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def run(verb: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], float, float]:
-    """A whole process in a folder: its end, its seconds and its peak memory in MB."""
+def run(verb: str, folder: Path) -> Measured:
     extra = ["-o", "out"] if verb == "render" else []
-    peak = folder.parent / "peak"
-    program = (
-        "import atexit, pathlib, resource, runpy, sys\n"
-        "usage = lambda: str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
-        f"atexit.register(lambda: pathlib.Path({str(peak)!r}).write_text(usage()))\n"
-        "sys.argv[0] = 'builder'\n"
-        "runpy.run_module('builder', run_name='__main__')\n"
-    )
-    command = [sys.executable, "-c", program, verb, "deployment.yaml", *extra]
-    start = time.perf_counter()
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=30
-    )
-    return done, time.perf_counter() - start, int(peak.read_text()) / 1000
+    return measured.run(verb, "deployment.yaml", *extra, cwd=folder)
 
 
 def judge(verb: str, folder: Path, expected: str) -> None:
     before = snapshot(folder)
-    done, seconds, peak_mb = run(verb, folder)
+    found = run(verb, folder)
+    done = found.done
     said = done.stdout if verb == "check" else done.stderr
     faults = [line for line in said.splitlines() if "error" in line or "warning" in line]
     recognised = "kind not recognised" not in said
@@ -168,8 +157,8 @@ def judge(verb: str, folder: Path, expected: str) -> None:
     assert 1 <= len([line for line in faults if not line.startswith("checked")]) <= 4, said
     assert max(map(len, faults)) < 600
     assert snapshot(folder) == before
-    assert seconds < MAX_SECONDS, f"{seconds:.2f} s"
-    assert peak_mb < MAX_PEAK_MB, f"{peak_mb:.0f} MB"
+    assert found.seconds < MAX_SECONDS
+    assert found.peak_mb < MAX_PEAK_MB
 
 
 @pytest.mark.parametrize("verb", ["check", "plan", "render"])
@@ -203,12 +192,12 @@ def test_windows_line_ends_and_a_byte_order_mark_are_no_fault(
     shutil.copytree(make_miniature("llama-tiny"), folder / "weights")
     content = GOOD.replace("\n", "\r\n").encode("utf-8-sig")
     (folder / "deployment.yaml").write_bytes(content)
-    assert run(verb, folder)[0].returncode == 0
+    assert run(verb, folder).done.returncode == 0
 
 
 def test_keys_that_are_no_strings_are_named_as_they_stand(tmp_path: Path) -> None:
     (tmp_path / "deployment.yaml").write_text("max_batch_size: 8\n12: 1\non: 2\n")
-    done = run("check", tmp_path)[0]
+    done = run("check", tmp_path).done
     assert done.returncode == 2
     lines = done.stdout.splitlines()
     assert lines[0].startswith("deployment.yaml:2:1: error[unknown-key] 12: unknown option")

@@ -6,15 +6,14 @@ The limits are those of the product, which leave room for a machine that does ot
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.builder import measured
+from tests.builder.measured import Measured
 from tests.conftest import ROOT
 
 CORPUS = ROOT.parent / "shared" / "corpus"
@@ -51,27 +50,16 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(*paths: str, cwd: Path) -> tuple[float, float, str]:
-    """Seconds and peak memory in MB of a whole process, and its last line."""
-    command = [
-        *(sys.executable, "-c"),
-        "import atexit, resource, runpy, sys\n"
-        "usage = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "atexit.register(lambda: print(usage(), file=sys.stderr))\n"
-        "runpy.run_module('builder', run_name='__main__')\n",
-        *("check", *paths),
-    ]
-    start = time.perf_counter()
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - start
-    assert done.returncode in (0, 2), done.stderr
-    return seconds, int(done.stderr) / 1000, done.stdout.splitlines()[-1]
+def run(*paths: str, cwd: Path) -> Measured:
+    found = measured.run("check", *paths, cwd=cwd)
+    assert found.done.returncode in (0, 2), found.done.stderr
+    return found
 
 
 def test_one_file_takes_less_than_a_third_of_a_second(
     thousand: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    seconds = statistics.median(run("0000.yaml", cwd=thousand)[0] for _ in range(7))
+    seconds = statistics.median(run("0000.yaml", cwd=thousand).seconds for _ in range(7))
     record_property("one_file_ms", round(1000 * seconds))
     print(f"one file: {1000 * seconds:.0f} ms")
     assert seconds < ONE_FILE_S
@@ -81,11 +69,10 @@ def test_a_thousand_files_take_seconds_and_no_more_memory_than_a_hundred(
     thousand: Path, record_property: Callable[[str, object], None]
 ) -> None:
     hundred = [f"{index:04}.yaml" for index in range(100)]
-    _, few_mb, _ = run(*hundred, cwd=thousand)
-    seconds, many_mb, last = run(".", cwd=thousand)
-    record_property("thousand_files_s", round(seconds, 1))
-    record_property("peak_mb", {"100 files": round(few_mb), "1000 files": round(many_mb)})
-    print(f"1000 files: {seconds:.1f} s, peak {many_mb:.0f} MB; 100 files: {few_mb:.0f} MB")
-    assert last.startswith("checked ")
-    assert seconds < THOUSAND_FILES_S
-    assert many_mb - few_mb < GROWTH_MB
+    few, many = run(*hundred, cwd=thousand), run(".", cwd=thousand)
+    record_property("thousand_files_s", round(many.seconds, 1))
+    record_property("peak_mb", {"100 files": round(few.peak_mb), "1000 files": round(many.peak_mb)})
+    print(f"1000 files: {many.seconds:.1f} s, {many.peak_mb:.0f} MB; 100: {few.peak_mb:.0f} MB")
+    assert many.done.stdout.splitlines()[-1].startswith("checked ")
+    assert many.seconds < THOUSAND_FILES_S
+    assert many.peak_mb - few.peak_mb < GROWTH_MB
