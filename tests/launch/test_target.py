@@ -120,9 +120,10 @@ def test_auto_takes_the_reference_engine_where_there_is_no_other(tmp_path: Path)
     assert chosen("auto", tmp_path) == "reference"
 
 
-def test_an_engine_that_is_not_installed_is_not_started() -> None:
-    with pytest.raises(NotReady, match="TensorRT-LLM: is neither in this Python"):
-        engine.choose("tensorrt_llm")
+def test_an_engine_that_is_not_installed_is_not_started(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        chosen("tensorrt_llm", tmp_path)
+    assert "NotReady: TensorRT-LLM: is neither in this Python" in raised.value.stderr
 
 
 def test_auto_takes_tensorrt_llm_where_it_is_installed_without_importing_it(tmp_path: Path) -> None:
