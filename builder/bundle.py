@@ -84,7 +84,8 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
             _replace(folder, {**files, MANIFEST: File(manifest)})
     except OSError as fault:
         reason = fault.strerror or str(fault)
-        raise BadInput(Problem(str(folder), f"cannot be written: {reason}", "check it")) from None
+        what = f"cannot be written: {reason.lower()}"
+        raise BadInput(Problem(str(folder), what, "give another folder")) from None
     return Bundle(folder, json_document(manifest), hashlib.sha256(manifest).hexdigest())
 
 

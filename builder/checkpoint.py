@@ -113,7 +113,7 @@ def gather(reference: str, base: Path = Path()) -> Checkpoint:
         return read_folder(folder)
     raise BadFacts(
         Problem(
-            f"checkpoint {reference}",
+            reference,
             "is neither a name whose facts ship with the toolkit nor a folder",
             nearest(reference, names),
         )

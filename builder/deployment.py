@@ -97,6 +97,8 @@ class Deployment(Strict):
     @classmethod
     def _accept_list(cls, value: object) -> object:
         if isinstance(value, list) and all(isinstance(name, str) for name in value):
+            if twice := [name for name in dict.fromkeys(value) if value.count(name) > 1]:
+                raise ValueError(f"{', '.join(twice)} is named twice; keep one")
             return {name: {} for name in value}
         if isinstance(value, dict):
             return {name: {} if options is None else options for name, options in value.items()}
@@ -135,8 +137,10 @@ class Document:
         return self.lines.get(path, 0)
 
     def _place(self, path: str) -> str:
-        if any(path == item or path.startswith(f"{item}.") for item in self.overridden):
-            return f"--set {path}"
+        for item in self.overridden:
+            made = path not in self.lines and item.startswith(f"{path}.")
+            if path == item or path.startswith(f"{item}.") or made:
+                return f"--set {path}"
         line = self._line(path)
         return ": ".join(filter(None, (f"{self.name}:{line}" if line else self.name, path)))
 
@@ -253,11 +257,33 @@ def _schema_problem(error: dict[str, Any], model: type[Strict], prefix: str) -> 
         case "string_pattern_mismatch":
             remedy = f"it must match {context['pattern']}"
             return Problem(path, f"{shown} is not allowed", remedy)
+        case "string_type":
+            scalar = isinstance(value, int | float)
+            remedy = f'write "{shown}" in quotes' if scalar else "write one name"
+            return Problem(path, f"is {shown}, not text", remedy)
+        case "dict_type" | "model_type":
+            return Problem(path, f"is {shown}, not a mapping", f"write {_example(path)}")
+        case "too_short":
+            return Problem(path, "is empty", f"write {_example(path)}")
+        case "value_error":
+            return Problem(path, *str(context["error"]).split("; ", 1))
         case "literal_error":
             return Problem(path, f"{shown} is not allowed", f"allowed: {context['expected']}")
         case _:
             message = str(error["msg"])
             return Problem(path, f"is {shown}", message[0].lower() + message[1:])
+
+
+_EXAMPLES = {
+    "targets": "targets: [trtllm_serve, triton]",
+    "hardware": "hardware: {gpu: gb200, num_gpus: 4}",
+    "engine": "engine: {release: 1.2.1}",
+    "workload": "workload: {isl: 800, osl: 1600, concurrency: 64}",
+}
+
+
+def _example(path: str) -> str:
+    return _EXAMPLES.get(path, f"{path.rpartition('.')[2]}: {{KEY: VALUE}}")
 
 
 def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

@@ -69,7 +69,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "missing checkpoint": (
         edited("nvidia/DeepSeek-V3.2-NVFP4", "/models/absent"),
         3,
-        [":2: checkpoint: checkpoint /models/absent: is neither a name whose facts ship"],
+        [":2: checkpoint: /models/absent: is neither a name whose facts ship"],
     ),
     "unknown release": (
         edited("1.2.1", "1.2.7"),
@@ -91,7 +91,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         2,
         [
             ":1: name: Deep Seek is not allowed",
-            ":2: checkpoint: checkpoint nvidia/DeepSeek-V3.2-NVFP5",
+            ":2: checkpoint: nvidia/DeepSeek-V3.2-NVFP5",
             ":3: hardware.num_gpus: 0 is out of range",
             ":3: hardware.rack: unknown key",
             ":3: hardware.gpu: gb20 is unknown",
@@ -145,7 +145,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "two servers' ports are one": (
         edited("[trtllm_serve, triton]", "{triton: {http_port: 8001}}"),
         2,
-        [":6: targets.triton: is"],
+        [":6: targets.triton: http_port, grpc_port and metrics_port must differ"],
     ),
     "a host that reads as a flag": (
         edited("[trtllm_serve, triton]", "{triton: {host: -h}}"),
@@ -176,7 +176,21 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
             ":7: engine_config.max_seq_len: 2000 is too small",
         ],
     ),
-    "a number for a string": (edited("1.2.1", "1.2"), 2, [":4: engine.release: is 1.2; "]),
+    "a number for a string": (
+        edited("1.2.1", "1.2"),
+        2,
+        [':4: engine.release: is 1.2, not text; write "1.2" in quotes'],
+    ),
+    "a target for the targets": (
+        edited("[trtllm_serve, triton]", "triton"),
+        2,
+        [":6: targets: is triton, not a mapping; write targets: [trtllm_serve, triton]"],
+    ),
+    "a target named twice": (
+        edited("[trtllm_serve, triton]", "[triton, triton]"),
+        2,
+        [":6: targets: triton is named twice; keep one"],
+    ),
 }
 
 
