@@ -145,7 +145,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "two servers' ports are one": (
         edited("[trtllm_serve, triton]", "{triton: {http_port: 8001}}"),
         2,
-        [":6: targets.triton: http_port, grpc_port and metrics_port must differ"],
+        [":6: targets.triton: http_port, grpc_port and metrics_port collide; give"],
     ),
     "a host that reads as a flag": (
         edited("[trtllm_serve, triton]", "{triton: {host: -h}}"),
