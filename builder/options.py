@@ -11,13 +11,16 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 from . import release as releases
+from .documents import load_yaml
 from .errors import Problem, closest, nearest
 from .release import Field, Release, discriminator
 
+FORMER = Path(__file__).parent / "data" / "formats" / "former_options.yaml"
 ANY_KEY = "*"
 MAX_DIGITS = 4300  # Python reads no longer number from text
 
@@ -35,6 +38,13 @@ def problems(release: Release, options: Mapping[str, Any]) -> Iterator[Problem]:
 def normalise(release: Release, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without `problems`, every key by its own name and every value in its own type."""
     return _normalised_record(release, release.top_level, options)
+
+
+@cache
+def former_options() -> Mapping[str, str]:
+    """Options that were gone or had moved before the first release table: name to remedy."""
+    table: Mapping[str, str] = load_yaml(FORMER.read_text(encoding="utf-8"))["options"]
+    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +221,7 @@ class _Judge:
             self._other_kind(inner, kind)
             or self._renamed(inner, others)
             or self._age(others)
+            or self._former(key)
             or self._of_flag(key, inner)
             or self._elsewhere(key, near)
             or (near and f"did you mean {near}?")
@@ -251,6 +262,10 @@ class _Judge:
                 if path == place.schema and here not in (None, path):
                     return f"it is an option of release {other.name}; here it is {here}"
         return ""
+
+    def _former(self, key: str) -> str:
+        """An engine option of the time before the first release table."""
+        return former_options().get(key, "") if self._others else ""
 
     def _of_flag(self, key: str, place: _Place) -> str:
         """A flag of the server command that was written as an option."""

@@ -17,7 +17,7 @@ from . import kinds
 from .drift import Judged, drift
 from .files import Surroundings, Target, expand
 from .finding import Finding
-from .judge import UNKNOWN, YAML_SUFFIXES, Text, judge, mentions_options, read
+from .judge import SCRIPT, UNKNOWN, YAML_SUFFIXES, Text, judge, mentions_options, read
 from .kinds import DEPLOYMENT
 
 __all__ = ["Checked", "Finding", "Planner", "Report", "Request", "check"]
@@ -227,6 +227,8 @@ def _unknown(source: Text) -> Fault:
     remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
     if data is None and not _has_faults(source):
         return Fault(WHOLE, "", "is empty", remedy, "empty-file")
+    if source.form == SCRIPT:
+        return Fault(WHOLE, "", "starts no server", remedy, "unknown-kind", "warning")
     if isinstance(data, dict | list):
         return Fault(WHOLE, "", "kind not recognised", remedy, "unknown-kind", "warning")
     return Fault(WHOLE, "", "holds no options", remedy, "unknown-kind")

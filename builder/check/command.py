@@ -36,7 +36,15 @@ class Command:
 
     @property
     def option_file(self) -> Word | None:
-        values = [row.value for row in self.given if row.flag.name == "extra_llm_api_options"]
+        return self._last("extra_llm_api_options")
+
+    def value(self, name: str) -> str:
+        """The text that a flag was given, the last one if more than once."""
+        word = self._last(name)
+        return word.text if word else ""
+
+    def _last(self, name: str) -> Word | None:
+        values = [row.value for row in self.given if row.flag.name == name]
         return values[-1] if values else None
 
 

@@ -14,6 +14,7 @@ from ..documents import Fault, Place, Yaml, read_text, scan_yaml
 from ..release import Release
 from . import kinds, model_config, script
 from .command import Command, beside_flags, parse, read_option_file
+from .container import Run, runs
 from .kinds import Content
 from .section import disagreements, faults
 
@@ -69,7 +70,14 @@ def judge(source: Text, situation: Situation) -> tuple[str, list[Fault]]:
     content = kinds.read(source.documents, situation.release)
     if content is None:
         return UNKNOWN, syntax
-    return content.kind, [*syntax, *images, *_content(content, situation)]
+    found = [*syntax, *images, *_content(content, situation)]
+    if content.kind.startswith(kinds.KUBERNETES):
+        ran = (run for document in source.documents for run in runs(document))
+        judged = [_run(run, source.path, content, situation) for run in ran]
+        found += (fault for faults in judged if faults is not None for fault in faults)
+        if any(faults is not None for faults in judged):
+            return kinds.KUBERNETES, found
+    return content.kind, found
 
 
 def _content(content: Content, situation: Situation) -> Iterator[Fault]:
@@ -90,20 +98,57 @@ def _images(text: str) -> Iterator[Fault]:
 
 
 def _script(source: Text, situation: Situation, images: Sequence[Fault]) -> tuple[str, list[Fault]]:
-    found = script.read(source.text)
+    found = _script_faults(script.read(source.text), source.text, source.path, {}, situation)
+    return (UNKNOWN, []) if found is None else (SCRIPT, [*images, *found])
+
+
+def _run(run: Run, path: Path, content: Content, situation: Situation) -> list[Fault] | None:
+    """The faults of what a container runs, beside the files that config maps give it."""
+    given = {
+        section.prefix.partition("data.")[2]: Content(kinds.ENGINE, [section])
+        for section in content.sections
+    }
+    found = _script_faults(run.script, run.text, path, given, situation)
+    return None if found is None else [run.move(fault) for fault in found]
+
+
+def _script_faults(
+    found: script.Script, text: str, path: Path, given: Mapping[str, Content], situation: Situation
+) -> list[Fault] | None:
+    """The faults of server commands and of the files that a script writes, beside those that it is
+    given; `None` if it has neither.
+    """
     written = {document.name: _written(document, situation) for document in found.files}
     if not found.commands and not any(content.sections for content in written.values()):
-        return UNKNOWN, []
-    result = [*images]
-    for content in written.values():
-        result += _certain(_content(content, situation), source.text)
-    for words in found.commands:
-        command = parse(words, situation.release)
+        return None
+    commands = [parse(words, situation.release) for words in found.commands]
+    result: list[Fault] = []
+    for name, content in written.items():
+        _settle_backend(content, [row for row in commands if _names(row, name)])
+        result += _certain(_content(content, situation), text)
+    for command in commands:
         result += command.faults
         if command.subcommand == "serve":
-            options = _options(command, source.path, written)
+            options = _options(command, path, {**given, **written})
             result += beside_flags(command, options, situation)
-    return SCRIPT, result
+    return result
+
+
+def _settle_backend(content: Content, commands: Sequence[Command]) -> None:
+    """Whether options of one backend only go to that backend, where the commands say it."""
+    rest = [fault for fault in content.faults if fault.rule != kinds.AUTODEPLOY_RULE]
+    hints = [fault for fault in content.faults if fault.rule == kinds.AUTODEPLOY_RULE]
+    if commands and all(row.value("backend") == kinds.AUTODEPLOY_BACKEND for row in commands):
+        hints = []
+    elif commands:
+        hints = [replace(hint, severity="error") for hint in hints]
+    content.faults = [*rest, *hints]
+
+
+def _names(command: Command, name: str) -> bool:
+    """Whether a command reads its options from the file of this name."""
+    word = command.option_file
+    return bool(word and name and Path(name).name == Path(word.text).name)
 
 
 def _written(document: script.HereDocument, situation: Situation) -> Content:
@@ -131,6 +176,6 @@ def _options(command: Command, path: Path, written: Mapping[str, Content]) -> Ma
     """The options of the file that a command names: one that the script writes, or one on disk."""
     word = command.option_file
     for name, content in written.items():
-        if word and name and Path(name).name == Path(word.text).name and content.sections:
+        if _names(command, name) and content.sections:
             return content.sections[0].options
     return read_option_file(word.text, path.parent) if word else {}

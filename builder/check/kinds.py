@@ -11,8 +11,8 @@ from typing import Any
 
 from ..documents import Fault, Yaml, load_yaml, scan_yaml
 from ..errors import Problem
-from ..options import problems
-from ..release import Release, ServerRole
+from ..options import former_options, problems
+from ..release import Release, ServerRole, known, load
 from .section import Section, Workload, below, get, whole
 
 FORMATS = Path(__file__).parent.parent / "data" / "formats"
@@ -20,8 +20,11 @@ FORMATS = Path(__file__).parent.parent / "data" / "formats"
 ENGINE = "engine options"
 TRITON = "Triton model.yaml"
 DEPLOYMENT = "deployment"
+AUTODEPLOY = "AutoDeploy options"
 DISAGGREGATED = "disaggregated servers"
 KUBERNETES = "Kubernetes manifest"
+AUTODEPLOY_BACKEND = "_autodeploy"
+AUTODEPLOY_RULE = "autodeploy-backend"
 
 _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
     ("prefill", ("prefill", "ctx", "context")),
@@ -46,20 +49,19 @@ class Content:
 @dataclass(frozen=True, slots=True)
 class _Kind:
     name: str
-    fits: Callable[[Mapping[str, Any], Sequence[str]], bool]
+    fits: Callable[[Mapping[str, Any], Release], bool]
     read: Callable[[Yaml], Content]
 
 
 def read(documents: Sequence[Yaml], release: Release) -> Content | None:
     """What the documents of one file are; `None` if check does not know their kind."""
     first = documents[0]
-    known = list(release.top_level)
     if any(_is_manifest(document.data) for document in documents):
         return _kubernetes(documents, release)
     if not isinstance(first.data, Mapping):
         return None
     for kind in _KINDS:
-        if kind.fits(first.data, known):
+        if kind.fits(first.data, release):
             content = kind.read(first)
             content.kind, content.document = kind.name, first
             if len(documents) > 1:
@@ -72,7 +74,7 @@ def read(documents: Sequence[Yaml], release: Release) -> Content | None:
 def stated_release(documents: Sequence[Yaml]) -> str:
     """The engine release that a deployment file asks for."""
     data = documents[0].data if documents else None
-    if not isinstance(data, Mapping) or not _is_deployment(data, ()):
+    if not isinstance(data, Mapping) or not _is_deployment(data):
         return ""
     return str(get(data, "engine.release") or "")
 
@@ -103,36 +105,74 @@ def _role(name: str) -> ServerRole | None:
     return next((role for role, words in _ROLES if any(word in name for word in words)), None)
 
 
-def _is_deployment(data: Mapping[str, Any], known: Sequence[str]) -> bool:
+def _is_deployment(data: Mapping[str, Any], release: Release | None = None) -> bool:
     own = ("checkpoint", "hardware", "engine", "workload", "targets")
     return sum(key in data for key in own) >= 3
 
 
-def _is_recipe(data: Mapping[str, Any], known: Sequence[str]) -> bool:
+def _is_recipe(data: Mapping[str, Any], release: Release) -> bool:
     return _is_mapping(data, "backend.trtllm_config")
 
 
-def _is_benchmark(data: Mapping[str, Any], known: Sequence[str]) -> bool:
+def _is_benchmark(data: Mapping[str, Any], release: Release) -> bool:
     return _is_mapping(data, "worker_config.gen") or _is_mapping(data, "worker_config.ctx")
 
 
-def _is_suite(data: Mapping[str, Any], known: Sequence[str]) -> bool:
+def _is_suite(data: Mapping[str, Any], release: Release) -> bool:
     rows = data.get("server_configs")
     return isinstance(rows, list) and any(isinstance(row, Mapping) for row in rows)
 
 
-def _is_engine(data: Mapping[str, Any], known: Sequence[str]) -> bool:
-    """Whether a third of the keys are the engine's; the short ones are everybody's."""
+def _is_engine(data: Mapping[str, Any], release: Release) -> bool:
+    """Whether a third of the keys are the engine's, of any release; short ones are everybody's."""
     keys = [str(key) for key in data]
     telling = [key for key in keys if "_" in key]
-    hits = sum(key in known for key in telling)
+    names: Mapping[str, Any] = release.top_level
+    hits = sum(key in names for key in telling)
     if hits * 3 < len(keys):
-        hits += sum(bool(get_close_matches(key, known, 1, 0.85)) for key in telling[:50])
+        names = {**names, **former_options(), **_names_of_all_releases()}
+        hits = sum(key in names for key in telling)
+    if hits * 3 < len(keys):
+        hits += sum(bool(get_close_matches(key, names, 1, 0.85)) for key in telling[:50])
     return hits > 0 and hits * 3 >= len(keys)
+
+
+@cache
+def _names_of_all_releases() -> Mapping[str, Any]:
+    return {key: None for name in known() for key in load(name).top_level}
+
+
+# Nobody else has these.
+_AUTODEPLOY_MARKS = ("model_factory", "compile_backend", "skip_loading_weights")
+
+
+def _is_autodeploy(data: Mapping[str, Any], release: Release) -> bool:
+    """Whether a file is for the AutoDeploy backend, and the release's server has that."""
+    own = _fields(_format("autodeploy"), "AutoDeploy")
+    marked = any(key in data for key in _AUTODEPLOY_MARKS) or _is_mapping(data, "transforms")
+    hits = sum(key in own or key in release.top_level for key in data)
+    return marked and hits * 2 >= len(data) and AUTODEPLOY_BACKEND in _backends(release)
+
+
+def _backends(release: Release) -> Sequence[str]:
+    """What the server's --backend takes."""
+    return next((flag.values for flag in release.serve_flags if flag.name == "backend"), ())
 
 
 def _engine(document: Yaml) -> Content:
     return Content(ENGINE, [Section(document.data, document)])
+
+
+def _autodeploy(document: Yaml) -> Content:
+    """Options that the PyTorch backend, which is the default, would refuse."""
+    table = _format("autodeploy")
+    own, options = _split(document.data, _fields(table, "AutoDeploy"))
+    what = f"is an option of the {AUTODEPLOY_BACKEND} backend only"
+    remedy = f"start the server with --backend {AUTODEPLOY_BACKEND}"
+    hint = Problem(next(iter(own)), what, remedy, AUTODEPLOY_RULE, "warning")
+    content = Content(AUTODEPLOY, faults=_located(document, [hint, *problems(table, own)]))
+    content.sections = [Section(options, document, beside=list(_fields(table, "AutoDeploy")))]
+    return content
 
 
 def _deployment(document: Yaml) -> Content:
@@ -155,6 +195,7 @@ def _disaggregated(document: Yaml) -> Content:
     table = _format("disaggregated")
     server_keys = _fields(table, "Servers")
     own, shared = _split(document.data, _fields(table, "Disaggregated"))
+    both = {key: value for key, value in own.items() if key in server_keys}
     content = Content(DISAGGREGATED)
     servers: tuple[tuple[str, ServerRole], ...]
     servers = (("context_servers", "prefill"), ("generation_servers", "decode"))
@@ -172,7 +213,7 @@ def _disaggregated(document: Yaml) -> Content:
             beside=[*server_keys, *_fields(table, "Disaggregated")],
         )
         content.sections.append(section)
-        own_faults = [*_conflicts(name, shared, options), *_urls(name, given)]
+        own_faults = [*_conflicts(name, {**shared, **both}, given), *_urls(name, given)]
         content.faults += _located(document, own_faults)
     if not content.sections:
         content.sections = [Section(shared, document, beside=list(_fields(table, "Disaggregated")))]
@@ -305,14 +346,15 @@ def _located(document: Yaml, found: Iterable[Problem]) -> list[Fault]:
 
 _KINDS = (
     _Kind(DEPLOYMENT, _is_deployment, _deployment),
-    _Kind(TRITON, lambda data, known: _has(data, "triton_config"), _triton),
+    _Kind(TRITON, lambda data, release: _has(data, "triton_config"), _triton),
     _Kind(
         DISAGGREGATED,
-        lambda data, known: _has(data, "context_servers", "generation_servers"),
+        lambda data, release: _has(data, "context_servers", "generation_servers"),
         _disaggregated,
     ),
     _Kind("SLURM recipe", _is_recipe, _recipe),
     _Kind("disaggregated benchmark", _is_benchmark, _benchmark),
     _Kind("performance suite", _is_suite, _suite),
+    _Kind(AUTODEPLOY, _is_autodeploy, _autodeploy),
     _Kind(ENGINE, _is_engine, _engine),
 )

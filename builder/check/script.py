@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from ..documents import Place
 
 COMMAND = "trtllm-serve"
+MODULE = "tensorrt_llm.commands.serve"  # the same, as `python -m` starts it
 
 _TOKEN = re.compile(
     r"""(?P<space>(?:[ \t\r]|\\\r?\n)+)
@@ -64,6 +65,16 @@ def read(text: str) -> Script:
     return script
 
 
+def is_server(word: str) -> bool:
+    """Whether a word is the name of the server's program."""
+    return PurePosixPath(word).name in (COMMAND, MODULE)
+
+
+def mentions_server(word: str) -> bool:
+    """Whether a word is a command line of its own, with a server in it."""
+    return (COMMAND in word or MODULE in word) and re.search(r"\s", word) is not None
+
+
 def _here_documents(text: str) -> Iterator[HereDocument]:
     lines = text.splitlines(keepends=True)
     index = 0
@@ -92,9 +103,9 @@ def _commands(text: str, start: Place, depth: int = 0) -> Iterator[list[Word]]:
             words = None
         elif words is not None:
             words.append(word)
-        elif PurePosixPath(word.text).name == COMMAND:
+        elif is_server(word.text):
             words = []
-        elif depth < 2 and COMMAND in word.text and re.search(r"\s", word.text):  # bash -c "..."
+        elif depth < 2 and mentions_server(word.text):  # bash -c "..."
             inner = Place(word.place.line, word.place.column + 1)
             yield from _commands(word.text, inner, depth + 1)
     if words is not None:

@@ -29,9 +29,8 @@ REFUSED_BY_ALL = {
 
 # Errors in whole files that are true: path and rule.
 GENUINE: dict[str, set[tuple[str, str]]] = {
-    # An example from before 1.0: a flag that is gone, and a top-level name that never was one.
+    # An example from before 1.0, with an option that is gone.
     "disaggregated/examples-disagg_config.yaml": {
-        ("free_gpu_memory_fraction", "unknown-key"),
         ("context_servers.cache_transceiver_config.enable_cache_transceiver", "unknown-key"),
         ("generation_servers.cache_transceiver_config.enable_cache_transceiver", "unknown-key"),
     },

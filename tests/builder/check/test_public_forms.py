@@ -1,0 +1,202 @@
+"""Forms in which people publish configurations: each is read for what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builder.check.test_check_files import DISAGGREGATED, checked, edited, findings
+from tests.conftest import Run
+
+AUTODEPLOY = """\
+runtime: trtllm
+compile_backend: torch-cudagraph
+model_factory: AutoModelForCausalLM
+max_batch_size: 64
+kv_cache_config:
+  dtype: fp8
+transforms:
+  detect_sharding:
+    sharding_dims: [ep, bmm]
+"""
+
+SERVER = """\
+cat > ad.yaml <<'EOF'
+compile_backend: torch-cudagraph
+max_batch_size: 64
+EOF
+trtllm-serve model --backend _autodeploy --extra_llm_api_options ad.yaml
+"""
+
+POD = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: one}
+spec:
+  template:
+    spec:
+      containers:
+      - name: engine
+        image: one
+"""
+
+EXEC_FORM = f"""\
+{POD}\
+        command: [trtllm-serve]
+        args:
+        - meta-llama/Llama-3.3-70B-Instruct
+        - --tp_size=$(TP)
+        - --max_batch_size
+        - "64"
+"""
+
+SHELL_FORM = f"""\
+{POD}\
+        command: [/bin/bash, -c]
+        args:
+        - |
+          cat > /tmp/options.yaml <<'EOF'
+          max_num_tokens: 2048
+          EOF
+          exec trtllm-serve serve model \\
+            --max_batch_size 64 --config /tmp/options.yaml
+"""
+
+
+def errors(rows: list[Any]) -> list[Any]:
+    return [row for row in rows if row["severity"] == "error"]
+
+
+def test_a_memory_fraction_may_stand_beside_the_servers_of_a_disaggregated_file(
+    builder: Run, tmp_path: Path
+) -> None:
+    """The server passes it to the function that starts a worker, which has a parameter for it."""
+    top = f"free_gpu_memory_fraction: 0.2\n{DISAGGREGATED}"
+    assert errors(findings(builder, tmp_path, top)) == []
+    inside = edited(DISAGGREGATED, "  max_batch_size: 32", "  free_gpu_memory_fraction: 0.2")
+    assert errors(findings(builder, tmp_path, inside)) == []
+    (row,) = errors(findings(builder, tmp_path, edited(top, "0.2", "20")))
+    assert (row["line"], row["path"], row["rule"]) == (1, "free_gpu_memory_fraction", "value-range")
+
+
+def test_a_memory_fraction_that_differs_from_the_one_at_the_top_is_refused(
+    builder: Run, tmp_path: Path
+) -> None:
+    text = edited(DISAGGREGATED, "  max_batch_size: 32", "  free_gpu_memory_fraction: 0.3")
+    (row,) = errors(findings(builder, tmp_path, f"free_gpu_memory_fraction: 0.2\n{text}"))
+    assert row["path"] == "generation_servers.free_gpu_memory_fraction"
+    assert row["rule"] == "conflicting-values"
+
+
+def test_a_memory_fraction_is_no_option_of_an_option_file(builder: Run, tmp_path: Path) -> None:
+    text = "max_batch_size: 8\nfree_gpu_memory_fraction: 0.2\n"
+    (row,) = errors(findings(builder, tmp_path, text))
+    assert row["rule"] == "unknown-key"
+
+
+def test_autodeploy_options_are_a_kind_of_their_own(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(AUTODEPLOY)
+    report = checked(builder("check", "f.yaml", "--json"))
+    assert report["files"][0]["kind"] == "AutoDeploy options"
+    (row,) = report["findings"]
+    assert (row["line"], row["rule"], row["severity"]) == (1, "autodeploy-backend", "warning")
+    assert "--backend _autodeploy" in row["fix"]
+
+
+def test_shared_options_of_an_autodeploy_file_are_judged(builder: Run, tmp_path: Path) -> None:
+    (row,) = errors(findings(builder, tmp_path, edited(AUTODEPLOY, "dtype", "dtyp")))
+    assert (row["path"], row["rule"]) == ("kv_cache_config.dtyp", "unknown-key")
+    (row,) = errors(findings(builder, tmp_path, edited(AUTODEPLOY, "runtime: t", "runtime: x")))
+    assert (row["path"], row["rule"]) == ("runtime", "unknown-value")
+
+
+def test_a_server_without_that_backend_refuses_autodeploy_options(
+    builder: Run, tmp_path: Path
+) -> None:
+    rows = errors(findings(builder, tmp_path, AUTODEPLOY, "--release", "1.0.0"))
+    assert {row["rule"] for row in rows} == {"unknown-key"}
+
+
+def test_one_option_of_autodeploy_makes_no_autodeploy_file(builder: Run, tmp_path: Path) -> None:
+    (row,) = errors(findings(builder, tmp_path, "max_batch_size: 8\nworld_size: 8\n"))
+    assert (row["path"], row["rule"]) == ("world_size", "unknown-key")
+
+
+def test_a_script_says_which_backend_takes_its_options(builder: Run, tmp_path: Path) -> None:
+    assert findings(builder, tmp_path, SERVER, name="f.sh") == []
+    other = edited(SERVER, "_autodeploy", "pytorch")
+    (row,) = findings(builder, tmp_path, other, name="f.sh")
+    assert (row["line"], row["rule"], row["severity"]) == (2, "autodeploy-backend", "error")
+
+
+FORMER = {
+    "use_cuda_graph: true": "unless cuda_graph_config is null",
+    "cuda_graph_batch_sizes: [1]": "cuda_graph_config.batch_sizes",
+    "cuda_graph_padding_enabled: true": "cuda_graph_config.enable_padding",
+    "moe_backend: TRTLLM": "moe_config.backend",
+    "kv_cache_dtype: fp8": "kv_cache_config.dtype",
+    "enable_overlap_scheduler: true": "disable_overlap_scheduler",
+    "pytorch_backend_config: {use_cuda_graph: true}": "top level",
+}
+
+
+@pytest.mark.parametrize("text", FORMER)
+def test_an_option_of_former_releases_is_named_with_its_place_now(
+    text: str, builder: Run, tmp_path: Path
+) -> None:
+    """Alone in its file, too: it is what makes the file one of engine options."""
+    (row,) = errors(findings(builder, tmp_path, f"{text}\n", "--release", "1.0.0"))
+    assert row["rule"] == "unknown-key"
+    assert FORMER[text] in row["fix"]
+
+
+def test_options_that_only_a_later_release_has_are_engine_options(
+    builder: Run, tmp_path: Path
+) -> None:
+    text = "mm_encoder_only: true\nencode_only: false\n"
+    rows = findings(builder, tmp_path, text, "--release", "1.0.0")
+    assert {row["rule"] for row in rows} == {"unknown-key"}
+    assert "it came with release" in rows[0]["fix"]
+
+
+@pytest.mark.parametrize("text", [EXEC_FORM, SHELL_FORM])
+def test_the_server_command_of_a_container_is_checked(
+    text: str, builder: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "f.yaml").write_text(text)
+    report = checked(builder("check", "f.yaml", "--json"))
+    assert (report["files"][0]["kind"], report["findings"]) == ("Kubernetes manifest", [])
+    wrong = edited(text, "--max_batch_size", "--max_bach_size")
+    line = next(n for n, row in enumerate(wrong.splitlines(), 1) if "--max_bach_size" in row)
+    (row,) = errors(findings(builder, tmp_path, wrong))
+    assert (row["line"], row["rule"]) == (line, "unknown-flag")
+    assert row["fix"].startswith("did you mean --max_batch_size?")
+
+
+def test_an_option_file_that_a_container_writes_is_checked(builder: Run, tmp_path: Path) -> None:
+    text = edited(SHELL_FORM, "max_num_tokens", "max_num_token")
+    (row,) = errors(findings(builder, tmp_path, text))
+    assert (row["line"], row["column"]) == (14, 11)
+    assert row["path"].endswith("containers.0.args.0./tmp/options.yaml.max_num_token")
+
+
+def test_a_container_command_of_another_program_is_nothing_to_check(
+    builder: Run, tmp_path: Path
+) -> None:
+    text = edited(EXEC_FORM, "[trtllm-serve]", "[sleep]")
+    (tmp_path / "f.yaml").write_text(text)
+    report = checked(builder("check", "f.yaml", "--json"))
+    assert report["files"][0]["kind"] == "Kubernetes manifest without engine options"
+
+
+def test_the_server_started_as_a_module_is_a_server_command(builder: Run, tmp_path: Path) -> None:
+    text = "python3 -m tensorrt_llm.commands.serve serve model --tp_sise 2\n"
+    (row,) = findings(builder, tmp_path, text, name="f.sh")
+    assert (row["rule"], row["fix"].split("?")[0]) == ("unknown-flag", "did you mean --tp_size")
+
+
+def test_a_script_that_starts_no_server_is_no_error(builder: Run, tmp_path: Path) -> None:
+    (row,) = findings(builder, tmp_path, "#!/bin/sh\nsleep 1\n", name="f.sh")
+    assert (row["rule"], row["severity"]) == ("unknown-kind", "warning")
