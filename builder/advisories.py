@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,20 +10,13 @@ from typing import Any
 
 from .documents import load_yaml
 from .errors import Problem
+from .release.version import Order, order
 
 ADVISORIES = Path(__file__).parent / "data" / "advisories"
 
 RULE = "vulnerable-version"
 
 _NAMED = 3  # the worst ones; a listing of dozens helps nobody
-
-_VERSION = re.compile(r"v?(?P<numbers>\d+(?:\.\d+)+)(?P<rest>[a-z0-9.]*)", re.IGNORECASE)
-_BEFORE_RELEASE = re.compile(r"\.?(?P<stage>dev|a|b|rc)(?P<number>\d+)", re.IGNORECASE)
-_AFTER_RELEASE = re.compile(r"\.?post(?P<number>\d+)", re.IGNORECASE)
-_STAGES = {"dev": 0, "a": 1, "b": 2, "rc": 3}
-_RELEASE_STAGE = 4
-
-Order = tuple[tuple[int, ...], int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,27 +80,6 @@ def problem(product: str, version: str, where: str) -> Problem | None:
         f"CVSS {found[0].cvss}: {worst}{more} (as of {as_of(product)})"
     )
     return Problem(where, what, f"take {minimum(product)} or later", RULE, "warning")
-
-
-def order(version: str) -> Order | None:
-    """A key by which versions sort: 1.2.1 < 1.3.0rc17 < 1.3.0, 26.04 < 26.07.
-
-    What follows a version in a container's tag is ignored. `None` for text without a version.
-    """
-    match = _VERSION.match(version.strip())
-    if match is None:
-        return None
-    numbers = [int(number) for number in match["numbers"].split(".")]
-    while numbers[-1] == 0 and len(numbers) > 1:
-        numbers.pop()
-    before = _BEFORE_RELEASE.match(match["rest"])
-    after = _AFTER_RELEASE.search(match["rest"])
-    return (
-        tuple(numbers),
-        _STAGES[before["stage"].lower()] if before else _RELEASE_STAGE,
-        int(before["number"]) if before else 0,
-        int(after["number"]) + 1 if after else 0,
-    )
 
 
 def _order(version: str) -> Order:

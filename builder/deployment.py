@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,9 +22,20 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+# Far beyond every real machine, model and load: what is larger is a slip of the pen.
+MOST_GPUS = 100_000
+MOST_TOKENS = 100_000_000
+MOST_REQUESTS = 1_000_000
+MOST_DRAFT_TOKENS = 1_000
+LARGEST_NUMBER = 2**53  # of an engine option; up to it, every reader of YAML and JSON is exact
+
+NumGpus = Annotated[int, Field(ge=1, le=MOST_GPUS)]
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+
+
 class Hardware(Strict):
     gpu: str
-    num_gpus: Annotated[int, Field(ge=1)]
+    num_gpus: NumGpus
 
 
 class Engine(Strict):
@@ -35,9 +46,9 @@ class Engine(Strict):
 class Workload(Strict):
     """Input and output sequence length in tokens, and requests at the same time."""
 
-    isl: Annotated[int, Field(ge=1)]
-    osl: Annotated[int, Field(ge=1)]
-    concurrency: Annotated[int, Field(ge=1)]
+    isl: Tokens
+    osl: Tokens
+    concurrency: Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 
 
 class Draft(Strict):
@@ -47,7 +58,7 @@ class Draft(Strict):
     """
 
     checkpoint: Annotated[str, Field(min_length=1)]
-    tokens: Annotated[int, Field(ge=1)]
+    tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)]
     method: Literal["eagle3", "draft_target"] = "eagle3"
 
 
@@ -79,7 +90,7 @@ class Deployment(Strict):
     slo: Slo | None = None
     targets: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     role: Literal["agg", "prefill", "decode"] = "agg"
-    instances: Annotated[int, Field(ge=1)] = 1
+    instances: NumGpus = 1
     draft: Draft | None = None
     engine_config: dict[str, Any] = Field(default_factory=dict)
     environment: dict[Variable, str] = Field(default_factory=dict)
@@ -93,6 +104,14 @@ class Deployment(Strict):
             return value
         return {name: str(item) if type(item) is int else item for name, item in value.items()}
 
+    @field_validator("engine_config")
+    @classmethod
+    def _refuse_huge_numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for path, number in _numbers(value):
+            if abs(number) > LARGEST_NUMBER:
+                raise ValueError(f"{path} is {number:.0e}; give at most 2^53")
+        return value
+
     @field_validator("targets", mode="before")
     @classmethod
     def _accept_list(cls, value: object) -> object:
@@ -103,6 +122,16 @@ class Deployment(Strict):
         if isinstance(value, dict):
             return {name: {} if options is None else options for name, options in value.items()}
         return value
+
+
+def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
+    """Every whole number inside a value, with its dotted path."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
+            yield from _numbers(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, int):
+        yield path, value
 
 
 @dataclass
@@ -128,7 +157,10 @@ class Document:
     def locate_all(self, problems: Iterable[Problem]) -> list[Problem]:
         """The problems in the order of the file, each with file and line before its path."""
         ordered = sorted(problems, key=lambda problem: self._line(problem.where))
-        return [replace(problem, where=self._place(problem.where)) for problem in ordered]
+        return [
+            replace(problem, where=self._place(problem.where), path=problem.where)
+            for problem in ordered
+        ]
 
     def _line(self, path: str) -> int:
         """The line of a path, or of the nearest mapping above it; 0 if there is none."""
@@ -266,7 +298,8 @@ def _schema_problem(error: dict[str, Any], model: type[Strict], prefix: str) -> 
         case "too_short":
             return Problem(path, "is empty", f"write {_example(path)}")
         case "value_error":
-            return Problem(path, *str(context["error"]).split("; ", 1))
+            what, _, remedy = str(context["error"]).partition("; ")
+            return Problem(path, what, remedy)
         case "literal_error":
             return Problem(path, f"{shown} is not allowed", f"allowed: {context['expected']}")
         case _:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any, Literal
 from .bundle import MANIFEST, Bundle
 from .documents import load_yaml
 from .results import leaves
+from .show import wrapped
 
-WIDTH = 80
 CONTEXT_LINES = 1
 
 Kind = Literal["added", "removed", "changed", "renamed"]
@@ -161,8 +160,8 @@ def text(comparison: Comparison) -> str:
 def _lines(changes: tuple[Change, ...]) -> list[str]:
     lines = []
     for row in changes:
-        lines += _wrapped(f"  {row.kind:<8} ", _sentence(row))
-        lines += _wrapped("           ", row.reason) if row.reason else []
+        lines += wrapped(f"  {row.kind:<8} ", _sentence(row))
+        lines += wrapped("           ", row.reason) if row.reason else []
     return lines
 
 
@@ -181,14 +180,3 @@ def _sentence(row: Change) -> str:
 
 def _file_lines(row: FileChange) -> list[str]:
     return [f"  {row.kind:<8} {row.path}", *(f"    {line}" for line in row.lines)]
-
-
-def _wrapped(label: str, content: str) -> list[str]:
-    return textwrap.wrap(
-        content,
-        WIDTH,
-        initial_indent=label,
-        subsequent_indent=" " * len(label),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

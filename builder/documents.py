@@ -54,7 +54,10 @@ START = Place(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A problem at its place in a text; `path` is the dotted path there, as far as there is one."""
+    """A problem at its place in a text; `path` is the dotted path there, as far as there is one.
+
+    `within` names the file inside the file that the path is one of, where it is in such a one.
+    """
 
     place: Place
     path: str
@@ -62,6 +65,7 @@ class Fault:
     remedy: str
     rule: str = "syntax"
     severity: Severity = "error"
+    within: str = ""
 
 
 @dataclass

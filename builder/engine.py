@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .constraints import Situation, broken
+from .constraints import broken
 from .errors import BadInput, Problem
 from .options import problems as judge
 from .plan import Decision, Plan
@@ -32,25 +32,12 @@ def translate(plan: Plan) -> EngineConfig:
     release = plan.facts.release
     decisions = tuple(replace(row, path=release.spell(row.path)) for row in plan.decisions)
     options = _nested(decisions)
-    found = [*judge(release, options), *broken(options, _situation(plan), strict=True)]
+    situation = plan.facts.situation(plan.deployment)
+    found = [*judge(release, options), *broken(options, situation, strict=True)]
     found = [replace(problem, where=f"engine_config.{problem.where}") for problem in found]
     if errors := [problem for problem in found if problem.severity == "error"]:
         raise BadInput(errors)
     return EngineConfig(decisions, options, tuple(found))
-
-
-def _situation(plan: Plan) -> Situation:
-    request, facts = plan.deployment, plan.facts
-    workload = request.workload
-    return Situation.of(
-        facts.release,
-        facts.checkpoint,
-        role=request.role,
-        gpu=facts.gpu,
-        isl=workload.isl,
-        osl=workload.osl,
-        concurrency=workload.concurrency,
-    )
 
 
 def _nested(decisions: tuple[Decision, ...]) -> dict[str, Any]:

@@ -23,7 +23,8 @@ class Problem:
     """One fault: where it is, what is wrong there, and what to do about it.
 
     `rule` is the id of the rule that is broken, where there is one. A problem of severity
-    `warning` is reported and stops nothing.
+    `warning` is reported and stops nothing. `path` is the dotted path of the value to blame where
+    `where` says more than that, for a reader: file and line.
     """
 
     where: str
@@ -31,6 +32,7 @@ class Problem:
     remedy: str = ""
     rule: str = ""
     severity: Literal["error", "warning"] = "error"
+    path: str = ""
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what

@@ -22,6 +22,7 @@ from .release import Field, Release, discriminator
 
 FORMER = Path(__file__).parent / "data" / "formats" / "former_options.yaml"
 ANY_KEY = "*"
+WRONG_VALUES = frozenset({"value-type", "unknown-value", "value-range"})
 MAX_DIGITS = 4300  # Python reads no longer number from text
 
 
@@ -220,8 +221,8 @@ class _Judge:
         remedy = (
             self._other_kind(inner, kind)
             or self._renamed(inner, others)
+            or self._former(key, others)
             or self._age(others)
-            or self._former(key)
             or self._of_flag(key, inner)
             or self._elsewhere(key, near)
             or (near and f"did you mean {near}?")
@@ -263,9 +264,10 @@ class _Judge:
                     return f"it is an option of release {other.name}; here it is {here}"
         return ""
 
-    def _former(self, key: str) -> str:
-        """An engine option of the time before the first release table."""
-        return former_options().get(key, "") if self._others else ""
+    def _former(self, key: str, others: Sequence[Release]) -> str:
+        """An engine option that is gone or has moved."""
+        known = former_options().get(key, "") if self._others else ""
+        return known and "; ".join(filter(None, (self._age(others), known)))
 
     def _of_flag(self, key: str, place: _Place) -> str:
         """A flag of the server command that was written as an option."""
@@ -274,6 +276,8 @@ class _Judge:
             path = flag.yaml_path or flag.name
             if key in names and path in self.release.paths and path != place.schema:
                 return f"this is a flag of the server; the option is {path}"
+            if key in names and place.schema == key and not flag.positional:
+                return f"this is a flag of the server; give {flag.spellings[0]} on its command line"
         return ""
 
     def _elsewhere(self, key: str, near: str | None) -> str:
@@ -482,7 +486,8 @@ def _normalised(release: Release, field: Field, value: Any) -> Any:
         union = release.table["unions"][field["of"]]
         chooser = discriminator(union)
         name = _spelled(chooser, value.get(union["discriminator"], union.get("default")))
-        fields = types[union["types"][name]]["fields"] if name else {}
+        kinds = [union["types"][name]] if name else reversed(union["types"].values())
+        fields = {key: row for kind in kinds for key, row in types[kind]["fields"].items()}
         return _normalised_record(release, {**fields, union["discriminator"]: chooser}, value)
     if kind == "mapping":
         convert = _CONVERT.get(field.get("keys", "any"), lambda key: key)

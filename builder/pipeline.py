@@ -25,6 +25,7 @@ from . import plan as planning
 from . import targets as target_table
 from .bundle import Bundle, File
 from .checkpoint import Checkpoint
+from .constraints.rules import RULES
 from .deployment import Deployment, Document
 from .engine import EngineConfig
 from .errors import BadFacts, BadInput, Problem, ToolkitError
@@ -55,10 +56,31 @@ def plan(reference: str, overrides: Iterable[str] = ()) -> Planned:
     document = deployment.read(reference, overrides)
     request, facts = _gather(document)
     try:
-        planned = planning.plan(request, facts)
-        return Planned(document, planned, engine.translate(planned))
+        decided = planning.plan(request, facts)
+        planned = Planned(document, decided, engine.translate(decided))
+        if problems := list(_taken_variables(planned)):
+            raise BadInput(problems)
+        return planned
     except BadInput as fault:
         raise BadInput(document.locate_all(fault.problems)) from None
+
+
+def _taken_variables(planned: Planned) -> Iterator[Problem]:
+    """Variables of the deployment that a start script sets itself, over them."""
+    if not (given := planned.plan.deployment.environment):
+        return
+    taken = target_table.own_variables(_request(planned))
+    for name in given.keys() & taken.keys():
+        what = f"is set by the start script of {taken[name]}"
+        remedy = "drop it here: set it when you start the script, or as an option of the target"
+        yield Problem(f"environment.{name}", what, remedy)
+
+
+def _request(planned: Planned) -> target_table.Request:
+    plan = planned.plan
+    return target_table.Request(
+        plan.deployment, plan.facts.release, planned.engine, plan.flags, plan.environment
+    )
 
 
 def render(
@@ -103,6 +125,8 @@ def _gather(document: Document) -> tuple[Deployment, Facts]:
     facts = attempt("checkpoint", lambda reference: _gather_checkpoint(reference, folder))
     if table and isinstance(overrides := document.get("engine_config"), dict):
         kinds.append(BadInput(_wrong_overrides(table, overrides)))
+    if request:
+        kinds.append(BadInput(_half_servers(request)))
     found = document.locate_all(problem for fault in kinds for problem in fault.problems)
     if found:
         only_facts = all(isinstance(fault, BadFacts) for fault in kinds if fault.problems)
@@ -114,7 +138,8 @@ def _gather(document: Document) -> tuple[Deployment, Facts]:
     if not table.ships:
         engine_request = request.engine.model_copy(update={"release": IMPORTED_RELEASE})
         request = request.model_copy(update={"engine": engine_request})
-    draft = _gather_draft(request, document.folder)
+    home = Path() if "draft.checkpoint" in document.overridden else document.folder
+    draft = _gather_draft(request, home)
     if draft and draft.path is not None and request.draft:
         given = request.draft.model_copy(update={"checkpoint": str(draft.path)})
         request = request.model_copy(update={"draft": given})
@@ -129,6 +154,15 @@ def _gather_draft(request: Deployment, folder: Path) -> Checkpoint | None:
         return checkpoint.gather(request.draft.checkpoint, folder)
     except BadFacts:
         return None
+
+
+def _half_servers(request: Deployment) -> Iterator[Problem]:
+    """Targets that cannot serve one side of disaggregated serving."""
+    for name in request.targets if request.role != "agg" else ():
+        if name not in target_table.ONE_SIDE:
+            what = f"{name} does not serve the {request.role} side of disaggregated serving"
+            remedy = f"name {', '.join(target_table.ONE_SIDE)} only, or give role agg"
+            yield Problem("targets", what, remedy)
 
 
 def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Problem]:
@@ -149,10 +183,7 @@ def _gather_checkpoint(reference: str, folder: Path) -> Checkpoint:
 
 
 def _render_targets(planned: Planned) -> tuple[dict[str, File], dict[str, Any]]:
-    plan = planned.plan
-    request = target_table.Request(
-        plan.deployment, plan.facts.release, planned.engine, plan.flags, plan.environment
-    )
+    plan, request = planned.plan, _request(planned)
     files: dict[str, File] = {}
     entries = {}
     for name, options in plan.deployment.targets.items():
@@ -184,7 +215,7 @@ def manifest_facts(planned: Planned) -> dict[str, Any]:
         "engine": request.engine.model_dump(),
         "inputs": {
             "checkpoint": {"name": facts.checkpoint.name, "source": facts.checkpoint.source},
-            "files": {_input_name(path): _sha256(path) for path in _inputs(facts)},
+            "files": {name: _sha256(path) for name, path in _inputs(facts)},
         },
         "decisions": [
             asdict(row)
@@ -204,23 +235,27 @@ def _published(row: results.Published) -> dict[str, Any]:
     return {key: value for key, value in asdict(row).items() if key != "file"}
 
 
-def _inputs(facts: Facts) -> list[Path]:
-    """The files that the decisions rest on."""
-    return [
-        *facts.checkpoint.files,
+def _inputs(facts: Facts) -> Iterator[tuple[str, Path]]:
+    """The files that the result rests on, by names that depend on no folder of this machine."""
+    models = {"checkpoint": facts.checkpoint, "draft": facts.draft}
+    for folder, model in models.items():
+        for path in model.files if model else ():
+            yield _input_name(path, folder), path
+    for path in (
         hardware.HARDWARE / f"{facts.gpu.name}.yaml",
         *([facts.release.path] if facts.release.ships else ()),  # else the bundle holds it
         *sorted({row.file for row in facts.published}),
         *practice.files(),
-    ]
+        RULES,
+    ):
+        yield _input_name(path, ""), path
 
 
-def _input_name(path: Path) -> str:
-    """A name that does not depend on where the checkpoint or the toolkit lies."""
+def _input_name(path: Path, folder: str) -> str:
     package = Path(__file__).parent
     if path.is_relative_to(package):
         return path.relative_to(package).as_posix()
-    return f"checkpoint/{path.name}"
+    return f"{folder}/{path.name}"
 
 
 def memory_document(plan: Plan) -> dict[str, Any]:
@@ -249,9 +284,12 @@ def _sha256(path: Path) -> str:
 
 
 def deployment_problems(path: Path, overrides: Iterable[str] = ()) -> list[Problem]:
-    """Everything against a deployment file: why it cannot be planned, or what the plan warns of."""
+    """Everything against a deployment file: why it cannot be planned, or what the plan warns of.
+
+    `path` of each is the one in the file.
+    """
     try:
         planned = plan(str(path), overrides)
     except ToolkitError as fault:
         return fault.problems
-    return [*planned.plan.warnings, *planned.engine.warnings]
+    return planned.document.locate_all((*planned.plan.warnings, *planned.engine.warnings))

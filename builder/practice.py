@@ -50,13 +50,15 @@ class Rule:
     """How one option is decided.
 
     A rule that is `needed` decides for a published deployment too, where it names the option not.
-    `above_default` leaves the engine's own default where that is larger.
+    `above_default` leaves the engine's own default where that is larger. `everywhere` marks a
+    variable that is set whether or not the release is known to read it.
     """
 
     option: str
     rows: tuple[Row, ...]
     needed: bool = False
     above_default: bool = False
+    everywhere: bool = False
 
     def fitting(self, situation: Situation) -> Iterator[Row]:
         """The rows that fit, best first."""
@@ -104,6 +106,7 @@ def _rules(path: Path, name: str) -> tuple[Rule, ...]:
             tuple(_row(row, rule["reason"], document["sources"]) for row in rule["rows"]),
             rule.get("needed", False),
             rule.get("above_default", False),
+            rule.get("everywhere", False),
         )
         for rule in document[name]
     )
@@ -137,7 +140,8 @@ def evaluate(value: Any, situation: Situation) -> Any:
     """A row's value for a situation.
 
     `{sum: [..]}` and `{quotient: [a, b]}` take numbers and words of the situation, and may be
-    rounded up to a multiple and bounded; `{sizes_up_to: word, every_up_to: n}` lists batch sizes.
+    rounded up to a multiple and bounded, `at_most` by several; a word that the situation does not
+    know bounds nothing. `{sizes_up_to: word, every_up_to: n}` lists batch sizes.
     """
     if not isinstance(value, Mapping):
         return value
@@ -154,8 +158,10 @@ def evaluate(value: Any, situation: Situation) -> Any:
         result = above // below
     step = value.get("round_up_to", 1)
     result = -(-result // step) * step
-    if (most := value.get("at_most")) is not None and situation.get(most) is not None:
-        result = min(result, number(most))
+    bounds = value.get("at_most", [])
+    for most in bounds if isinstance(bounds, list) else [bounds]:
+        if not isinstance(most, str) or situation.get(most) is not None:
+            result = min(result, number(most))
     return max(result, value.get("at_least", result))
 
 

@@ -124,7 +124,7 @@ def checkpoint(facts: Checkpoint) -> str:
         f"  precision      {facts.precision} ({quantization.source})",
         f"  KV cache       {quantization.kv_cache_quant_algo or 'not quantized'}",
         f"  MTP layers     {facts.mtp_layers}",
-        *_wrapped("  facts          ", facts.source),
+        *wrapped("  facts          ", facts.source),
         "",
         _columns(
             [("TENSORS", "DTYPE", "COUNT", "SIZE")]
@@ -140,7 +140,7 @@ def checkpoint(facts: Checkpoint) -> str:
         ),
     ]
     for note in facts.notes:
-        lines += ["", *_wrapped("note: ", note)]
+        lines += ["", *wrapped("note: ", note)]
     return "\n".join(lines)
 
 
@@ -156,8 +156,8 @@ def plan(document: Mapping[str, Any]) -> str:
         parts += [
             "\n".join(
                 [
-                    *_wrapped("  ", _difference(row)),
-                    *_wrapped("    ", f"{row['reason']} ({row['source']})"),
+                    *wrapped("  ", _difference(row)),
+                    *wrapped("    ", f"{row['reason']} ({row['source']})"),
                 ]
             )
             for row in document["differences"]
@@ -166,12 +166,12 @@ def plan(document: Mapping[str, Any]) -> str:
     for row in document["published"]:
         heading = "Published for this model on these GPUs"
         heading += ":" if row["engine"] == "tensorrt-llm" else f", with {row['engine']}:"
-        figures = [line for item in row["figures"] for line in _wrapped("  ", _figure(item))]
+        figures = [line for item in row["figures"] for line in wrapped("  ", _figure(item))]
         parts.append("\n".join([heading, *figures]))
         text = f"{row['source']}; {row['workload']}"
         if row["incomplete"]:
             text += f"; not said: {', '.join(row['incomplete'])}"
-        parts.append("\n".join(_wrapped("  ", text)))
+        parts.append("\n".join(wrapped("  ", text)))
     return "\n\n".join(parts)
 
 
@@ -252,8 +252,8 @@ def findings(report: Report) -> str:
     lines = [str(row) for row in report.findings if row.rule != "drift"]
     for row in report.findings:
         if row.rule == "drift":
-            lines += ["", f"{row.file}:{row.line}:{row.column}: drift: {row.path}"]
-            lines += _wrapped("  ", f"{row.message}; {row.fix}" if row.fix else row.message)
+            lines += ["", f"{row.file}:{row.line}:{row.column}: drift: {row.where}"]
+            lines += wrapped("  ", f"{row.message}; {row.fix}" if row.fix else row.message)
     if lines:
         lines.append("")
     lines += [f"note: {note}" for note in report.notes]
@@ -301,9 +301,9 @@ def decisions(rows: Iterable[Mapping[str, Any]]) -> str:
     return "\n\n".join(
         "\n".join(
             [
-                *_wrapped("", f"{row['path']} = {json.dumps(row['value'], ensure_ascii=False)}"),
-                *_wrapped("  why       ", row["reason"]),
-                *_wrapped("  evidence  ", f"{row['evidence']}: {row['source']}"),
+                *wrapped("", f"{row['path']} = {json.dumps(row['value'], ensure_ascii=False)}"),
+                *wrapped("  why       ", row["reason"]),
+                *wrapped("  evidence  ", f"{row['evidence']}: {row['source']}"),
             ]
         )
         for row in rows
@@ -317,9 +317,16 @@ def _size(nbytes: float) -> str:
     return f"{nbytes:.0f} B"
 
 
-def _wrapped(label: str, text: str) -> list[str]:
-    indent = " " * (len(label) or 4)
-    return textwrap.wrap(text, WIDTH, initial_indent=label, subsequent_indent=indent)
+def wrapped(label: str, text: str) -> list[str]:
+    """A text in lines of the terminal's width, the later ones below the first; names stay whole."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=label,
+        subsequent_indent=" " * (len(label) or 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

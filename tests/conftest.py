@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+    help_text = "how many requests that no sound client sends the Triton model gets"
+    parser.addoption("--fuzzed-requests", type=int, default=1000, metavar="N", help=help_text)
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +40,18 @@ def make_miniature(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
 
 @pytest.fixture
 def builder(tmp_path: Path) -> Iterator[Run]:
-    """`python -m builder ARGUMENTS` in a folder of its own."""
+    """`python -m builder ARGUMENTS` of this checkout, in a folder of its own."""
 
     def run(*arguments: str | Path, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "builder", *map(str, arguments)]
-        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     yield run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,17 +12,17 @@ from ..constraints import Situation
 from ..documents import WHOLE, Fault, Yaml
 from ..errors import BadInput, Problem
 from ..release import Release, ServerRole
-from . import kinds
+from . import kinds, pairs
 from .drift import Judged, drift
 from .files import Surroundings, Target, expand
 from .finding import Finding
-from .judge import SCRIPT, UNKNOWN, YAML_SUFFIXES, Text, judge, mentions_options, read
+from .judge import MODEL_CONFIG, SCRIPT, YAML_SUFFIXES, Text, judge, mentions_options, read
 from .kinds import DEPLOYMENT
 
 __all__ = ["Checked", "Finding", "Planner", "Report", "Request", "check"]
 
 Planner = Callable[[Path, Sequence[str]], Iterable[Problem]]
-"""The problems of a deployment file with overrides, each `where` with file, line and path."""
+"""The problems of a deployment file with overrides, each with the `path` of the value to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +77,13 @@ def check(paths: Sequence[Path], request: Request, planner: Planner) -> Report:
         hardware.load(request.gpu)
     report = Report()
     seen = set()
+    workers = []
     for target in expand(paths):
         if (target.path, target.fault) not in seen:
             _check(target, request, planner, report)
+            workers += [target] if pairs.is_worker(target) else []
         seen.add((target.path, target.fault))
+    report.findings += pairs.findings(workers)
     if not report.files:
         report.notes.append("nothing here is of a kind that check knows")
     report.findings.sort(key=lambda row: (row.file, row.line, row.column, row.path, row.rule))
@@ -104,21 +106,30 @@ def _check(target: Target, request: Request, planner: Planner, report: Report) -
         return
     judged = []
     for each in releases:
-        situation = _situation(each, request, target.surroundings)
-        kind, found = judge(source, situation)
+        kind, found = judge(source, _situation(each, request, target.surroundings))
         if kind == DEPLOYMENT:
             found += _deployment(source, each.name if request.releases else "", target, planner)
         judged.append(Judged(each, found))
-    if kind == UNKNOWN and not target.given and not _is_broken(source, releases[0]):
+    if kind is None:
+        _of_no_kind(source, target, judged[0], report)
         return
-    if kind == UNKNOWN:
-        faults = [_unknown(source)] if _is_foreign(source, releases[0]) else judged[0].faults
-        judged, assumed = [Judged(releases[0], faults)], False
-    names = tuple(each.name for each in releases) if kind != UNKNOWN else ()
-    report.files.append(Checked(name, kind or "unknown kind", names, assumed))
+    names = tuple(each.name for each in releases) if kind != MODEL_CONFIG else ()
+    report.files.append(Checked(name, kind, names, assumed))
     report.findings += _findings(judged, name)
-    if assumed and any(fault.severity == "error" for fault in judged[0].faults):
+    wrong = any(fault.severity == "error" for fault in judged[0].faults)
+    if wrong and assumed and kind != DEPLOYMENT:  # planning was for the one it names
         report.notes += _other_releases(source, name, releases[0], request)
+
+
+def _of_no_kind(source: Text, target: Target, judged: Judged, report: Report) -> None:
+    """A file of a kind that check does not know: passed over, or named as such."""
+    broken = _has_faults(source) and mentions_options(source.text, judged.release)
+    if not (target.given or broken):
+        return
+    broken = broken or (_has_faults(source) and source.path.suffix in YAML_SUFFIXES)
+    name, faults = str(target.path), judged.faults if broken else [_unknown(source)]
+    report.files.append(Checked(name, "unknown kind", ()))
+    report.findings += (Finding.of(fault, name) for fault in faults)
 
 
 def _is_bundles_own(target: Target) -> bool:
@@ -146,6 +157,8 @@ def _releases(
     request: Request, surroundings: Surroundings | None, source: Text
 ) -> tuple[list[Release], bool]:
     """The releases to judge by, and whether that is a guess."""
+    if source.form == MODEL_CONFIG:  # Triton reads it, whatever the engine's release
+        return [release.load(release.newest_stable())], False
     if request.releases:
         return [release.load(name) for name in request.releases], False
     if surroundings:
@@ -183,33 +196,21 @@ def _deployment(
 ) -> Iterator[Fault]:
     """Whether a deployment file can be planned; the one of a bundle has been."""
     document = source.documents[0]
-    if not target.surroundings:
+    readable = len(source.documents) == 1 and not document.faults
+    if readable and not target.surroundings:
         overrides = [f"engine.release={release_name}"] if release_name else []
         for problem in planner(target.path, overrides):
-            yield _located(problem, str(target.path), document)
+            yield _located(problem, document)
     engine = document.data.get("engine")
     version = release_name or (engine.get("release") if isinstance(engine, dict) else "")
-    if found := advisories.problem("tensorrt_llm", str(version), "engine.release"):
-        yield _located(found, "", document)
+    if found := advisories.problem("tensorrt_llm", str(version), ""):
+        yield _located(replace(found, path="engine.release"), document)
 
 
-def _located(problem: Problem, name: str, document: Yaml) -> Fault:
-    """A problem whose place is written as `name:line: path`, at its place in the document."""
-    path = re.sub(r"^(:\d+)?(: )?|^--set ", "", problem.where.removeprefix(name))
-    place = document.locate(path)
-    rule = problem.rule or "deployment"
-    return Fault(place, path, problem.what, problem.remedy, rule, problem.severity)
-
-
-def _is_broken(source: Text, known: Release) -> bool:
-    """Whether a text that cannot be read was meant to hold engine options."""
-    return _has_faults(source) and mentions_options(source.text, known)
-
-
-def _is_foreign(source: Text, known: Release) -> bool:
-    """Whether a file is neither an option file nor one that somebody tried to write."""
-    is_yaml = source.path.suffix in YAML_SUFFIXES
-    return not (_has_faults(source) and (is_yaml or mentions_options(source.text, known)))
+def _located(problem: Problem, document: Yaml) -> Fault:
+    """A problem with the path of a value of the document, at its place there."""
+    place, rule = document.locate(problem.path), problem.rule or "deployment"
+    return Fault(place, problem.path, problem.what, problem.remedy, rule, problem.severity)
 
 
 def _has_faults(source: Text) -> bool:

@@ -10,11 +10,10 @@ from typing import Any
 
 from .. import constraints
 from ..constraints import Situation
-from ..constraints.flags import option_path
-from ..documents import WHOLE, Fault, read_text, scan_yaml
-from ..errors import BadInput, Problem, nearest
+from ..documents import WHOLE, Fault, Place, read_text, scan_yaml
+from ..errors import BadInput, Problem
 from ..release import Flag, Release
-from .script import COMMAND, Word
+from .script import Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,10 @@ class Given:
     flag: Flag
     word: Word
     value: Word | None
+
+    @property
+    def spelling(self) -> str:
+        return self.word.text.partition("=")[0]
 
 
 @dataclass
@@ -50,51 +53,31 @@ class Command:
 
 def parse(words: Sequence[Word], release: Release) -> Command:
     """The flags of a server command, and the faults of each by itself."""
-    flags = {"serve": release.serve_flags, **release.subcommands}
     rest = list(words)
-    command = Command(rest.pop(0).text if rest and rest[0].text in flags else "serve")
-    spelled = {name: flag for flag in flags[command.subcommand] for name in flag.spellings}
+    command = Command(constraints.SERVE)
+    if rest and rest[0].text in (constraints.SERVE, *release.subcommands):
+        command.subcommand = rest.pop(0).text
+    known = constraints.spellings(release, command.subcommand)
     while rest:
         word = rest.pop(0)
-        name, equals, value = word.text.partition("=")
+        name, equals, rest_of_it = word.text.partition("=")
         if not re.match(r"--?[A-Za-z]", name) or "$" in name:
             continue
-        if name not in spelled:
-            what = f"unknown flag of {COMMAND} {command.subcommand} in release {release.name}"
-            remedy = nearest(name, [known for known in spelled if known.startswith("-")])
-            command.faults.append(Fault(word.place, name, what, remedy, "unknown-flag"))
-        elif spelled[name].type == "flag":
-            command.given.append(Given(spelled[name], word, None))
-        elif equals:
-            inner = Word(value, word.place, word.certain)
-            command.given.append(Given(spelled[name], word, inner))
-        elif rest and not rest[0].text.startswith("--"):
-            command.given.append(Given(spelled[name], word, rest.pop(0)))
-        else:
-            fault = Fault(word.place, name, "has no value", f"write {name} VALUE", "flag-value")
-            command.faults.append(fault)
-    command.faults += (fault for row in command.given for fault in _wrong_value(row, release))
+        value = Word(rest_of_it, word.place, word.certain) if equals else None
+        takes_one = name in known and known[name].type != "flag" and not equals
+        if takes_one and rest and not rest[0].text.startswith("--"):
+            value = rest.pop(0)
+        if name in known:
+            command.given.append(Given(known[name], word, value))
+        text = value.text if value else None
+        if value is None or value.certain:
+            found = constraints.flag_faults(name, text, release, command.subcommand)
+            command.faults += (_fault(problem, (value or word).place) for problem in found)
     return command
 
 
-def _wrong_value(row: Given, release: Release) -> Iterator[Fault]:
-    value, flag = row.value, row.flag
-    if value is None or not value.certain:
-        return
-    path = row.word.text.partition("=")[0]
-    if flag.type == "enum" and flag.values and value.text not in flag.values:
-        what = f"{value.text} is not allowed in release {release.name}"
-        remedy = nearest(value.text, flag.values)
-        yield Fault(value.place, path, what, remedy, "flag-value")
-    elif flag.type in _NUMBERS and not re.fullmatch(_NUMBERS[flag.type], value.text):
-        expected = "a whole number" if flag.type == "int" else "a number"
-        yield Fault(value.place, path, f"is {value.text}", f"expected {expected}", "flag-value")
-
-
-_NUMBERS: Mapping[str, str] = {
-    "int": r"[+-]?\d+",
-    "float": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
-}
+def _fault(problem: Problem, place: Place) -> Fault:
+    return Fault(place, problem.where, problem.what, problem.remedy, problem.rule, problem.severity)
 
 
 def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
@@ -114,7 +97,7 @@ def beside_flags(
 ) -> Iterator[Fault]:
     """What flags and option file do to each other, and rules that only both together break."""
     wrong = {fault.path for fault in command.faults}
-    given = {row.word.text.partition("=")[0]: row for row in command.given}
+    given = {row.spelling: row for row in command.given}
     flags = {
         name: row.value.text if row.value else True
         for name, row in given.items()
@@ -124,12 +107,11 @@ def beside_flags(
         yield _at(given, problem)
     alone = {problem.where for problem in constraints.broken(options, situation)}
     together = constraints.with_flags(flags, options, situation.release)
-    setters = {option_path(given[name].flag, situation.release): name for name in flags}
+    setters = {constraints.option_path(given[name].flag, situation.release): name for name in flags}
     for problem in constraints.broken(together, situation):
         if problem.where not in alone and problem.where in setters:
             yield _at(given, replace(problem, where=setters[problem.where]))
 
 
 def _at(given: Mapping[str, Given], problem: Problem) -> Fault:
-    place = given[problem.where].word.place if problem.where in given else WHOLE
-    return Fault(place, problem.where, problem.what, problem.remedy, problem.rule, problem.severity)
+    return _fault(problem, given[problem.where].word.place if problem.where in given else WHOLE)

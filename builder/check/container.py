@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..documents import Fault, Place, Yaml
@@ -35,8 +35,8 @@ class Run:
             place = Place(self.start.line + row - 1, self.start.column + column - 1)
         else:
             place = self.start
-        rest = (fault.what, fault.remedy, fault.rule, fault.severity)
-        return Fault(place, below(self.path, fault.path), *rest)
+        within = ": ".join(filter(None, (self.path, fault.within)))
+        return replace(fault, place=place, within=within)
 
 
 def runs(document: Yaml) -> Iterator[Run]:

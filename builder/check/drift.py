@@ -30,15 +30,15 @@ def drift(judged: Sequence[Judged]) -> Iterator[Fault]:
 
 def _new(accepting: Judged, refusing: Judged) -> Iterator[Fault]:
     """What only the second release has something against."""
-    known = {fault.path for fault in accepting.faults}
-    seen: set[str] = set()
+    seen = {(fault.within, fault.path) for fault in accepting.faults}
     for fault in refusing.faults:
-        if fault.path not in known | seen and fault.rule != advisories.RULE:
-            seen.add(fault.path)
+        where = fault.within, fault.path
+        if where not in seen and fault.rule != advisories.RULE:
+            seen.add(where)
             names = accepting.release.name, refusing.release.name
             what = f"right for {names[0]}, not for {names[1]}: {fault.what}"
             remedy = _new_name(fault.path, accepting.release, refusing.release) or fault.remedy
-            yield Fault(fault.place, fault.path, what, remedy, RULE, "warning")
+            yield Fault(fault.place, fault.path, what, remedy, RULE, "warning", fault.within)
 
 
 def _new_name(path: str, accepting: Release, refusing: Release) -> str:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from .. import advisories
 from ..constraints import Situation
 from ..documents import Fault, Place, Yaml, read_text, scan_yaml
+from ..errors import BadInput, Problem
 from ..release import Release
 from . import kinds, model_config, script
 from .command import Command, beside_flags, parse, read_option_file
 from .container import Run, runs
 from .kinds import Content
-from .section import disagreements, faults
+from .section import MAX_FAULTS, disagreements, faults
 
 MODEL_CONFIG = "Triton config.pbtxt"
 SCRIPT = "script"
-UNKNOWN = ""
+# Nobody writes longer ones, and reading them takes long.
+MAX_CHARACTERS = 300_000
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
 
 _IMAGE = re.compile(r"nvcr\.io/nvidia/(tritonserver|tensorrt-llm/release):([\w.+-]+)")
@@ -44,13 +47,23 @@ class Text:
 def read(path: Path) -> Text:
     """A file by its form. Raises `BadInput` if it cannot be read."""
     text = read_text(path)
+    form = _form(path, text)
+    if form == SCRIPT and not script.mentions_any(text):
+        return Text(path, "", SCRIPT)
+    if form and len(text) > MAX_CHARACTERS:
+        what = f"{len(text)} characters are too many for a {form}"
+        raise BadInput(Problem(str(path), what, f"up to {MAX_CHARACTERS} are read"))
+    return Text(path, text, form, () if form else scan_yaml(text))
+
+
+def _form(path: Path, text: str) -> str:
+    """`MODEL_CONFIG` or `SCRIPT`; empty for what may be YAML."""
     if path.suffix in YAML_SUFFIXES:
-        return Text(path, text, "", scan_yaml(text))
-    if path.suffix == ".pbtxt" or ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
-        return Text(path, text, MODEL_CONFIG)
-    if path.suffix in (".sh", ".sbatch", ".slurm") or _SHELL_LINE.search(text):
-        return Text(path, text, SCRIPT)
-    return Text(path, text, "", scan_yaml(text))
+        return ""
+    if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
+        return MODEL_CONFIG
+    is_script = path.suffix in (".sh", ".sbatch", ".slurm") or _SHELL_LINE.search(text)
+    return SCRIPT if is_script else ""
 
 
 def mentions_options(text: str, release: Release) -> bool:
@@ -59,17 +72,17 @@ def mentions_options(text: str, release: Release) -> bool:
     return any(key in release.top_level or key == "triton_config" for key in keys)
 
 
-def judge(source: Text, situation: Situation) -> tuple[str, list[Fault]]:
-    """The kind of a file, `UNKNOWN` if it is none that check knows, and its faults."""
-    images = list(_images(source.text))
+def judge(source: Text, situation: Situation) -> tuple[str | None, list[Fault]]:
+    """The kind of a file, `None` if it is none that check knows, and its faults."""
     if source.form == MODEL_CONFIG:
-        return MODEL_CONFIG, list(model_config.faults(source.text, source.path))
+        return MODEL_CONFIG, list(islice(model_config.faults(source.text, source.path), MAX_FAULTS))
+    images = list(_images(source.text))
     if source.form == SCRIPT:
         return _script(source, situation, images)
     syntax = [fault for document in source.documents for fault in document.faults]
     content = kinds.read(source.documents, situation.release)
     if content is None:
-        return UNKNOWN, syntax
+        return None, syntax
     found = [*syntax, *images, *_content(content, situation)]
     if content.kind.startswith(kinds.KUBERNETES):
         ran = (run for document in source.documents for run in runs(document))
@@ -97,15 +110,17 @@ def _images(text: str) -> Iterator[Fault]:
             yield Fault(place, "", problem.what, problem.remedy, problem.rule, problem.severity)
 
 
-def _script(source: Text, situation: Situation, images: Sequence[Fault]) -> tuple[str, list[Fault]]:
+def _script(
+    source: Text, situation: Situation, images: Sequence[Fault]
+) -> tuple[str | None, list[Fault]]:
     found = _script_faults(script.read(source.text), source.text, source.path, {}, situation)
-    return (UNKNOWN, []) if found is None else (SCRIPT, [*images, *found])
+    return (None, []) if found is None else (SCRIPT, [*images, *found])
 
 
 def _run(run: Run, path: Path, content: Content, situation: Situation) -> list[Fault] | None:
     """The faults of what a container runs, beside the files that config maps give it."""
     given = {
-        section.prefix.partition("data.")[2]: Content(kinds.ENGINE, [section])
+        section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])
         for section in content.sections
     }
     found = _script_faults(run.script, run.text, path, given, situation)
@@ -156,10 +171,11 @@ def _written(document: script.HereDocument, situation: Situation) -> Content:
     documents = scan_yaml(document.text, document.start)
     content = kinds.read(documents, situation.release)
     if content is None and not document.name.endswith((".yaml", ".yml")):
-        return Content(UNKNOWN)
-    content = content or Content(UNKNOWN)
+        return Content(kinds.ENGINE)
+    content = content or Content(kinds.ENGINE)
     content.faults += (fault for each in documents for fault in each.faults)
-    content.sections = [replace(section, prefix=document.name) for section in content.sections]
+    content.sections = [replace(section, within=document.name) for section in content.sections]
+    content.faults = [replace(fault, within=document.name) for fault in content.faults]
     return content
 
 

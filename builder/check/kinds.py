@@ -55,6 +55,8 @@ class _Kind:
 
 def read(documents: Sequence[Yaml], release: Release) -> Content | None:
     """What the documents of one file are; `None` if check does not know their kind."""
+    if not documents:
+        return None
     first = documents[0]
     if any(_is_manifest(document.data) for document in documents):
         return _kubernetes(documents, release)
@@ -108,14 +110,6 @@ def _role(name: str) -> ServerRole | None:
 def _is_deployment(data: Mapping[str, Any], release: Release | None = None) -> bool:
     own = ("checkpoint", "hardware", "engine", "workload", "targets")
     return sum(key in data for key in own) >= 3
-
-
-def _is_recipe(data: Mapping[str, Any], release: Release) -> bool:
-    return _is_mapping(data, "backend.trtllm_config")
-
-
-def _is_benchmark(data: Mapping[str, Any], release: Release) -> bool:
-    return _is_mapping(data, "worker_config.gen") or _is_mapping(data, "worker_config.ctx")
 
 
 def _is_suite(data: Mapping[str, Any], release: Release) -> bool:
@@ -248,29 +242,40 @@ def _urls(name: str, given: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(f"{name}.urls.{index}", what, "list each server once", "instances-urls")
 
 
-def _recipe(document: Yaml) -> Content:
-    data = document.data
-    gpu = get(data, "resources.gpu_type")
-    workload = Workload(
-        whole(data, "benchmark.isl"), whole(data, "benchmark.osl"), gpu=gpu and str(gpu)
-    )
-    return _by_role("SLURM recipe", document, "backend.trtllm_config", workload)
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """A file of a launcher: where it has the options by role, and what else it says of them."""
+
+    name: str
+    options: str
+    isl: str
+    osl: str
+    gpu: str = ""
+
+    def fits(self, data: Mapping[str, Any], release: Release) -> bool:
+        return _is_mapping(data, self.options)
+
+    def read(self, document: Yaml) -> Content:
+        data, gpu = document.data, get(document.data, self.gpu) if self.gpu else None
+        load = Workload(whole(data, self.isl), whole(data, self.osl), gpu=gpu and str(gpu))
+        sections = [
+            Section(options, document, below(self.options, str(name)), role=role, workload=load)
+            for name, options in get(data, self.options).items()
+            if isinstance(options, Mapping) and (role := _role(str(name)))
+        ]
+        return Content(self.name, sections)
 
 
-def _benchmark(document: Yaml) -> Content:
-    data = document.data
-    lengths = whole(data, "benchmark.input_length"), whole(data, "benchmark.output_length")
-    return _by_role("disaggregated benchmark", document, "worker_config", Workload(*lengths))
-
-
-def _by_role(kind: str, document: Yaml, path: str, workload: Workload) -> Content:
-    """Sections that a mapping names after their roles."""
-    sections = [
-        Section(options, document, below(path, str(name)), role=role, workload=workload)
-        for name, options in get(document.data, path).items()
-        if isinstance(options, Mapping) and (role := _role(str(name)))
-    ]
-    return Content(kind, sections)
+_LAUNCHERS = (
+    _Launcher(
+        *("SLURM recipe", "backend.trtllm_config", "benchmark.isl", "benchmark.osl"),
+        gpu="resources.gpu_type",
+    ),
+    _Launcher(
+        *("disaggregated benchmark", "worker_config"),
+        *("benchmark.input_length", "benchmark.output_length"),
+    ),
+)
 
 
 # Keys of a performance suite's entry that are not the server's.
@@ -317,15 +322,11 @@ def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
     name = path.rpartition("data.")[2]
     content = read(inner, release) or Content(ENGINE)
     content.sections = [
-        replace(section, prefix=path, role=section.role or _role(name))
+        replace(section, within=path, role=section.role or _role(name))
         for section in content.sections
     ]
     content.faults = [
-        replace(
-            fault,
-            path=below(path, fault.path),
-            place=fault.place if start else document.locate(path),
-        )
+        replace(fault, within=path, place=fault.place if start else document.locate(path))
         for fault in (*content.faults, *(f for each in inner for f in each.faults))
     ]
     return content
@@ -352,8 +353,7 @@ _KINDS = (
         lambda data, release: _has(data, "context_servers", "generation_servers"),
         _disaggregated,
     ),
-    _Kind("SLURM recipe", _is_recipe, _recipe),
-    _Kind("disaggregated benchmark", _is_benchmark, _benchmark),
+    *(_Kind(row.name, row.fits, row.read) for row in _LAUNCHERS),
     _Kind("performance suite", _is_suite, _suite),
     _Kind(AUTODEPLOY, _is_autodeploy, _autodeploy),
     _Kind(ENGINE, _is_engine, _engine),

@@ -73,7 +73,8 @@ def _message(message: Message, kind: str, path: str) -> Iterator[Fault]:
         for value in row.values:
             index = f".{counts[row.name]}" if repeated else ""
             counts[row.name] += 1
-            yield from _value(value, name, f"{inner}{index}", row)
+            yield from _value(value, name, f"{inner}{index}")
+        yield from _bounds(row, kind, inner)
     for group in schema()["exclusive"].get(kind, ()):
         yield from _exclusive([name for name in group if name in first], first, path)
 
@@ -85,7 +86,16 @@ def _exclusive(given: list[str], places: Mapping[str, Place], path: str) -> Iter
         yield Fault(places[given[1]], where, what, "keep one", "exclusive-keys")
 
 
-def _value(value: Scalar | Message, kind: str, path: str, row: Field) -> Iterator[Fault]:
+def _bounds(row: Field, kind: str, path: str) -> Iterator[Fault]:
+    least = schema()["at_least"].get(kind, {}).get(row.name)
+    for value in row.values:
+        below = isinstance(value, Scalar) and _whole(-(2**63), (least or 0) - 1)(value)
+        if least is not None and below and isinstance(value, Scalar):
+            what, remedy = f"{value.text} is out of range", f"give a value of at least {least}"
+            yield Fault(value.place, path, what, remedy, "value-range")
+
+
+def _value(value: Scalar | Message, kind: str, path: str) -> Iterator[Fault]:
     if kind in schema()["messages"]:
         if isinstance(value, Message):
             yield from _message(value, kind, path)
@@ -115,8 +125,6 @@ def _whole(low: int, high: int) -> Callable[[Scalar], bool]:
 
     return accepts
 
-
-_BOOL = ("true", "false", "True", "False", "t", "f", "0", "1")
 
 _ACCEPTS: Mapping[str, Callable[[Scalar], bool]] = {
     "string": lambda value: value.kind == "string",

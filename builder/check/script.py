@@ -6,7 +6,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from ..documents import Place
 
@@ -67,7 +66,12 @@ def read(text: str) -> Script:
 
 def is_server(word: str) -> bool:
     """Whether a word is the name of the server's program."""
-    return PurePosixPath(word).name in (COMMAND, MODULE)
+    return word.rpartition("/")[2] in (COMMAND, MODULE)
+
+
+def mentions_any(text: str) -> bool:
+    """Whether a text can start a server or write a file of its own."""
+    return COMMAND in text or MODULE in text or "<<" in text
 
 
 def mentions_server(word: str) -> bool:

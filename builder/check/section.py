@@ -32,7 +32,7 @@ class Workload:
 class Section:
     """Engine options and where they stand.
 
-    `path` is their place in `document`, `prefix` that of the document in its file if it is embedded
+    `path` is their place in `document`, `within` names the document in its file if it is embedded
     there. Keys in `inherited` stand at the top of the document instead. `beside` are the names of
     the surrounding format, of which a misspelt key may be one.
     """
@@ -40,7 +40,7 @@ class Section:
     options: Mapping[str, Any]
     document: Yaml
     path: str = ""
-    prefix: str = ""
+    within: str = ""
     role: ServerRole | None = None
     workload: Workload = Workload()
     inherited: frozenset[str] = frozenset()
@@ -50,8 +50,8 @@ class Section:
         """A problem of the options at its place in the file."""
         key = problem.where.partition(".")[0]
         path = problem.where if key in self.inherited else below(self.path, problem.where)
-        where, place = below(self.prefix, path), self.document.locate(path)
-        return Fault(place, where, problem.what, problem.remedy, problem.rule, problem.severity)
+        said = (problem.what, problem.remedy, problem.rule, problem.severity)
+        return Fault(self.document.locate(path), path, *said, self.within)
 
 
 def below(path: str, key: str) -> str:
@@ -76,27 +76,30 @@ def faults(section: Section, situation: Situation) -> Iterator[Fault]:
 
     `situation` is that of the file; what the section itself says goes before.
     """
-    rejected = engine_options.problems(situation.release, section.options)
-    for problem in islice(rejected, MAX_FAULTS):
+    found = engine_options.problems(situation.release, section.options)
+    rejected = list(islice(found, MAX_FAULTS))
+    for problem in rejected:
         yield section.locate(_suggest(problem, section, situation.release))
-    if next(rejected, None):
+    if next(found, None):
         what = f"has more than {MAX_FAULTS} faults"
         yield section.locate(Problem("", what, "correct these first", "too-many-faults"))
         return
-    for problem in constraints.broken(section.options, within(section, situation)):
-        yield section.locate(problem)
+    values = {problem.where for problem in rejected if problem.rule in engine_options.WRONG_VALUES}
+    for problem in constraints.broken(section.options, situation_of(section, situation)):
+        if problem.where not in values:  # a wrong value is one fault, not two
+            yield section.locate(problem)
 
 
 def disagreements(sections: Sequence[Section], situation: Situation) -> Iterator[Fault]:
     """What the prefill and decode workers of one file should have in common and have not."""
     workers = {role: [s for s in sections if s.role == role] for role in ("prefill", "decode")}
     for prefill, decode in product(workers["prefill"][:1], workers["decode"]):
-        here = within(decode, situation)
+        here = situation_of(decode, situation)
         for problem in constraints.disagreements(prefill.options, decode.options, here):
             yield decode.locate(problem)
 
 
-def within(section: Section, situation: Situation) -> Situation:
+def situation_of(section: Section, situation: Situation) -> Situation:
     """The situation of one section of a file."""
     own = section.workload
     gpu = hardware.load(own.gpu) if own.gpu in hardware.known() else None

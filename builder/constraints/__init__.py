@@ -11,19 +11,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import Problem
-from .flags import flag_traps, with_flags
+from .flags import SERVE, flag_faults, flag_traps, option_path, spellings, with_flags
 from .rules import Rule, rows, same
 from .rules import broken as _broken
 from .situation import Situation
 from .values import View
 
 __all__ = [
+    "SERVE",
     "Rule",
     "Situation",
     "broken",
     "disagreements",
+    "flag_faults",
     "flag_traps",
+    "option_path",
     "rows",
+    "spellings",
     "with_flags",
 ]
 
@@ -47,6 +51,8 @@ def disagreements(
     """
     one, two = View(prefill, situation), View(decode, situation)
     for rule in rows("agreements"):
+        if not any(rule.applies(view) for view in (one, two)):
+            continue
         values = {"prefill": one.value(rule.agree), "decode": two.value(rule.agree)}
         if same(values["prefill"], values["decode"]) is False:
             where = rule.where or rule.agree.removeprefix("effective.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
@@ -10,10 +11,19 @@ from ..errors import Problem, nearest
 from ..release import Flag, Release
 from .rules import named, same
 from .situation import Situation
-from .values import MISSING, View, as_number
+from .values import MISSING, View
 
 Flags = Mapping[str, Any]
 """Flags as typed: spelling to value, `True` for a switch."""
+
+
+SERVE = "serve"
+
+# What the command line reads as a number of each type.
+_NUMBERS: Mapping[str, str] = {
+    "int": r"[+-]?\d+",
+    "float": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
+}
 
 
 def flag_traps(flags: Flags, options: Mapping[str, Any], release: Release) -> Iterator[Problem]:
@@ -21,24 +31,45 @@ def flag_traps(flags: Flags, options: Mapping[str, Any], release: Release) -> It
 
     `where` is the flag's spelling.
     """
-    by_spelling = {text: flag for flag in release.serve_flags for text in flag.spellings}
+    known = spellings(release)
     for spelling, value in flags.items():
-        flag = by_spelling.get(spelling)
-        if flag is None:
-            remedy = nearest(spelling, [text for text in by_spelling if text.startswith("-")])
-            yield _problem("unknown-flag", spelling, release, remedy=remedy)
-        else:
-            yield from _bad_value(flag, spelling, value, release)
-            if path := option_path(flag, release):
-                yield from _lost(path, spelling, value, options, release)
+        yield from flag_faults(spelling, value, release)
+        if spelling in known and (path := option_path(known[spelling], release)):
+            yield from _lost(path, spelling, value, options, release)
+
+
+def spellings(release: Release, subcommand: str = SERVE) -> dict[str, Flag]:
+    """The flags of a subcommand by every spelling."""
+    flags = release.serve_flags if subcommand == SERVE else release.subcommands[subcommand]
+    return {text: flag for flag in flags for text in flag.spellings}
+
+
+def flag_faults(
+    spelling: str, value: Any, release: Release, subcommand: str = SERVE
+) -> Iterator[Problem]:
+    """What is wrong with one flag by itself. `value` is `None` for one that was given none."""
+    known = spellings(release, subcommand)
+    flag = known.get(spelling)
+    if flag is None:
+        remedy = nearest(spelling, [text for text in known if text.startswith("-")])
+        yield _problem("unknown-flag", spelling, release, remedy=remedy, subcommand=subcommand)
+    elif value is None:
+        if flag.type != "flag":
+            yield _problem("flag-without-value", spelling, release)
+    elif flag.values and str(value) not in flag.values:
+        remedy = nearest(str(value), flag.values)
+        yield _problem("flag-value", spelling, release, value, remedy=remedy)
+    elif flag.type in _NUMBERS and not re.fullmatch(_NUMBERS[flag.type], str(value)):
+        remedy = "give a whole number" if flag.type == "int" else "give a number"
+        yield _problem("flag-value", spelling, release, value, remedy=remedy)
 
 
 def with_flags(flags: Flags, options: Mapping[str, Any], release: Release) -> dict[str, Any]:
     """The options that the engine sees: those of the file and of the flags, by precedence."""
     merged: dict[str, Any] = deepcopy(dict(options))
-    by_spelling = {text: flag for flag in release.serve_flags for text in flag.spellings}
+    known = spellings(release)
     for spelling, value in flags.items():
-        flag = by_spelling.get(spelling)
+        flag = known.get(spelling)
         path = option_path(flag, release) if flag else None
         if path and next(_loser(path, options, release), None) != "flag":
             _set(merged, path, value)
@@ -72,14 +103,6 @@ def _lost(
             yield _problem("flag-lost-with-block", spelling, release, value, path, block=block)
         elif not same(file_value, value):
             yield _problem(f"{loser}-value-lost", spelling, release, value, path, file=file_value)
-
-
-def _bad_value(flag: Flag, spelling: str, value: Any, release: Release) -> Iterator[Problem]:
-    if flag.values and str(value) not in flag.values:
-        remedy = nearest(str(value), flag.values)
-        yield _problem("flag-value", spelling, release, value, remedy=remedy)
-    elif flag.type in ("int", "float") and as_number(value) is None:
-        yield _problem("flag-value", spelling, release, value, remedy="give a number")
 
 
 def _problem(

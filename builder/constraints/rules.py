@@ -6,18 +6,21 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from .. import release as releases
 from ..documents import load_yaml
 from ..errors import Problem
+from ..release import Release
 from .values import MISSING, View, as_number, as_truth
 
 RULES = Path(__file__).parent.parent / "data" / "rules.yaml"
 
 SECTIONS = ("rules", "agreements", "flags")
 
+_WORD = re.compile(r"\w+")
 _OPERAND = re.compile(r"\{([\w.]+)\}")
 _SHOWN = 60
 
@@ -48,12 +51,29 @@ class Rule:
 
     def broken(self, view: View) -> str | None:
         """The operand to blame, `None` where the rule holds or cannot be judged."""
-        when, must = self.when or {}, self.must or {}
-        if any(holds(view, operand, test) is not True for operand, test in when.items()):
+        if not self.applies(view):
             return None
-        if not must:
-            return next(iter(when))
-        return next((name for name, test in must.items() if holds(view, name, test) is False), None)
+        if not self.must:
+            return next(iter(self.when or {}))
+        tests = self.must.items()
+        return next((name for name, test in tests if holds(view, name, test) is False), None)
+
+    def applies(self, view: View) -> bool:
+        """Whether every test of `when` holds for certain."""
+        tests = (self.when or {}).items()
+        return all(holds(view, operand, test) is True for operand, test in tests)
+
+    def options(self) -> Iterator[str]:
+        """The paths of the options that the tests ask for, and of the one to blame."""
+        for tests in (self.when or {}, self.must or {}):
+            for operand, test in tests.items():
+                relations = test.items() if isinstance(test, Mapping) else ()
+                others = [other for name, other in relations if name not in ("given", "not")]
+                for name in (operand, *(other for other in others if isinstance(other, str))):
+                    if not name.startswith(("situation.", "derived.")):
+                        yield name.removeprefix("effective.")
+        if self.where:
+            yield self.where
 
     def problem(self, where: str, named: Callable[[str], Any]) -> Problem:
         """The rule's words, with `{name}` replaced by what `named` says."""
@@ -99,12 +119,56 @@ def named(section: str, name: str) -> Rule:
     return rule
 
 
+@lru_cache(maxsize=16)
+def of_release(release: Release) -> tuple[Rule, ...]:
+    """The rules that hold for a release, those of another one only as far as it has their options.
+
+    A rule that was taken over says so.
+    """
+    listed = frozenset(release.rule_ids)
+    found = (rule for rule in rows("rules") if rule.everywhere or rule.id in listed)
+    origin = release.carried_from.get("rules")
+    if origin is None:
+        return tuple(found)
+    gone = _all_names() - _names(release)
+    return tuple(
+        rule
+        if rule.everywhere
+        else replace(rule, message=f"{rule.message} (a rule of {origin}, taken over)")
+        for rule in found
+        if all(_has(release, path) for path in rule.options())
+        and gone.isdisjoint(
+            spelled for word in _WORD.findall(rule.fix) for spelled in (word, f".{word}")
+        )
+    )
+
+
+def _has(release: Release, path: str) -> bool:
+    """Whether a release has an option, or a mapping of any keys that it may stand in."""
+    if path in release.paths:
+        return True
+    above = release.paths.get(path.rpartition(".")[0], ())
+    return any(row["type"] in ("mapping", "any") for row in above)
+
+
+def _names(release: Release) -> set[str]:
+    """Names of options, as `.name` of those at the top: a remedy means these by a bare name."""
+    inner = {name for path in release.paths for name in path.split(".")}
+    return inner | {f".{name}" for name in release.top_level}
+
+
+@cache
+def _all_names() -> frozenset[str]:
+    """Names of options that some release has, as far as no other word is spelled like them."""
+    names = {name for known in releases.known() for name in _names(releases.load(known))}
+    return frozenset(name for name in names if "_" in name)
+
+
 def broken(view: View, strict: bool = False) -> Iterator[Problem]:
     """Every broken rule of the view's release; with `strict`, values without effect are errors."""
-    listed = frozenset(view.situation.release.rule_ids)
     reported: set[str] = set()
-    for rule in rows("rules"):
-        if not (rule.everywhere or rule.id in listed) or reported.intersection(rule.unless):
+    for rule in of_release(view.situation.release):
+        if reported.intersection(rule.unless):
             continue
         operand = rule.broken(view)
         if operand is not None:

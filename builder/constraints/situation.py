@@ -15,7 +15,8 @@ from ..release import Release, ServerRole
 class Situation:
     """Where options are to be used; what is `None` is unknown, and rules that need it are silent.
 
-    `quant_algo` is the checkpoint's, `BF16` for one that is not quantized. `isl` and `osl` are
+    `quant_algo` is the checkpoint's, `BF16` for one that is not quantized; `kv_dtype` is what
+    `kv_cache_config.dtype` auto means for it, in the words of that option. `isl` and `osl` are
     tokens per request, `concurrency` requests at once.
     """
 
@@ -24,6 +25,7 @@ class Situation:
     gpu: Gpu | None = None
     architecture: Architecture | None = None
     quant_algo: str | None = None
+    kv_dtype: str | None = None
     mtp_layers: int | None = None
     num_experts: int | None = None
     isl: int | None = None
@@ -38,6 +40,7 @@ class Situation:
             release,
             architecture=checkpoint.architecture,
             quant_algo=checkpoint.precision,
+            kv_dtype=_kv_dtype(checkpoint),
             mtp_layers=checkpoint.mtp_layers,
             num_experts=int(checkpoint.text_config[experts]) if experts else None,
             **known,
@@ -73,3 +76,10 @@ class Situation:
     def moe(self) -> bool | None:
         """Whether the model has experts."""
         return bool(self.architecture.experts_field) if self.architecture else None
+
+
+def _kv_dtype(checkpoint: Checkpoint) -> str:
+    """The type of the KV cache that a checkpoint asks for: its quantized one, or the model's."""
+    config = checkpoint.text_config
+    algo = checkpoint.quantization.kv_cache_quant_algo
+    return str(algo or config.get("dtype") or config.get("torch_dtype") or "bfloat16").lower()

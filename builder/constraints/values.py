@@ -158,6 +158,14 @@ def _whole_numbers(values: Any) -> list[int] | None:
     return whole if len(whole) == len(numbers) else None
 
 
+def _kv_dtype(view: View) -> Any:
+    """The type of the KV cache, `MISSING` where the checkpoint says it and is not known."""
+    given = view.value("effective.kv_cache_config.dtype")
+    if given not in (MISSING, None) and str(given).lower() != "auto":
+        return given
+    return view.value("situation.kv_dtype")
+
+
 def _graph_list(view: View) -> Any:
     """The sizes of CUDA graphs as the engine sorts them."""
     sizes = _whole_numbers(view.value(f"{_GRAPHS}.batch_sizes"))
@@ -239,6 +247,7 @@ DERIVED: dict[str, Callable[[View], Any]] = {
     "tokens_per_step": _tokens_per_step,
     "draft_model": _draft_model,
     "tree_tokens": _tree_tokens,
+    "kv_dtype": _kv_dtype,
     "graph_list": _graph_list,
     "largest_listed_graph": _largest_listed_graph,
     "misplaced_graphs": _misplaced_graphs,

@@ -17,18 +17,25 @@ KV-capacity tests of ai-dynamo/aiconfigurator@095f58a. The tests compute and pri
 
 from __future__ import annotations
 
-from .budget import Budget, budget
-from .kv_cache import MtpLayers, kv_bytes_per_token, state_bytes_per_request
+from .budget import Budget, Load, budget
+from .kv_cache import (
+    MtpLayers,
+    kv_bytes_per_token,
+    kv_dtype_bytes,
+    state_bytes_per_request,
+)
 from .weights import Sharding, weights_bytes
 from .workspace import GIB
 
 __all__ = [
     "GIB",
     "Budget",
+    "Load",
     "MtpLayers",
     "Sharding",
     "budget",
     "kv_bytes_per_token",
+    "kv_dtype_bytes",
     "state_bytes_per_request",
     "weights_bytes",
 ]

@@ -10,12 +10,37 @@ from ..architecture import Config
 from ..checkpoint import Checkpoint
 from .weights import Sharding
 
-# How many layers of KV cache MTP needs: one per draft token in releases up to early 2026
-# (temporary pools of 62 and 64 layers at one and three draft tokens in GB200 logs), one in later
-# code, which uses its one MTP layer again for every draft token.
+# How many layers of KV cache MTP needs, which the release's table says: one per draft token in
+# releases up to early 2026 (temporary pools of 62 and 64 layers at one and three draft tokens in
+# GB200 logs), one in later code, which uses its one MTP layer again for every draft token.
 MtpLayers = Literal["per_draft_token", "one"]
 
 _INDEXER_BLOCK = 128  # channels per FP32 scale in the indexer's FP8 key cache
+
+# Bytes of one value by the words of `kv_cache_config.dtype` and of checkpoints. NVFP4 keeps half a
+# byte and, for every 16 values, an FP8 scale, which the engine charges as well (TensorRT-LLM,
+# _torch/pyexecutor/resource_manager.py: calculate_scaling_factor_size_bytes). The packed format of
+# sparse attention has 656 bytes where FP8 has 576 (FlashMLA), and the rest as FP8 has it.
+_PLAIN_BYTES = 2.0
+_DTYPE_BYTES: dict[str, float] = {
+    "nvfp4": 1 / 2 + 1 / 16,
+    **dict.fromkeys(("fp8", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"), 1.0),
+    "fp8_ds_mla": 656 / 576,
+    **dict.fromkeys(("float16", "half", "bfloat16", "int16", "uint16"), _PLAIN_BYTES),
+    **dict.fromkeys(("float32", "float", "int32", "uint32"), 4.0),
+    **dict.fromkeys(("float64", "double", "int64", "uint64"), 8.0),
+}
+
+
+def kv_dtype_bytes(dtype: str, kv_cache_quant_algo: str | None) -> float:
+    """Bytes of one value of the KV cache; `auto` is what the checkpoint is quantized for.
+
+    A word that nobody knows counts as two bytes, the most that a model has by itself.
+    """
+    word = dtype.lower()
+    if word == "auto":
+        word = (kv_cache_quant_algo or "bfloat16").lower()
+    return _DTYPE_BYTES.get(word, _PLAIN_BYTES)
 
 
 def kv_bytes_per_token(

@@ -18,10 +18,11 @@ _REPLICATED: frozenset[Role] = frozenset(
 # logged weights of DeepSeek with MTP are smaller by just these two.
 _ENDS: frozenset[Role] = frozenset({"embedding", "lm_head"})
 
-# MXFP4 experts are padded: hidden channels to multiples of 512, the intermediate channels of a
-# rank to 128 (TensorRT-LLM, _torch/auto_deploy mxfp4_weight_prep.py, which mirrors
-# MXFP4WeightTRTLLMGenFusedMoEMethod).
+# The TRTLLM kernels want MXFP4 experts padded: hidden channels to multiples of 512, the
+# intermediate channels of a rank to 128 (TensorRT-LLM, _torch/auto_deploy mxfp4_weight_prep.py,
+# which mirrors MXFP4WeightTRTLLMGenFusedMoEMethod).
 _MXFP4_HIDDEN, _MXFP4_INTERMEDIATE = 512, 128
+_PADDING_BACKENDS = (None, "AUTO", "TRTLLM")  # where none is named, the larger weights are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,9 @@ class Sharding:
         return self.tensor_parallel_size if self.enable_attention_dp else 1
 
 
-def weights_bytes(checkpoint: Checkpoint, sharding: Sharding, with_mtp: bool) -> float:
+def weights_bytes(
+    checkpoint: Checkpoint, sharding: Sharding, with_mtp: bool, moe_backend: str | None = None
+) -> float:
     """Weight bytes of the fullest rank, MTP layers included if they are used.
 
     Pipeline parallelism gives a rank its share of the layers, rounded up; the last stage also
@@ -50,7 +53,7 @@ def weights_bytes(checkpoint: Checkpoint, sharding: Sharding, with_mtp: bool) ->
     """
     layers, ends, mtp = 0.0, dict.fromkeys(_ENDS, 0.0), 0.0
     for group in checkpoint.groups:
-        nbytes = _group_bytes(checkpoint, group, sharding)
+        nbytes = _group_bytes(checkpoint, group, sharding, moe_backend)
         if not group.mtp:
             if group.role in _ENDS:
                 ends[group.role] += nbytes
@@ -66,9 +69,12 @@ def weights_bytes(checkpoint: Checkpoint, sharding: Sharding, with_mtp: bool) ->
     return stage + max(ends["embedding"], ends["lm_head"] + mtp)
 
 
-def _group_bytes(checkpoint: Checkpoint, group: TensorGroup, sharding: Sharding) -> float:
+def _group_bytes(
+    checkpoint: Checkpoint, group: TensorGroup, sharding: Sharding, moe_backend: str | None
+) -> float:
     if group.role == "routed_expert":
-        padding = _padding(checkpoint, sharding) if group.dtype == "U8" else 1.0
+        padded = group.dtype == "U8" and moe_backend in _PADDING_BACKENDS
+        padding = _padding(checkpoint, sharding) if padded else 1.0
         return group.nbytes * padding / sharding.tensor_parallel_size
     whole = group.role in _REPLICATED
     whole |= group.role == "embedding" and not checkpoint.architecture.splits_embedding

@@ -1,27 +1,22 @@
-"""One plan in the making: what is known, what was decided so far, and how a value is chosen."""
+"""One plan in the making: what was decided so far, and how a value is chosen."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
-from typing import Any, Literal
+from typing import Any
 
 from .. import practice
-from ..checkpoint import Checkpoint
+from ..constraints import broken
 from ..deployment import Deployment
 from ..errors import Problem
-from ..hardware import Gpu
-from ..memory import Budget
 from ..options import problems
 from ..practice import Row, Rule
-from ..release import Release
 from ..results import Published
-
-Evidence = Literal["measured", "documented", "derived", "assumed", "override"]
+from . import words
+from .decision import Decision, Evidence, Facts
 
 MTP_DRAFT_TOKENS = "mtp_draft_tokens"  # a release spells this its own way
 
@@ -33,63 +28,6 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
         "speculative_config.num_nextn_predict_layers",
     ),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known, gathered before anything is decided.
-
-    `draft` is the draft model's checkpoint, where its facts can be read on this machine.
-    """
-
-    checkpoint: Checkpoint
-    gpu: Gpu
-    release: Release
-    published: tuple[Published, ...] = ()
-    draft: Checkpoint | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One value. `path` is an option path, or a word that the release spells.
-
-    Server flags have their own spelling, environment variables stand under `environment.`.
-    """
-
-    path: str
-    value: Any
-    reason: str
-    evidence: Evidence
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A published option that this plan does not use."""
-
-    path: str
-    published: Any
-    planned: Any
-    reason: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """All decisions, in the order in which they were made, and what they cost in memory.
-
-    `flags` are those on the server's command line, `environment` the variables of the engine's
-    processes; all other settings live in the option file.
-    """
-
-    deployment: Deployment
-    facts: Facts
-    decisions: tuple[Decision, ...]
-    flags: tuple[Decision, ...]
-    environment: tuple[Decision, ...]
-    differences: tuple[Difference, ...]
-    budget: Budget
-    warnings: tuple[Problem, ...]
 
 
 @dataclass
@@ -137,10 +75,11 @@ class Case:
         exact = self.published_options and rule.option not in self.published_options
         if exact and not rule.needed:
             return
-        for row in rule.fitting(self.situation()):
+        situation = self.situation()
+        for row in rule.fitting(situation):
             if row.leaves:
                 return
-            value = practice.evaluate(row.value, self.situation())
+            value = practice.evaluate(row.value, situation)
             if not self.accepts(rule.option, value):
                 continue
             default = self.facts.release.default(rule.option)
@@ -161,18 +100,32 @@ class Case:
         return bool(self.published_options) or practice.covers(self._request)
 
     def accepts(self, path: str, value: Any) -> bool:
-        """Whether the release knows the option and takes the value."""
+        """Whether the release knows the option, takes the value, and no rule objects to it."""
         spelled = self.facts.release.spell(path)
         if spelled not in self.facts.release.paths:
             return False
-        *parents, last = spelled.split(".")
-        options: dict[str, Any] = {last: value}
-        if parents == ["speculative_config"]:
-            options["decoding_type"] = self.given("speculative_config.decoding_type")
-        for key in reversed(parents):
-            options = {key: options}
-        found = problems(self.facts.release, options)
-        return not any(row.severity == "error" and row.rule != "missing-key" for row in found)
+        parent, _, _ = spelled.rpartition(".")
+        options = {spelled: value}
+        if parent == "speculative_config":
+            options[f"{parent}.decoding_type"] = self.given(f"{parent}.decoding_type")
+        found = problems(self.facts.release, nested(options))
+        if any(row.severity == "error" and row.rule != "missing-key" for row in found):
+            return False
+        return not self._objections(spelled, value)
+
+    def _objections(self, spelled: str, value: Any) -> bool:
+        """Whether a cross-field rule speaks against a value, whatever the user set beside it.
+
+        What only an override makes wrong is not the value's fault: that override is reported.
+        """
+        spell = self.facts.release.spell
+        decided = {spell(path): row for path, row in self.decisions.items()}
+        own = {path: row.value for path, row in decided.items() if row.evidence != "override"}
+        situation = self.facts.situation(self.deployment)
+        return all(
+            any(problem.where == spelled for problem in broken(nested(options), situation))
+            for options in (own | {spelled: value}, own | dict(self.overrides) | {spelled: value})
+        )
 
     def decide(self, path: str, value: Any, reason: str, evidence: Evidence, source: str) -> None:
         """Take the user's value, the published one, or the one given.
@@ -230,51 +183,22 @@ class Case:
 
     def situation(self) -> dict[str, Any]:
         """The words that rows of the practice may ask for."""
-        return {**self._request, **dict(self._decided())}
+        return {**self._request, **words.of_decisions(self)}
 
     @cached_property
     def _request(self) -> dict[str, Any]:
-        workload, slo = self.deployment.workload, self.deployment.slo
-        facts, config = self.facts, self.facts.checkpoint.config
-        quantization = facts.checkpoint.quantization
-        return {
-            "role": self.deployment.role,
-            "model_type": config.get("model_type"),
-            "moe": facts.checkpoint.architecture.experts_field is not None,
-            "precision": facts.checkpoint.precision,
-            "quantized": quantization.quant_algo is not None,
-            "kv_cache_quant_algo": quantization.kv_cache_quant_algo,
-            "gpu": facts.gpu.name,
-            "sm": facts.gpu.sm,
-            "num_gpus": self.num_gpus,
-            "concurrency": self.concurrency,
-            "requests_per_gpu": -(-self.concurrency // self.num_gpus),
-            "isl": workload.isl,
-            "osl": workload.osl,
-            "itl_slo": bool(slo and slo.itl_ms),
-            "longest_context": facts.checkpoint.text_config.get("max_position_embeddings"),
-            "release_number": _release_number(facts.release.name),
-        }
-
-    def _decided(self) -> Iterator[tuple[str, Any]]:
-        attention_dp = self.value("enable_attention_dp")
-        size, batch = self.value("tensor_parallel_size"), self.value("max_batch_size")
-        isl, drafts = self.deployment.workload.isl, self.draft_tokens()
-        decoding_type = self.given("speculative_config.decoding_type")
-        draft = self.deployment.draft
-        yield "tensor_parallel_size", size
-        yield "attention_dp", attention_dp
-        yield "requests_per_rank", -(-self.concurrency // (size if attention_dp else 1))
-        yield "max_batch_size", batch
-        yield "chunked_prefill", self.value("enable_chunked_prefill")
-        yield "speculation", draft.method if draft else decoding_type
-        yield "batch_tokens", batch * (1 + drafts) if batch else None
-        yield "prompt_tokens", batch * isl if batch else None
+        return words.of_request(self)
 
 
-def _release_number(name: str) -> float:
-    """10201 for 1.2.1 and its candidates; a development table counts as the newest."""
-    parts = [int(part) for part in re.findall(r"\d+", name)[:3]]
-    if not name[0].isdigit() or len(parts) < 3:
-        return inf
-    return parts[0] * 10_000 + parts[1] * 100 + parts[2]
+def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by dotted paths as nested mappings; what cannot hold a deeper path gives way."""
+    found: dict[str, Any] = {}
+    for path, value in options.items():
+        *parents, last = path.split(".")
+        place = found
+        for key in parents:
+            if not isinstance(place.get(key), dict):
+                place[key] = {}
+            place = place[key]
+        place[last] = value
+    return found

@@ -1,7 +1,8 @@
-"""What a deployment must keep to: the GPU, the release, the model's context, the workload."""
+"""What a deployment must keep to: the GPU, the release, the model's context, the draft model."""
 
 from __future__ import annotations
 
+from ..checkpoint import Checkpoint
 from ..errors import Problem
 from .case import Case
 
@@ -9,15 +10,8 @@ from .case import Case
 def check_request(case: Case) -> None:
     """The GPU has the checkpoint's arithmetic, the release the model, the model the context."""
     facts, workload = case.facts, case.deployment.workload
-    precision, gpu = facts.checkpoint.precision, facts.gpu
-    if precision not in gpu.precisions:
-        what = f"{gpu.name} has no {precision} arithmetic, which {case.deployment.checkpoint} needs"
-        remedy = f"use a checkpoint in {', '.join(gpu.precisions)}, or a GPU that has {precision}"
-        case.problems.append(Problem("hardware.gpu", what, remedy))
-    name, release = facts.checkpoint.architecture.name, facts.release
-    if reason := release.unsupported(name):
-        what = f"release {release.name} does not serve {name}: {reason}"
-        case.problems.append(Problem("engine.release", what, "choose a later release"))
+    _check_arithmetic(case, facts.checkpoint, case.deployment.checkpoint, "hardware.gpu")
+    _check_support(case, facts.checkpoint, "engine.release")
     if "model" in case.overrides:
         remedy = "name the model by checkpoint"
         case.problems.append(Problem("engine_config.model", "is set by the toolkit", remedy))
@@ -28,28 +22,44 @@ def check_request(case: Case) -> None:
         case.problems.append(Problem("workload", what, "shorten isl or osl"))
 
 
+def check_draft(case: Case) -> None:
+    """The draft model runs on this GPU and release, and speaks the model's vocabulary.
+
+    The draft head of EAGLE may know fewer tokens and maps them; a whole draft model may not.
+    """
+    draft, facts = case.facts.draft, case.facts.checkpoint
+    if draft is None or case.deployment.draft is None:
+        return
+    where = "draft.checkpoint"
+    _check_arithmetic(case, draft, case.deployment.draft.checkpoint, where)
+    _check_support(case, draft, where)
+    sizes = [model.text_config.get("vocab_size") for model in (draft, facts)]
+    if case.deployment.draft.method == "draft_target" and sizes[0] != sizes[1]:
+        what = f"{draft.name} has {sizes[0]} tokens in its vocabulary, {facts.name} has {sizes[1]}"
+        remedy = "take a draft model of the same family, which shares the tokenizer"
+        case.problems.append(Problem(where, what, remedy))
+
+
+def _check_arithmetic(case: Case, checkpoint: Checkpoint, name: str, where: str) -> None:
+    precision, gpu = checkpoint.precision, case.facts.gpu
+    if precision not in gpu.precisions:
+        what = f"{gpu.name} has no {precision} arithmetic, which {name} needs"
+        remedy = f"use a checkpoint in {', '.join(gpu.precisions)}, or a GPU that has {precision}"
+        case.problems.append(Problem(where, what, remedy))
+
+
+def _check_support(case: Case, checkpoint: Checkpoint, where: str) -> None:
+    name, release = checkpoint.architecture.name, case.facts.release
+    if reason := release.unsupported(name):
+        what = f"release {release.name} does not serve {name}: {reason}"
+        case.problems.append(Problem(where, what, "choose a later release"))
+
+
 def check_batch(case: Case) -> bool:
     """Whether a batch holds a request at all."""
     batch = case.value("max_batch_size")
     if batch is not None and batch < 1:
-        _too_small(case, "max_batch_size", batch, "give at least 1")
+        what = f"{batch} is too small for the workload"
+        case.problems.append(Problem("engine_config.max_batch_size", what, "give at least 1"))
         return False
     return True
-
-
-def check_lengths(case: Case) -> None:
-    """Limits that the user set must let the workload through."""
-    workload = case.deployment.workload
-    length = workload.isl + (0 if case.deployment.role == "prefill" else workload.osl)
-    tokens, longest = case.value("max_num_tokens"), case.overrides.get("max_seq_len")
-    reads_prompts = case.deployment.role != "decode"
-    if reads_prompts and tokens < workload.isl and not case.value("enable_chunked_prefill"):
-        remedy = f"give at least workload.isl {workload.isl}, or set enable_chunked_prefill"
-        _too_small(case, "max_num_tokens", tokens, remedy)
-    if longest is not None and longest < length:
-        _too_small(case, "max_seq_len", longest, f"give at least isl + osl, {length}")
-
-
-def _too_small(case: Case, path: str, value: int, remedy: str) -> None:
-    what = f"{value} is too small for the workload"
-    case.problems.append(Problem(f"engine_config.{path}", what, remedy))

@@ -10,7 +10,8 @@ from ..errors import BadInput, Problem
 from ..options import normalise
 from ..results import leaves
 from . import limits, memory_budget, parallelism, speculation
-from .case import Case, Decision, Difference, Evidence, Facts, Plan
+from .case import Case
+from .decision import Decision, Difference, Evidence, Facts, Plan
 from .environment import environment
 from .moe import moe
 
@@ -33,6 +34,7 @@ def plan(deployment: Deployment, facts: Facts) -> Plan:
     overrides = leaves(normalise(facts.release, deployment.engine_config))
     case = Case(deployment, facts, overrides)
     limits.check_request(case)
+    limits.check_draft(case)
     if parallelism.decide(case):
         _decide_options(case)
     if case.problems:
@@ -69,7 +71,6 @@ def _decide_options(case: Case) -> None:
     moe(case)
     for chapter in ("communication.rules", "scheduling.rules", "transfer.rules"):
         case.follow(chapter)
-    limits.check_lengths(case)
 
 
 def _add_remaining_overrides(case: Case) -> None:

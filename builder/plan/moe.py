@@ -15,7 +15,11 @@ def moe(case: Case) -> None:
         return
     (rule,) = practice.rules("moe.backend")
     usual = [row for row in rule.fitting(case.situation()) if case.accepts(_PATH, row.value)]
-    known = release.moe_backends(checkpoint.quantization.quant_algo, gpu.sm)
+    known = [
+        row
+        for row in release.moe_backends(checkpoint.quantization.quant_algo, gpu.sm)
+        if case.accepts(_PATH, row.name)
+    ]
     names = list(dict.fromkeys([row.value for row in usual] + [backend.name for backend in known]))
     for published in case.published:
         used = published.options.get(_PATH)

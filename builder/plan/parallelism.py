@@ -4,45 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..checkpoint import Checkpoint
 from ..errors import Problem
 from .case import Case
 
+_SIZE, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
+
 
 def decide(case: Case) -> bool:
-    """Tensor parallelism over all GPUs of an instance, then attention and experts.
+    """Tensor parallelism over the GPUs of an instance, then attention and experts.
 
     Returns whether there is a size to decide anything else with.
     """
-    instances, gpus, gpu = case.deployment.instances, case.num_gpus, case.facts.gpu
-    each = " of an instance" if instances > 1 else ""
-    case.decide(
-        "tensor_parallel_size",
-        gpus,
-        f"Every layer is split over all GPUs{each}, which gives the lowest latency within one "
-        "node.",
-        "derived",
-        f"hardware.num_gpus {case.deployment.hardware.num_gpus}"
-        + (f", instances {instances}" if instances > 1 else ""),
-    )
-    if case.deployment.hardware.num_gpus % instances:
-        what = f"{case.deployment.hardware.num_gpus} GPUs cannot be shared by {instances} instances"
-        case.problems.append(Problem("instances", what, "give a divisor of hardware.num_gpus"))
-    if gpus > gpu.gpus_per_node:
-        what = f"{gpus} GPUs need more than one node: a {gpu.name} node has {gpu.gpus_per_node}"
-        remedy = f"give at most {gpu.gpus_per_node}; several nodes are not rendered yet"
-        case.problems.append(Problem("hardware.num_gpus", what, remedy))
-    size, pipeline = case.value("tensor_parallel_size"), case.value("pipeline_parallel_size")
-    if size < 1 or pipeline < 1 or size * pipeline != gpus:
-        what = f"{size} x pipeline_parallel_size {pipeline} uses {size * pipeline} GPUs"
-        where, remedy = "engine_config.tensor_parallel_size", f"hardware.num_gpus is {gpus}"
-        if instances > 1:
-            remedy = f"an instance has {gpus}"
-        case.problems.append(Problem(where, what, remedy))
-    if size < 1:
+    _check_gpus(case)
+    gpus, stages = case.num_gpus, case.value(_STAGES)
+    if stages < 1 or gpus % stages:
+        what = f"{stages} stages cannot share {gpus} GPUs"
+        remedy = "give a divisor of them"
+        case.problems.append(Problem(f"engine_config.{_STAGES}", what, remedy))
         return False
-    _check_division(case, size)
+    size = gpus // stages
+    case.decide(_SIZE, size, _reason(case, size, stages), "derived", _source(case, stages))
+    given = case.value(_SIZE)
+    if given * stages != gpus:
+        what = f"{given} x {_STAGES} {stages} uses {given * stages} GPUs"
+        owner = "hardware.num_gpus is" if case.deployment.instances == 1 else "an instance has"
+        case.problems.append(Problem(f"engine_config.{_SIZE}", what, f"{owner} {gpus}"))
+    if given < 1:
+        return False
+    _check_division(case, given, case.facts.checkpoint)
+    if case.facts.draft is not None:
+        _check_division(case, given, case.facts.draft)
     case.follow("parallelism.rules")
     return True
+
+
+def _check_gpus(case: Case) -> None:
+    """The GPUs stand in one node and are shared evenly."""
+    total, instances = case.deployment.hardware.num_gpus, case.deployment.instances
+    if total % instances:
+        what = f"{total} GPUs cannot be shared by {instances} instances"
+        case.problems.append(Problem("instances", what, "give a divisor of hardware.num_gpus"))
+    name, limit = case.facts.gpu.name, case.facts.gpu.gpus_per_node
+    if case.num_gpus > limit:
+        what = f"{case.num_gpus} GPUs need more than one node: a {name} node has {limit}"
+        remedy = f"give at most {limit}; several nodes are not rendered yet"
+        case.problems.append(Problem("hardware.num_gpus", what, remedy))
+
+
+def _reason(case: Case, size: int, stages: int) -> str:
+    """Why the layers are split over so many GPUs, in words that hold for one GPU as well."""
+    group = "a stage" if stages > 1 else "an instance" if case.deployment.instances > 1 else ""
+    if size == 1:
+        return f"One GPU holds every layer of {group or 'the model'}: there is nothing to split."
+    whole = f"all GPUs of {group}" if group else "all GPUs"
+    return f"Every layer is split over {whole}, which gives the lowest latency within one node."
+
+
+def _source(case: Case, stages: int) -> str:
+    counts = {"instances": case.deployment.instances, _STAGES: stages}
+    several = [f"{name} {count}" for name, count in counts.items() if count > 1]
+    return ", ".join([f"hardware.num_gpus {case.deployment.hardware.num_gpus}", *several])
 
 
 # What tensor parallelism splits; key-value heads may also be duplicated evenly.
@@ -54,17 +76,16 @@ _SPLIT: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-def _check_division(case: Case, size: int) -> None:
-    config = case.facts.checkpoint.text_config
+def _check_division(case: Case, size: int, checkpoint: Checkpoint) -> None:
+    config = checkpoint.text_config
     wrong = [name for name in _SPLIT if name in config and not _SPLIT[name](config[name], size)]
-    if wrong:
-        overridden = "tensor_parallel_size" in case.overrides
-        where = "engine_config.tensor_parallel_size" if overridden else "hardware.num_gpus"
-        listing = ", ".join(f"{name} {config[name]}" for name in wrong)
-        limit = case.facts.gpu.gpus_per_node
-        sizes = [
-            n for n in range(1, limit + 1) if all(_SPLIT[name](config[name], n) for name in wrong)
-        ]
-        what = f"tensor parallelism over {size} GPUs does not divide {listing}"
-        remedy = f"give one of {', '.join(map(str, sizes))}"
-        case.problems.append(Problem(where, what, remedy))
+    if not wrong:
+        return
+    overridden = _SIZE in case.overrides
+    where = f"engine_config.{_SIZE}" if overridden else "hardware.num_gpus"
+    listing = ", ".join(f"{name} {config[name]}" for name in wrong)
+    limit = case.facts.gpu.gpus_per_node
+    sizes = [n for n in range(1, limit + 1) if all(_SPLIT[name](config[name], n) for name in wrong)]
+    of_draft = f" of the draft model {checkpoint.name}" if checkpoint is case.facts.draft else ""
+    what = f"tensor parallelism over {size} GPUs does not divide {listing}{of_draft}"
+    case.problems.append(Problem(where, what, f"give one of {', '.join(map(str, sizes))}"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 Row = dict[str, Any]
+
+MAX_LENGTH = 1000  # of an annotation; those of an engine have a tenth of it
+
+_PLAIN = {"int": "int", "float": "float", "bool": "bool", "str": "str", "Any": "any"}
+_BOUND = re.compile(r"\b(ge|gt|le|lt)=(-?(?:\d+\.?\d*|\.\d+))")
 
 
 def annotated(text: str) -> Row | None:
@@ -15,20 +19,22 @@ def annotated(text: str) -> Row | None:
     >>> annotated("Optional[Annotated[int, Gt(gt=0)]]")
     {'type': 'int', 'gt': 0, 'nullable': True}
     """
+    if len(text) > MAX_LENGTH:
+        return None
     text = text.strip().replace("typing.", "")
     if found := re.fullmatch(r"<(?:class|enum) '([\w.]+)'>", text):
         text = found[1]
-    plain = {"int": "int", "float": "float", "bool": "bool", "str": "str", "Any": "any"}
-    if text in plain:
-        return {"type": plain[text]}
+    if text in _PLAIN:
+        return {"type": _PLAIN[text]}
     head, _, inner = text.partition("[")
     parts = _split(inner.removesuffix("]"))
+    if not parts:
+        return None
     if head == "Literal":
         return {"type": "enum", "values": [part.strip("'\"") for part in parts]}
     if head == "Annotated":
-        bounds = re.findall(r"\b(ge|gt|le|lt)=(-?[\d.]+)", inner)
         row = annotated(parts[0])
-        return row and {**row, **{bound: json.loads(limit) for bound, limit in bounds}}
+        return row and {**row, **{name: _number(limit) for name, limit in _BOUND.findall(inner)}}
     if head in ("Optional", "Union"):
         given = [part for part in parts if part not in ("None", "NoneType")]
         rows = [row for part in given if (row := annotated(part))]
@@ -36,10 +42,15 @@ def annotated(text: str) -> Row | None:
         if not rows or len(rows) < len(given):
             return None
         return {**(rows[0] if len(rows) == 1 else {"type": "either", "of": rows}), **nullable}
-    if head.lower() in ("list", "set", "tuple") and parts:
+    if head.lower() in ("list", "set", "tuple"):
         items = annotated(parts[0])
         return items and {"type": "list", "items": items}
     return None
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def _split(text: str) -> list[str]:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from ..errors import BadInput, Problem
 from ..release import FORMAT, Release
 
 PARTS = (
     *("words", "llmapi_launch", "endpoints", "metrics", "moe", "cuda_graphs_when_missing"),
+    *("mtp_kv_layers", "environment"),
     *("unsupported_architectures", "rules", "containers", "support_matrix"),
 )
 # Facts about the server command that are not among its options.
 SERVE_PARTS = ("precedence", "injected", "flags_by_architecture")
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
+
+
+def check_name(name: str) -> None:
+    """Raises `BadInput` for a name that no release can have."""
+    if not _NAME.fullmatch(name):
+        remedy = "give a version, or letters, digits and ._+-"
+        raise BadInput(Problem("--name", f"{name!r} is no name of a release", remedy))
 
 
 def table(name: str, like: Release, source: str, confidence: str) -> dict[str, Any]:
@@ -39,11 +52,14 @@ def options(table: dict[str, Any], like: Release) -> None:
     table["carried_from"] |= dict.fromkeys(marks, like.name)
 
 
-def without_dead_paths(table: dict[str, Any]) -> dict[str, Any]:
-    """The table without carried paths that it does not have."""
-    paths = Release(table, Path()).paths
+def without_dead_names(table: dict[str, Any]) -> dict[str, Any]:
+    """The table without carried names of options and flags that it does not have."""
+    paths, serve = Release(table, Path()).paths, table["serve"]
     table["words"] = {word: path for word, path in table["words"].items() if path in paths}
-    for flag in table["serve"]["flags"]:
+    for flag in serve["flags"]:
         if flag.get("yaml_path", "model") not in paths:
             del flag["yaml_path"]
+    names = {flag["name"] for flag in serve["flags"]}
+    rows = serve["flags_by_architecture"]
+    serve["flags_by_architecture"] = [row for row in rows if row["flag"] in names]
     return table

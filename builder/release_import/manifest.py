@@ -6,23 +6,50 @@ import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
+from ..documents import read_text
 from ..errors import BadFacts, BadInput, Problem
 from .annotation import Row, annotated
 from .installed import ROOT
 
+MAX_BYTES = 20_000_000
+MAX_DEPTH = 12
+
+# What a row may hold, as far as it is read here.
+_TEXTS = ("annotation", "capture_policy", "converter")
+_KINDS = {"int", "float", "bool", "str"}
+
 
 def read(path: Path) -> list[Row]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
-        what = f"cannot be read: {getattr(fault, 'strerror', None) or fault}"
+        document = json.loads(read_text(path, max_bytes=MAX_BYTES))
+    except (ValueError, RecursionError) as fault:
+        what = f"cannot be read: {fault}"
         raise BadInput(Problem(str(path), what, "give the manifest of a release")) from None
     rows = document.get(ROOT) if isinstance(document, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(r, dict) and "path" in r for r in rows):
+    if not isinstance(rows, list) or not rows:
         what, remedy = f"holds no list of {ROOT} rows", "give llm_args_golden_manifest.json"
         raise BadFacts(Problem(str(path), what, remedy))
+    if wrong := [index for index, row in enumerate(rows) if not _is_row(row)]:
+        what = f"{ROOT}.{wrong[0]} is no row of a manifest"
+        raise BadFacts(Problem(str(path), what, "give llm_args_golden_manifest.json"))
     return rows
+
+
+def _is_row(row: Any) -> bool:
+    """Whether a row has the path of an option, and text and lists where they belong."""
+    if not isinstance(row, dict) or not isinstance(path := row.get("path"), str):
+        return False
+    keys = path.split(".")
+    values = row.get("allowed_values")
+    return (
+        all(keys)
+        and len(keys) <= MAX_DEPTH
+        and all(isinstance(row.get(key), str | None) for key in _TEXTS)
+        and isinstance(values, list | None)
+        and all(isinstance(value, str | int | float) for value in values or ())
+    )
 
 
 def _field(row: Row) -> Row | None:
@@ -33,7 +60,7 @@ def _field(row: Row) -> Row | None:
     values = [str(value) for value in row.get("allowed_values") or ()]
     policy = row.get("capture_policy")
     if policy is None:
-        annotation = str(row.get("annotation", ""))
+        annotation = row.get("annotation") or ""
         field = annotated(annotation)
         if field is None and values and row.get("converter") != "allowlist":
             nullable = {"nullable": True} if annotation.startswith("Optional") else {}
@@ -54,8 +81,8 @@ def _of_policy(policy: str, values: list[str]) -> Row:
     if head in ("list", "set", "tuple"):
         return {"type": "list", "items": _of_policy(inner.removesuffix("]"), values)}
     if head in ("literal", "enum"):
-        return {"type": "enum", "values": values}
-    return {"type": head}
+        return {"type": "enum", "values": values} if values else {"type": "any"}
+    return {"type": head if head in _KINDS else "any"}
 
 
 class Update:
@@ -105,7 +132,7 @@ class Update:
         if field["type"] == "union":
             union = self._table["unions"][field["of"]]
             if name == union["discriminator"]:
-                self._choose(union, [str(value) for value in row["allowed_values"]])
+                self._choose(union, [str(value) for value in row.get("allowed_values") or ()])
                 return
         found = _field(row)
         records = [self._table["types"][kind] for kind in kinds]
@@ -135,6 +162,8 @@ class Update:
 
     def _choose(self, union: Row, values: Sequence[str]) -> None:
         """Kinds that are gone leave the union; of a new one, the options of all are allowed."""
+        if not values:
+            return
         every: Row = {}
         for kind in union["types"].values():
             every |= self._table["types"][kind]["fields"]

@@ -21,6 +21,9 @@ from ..release import Release
 
 NAMES = ("trtllm_serve", "triton")
 
+# Targets that can serve one side of disaggregated serving: all published ones are trtllm-serve.
+ONE_SIDE = ("trtllm_serve",)
+
 # A server loads hundreds of gigabytes before it answers.
 START_TIMEOUT_S = 3600
 
@@ -47,6 +50,11 @@ class Request:
         draft = self.deployment.draft
         named = {"DRAFT_CHECKPOINT": draft.checkpoint} if draft else {}
         return {"CHECKPOINT": self.deployment.checkpoint, **named}
+
+    @property
+    def instance_variables(self) -> tuple[str, ...]:
+        """What the shared parts of every start script set, where there are several instances."""
+        return ("INSTANCE", "CUDA_VISIBLE_DEVICES") if self.deployment.instances > 1 else ()
 
     @property
     def layout(self) -> dict[str, Any]:
@@ -82,6 +90,16 @@ class Target(Protocol):
 def variables(environment: tuple[Decision, ...]) -> dict[str, str]:
     """Environment variables by name."""
     return {row.path.partition(".")[2]: row.value for row in environment}
+
+
+def own_variables(request: Request) -> dict[str, str]:
+    """The variables that the start scripts set themselves, each with the target that does."""
+    found: dict[str, str] = {}
+    for name, given in request.deployment.targets.items():
+        target = load(name)
+        entry = target.render(request, target.Options.model_validate(given)).launch
+        found |= dict.fromkeys([*entry["environment"], *request.instance_variables], name)
+    return found
 
 
 def load(name: str) -> Target:

@@ -34,7 +34,9 @@ class Options(Strict):
     @model_validator(mode="after")
     def _distinct_ports(self) -> Self:
         if len({self.http_port, self.grpc_port, self.metrics_port}) < 3:
-            raise ValueError("http_port, grpc_port and metrics_port collide; give each its own number")
+            raise ValueError(
+                "http_port, grpc_port and metrics_port collide; give each its own number"
+            )
         return self
 
 

@@ -1,21 +1,24 @@
-"""A whole `python -m builder` process, with its seconds and its peak memory."""
+"""A whole `python -m builder` process, with its seconds and its peak memory.
+
+Seconds are those of the processor: what else runs on the machine does not count.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 # VmHWM counts from the start of this program; the peak that the process is charged with also holds
 # that of the one which started it.
 _PROGRAM = """\
-import atexit, pathlib, re, runpy, sys
-peak = pathlib.Path(sys.argv.pop(1))
+import atexit, pathlib, re, runpy, sys, time
+usage = pathlib.Path(sys.argv.pop(1))
 def write():
-    peak.write_text(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+    peak = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
+    usage.write_text(f"{time.process_time()} {peak}")
 atexit.register(write)
 runpy.run_module("builder", run_name="__main__", alter_sys=True)
 """
@@ -29,11 +32,10 @@ class Measured:
 
 
 def run(*arguments: str, cwd: Path) -> Measured:
-    with tempfile.NamedTemporaryFile() as peak:
-        command = [sys.executable, "-c", _PROGRAM, peak.name, *arguments]
-        start = time.perf_counter()
+    with tempfile.NamedTemporaryFile() as usage:
+        command = [sys.executable, "-c", _PROGRAM, usage.name, *arguments]
         done = subprocess.run(
             command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60
         )
-        seconds = time.perf_counter() - start
-        return Measured(done, seconds, int(Path(peak.name).read_text()) / 1000)
+        seconds, peak_kb = Path(usage.name).read_text().split()
+        return Measured(done, float(seconds), int(peak_kb) / 1000)

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from builder import advisories
+from builder.release.version import order
 
 ASCENDING = [
     *("0.18.2", "1.0.0", "1.1.0", "1.2.0rc2", "1.2.0rc6", "1.2.0rc6.post1", "1.2.0rc8", "1.2"),
@@ -17,18 +18,18 @@ ASCENDING = [
 
 @pytest.mark.parametrize(("older", "newer"), [*itertools.pairwise(ASCENDING)])
 def test_versions_have_an_order(older: str, newer: str) -> None:
-    one, two = advisories.order(older), advisories.order(newer)
+    one, two = order(older), order(newer)
     assert one is not None and two is not None and one < two
 
 
 @pytest.mark.parametrize("same", ["1.2.0", "v1.2", "1.2-trtllm-python-py3", " 1.2.0 "])
 def test_zeros_and_tags_do_not_change_a_version(same: str) -> None:
-    assert advisories.order(same) == advisories.order("1.2")
+    assert order(same) == order("1.2")
 
 
 @pytest.mark.parametrize("name", ["main-00043967", "", "latest", "rc1"])
 def test_a_name_without_a_version_has_no_order(name: str) -> None:
-    assert advisories.order(name) is None
+    assert order(name) is None
 
 
 @pytest.mark.parametrize("product", advisories.products())
@@ -36,7 +37,7 @@ def test_every_advisory_can_be_judged_and_stands_once(product: str) -> None:
     rows = advisories.all_of(product)
     assert len({row.cve for row in rows}) == len(rows)
     for row in rows:
-        assert row.fixed_in is None or advisories.order(row.fixed_in) is not None
+        assert row.fixed_in is None or order(row.fixed_in) is not None
         assert row.cvss is None or 0 <= row.cvss <= 10
         assert row.verified or row.fixed_in is None
 

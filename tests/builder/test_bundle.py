@@ -124,6 +124,7 @@ def test_the_manifest_tells_where_everything_comes_from(rendered: Path) -> None:
         "data/hardware/gb200.yaml",
         "data/releases/1.2.1.json",
         "data/results/microsoft-nvidia-2026-02.yaml",
+        "data/rules.yaml",
     }
     files = {str(p.relative_to(rendered)) for p in rendered.rglob("*") if p.is_file()}
     assert set(manifest["files"]) == files - {"manifest.json"}

@@ -136,3 +136,18 @@ def test_a_preset_renders_in_half_a_second(
     taken = median_ms("render", PRESET, "-o", "{run}", cwd=tmp_path)
     record_property("render_ms", round(taken))
     assert taken < 500
+
+
+def test_a_table_that_is_none_is_refused_wherever_it_is_named(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"format": 1}')
+    (tmp_path / "f.yaml").write_text("max_batch_size: 8\n")
+    for arguments in (
+        ("release", "list", "bad.json"),
+        ("check", "f.yaml", "--release", "bad.json"),
+        ("plan", PRESET, "--set", "engine.release=bad.json"),
+        ("release", "import", "--name", "x", "--like", "bad.json", "-o", "x.json"),
+    ):
+        done = builder(*arguments)
+        assert done.returncode == 3, done.stderr
+        assert "bad.json: types: is missing" in done.stderr
+        assert "Traceback" not in done.stderr and "bug" not in done.stderr

@@ -18,6 +18,7 @@ import pytest
 
 from builder import checkpoint, constraints, hardware, options, release
 from builder.architecture import ARCHITECTURES
+from builder.checkpoint import gather
 from builder.constraints import Rule, Situation, broken, disagreements, flag_traps, with_flags
 from builder.constraints.rules import RELATIONS, RULES
 from builder.constraints.values import DERIVED, View
@@ -217,7 +218,7 @@ DISAGREEMENTS = {
     "disagg-transceiver-backend": ("cache_transceiver_config.backend", "NIXL"),
     "disagg-transceiver-runtime": ("cache_transceiver_config.transceiver_runtime", "PYTHON"),
     "disagg-buffer-size": ("cache_transceiver_config.max_tokens_in_buffer", 16384),
-    "disagg-kv-dtype": ("kv_cache_config.dtype", "auto"),
+    "disagg-kv-dtype": ("kv_cache_config.dtype", "nvfp4"),
     "disagg-tokens-per-block": ("kv_cache_config.tokens_per_block", 64),
     "disagg-draft-tokens": ("speculative_config", {"decoding_type": "MTP"}),
 }
@@ -238,6 +239,26 @@ def test_workers_that_differ_are_reported_at_the_decode_workers_path(rule: str) 
     inner[last] = value
     found = where_by_rule(disagreements(AGREED, decode, situation({})))
     assert found == {rule: path}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "severities"),
+    [
+        (None, ["warning"]),
+        ("nvidia/DeepSeek-R1-0528-NVFP4-v2", []),
+        ("llama-tiny", ["error"]),
+    ],
+)
+def test_an_automatic_kv_cache_is_that_of_the_checkpoint(
+    checkpoint: str | None, severities: list[str]
+) -> None:
+    """Beside fp8 it is wrong, right or, for a checkpoint that is not known, neither for sure."""
+    place = situation({})
+    if checkpoint:
+        place = Situation.of(place.release, gather(checkpoint))
+    pair = {"kv_cache_config": {"dtype": "fp8"}}, {"kv_cache_config": {"dtype": "auto"}}
+    for one, two in (pair, pair[::-1]):
+        assert [row.severity for row in disagreements(one, two, place)] == severities
 
 
 def test_workers_that_agree_are_not_reported() -> None:
@@ -267,6 +288,8 @@ FRACTION = "--kv_cache_free_gpu_memory_fraction"
         ("main", {"--kv_cache_dtype": "auto"}, DTYPE_ONLY, {"file-value-lost": "--kv_cache_dtype"}),
         ("1.1.0", {"--tensor_parallel_size": "4"}, {}, {"unknown-flag": "--tensor_parallel_size"}),
         ("1.2.1", {"--backend": "vllm"}, {}, {"flag-value": "--backend"}),
+        ("1.2.1", {"--tp_size": None}, {}, {"flag-without-value": "--tp_size"}),
+        ("1.2.1", {"--tp_size": "2.0"}, {}, {"flag-value": "--tp_size"}),
         ("1.2.1", {"--max_seq_len": "long"}, {}, {"flag-value": "--max_seq_len"}),
         ("1.2.1", {"--trust_remote_code": True}, {"trust_remote_code": True}, {}),
         ("1.2.1", {"--port": "8000"}, {"port": 1}, {}),

@@ -172,8 +172,20 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         GOOD + "engine_config: {max_num_tokens: 100, max_seq_len: 2000}\n",
         2,
         [
-            ":7: engine_config.max_num_tokens: 100 is too small",
-            ":7: engine_config.max_seq_len: 2000 is too small",
+            ":7: engine_config.max_seq_len: 2000 is below isl + osl, 800 + 1600 = 2400",
+            ":7: engine_config.max_num_tokens: 100 is below isl 800",
+        ],
+    ),
+    "numbers that nothing real reaches": (
+        edited("concurrency: 64", "concurrency: 10000000000000").replace(
+            "osl: 1600", "osl: 1000000000"
+        )
+        + "engine_config: {max_num_tokens: 100000000000000000000}\n",
+        2,
+        [
+            ":5: workload.osl: 1000000000 is out of range; give a value of at most 100000000",
+            ":5: workload.concurrency: 10000000000000 is out of range",
+            ":7: engine_config: max_num_tokens is 1e+20",
         ],
     ),
     "a number for a string": (

@@ -11,9 +11,11 @@ from builder import checkpoint, hardware
 from builder.memory import (
     GIB,
     Budget,
+    Load,
     Sharding,
     budget,
     kv_bytes_per_token,
+    kv_dtype_bytes,
     state_bytes_per_request,
     weights_bytes,
 )
@@ -134,17 +136,25 @@ def test_mxfp4_experts_are_padded(sharding: Sharding, logged_gib: float) -> None
     assert -0.3 <= logged_gib - predicted <= 0.3
 
 
+def test_only_kernels_that_want_it_pad_the_experts() -> None:
+    facts = checkpoint.gather(GPT_OSS)
+    padded, plain = (
+        weights_bytes(facts, Sharding(2), False, backend) for backend in ("TRTLLM", "TRITON")
+    )
+    experts = sum(group.nbytes for group in facts.groups if group.dtype == "U8") / 2
+    assert padded - plain == pytest.approx(experts * (3072 / 2880 * 1536 / 1440 - 1))
+
+
 def plain_budget(name: str = V32, **changes: Any) -> Budget:
     options: dict[str, Any] = {
-        "kv_dtype_bytes": 1,
+        "kv_cache_dtype": "fp8",
         "free_gpu_memory_fraction": 0.8,
         "max_num_tokens": 8192,
-        "num_cuda_graphs": 0,
-        "mtp_draft_tokens": 0,
         "tokens_per_request": 2400,
     }
     gpu, sharding = changes.pop("gpu", "gb200"), changes.pop("sharding", Sharding(4))
-    return budget(checkpoint.gather(name), hardware.load(gpu), sharding, **options | changes)
+    draft, load = changes.pop("draft", None), Load(**options | changes)
+    return budget(checkpoint.gather(name), hardware.load(gpu), sharding, load, draft)
 
 
 def test_the_workload_is_set_against_the_cache() -> None:
@@ -193,12 +203,52 @@ def test_a_draft_model_takes_weights_and_cache() -> None:
     assert with_draft.kv_bytes_per_token == alone.kv_bytes_per_token + 32 * 2 * 2 * 128
 
 
-def test_servers_on_the_same_gpus_take_turns() -> None:
-    """The second one sees as free what weights and cache of the first left."""
-    one = plain_budget(GPT_OSS, sharding=Sharding(1))
-    two = plain_budget(GPT_OSS, sharding=Sharding(1), instances=2, free_gpu_memory_fraction=0.2)
-    first = (one.total_gib - one.used_gib) * 0.2
-    assert two.kv_cache_gib == pytest.approx((one.total_gib - 2 * one.used_gib - first) * 0.2)
+@pytest.mark.parametrize(
+    ("dtype", "quantized_for", "expected"),
+    [
+        ("fp8", None, 1),
+        ("FP8", None, 1),
+        ("auto", None, 2),
+        ("auto", "FP8", 1),
+        ("auto", "NVFP4", 9 / 16),
+        ("nvfp4", "FP8", 9 / 16),  # half a byte, and an FP8 scale for every 16 values
+        ("bfloat16", "FP8", 2),
+        ("float32", None, 4),
+    ],
+)
+def test_bytes_of_a_cached_value(dtype: str, quantized_for: str | None, expected: float) -> None:
+    assert kv_dtype_bytes(dtype, quantized_for) == expected
+
+
+def test_the_cache_is_charged_by_its_dtype() -> None:
+    """R1's NVFP4 checkpoint asks for FP8, which `auto` takes over; its FP8 one asks for nothing."""
+    elements = 61 * 576
+    for name, dtype, expected in (
+        (R1, "auto", elements),
+        (R1, "nvfp4", elements * 9 / 16),
+        ("deepseek-ai/DeepSeek-R1-0528", "auto", 2 * elements),
+    ):
+        assert plain_budget(name, kv_cache_dtype=dtype).kv_bytes_per_token == expected
+
+
+def test_windows_reach_the_budget() -> None:
+    windows = {"max_attention_window": (128, 131_072)}
+    result = plain_budget(GPT_OSS, sharding=Sharding(1), **windows)
+    assert result.kv_bytes_per_token == 18_432
+    assert result.request_gib == pytest.approx((2400 * 18_432 + 18 * 128 * 1024) / GIB)
+
+
+def test_a_batch_limits_what_runs_at_once() -> None:
+    spread = Sharding(4, enable_attention_dp=True)
+    result = plain_budget(sharding=spread, max_batch_size=3)
+    assert result.max_concurrency == 3 * 4 < result.cached_requests
+    assert plain_budget(sharding=spread).max_concurrency == result.cached_requests
+
+
+def test_the_ranks_share_requests_rounded_up() -> None:
+    """Five requests on four ranks: one rank holds two."""
+    result = plain_budget(sharding=Sharding(4, enable_attention_dp=True), concurrency=5)
+    assert result.needed_gib == 2 * result.request_gib
 
 
 def test_attention_data_parallelism_multiplies_the_concurrency() -> None:

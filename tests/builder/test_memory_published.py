@@ -17,7 +17,15 @@ import yaml
 
 from builder import checkpoint, hardware
 from builder.checkpoint import Checkpoint
-from builder.memory import GIB, Budget, Sharding, budget, kv_bytes_per_token, weights_bytes
+from builder.memory import (
+    GIB,
+    Budget,
+    Load,
+    Sharding,
+    budget,
+    kv_bytes_per_token,
+    weights_bytes,
+)
 from builder.memory.workspace import expert_workspace_gib
 from builder.release import ServerRole
 from tests.conftest import ROOT
@@ -116,15 +124,17 @@ def logged_budget(row: Row, max_num_tokens: int, moe_backend: str = "TRTLLM") ->
         facts(row),
         hardware.load("gb200"),
         sharding(row),
-        kv_dtype_bytes=1,
-        free_gpu_memory_fraction=row["fraction"],
-        max_num_tokens=max_num_tokens,
-        num_cuda_graphs=0,
-        mtp_draft_tokens=row["mtp"],
-        tokens_per_request=1024,
-        role=ROLES[row["role"]],
-        max_batch_size=row.get("max_batch_size", 1),
-        moe_backend=moe_backend,
+        Load(
+            kv_cache_dtype="fp8",
+            free_gpu_memory_fraction=row["fraction"],
+            max_num_tokens=max_num_tokens,
+            num_cuda_graphs=0,
+            mtp_draft_tokens=row["mtp"],
+            tokens_per_request=1024,
+            role=ROLES[row["role"]],
+            max_batch_size=row.get("max_batch_size", 1),
+            moe_backend=moe_backend,
+        ),
     )
 
 
@@ -237,12 +247,14 @@ def test_capacities_of_72_dense_servers(say: Say) -> None:
             checkpoint.gather(names[row["model"]]),
             hardware.load(row["gpu"].removesuffix("_sxm")),
             Sharding(row["tp"]),
-            kv_dtype_bytes=2,
-            free_gpu_memory_fraction=row["fraction"],
-            max_num_tokens=2 * row["isl"],
-            num_cuda_graphs=23,
-            mtp_draft_tokens=0,
-            tokens_per_request=row["isl"] + row["osl"] + 1000,
+            Load(
+                kv_cache_dtype="bfloat16",
+                free_gpu_memory_fraction=row["fraction"],
+                max_num_tokens=2 * row["isl"],
+                num_cuda_graphs=23,
+                mtp_draft_tokens=0,
+                tokens_per_request=row["isl"] + row["osl"] + 1000,
+            ),
         )
         errors.append(predicted.max_concurrency / row["max_seqs"] - 1)
     assert len(errors) == 72
@@ -294,16 +306,18 @@ def corpus_budget(row: Row, name: str, gpu: str) -> Budget:
             bool(config.get("enable_attention_dp")),
             config.get("moe_expert_parallel_size") or 1,
         ),
-        kv_dtype_bytes=1 if cache.get("dtype") == "fp8" else 2,
-        free_gpu_memory_fraction=cache.get("free_gpu_memory_fraction") or 0.9,
-        max_num_tokens=config.get("max_num_tokens") or 8192,
-        num_cuda_graphs=len(graphs.get("batch_sizes") or []) or 34 if graphs else 0,
-        mtp_draft_tokens=drafts if speculation.get("decoding_type") == "MTP" else 0,
-        tokens_per_request=(row["isl"] or 1024) + (role != "prefill") * (row["osl"] or 1024),
-        role=role,
-        moe_backend=moe.get("backend"),
-        moe_max_num_tokens=moe.get("max_num_tokens"),
-        tokens_per_block=cache.get("tokens_per_block") or 32,
+        Load(
+            kv_cache_dtype="fp8" if cache.get("dtype") == "fp8" else "auto",
+            free_gpu_memory_fraction=cache.get("free_gpu_memory_fraction") or 0.9,
+            max_num_tokens=config.get("max_num_tokens") or 8192,
+            num_cuda_graphs=len(graphs.get("batch_sizes") or []) or 34 if graphs else 0,
+            mtp_draft_tokens=drafts if speculation.get("decoding_type") == "MTP" else 0,
+            tokens_per_request=(row["isl"] or 1024) + (role != "prefill") * (row["osl"] or 1024),
+            role=role,
+            moe_backend=moe.get("backend"),
+            moe_max_num_tokens=moe.get("max_num_tokens"),
+            tokens_per_block=cache.get("tokens_per_block") or 32,
+        ),
     )
 
 
@@ -355,12 +369,14 @@ def test_no_published_result_is_refused(say: Say) -> None:
                 checkpoint.gather(str(name)),
                 hardware.load(row["gpu"].removesuffix("_sxm")),
                 split,
-                kv_dtype_bytes=2 if "bf16 kv" in row["precision"] else 1,
-                free_gpu_memory_fraction=0.9,
-                max_num_tokens=max(8192, 1024 * ceil(tokens[0] / 1024)),
-                num_cuda_graphs=34,
-                mtp_draft_tokens=3 if "MTP" in str(row.get("config")) else 0,
-                tokens_per_request=sum(tokens),
+                Load(
+                    kv_cache_dtype="bfloat16" if "bf16 kv" in row["precision"] else "fp8",
+                    free_gpu_memory_fraction=0.9,
+                    max_num_tokens=max(8192, 1024 * ceil(tokens[0] / 1024)),
+                    num_cuda_graphs=34,
+                    mtp_draft_tokens=3 if "MTP" in str(row.get("config")) else 0,
+                    tokens_per_request=sum(tokens),
+                ),
             )
             checked += 1
             if not predicted.fits or not predicted.max_concurrency:

@@ -531,3 +531,28 @@ def test_a_good_file_costs_one_table(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
     print(f"whole process: {time.monotonic() - started:.3f} s")
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (0.5, []),
+        ({"prefill": 0.5}, []),
+        (1.5, ["give a value of at most 1"]),
+        (-1, ["give a value of at least 0"]),
+    ],
+)
+def test_bounds_hold_for_the_number_among_several_types(given: object, found: list[str]) -> None:
+    sparse = {"algorithm": "skip_softmax", "target_sparsity": given}
+    problems = options.problems(release.load("main-00043967"), {"sparse_attention_config": sparse})
+    assert [row.remedy for row in problems if row.rule == "value-range"] == found
+
+
+@pytest.mark.parametrize("name", release.known())
+def test_a_number_as_text_is_a_number_where_the_kind_is_not_given(name: str) -> None:
+    table = release.load(name)
+    given = {"speculative_config": {"num_nextn_predict_layers": "1.0", "max_draft_len": "3"}}
+    assert options.normalise(table, given)["speculative_config"] == {
+        "num_nextn_predict_layers": 1,
+        "max_draft_len": 3,
+    }

@@ -266,7 +266,7 @@ def test_both_sides_of_a_pair_agree() -> None:
 
 
 def test_a_publication_of_a_whole_server_is_none_for_one_side() -> None:
-    found = pipeline.plan(NVFP4_GB200, ["role=decode"]).plan
+    found = pipeline.plan(NVFP4_GB200, ["role=decode", "targets=[trtllm_serve]"]).plan
     assert not found.facts.published
     assert not any(POST in row.source for row in found.decisions)
 
@@ -354,7 +354,7 @@ def test_the_environment_is_decided_with_reasons() -> None:
     ],
 )
 def test_transfers_use_no_nvlink_between_nodes_that_have_none(preset: str, found: bool) -> None:
-    decided = variables(preset, "role=decode")
+    decided = variables(preset, "role=decode", "targets=[trtllm_serve]")
     assert ("UCX_CUDA_IPC_ENABLE_MNNVL" in decided) is found
     assert decided["NCCL_GRAPH_MIXING_SUPPORT"].value == "0"
 
@@ -389,3 +389,274 @@ def test_an_asked_latency_between_tokens_keeps_streams_smooth() -> None:
     preset = "deepseek-r1-0528-nvfp4-b200"
     assert options(preset)["stream_interval"] == 10
     assert options(preset, "slo.itl_ms=20")["stream_interval"] == 1
+
+
+def refused(preset: str, *overrides: str) -> list[str]:
+    with pytest.raises(BadInput) as caught:
+        pipeline.plan(preset, overrides)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def warned(preset: str, *overrides: str) -> list[str]:
+    return [str(problem) for problem in pipeline.plan(preset, overrides).plan.warnings]
+
+
+def test_a_long_prompt_fits_into_a_step_of_gpt_oss() -> None:
+    found = {
+        isl: options("gpt-oss-120b-h200", f"workload.isl={isl}")["max_num_tokens"]
+        for isl in (1000, 19_000, 25_000)
+    }
+    assert found == {1000: 20_000, 19_000: 20_000, 25_000: 25_216}
+
+
+def test_a_step_holds_a_token_and_the_drafts_of_every_request_where_prompts_are_cut() -> None:
+    """2048 requests with seven draft tokens each; the engine's default of 8192 is too small."""
+    long = ("workload.isl=32768", "workload.osl=8", "workload.concurrency=2048")
+    draft = "draft={checkpoint: /models/draft, tokens: 7}"
+    found = options("llama-3.3-70b-fp8-h100", *long, "instances=1", draft)
+    assert found["enable_chunked_prefill"] is True
+    assert found["max_num_tokens"] == 2048 * 8
+
+
+def test_both_sides_draft_equally_many_on_whatever_gpus() -> None:
+    both = ("workload.concurrency=128",)
+    sides = [options(PREFILL, *both), options(DECODE, *both, "hardware.num_gpus=4")]
+    depths = [side["speculative_config"]["num_nextn_predict_layers"] for side in sides]
+    assert depths == [3, 3]
+    row = decision("speculative_config.num_nextn_predict_layers", DECODE, *both)
+    assert "only the workload decides" in row.reason
+
+
+@pytest.mark.parametrize(("name", "expected"), [("1.2.1", 45_312), ("main-00043967", 43_896)])
+def test_the_release_says_how_many_layers_drafts_take_in_the_cache(
+    name: str, expected: int
+) -> None:
+    planned = pipeline.plan(NVFP4_GB200, [f"engine.release={name}"]).plan
+    assert planned.budget.kv_bytes_per_token == expected
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("FP8", 35_136), ("auto", 35_136)])
+def test_the_budget_reads_the_dtype_as_the_engine_does(dtype: str, expected: int) -> None:
+    overrides = (
+        f"engine_config.kv_cache_config.dtype={dtype}",
+        "engine_config.speculative_config=null",
+    )
+    planned = pipeline.plan("deepseek-r1-0528-nvfp4-gb200", overrides).plan
+    assert planned.budget.kv_bytes_per_token == expected
+
+
+def test_windows_of_the_option_file_reach_the_budget() -> None:
+    path = "engine_config.kv_cache_config.max_attention_window"
+    planned = pipeline.plan("gpt-oss-120b-h200", [f"{path}=[128, 131072]"]).plan
+    assert planned.budget.kv_bytes_per_token == 36_864  # half of 36 layers, in BF16
+
+
+DRAFT = "{{checkpoint: {}, tokens: 4, method: {}}}"
+
+
+@pytest.mark.parametrize(
+    ("draft", "method", "expected"),
+    [
+        (
+            "nvidia/Llama-3.3-70B-Instruct-NVFP4",
+            "draft_target",
+            "draft.checkpoint: h100 has no NVFP4 arithmetic",
+        ),
+        (
+            "Qwen/Qwen3-32B-FP8",
+            "draft_target",
+            "Qwen3-32B-FP8 has 151936 tokens in its vocabulary, "
+            "nvidia/Llama-3.3-70B-Instruct-FP8 has 128256",
+        ),
+        (
+            "nvidia/Qwen3.5-397B-A17B-NVFP4",
+            "eagle3",
+            "release 1.2.1 does not serve Qwen3_5MoeForConditionalGeneration",
+        ),
+    ],
+)
+def test_a_draft_model_must_run_here_too(draft: str, method: str, expected: str) -> None:
+    found = refused("llama-3.3-70b-fp8-h100", f"draft={DRAFT.format(draft, method)}")
+    assert any(expected in line for line in found)
+
+
+def test_a_draft_model_is_divided_as_well() -> None:
+    facts = pipeline.plan("llama-3.3-70b-fp8-h100", ["instances=1"]).plan
+    config = facts.facts.checkpoint.config
+    odd = replace(facts.facts.checkpoint, name="odd", config={**config, "num_attention_heads": 63})
+    with pytest.raises(BadInput, match="num_attention_heads 63 of the draft model odd"):
+        plan(facts.deployment, replace(facts.facts, draft=odd))
+
+
+@pytest.mark.parametrize("name", ["CHECKPOINT", "SERVE_HTTP_PORT", "SERVE_SHM_PREFIX"])
+def test_variables_of_the_start_scripts_are_not_the_deployments(name: str) -> None:
+    (line,) = refused(NVFP4_GB200, f"environment.{name}=x")
+    assert f"environment.{name}: is set by the start script of" in line
+
+
+def test_instances_choose_their_gpus_themselves() -> None:
+    given = "environment.CUDA_VISIBLE_DEVICES=0"
+    assert "start script" in refused("llama-3.3-70b-fp8-h100", given)[0]
+    assert variables("llama-3.3-70b-fp8-h100", given, "instances=1")["CUDA_VISIBLE_DEVICES"]
+
+
+def test_a_variable_of_the_option_file_wins_and_says_so() -> None:
+    file = 'engine_config.env_overrides={"TRTLLM_ENABLE_PDL": "0", "WORDS": "file"}'
+    found = variables(NVFP4_GB200, file, "environment.WORDS=outside")
+    assert (found["TRTLLM_ENABLE_PDL"].value, found["WORDS"].value) == ("0", "file")
+    assert "Set in engine_config.env_overrides" in found["TRTLLM_ENABLE_PDL"].reason
+    (warning,) = warned(NVFP4_GB200, file, "environment.WORDS=outside")
+    assert "outside is lost: engine_config.env_overrides sets file" in warning
+
+
+def test_wide_expert_parallelism_is_for_the_model_that_it_was_seen_with() -> None:
+    shape = ("role=prefill", "targets=[trtllm_serve]", "hardware={gpu: h100, num_gpus: 8}")
+    backends = {
+        name: options("qwen3-235b-nvfp4-gb200", *shape, f"checkpoint={name}")["moe_config"]
+        for name in ("Qwen/Qwen3-235B-A22B-FP8", "MiniMaxAI/MiniMax-M2.5")
+    }
+    assert set(map(str, backends.values())) == {"{'backend': 'CUTLASS'}"}
+
+
+def test_chunks_are_not_planned_where_the_engine_turns_them_off() -> None:
+    """Multi-head latent attention on B300 in release 1.1.0."""
+    long = ("workload={isl: 40000, osl: 100, concurrency: 8}", "engine.release=1.1.0")
+    found = pipeline.plan(
+        "deepseek-r1-0528-nvfp4-b200", [*long, "hardware={gpu: b300, num_gpus: 8}"]
+    ).engine
+    assert "enable_chunked_prefill" not in found.options
+    assert found.options["max_num_tokens"] > 40_000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "where", "remedy"),
+    [
+        (
+            ["engine_config.kv_cache_config.free_gpu_memory_fraction=0"],
+            "engine_config.kv_cache_config.free_gpu_memory_fraction",
+            "give a larger share of the",
+        ),
+        (
+            ["engine_config.kv_cache_config.tokens_per_block=1000000000"],
+            "engine_config.kv_cache_config.tokens_per_block",
+            "give 32 or 64",
+        ),
+        (
+            ["engine_config.max_num_tokens=1000000000"],
+            "engine_config.max_num_tokens",
+            "lower it: it is the largest part",
+        ),
+        (["hardware.num_gpus=2"], "hardware.num_gpus", "take more GPUs, larger ones"),
+    ],
+)
+def test_what_does_not_fit_is_blamed_on_its_largest_part(
+    overrides: list[str], where: str, remedy: str
+) -> None:
+    (line,) = refused(NVFP4_GB200, *overrides)
+    assert where in line.partition("does not fit")[0]
+    assert remedy in line
+
+
+def test_a_batch_is_no_larger_than_any_published_one() -> None:
+    many = ("workload={isl: 10, osl: 10, concurrency: 100000}",)
+    row = decision("max_batch_size", "gpt-oss-120b-b200", *many)
+    assert row.value == 2048
+    assert "the rest waits" in row.reason
+    planned = pipeline.plan("gpt-oss-120b-b200", many).plan
+    places = 2048 * planned.facts.gpu.gpus_per_node
+    assert planned.budget.max_concurrency <= places
+    assert any("the rest waits" in line for line in warned("gpt-oss-120b-b200", *many))
+
+
+def test_a_batch_below_the_concurrency_warns() -> None:
+    (line,) = warned(NVFP4_GB200, "engine_config.max_batch_size=8")
+    assert "engine_config.max_batch_size: a batch has 8 places, the workload 64 requests" in line
+    assert (
+        pipeline.plan(NVFP4_GB200, ["engine_config.max_batch_size=8"]).plan.budget.max_concurrency
+        == 8
+    )
+
+
+def test_a_prefill_batch_is_what_its_cache_must_hold() -> None:
+    """Sixty-four requests of 8192 tokens: two ranks read two of them at a time each."""
+    planned = pipeline.plan(PREFILL, ["workload.isl=8192"]).plan
+    budget = planned.budget
+    assert options(PREFILL, "workload.isl=8192")["max_batch_size"] == 2
+    assert budget.needed_gib == pytest.approx(2 * budget.request_gib)
+    assert not planned.warnings
+
+
+def test_pipeline_stages_leave_fewer_gpus_to_a_layer() -> None:
+    found = options(
+        "llama-3.3-70b-fp8-h100", "instances=1", "engine_config.pipeline_parallel_size=2"
+    )
+    assert (found["tensor_parallel_size"], found["pipeline_parallel_size"]) == (1, 2)
+    (line,) = refused(
+        "llama-3.3-70b-fp8-h100", "instances=1", "engine_config.pipeline_parallel_size=3"
+    )
+    assert "engine_config.pipeline_parallel_size: 3 stages cannot share 2 GPUs" in line
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_one_side_is_served_by_trtllm_serve_only(role: str) -> None:
+    (line,) = refused(NVFP4_GB200, f"role={role}")
+    assert f"targets: triton does not serve the {role} side" in line
+    assert "name trtllm_serve only" in line
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "path", "words"),
+    [
+        ("gpt-oss-120b-h200", (), "tensor_parallel_size", "nothing to split"),
+        (DECODE, (), "enable_attention_dp", "Attention is split over the GPUs"),
+        (PREFILL, (), "max_seq_len", "The longest prompt;"),
+    ],
+)
+def test_a_reason_holds_for_its_value(
+    preset: str, overrides: tuple[str, ...], path: str, words: str
+) -> None:
+    assert words in decision(path, preset, *overrides).reason
+
+
+def test_instances_have_no_published_server() -> None:
+    """A publication is of one server on all its GPUs, not of several that share them."""
+    path = "kv_cache_config.free_gpu_memory_fraction"
+    found = {}
+    for instances in (1, 2):
+        planned = pipeline.plan("gpt-oss-120b-b200", [f"instances={instances}"]).plan
+        row = replace(planned.facts.published[0], options={path: 0.5}, max_concurrency=10**6)
+        decided = plan(planned.deployment, replace(planned.facts, published=(row,))).decisions
+        found[instances] = next(one.value for one in decided if one.path == path)
+    assert found == {1: 0.5, 2: 0.85}
+
+
+def test_experts_must_divide_too() -> None:
+    preset = "qwen3-235b-nvfp4-gb200"
+    planned = pipeline.plan(preset).plan
+    config = {**planned.facts.checkpoint.config, "moe_intermediate_size": 1538}
+    odd = replace(planned.facts, checkpoint=replace(planned.facts.checkpoint, config=config))
+    with pytest.raises(BadInput, match="does not divide moe_intermediate_size 1538"):
+        plan(planned.deployment, odd)
+
+
+def test_a_value_without_effect_is_an_error_in_what_is_rendered() -> None:
+    (line,) = refused(NVFP4_GB200, "engine_config.kv_cache_config.dtype=nvfp4")
+    assert "nvfp4 has no effect in release 1.2.1" in line
+
+
+def test_a_release_from_the_command_line_is_relative_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in the file is relative to the file."""
+    shutil.copy(release.RELEASES / "1.2.1.json", tmp_path / "mine.json")
+    monkeypatch.chdir(tmp_path)
+    assert (
+        pipeline.plan(NVFP4_GB200, ["engine.release=mine.json"]).plan.facts.release.name == "1.2.1"
+    )
+
+
+def test_the_manifest_names_whatever_can_change_the_result() -> None:
+    draft = "draft={checkpoint: meta-llama/Llama-3.2-1B-Instruct, tokens: 2, method: draft_target}"
+    planned = pipeline.plan("llama-3.3-70b-fp8-h100", [draft])
+    files = pipeline.manifest_facts(planned)["inputs"]["files"]
+    assert {"data/rules.yaml", "data/models/llama-3.2-1b-instruct.yaml"} <= set(files)

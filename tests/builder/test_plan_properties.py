@@ -12,8 +12,12 @@ import yaml
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from builder import check, checkpoint, hardware, pipeline, release, targets
+from builder import check, checkpoint, engine, hardware, pipeline, release, targets
+from builder.constraints import disagreements
+from builder.deployment import Deployment
+from builder.engine import EngineConfig
 from builder.errors import BadFacts, BadInput
+from builder.plan import Facts, Plan, plan
 
 EXAMPLES = 600
 
@@ -63,6 +67,76 @@ def _arithmetic() -> list[tuple[str, str]]:
     ]
 
 
+# Lengths just below and above what rules and defaults turn on.
+LENGTHS = [1, 100, 1024, 4096, 4097, 8065, 8192, 8193, 16385, 19873, 20000, 25000, 32767, 32768]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> dict[str, Any]:
+    """A deployment of which every engine value is left to the planner."""
+    gpu, reference = draw(st.sampled_from(_arithmetic()))
+    return {
+        "name": "generated",
+        "checkpoint": reference,
+        "hardware": {"gpu": gpu, "num_gpus": draw(st.sampled_from([1, 2, 4, 4, 8]))},
+        "engine": {"release": draw(st.sampled_from(release.known()))},
+        "workload": {
+            "isl": draw(st.sampled_from(LENGTHS)),
+            "osl": draw(st.sampled_from([1, 1024])),
+            "concurrency": draw(st.sampled_from([1, 16, 64, 128, 1190, 1191, 5000])),
+        },
+        "role": draw(st.sampled_from(["agg", "prefill", "decode"])),
+        "targets": {"trtllm_serve": {}},
+    }
+
+
+@cache
+def _facts(name: str) -> checkpoint.Checkpoint:
+    return checkpoint.gather(name)
+
+
+def planned(request: Mapping[str, Any]) -> tuple[Plan, EngineConfig]:
+    """A plan of facts that ship, and its options. Raises `BadInput`."""
+    deployment = Deployment.model_validate(request)
+    table, gpu = release.load(deployment.engine.release), hardware.load(deployment.hardware.gpu)
+    decided = plan(deployment, Facts(_facts(deployment.checkpoint), gpu, table))
+    return decided, engine.translate(decided)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+@given(request=requests())
+def test_what_the_planner_chose_itself_breaks_no_rule(request: dict[str, Any]) -> None:
+    """Neither a warning nor a refusal is about a value that nobody asked for."""
+    try:
+        _, config = planned(request)
+    except BadInput as fault:
+        event("refused")
+        assert not [row for row in fault.problems if row.where.startswith("engine_config")]
+        return
+    event("accepted")
+    assert config.warnings == ()
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+@given(request=requests(), other=requests(), instances=st.sampled_from([1, 1, 2]))
+def test_both_sides_of_a_service_agree(
+    request: dict[str, Any], other: dict[str, Any], instances: int
+) -> None:
+    """The same model, release and workload on whatever GPUs."""
+    sides = []
+    for role, hardware_of in (("prefill", request), ("decode", other)):
+        side = {**request, "role": role, "hardware": hardware_of["hardware"]}
+        try:
+            sides.append(planned({**side, "instances": instances if role == "decode" else 1}))
+        except BadInput:
+            event("refused")
+            return
+    event("accepted")
+    (one, prefill), (_, decode) = sides
+    situation = one.facts.situation(one.deployment)
+    assert list(disagreements(prefill.options, decode.options, situation)) == []
+
+
 @st.composite
 def deployments(draw: st.DrawFn) -> dict[str, Any]:
     name = draw(st.sampled_from(release.known()))
@@ -74,20 +148,20 @@ def deployments(draw: st.DrawFn) -> dict[str, Any]:
         for key in parents:
             place = place.setdefault(key, {})
         place[last] = draw(option_values(field))
+    role = draw(st.sampled_from(["agg", "agg", "prefill", "decode"]))
+    servers = [["trtllm_serve"], ["triton"], ["trtllm_serve", "triton"]]
     return {
         "name": "generated",
         "checkpoint": reference,
         "hardware": {"gpu": gpu, "num_gpus": draw(st.sampled_from([1, 2, 4, 4, 8]))},
         "engine": {"name": "tensorrt_llm", "release": name},
         "workload": {
-            "isl": draw(st.sampled_from([1, 100, 1024, 8192, 20000])),
+            "isl": draw(st.sampled_from(LENGTHS)),
             "osl": draw(st.sampled_from([1, 128, 1024])),
             "concurrency": draw(st.sampled_from([1, 2, 16, 64, 300, 1024])),
         },
-        "role": draw(st.sampled_from(["agg", "agg", "prefill", "decode"])),
-        "targets": draw(
-            st.sampled_from([["trtllm_serve"], ["triton"], ["trtllm_serve", "triton"]])
-        ),
+        "role": role,
+        "targets": draw(st.sampled_from(servers if role == "agg" else servers[:1])),
         "engine_config": overrides,
     }
 

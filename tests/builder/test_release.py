@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder import release
-from builder.errors import BadFacts, BadInput
+from builder import hardware, options, release, show
+from builder.constraints import Situation, broken, flag_traps
+from builder.errors import BadFacts, BadInput, ToolkitError
 from tests.conftest import ROOT
 
 SPECIFICATION = ROOT.parent / "shared" / "trtllm-options"
@@ -67,12 +70,13 @@ def test_the_facts_that_others_read_are_there(name: str) -> None:
     assert ("GET", "/health") in table.endpoints
     assert table.precedence.confidence and table.metrics.confidence
     assert "disaggregated" in table.subcommands
-    assert set(table.endpoint_conditions) <= {path for _, path in table.endpoints}
     assert table.moe_when_missing in table.paths["moe_config.backend"][0]["values"]
     assert set(table.moe_load_balancer_backends) <= set(
         table.paths["moe_config.backend"][0]["values"]
     )
     assert table.cuda_graphs_when_missing > 0
+    assert table.mtp_kv_layers in ("per_draft_token", "one")
+    assert all(name.isupper() and source for name, source in table.environment.items())
     for path in table.injected:
         assert path in table.paths
     for flag in table.serve_flags:
@@ -89,14 +93,6 @@ def test_metrics_of_1_2_1_have_no_prefix_that_anyone_verified() -> None:
     metrics = release.load("1.2.1").metrics
     assert metrics.prefix == "" and "time_to_first_token_seconds" in metrics.names
     assert "unverified" in metrics.prefix_confidence
-
-
-def test_the_support_matrix_answers_by_architecture_and_feature() -> None:
-    table = release.load("1.2.1")
-    assert table.supports("DeepseekV32ForCausalLM", "mtp") == "yes"
-    assert table.supports("Qwen3MoeForCausalLM", "mtp") == "no"
-    assert table.supports("LlamaForCausalLM", "mtp") is None
-    assert release.load("1.1.0").supports("DeepseekV32ForCausalLM", "mtp") is None
 
 
 def test_the_draft_length_is_spelled_by_release() -> None:
@@ -134,8 +130,103 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "mine.json").write_text(text)
     with pytest.raises((BadInput, BadFacts), match=r"mine\.json"):
         release.load(str(tmp_path / "mine.json"))
-    with pytest.raises(BadInput, match=r"absent\.json: cannot be read: No such file"):
+    with pytest.raises(BadInput, match=r"absent\.json: cannot be read: no such file"):
         release.load("absent.json", tmp_path)
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """The table of 1.2.1 after a change."""
+    table: dict[str, Any] = json.loads(json.dumps(release.load("1.2.1").table))
+    change(table)
+    return table
+
+
+FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "nothing but its format": (
+        lambda table: [table.pop(key) for key in [*table][1:]],
+        "release: is missing",
+    ),
+    "no type for its root": (
+        lambda table: table.update(root="x"),
+        "root: x is not among the types",
+    ),
+    "rules of another type": (lambda table: table.update(rules=3), "rules: is no list"),
+    "an option without a type": (
+        lambda table: table["types"]["KvCacheConfig"]["fields"].update(dtype={}),
+        "types.KvCacheConfig.fields.dtype.type: is no type",
+    ),
+    "a record of nothing": (
+        lambda table: table["types"].pop("MoeConfig"),
+        "of: MoeConfig is not among the types",
+    ),
+    "no flag for the option file": (
+        lambda table: table["serve"]["flags"].clear(),
+        "serve.flags: has no extra_llm_api_options",
+    ),
+    "no default that planning computes with": (
+        lambda table: table["types"]["TorchLlmArgs"]["fields"].pop("max_num_tokens"),
+        "max_num_tokens: has no default that is a number",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_what_a_table_lacks_is_named_when_it_is_read(case: str, tmp_path: Path) -> None:
+    change, expected = FAULTS[case]
+    (tmp_path / "mine.json").write_text(json.dumps(changed(change)))
+    with pytest.raises(BadFacts, match=re.escape(expected)):
+        release.load("mine.json", tmp_path)
+
+
+JUNK: list[Any] = [None, True, 0, -1, 2.5, "", "x", [], {}, [[]], [None], {"": None}, {"a": {}}]
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        yield (*above, key)
+        if isinstance(item, dict | list):
+            yield from places(item, (*above, key))
+
+
+def test_no_table_that_is_read_stops_what_reads_it(tmp_path: Path) -> None:
+    """A table with anything anywhere is refused, or can be listed, planned and checked with."""
+    random_ = random.Random(11)
+    source = json.dumps(release.load("1.2.1").table)
+    every = list(places(json.loads(source)))
+    shallow = [place for place in every if len(place) <= 4]
+    given = {
+        "kv_cache_config": {"dtype": "x", "typo": 1},
+        "speculative_config": {"decoding_type": "MTP", "max_draft_len": "1.0"},
+        "moe_config": {"backend": "TRTLLM"},
+    }
+    read = 0
+    for turn in range(250):
+        table = json.loads(source)
+        *parents, last = random_.choice(shallow if turn % 2 else every)
+        inner = table
+        for key in parents:
+            inner = inner[key]
+        if turn % 3 == 0:
+            del inner[last]
+        else:
+            inner[last] = random_.choice(JUNK)
+        (tmp_path / "mine.json").write_text(json.dumps(table))
+        try:
+            found = release.load("mine.json", tmp_path)
+        except ToolkitError:
+            continue
+        read += 1
+        show.releases_table(show.release_rows([found]))
+        list(options.problems(found, given))
+        options.normalise(found, given)
+        situation = Situation(found, gpu=hardware.load("gb200"), quant_algo="NVFP4")
+        list(broken(given, situation))
+        list(flag_traps({"--tp_size": "2", "--x": "1"}, given, found))
+        assert found.config_flag and found.precedence and found.metrics and found.subcommands
+        for row in found.flags_for("DeepseekV32ForCausalLM"):
+            assert found.spelling(row["flag"])
+    assert 20 < read < 240
 
 
 def test_moe_kernels_follow_quantization_and_gpu_generation() -> None:
@@ -145,7 +236,7 @@ def test_moe_kernels_follow_quantization_and_gpu_generation() -> None:
         for quant_algo, sm in (("NVFP4", 100), ("FP8_BLOCK_SCALES", 90), ("W4A16_MXFP4", 90))
     )
     assert blackwell == ["TRTLLM", "CUTLASS", "CUTEDSL"]
-    assert hopper == ["CUTLASS"]
+    assert hopper == ["CUTLASS", "WIDEEP"]
     assert gpt_oss == ["TRITON", "CUTLASS"]
     assert table.moe_backends("NVFP4", 90) == []
 

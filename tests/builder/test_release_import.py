@@ -7,6 +7,7 @@ command, imported by a Python of its own.
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +17,11 @@ from typing import Any
 import pytest
 
 from builder import options, release, release_import
+from builder.constraints import Situation, broken
+from builder.constraints.rules import of_release
 from builder.errors import BadFacts, BadInput
 from builder.release import Release
+from builder.release_import import carried
 from builder.release_import.annotation import annotated
 from tests.conftest import ROOT
 
@@ -88,6 +92,8 @@ def option_class(table: Mapping[str, Any], kind: str) -> Iterator[str]:
         for value, arm in union["types"].items():
             if arm == kind:
                 yield f"    {union['discriminator']}: Literal[{value!r}] = {value!r}"
+    if "*" in table["types"][kind].get("open_keys", ()):
+        yield "    model_config = ConfigDict(extra='allow')"
     for name, row in table["types"][kind]["fields"].items():
         extra: dict[str, Any] = {}
         if row.get("status"):
@@ -366,12 +372,149 @@ def test_the_manifest_of_the_same_release_changes_no_option(name: str, tmp_path:
 
 def test_a_file_that_is_no_manifest_is_refused(tmp_path: Path) -> None:
     like, path = release.load("1.2.1"), tmp_path / "manifest.json"
-    with pytest.raises(BadInput, match="cannot be read: No such file"):
+    with pytest.raises(BadInput, match="cannot be read: no such file"):
         release_import.from_manifest(path, "x", like)
-    for text in ("[]", '{"TorchLlmArgs": 3}', '{"TorchLlmArgs": [{}]}'):
+    for text in ("[]", '{"TorchLlmArgs": 3}', '{"TorchLlmArgs": []}'):
         path.write_text(text)
         with pytest.raises(BadFacts, match="holds no list of TorchLlmArgs rows"):
             release_import.from_manifest(path, "x", like)
+    with pytest.raises(BadInput, match="--name: '' is no name of a release"):
+        release_import.from_manifest(path, "", like)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        3,
+        {"path": 5},
+        {"path": ""},
+        {"path": "a..b"},
+        {"path": ".".join("a" * 50)},
+        {"path": "a", "allowed_values": 5},
+        {"path": "a", "allowed_values": [[]]},
+        {"path": "a", "annotation": 5},
+        {"path": "a", "capture_policy": []},
+    ],
+)
+def test_a_row_that_is_none_is_named(row: object, tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({"TorchLlmArgs": [{"path": "a"}, row]}))
+    with pytest.raises(BadFacts, match=r"TorchLlmArgs\.1 is no row of a manifest"):
+        release_import.from_manifest(path, "x", release.load("1.2.1"))
+
+
+ANNOTATIONS = [
+    *("Annotated[int, Ge(ge=1.)]", "Annotated[]", "Optional[", "Literal[]", "list[]", "Union[,]"),
+    *(
+        "Optional[" * 3000,
+        "Dict[str, int]",
+        "Annotated[float, Gt(gt=.5)]",
+        "]",
+        "[",
+        "",
+        "x" * 9999,
+    ),
+]
+POLICIES = [*("int|none", "literal", "enum|none", "allowlist", "no_such", "list[", "|", "", "none")]
+
+
+def test_no_manifest_stops_its_reader(tmp_path: Path) -> None:
+    """Rows of any words make a table that can be used, or are refused."""
+    random_ = random.Random(7)
+    like = release.load("1.2.1")
+    options_known = [*like.paths, "brand_new", "new.block.depth", "moe_config.new", "model.x"]
+    keys: dict[str, list[Any]] = {
+        "path": [option for option in options_known if "*" not in option],
+        "annotation": [*ANNOTATIONS, None],
+        "capture_policy": [*POLICIES, None],
+        "converter": ["", "allowlist", None],
+        "allowed_values": [[], ["a", 1], None],
+    }
+    path = tmp_path / "manifest.json"
+    for turn in range(60):
+        rows = [
+            {"path": random_.choice(keys["path"])}
+            | {key: random_.choice(keys[key]) for key in random_.sample([*keys], 3)}
+            for _ in range(8)
+        ]
+        path.write_text(json.dumps({"TorchLlmArgs": rows}))
+        try:
+            table = release_import.from_manifest(path, "9.9.9", like)
+            release_import.write(table, tmp_path / f"{turn}.json")
+        except BadFacts:
+            continue
+        found = release.load(f"{turn}.json", tmp_path)
+        list(options.problems(found, {"moe_config": {"backend": "x"}, "brand_new": [1]}))
+
+
+def test_bounds_of_an_annotation_may_be_written_as_any_number() -> None:
+    assert annotated("Annotated[int, Ge(ge=1.)]") == {"type": "int", "ge": 1}
+    assert annotated("Annotated[float, Gt(gt=.5), Lt(lt=-2)]") == {
+        "type": "float",
+        "gt": 0.5,
+        "lt": -2,
+    }
+
+
+def test_carried_names_of_what_the_engine_lacks_are_left_out() -> None:
+    table = json.loads(json.dumps(release.load("1.2.1").table))
+    flag = next(flag for flag in table["serve"]["flags"] if "yaml_path" in flag)
+    flag["yaml_path"] = "kv_cache_config.gone"
+    table["words"]["sleep"] = "gone"
+    needed = table["serve"]["flags_by_architecture"][0]
+    table["serve"]["flags"] = [f for f in table["serve"]["flags"] if f["name"] != needed["flag"]]
+    found = Release(carried.without_dead_names(table), Path())
+    (same,) = (each for each in found.serve_flags if each.name == flag["name"])
+    assert same.yaml_path is None
+    assert "sleep" not in found.words and "sampler" in found.words
+    assert not found.flags_for(needed["architecture"])
+
+
+def test_a_class_that_takes_any_key_has_no_unknown_ones(
+    imported: Callable[[Mapping[str, Any], str], Release],
+) -> None:
+    table = json.loads(json.dumps(release.load("1.2.1").table))
+    table["types"]["KvCacheConfig"]["open_keys"] = ["*"]
+    found = imported(table, "1.2.1")
+    given = {"kv_cache_config": {"wholly_unheard_of": 1}, "moe_config": {"wholly_unheard_of": 1}}
+    assert [(row.where, row.severity) for row in options.problems(found, given)] == [
+        ("kv_cache_config.wholly_unheard_of", "warning"),
+        ("moe_config.wholly_unheard_of", "error"),
+    ]
+
+
+def test_rules_of_the_other_release_hold_as_far_as_the_engine_has_their_options(
+    imported: Callable[[Mapping[str, Any], str], Release],
+) -> None:
+    table = json.loads(json.dumps(release.load("1.2.1").table))
+    mtp = table["types"]["MTPDecodingConfig"]["fields"]
+    mtp["max_draft_tokens"] = mtp.pop("num_nextn_predict_layers")
+    found = imported(table, "1.2.1")
+    given = {
+        "max_batch_size": 16,
+        "max_num_tokens": 8,
+        "speculative_config": {"decoding_type": "MTP", "max_draft_len": 3},
+    }
+    here = {row.rule: row.what for row in broken(given, Situation(found))}
+    there = {row.rule: row.what for row in broken(given, Situation(release.load("1.2.1")))}
+    assert "mtp-len-old" in there and "mtp-len-old" not in here
+    assert here["batch-gt-tokens"] == f"{there['batch-gt-tokens']} (a rule of 1.2.1, taken over)"
+    assert "size-above-zero" in {rule.id for rule in of_release(found)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "rule"),
+    [
+        ("KvCacheConfig", "dtype", "kv-dtype-121"),  # what is tested
+        ("TorchLlmArgs", "max_num_tokens", "mla-chunk-sm"),  # what the remedy names
+    ],
+)
+def test_a_carried_rule_speaks_of_no_option_that_is_gone(kind: str, option: str, rule: str) -> None:
+    table = json.loads(json.dumps(release.load("1.2.1").table)) | {"carried_from": {"rules": "x"}}
+    assert rule in {row.id for row in of_release(Release(table, Path()))}
+    del table["types"][kind]["fields"][option]
+    assert rule not in {row.id for row in of_release(Release(table, Path()))}
 
 
 def builder(*arguments: str) -> subprocess.CompletedProcess[str]:

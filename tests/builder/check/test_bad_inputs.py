@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.check.judge import MAX_CHARACTERS
 from tests.builder import measured
 from tests.builder.measured import Measured
 
@@ -89,6 +90,42 @@ FILES: dict[str, tuple[Make, str]] = {
     "a device": (lambda path: path.symlink_to("/dev/zero"), "is a device, pipe or socket"),
     "an unknown release": (text(GOOD.replace("1.2.1", "9.9.9")), r"9\.9\.9 .*table; known: 1\.0"),
 }
+
+# Files of other kinds that are far larger than anyone writes them.
+LARGE = {
+    "config.pbtxt": 'parameters { key: "a" value: { string_value: "b" } }\n' * 56_000,
+    "broken.pbtxt": "typo: 3\n" * 300_000,
+    "serve.sh": 'echo a few words and "more" of them\n' * 60_000 + "trtllm-serve model\n",
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_file_that_is_too_large_for_its_kind_is_refused_at_once(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(LARGE[name])
+    found = measured.run("check", name, cwd=tmp_path)
+    assert found.done.returncode == 2
+    assert re.match(rf"{name}: error\[unreadable\] \d+ characters are too", found.done.stdout)
+    assert found.seconds < MAX_SECONDS and found.peak_mb < MAX_PEAK_MB
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_file_that_is_barely_small_enough_is_read_soon(name: str, tmp_path: Path) -> None:
+    rows = LARGE[name].splitlines(keepends=True)
+    count = (MAX_CHARACTERS - 100) // len(rows[0])
+    (tmp_path / name).write_text("".join([*rows[:count], *rows[-1:]]))
+    found = measured.run("check", name, cwd=tmp_path)
+    assert "characters are too" not in found.done.stdout
+    assert found.done.stdout.count("\n") < 300
+    assert found.seconds < MAX_SECONDS and found.peak_mb < MAX_PEAK_MB
+
+
+def test_a_long_script_that_starts_no_server_is_nobodys_fault(tmp_path: Path) -> None:
+    (tmp_path / "install.sh").write_text("echo a few words\n" * 60_000)
+    found = measured.run("check", ".", cwd=tmp_path)
+    assert found.done.returncode == 0 and found.seconds < MAX_SECONDS
+
 
 HEADER = struct.pack("<Q", 1 << 40)
 

@@ -326,7 +326,7 @@ CASES: dict[str, tuple[str, str, str, list[tuple[int, int, str, str, str]]]] = {
         "Kubernetes manifest",
         "dtype",
         "dtyp",
-        [(13, 7, "data.agg.yaml.kv_cache_config.dtyp", "unknown-key", "did you mean dtype?")],
+        [(13, 7, "kv_cache_config.dtyp", "unknown-key", "did you mean dtype?")],
     ),
     "several faults of a deployment": (
         "deployment",
@@ -416,6 +416,103 @@ def test_a_wrong_release_guess_is_named(builder: Run, tmp_path: Path) -> None:
     done = builder("check", "f.yaml")
     assert "note: f.yaml: no errors for release main-00043967; choose with" in done.stdout
     assert builder("check", "f.yaml", "--release", "main-00043967").returncode == 0
+
+
+def test_a_deployment_that_cannot_be_planned_is_no_wrong_guess(
+    builder: Run, tmp_path: Path
+) -> None:
+    """Which release it is for, it says itself; no other one was planned for."""
+    (tmp_path / "f.yaml").write_text(edited(DEPLOYMENT, "h100", "h10").replace("1.2.1", "9.9.9"))
+    done = builder("check", "f.yaml")
+    assert done.returncode == 2 and "note:" not in done.stdout
+
+
+def test_a_model_configuration_is_of_no_release(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.pbtxt").write_text('backend: "python"\nmax_batch_size: -4\n')
+    for more in ([], ["--release", "1.0.0", "--release", "1.2.1"]):
+        done = builder("check", "config.pbtxt", *more)
+        assert done.stdout.splitlines() == [
+            "config.pbtxt:2:17: error[value-range] max_batch_size: -4 is out of range; "
+            "give a value of at least 0",
+            "",
+            "config.pbtxt: Triton config.pbtxt",
+            "checked 1 file: 1 error, 0 warnings",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "release", "rule"),
+    [
+        ("moe_config: {backend: WIDEEP}\n", "main-00043967", "unknown-value"),
+        ("kv_cache_config: {dtype: nvfp4}\n", "1.2.1", "kv-dtype-121"),
+        ("kv_cache_config: {dtype: [fp8]}\n", "1.2.1", "value-type"),
+        ("tensor_parallel_size: 0\n", "1.2.1", "size-above-zero"),
+        ("cache_transceiver_config: {backend: ucx}\n", "1.1.0", "unknown-value"),
+    ],
+)
+def test_one_fault_is_reported_once(
+    text: str, release: str, rule: str, builder: Run, tmp_path: Path
+) -> None:
+    (row,) = findings(builder, tmp_path, f"max_batch_size: 8\n{text}", "--release", release)
+    assert row["rule"] == rule
+
+
+def worker(builder: Run, role: str, *more: str) -> str:
+    given = (f"role={role}", "targets=[trtllm_serve]", *more)
+    options = [part for each in given for part in ("--set", each)]
+    done = builder("render", "llama-tiny", *options, "-o", role)
+    assert done.returncode == 0, done.stderr
+    return role
+
+
+def test_workers_of_two_bundles_that_cannot_talk_to_each_other_are_found(builder: Run) -> None:
+    blocks = "engine_config.kv_cache_config.tokens_per_block"
+    workers = worker(builder, "prefill"), worker(builder, "decode", f"{blocks}=64")
+    rows = checked(builder("check", *workers, "--json"))["findings"]
+    (row,) = (row for row in rows if row["rule"].startswith("disagg-"))
+    assert (row["rule"], row["severity"]) == ("disagg-tokens-per-block", "error")
+    assert (row["file"], row["path"]) == (
+        "decode/trtllm_serve/config.yaml",
+        "kv_cache_config.tokens_per_block",
+    )
+    assert row["line"] > 1
+    assert row["message"].startswith("64, but the prefill worker has 32")
+    assert "prefill/trtllm_serve/config.yaml" in row["message"]
+    alone = checked(builder("check", "decode", "--json"))["findings"]
+    assert not [row for row in alone if row["rule"].startswith("disagg-")]
+
+
+def test_workers_of_two_bundles_that_agree_are_not_reported(builder: Run) -> None:
+    workers = worker(builder, "prefill"), worker(builder, "decode")
+    rows = checked(builder("check", *workers, "--json"))["findings"]
+    assert not [row for row in rows if row["rule"].startswith("disagg-")]
+
+
+def test_a_rule_that_the_file_breaks_by_itself_is_not_repeated_at_a_flag(
+    builder: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").write_text("tensor_parallel_size: 8\nmoe_expert_parallel_size: 3\n")
+    text = edited(SCRIPT, "--port 8000", "--ep_size 5")
+    both = findings(builder, tmp_path, text, "--release", "1.2.1", name="serve.sh")
+    assert [row["rule"] for row in both] == ["flag-value-lost"]
+    (tmp_path / "config.yaml").write_text("tensor_parallel_size: 8\n")
+    (row,) = findings(builder, tmp_path, text, "--release", "1.2.1", name="serve.sh")
+    assert (row["path"], row["rule"]) == ("--ep_size", "ep-divides-tp")
+
+
+def test_a_server_that_is_listed_twice_is_named(builder: Run, tmp_path: Path) -> None:
+    text = edited(DISAGGREGATED, "two:8001", "one:8001")
+    (row,) = errors(findings(builder, tmp_path, text))
+    assert (row["line"], row["column"], row["path"]) == (7, 22, "context_servers.urls.1")
+    assert row["message"] == "one:8001 is listed twice"
+
+
+def test_a_vulnerable_release_is_no_drift(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(DEPLOYMENT)
+    both = ("--release", "1.0.0", "--release", "main-00043967")
+    rows = checked(builder("check", "f.yaml", *both, "--json"))["findings"]
+    assert "vulnerable-version" in {row["rule"] for row in rows}
+    assert not [row for row in rows if row["rule"] == "drift" and "vulnerab" in row["message"]]
 
 
 def test_an_unknown_release_is_refused_with_the_known_ones(builder: Run, tmp_path: Path) -> None:
@@ -540,9 +637,12 @@ srun bash -c "trtllm-llmapi-launch trtllm-serve $MODEL --tp-size 8 \\
 """
     rows = findings(builder, tmp_path, text, name="run.sbatch")
     assert [(row["line"], row["column"], row["path"]) for row in errors(rows)] == [
-        (4, 3, "extra.yaml.kv_cache_config.dtyp"),
+        (4, 3, "kv_cache_config.dtyp"),
         (6, 56, "--tp-size"),
     ]
+    assert errors(rows)[0]["within"] == "extra.yaml" and "within" not in errors(rows)[1]
+    said = builder("check", "run.sbatch").stdout
+    assert "run.sbatch:4:3: error[unknown-key] kv_cache_config.dtyp in extra.yaml: unknown" in said
 
 
 def test_an_image_with_known_vulnerabilities_is_named(builder: Run, tmp_path: Path) -> None:

@@ -139,6 +139,7 @@ FORMER = {
     "kv_cache_dtype: fp8": "kv_cache_config.dtype",
     "enable_overlap_scheduler: true": "disable_overlap_scheduler",
     "pytorch_backend_config: {use_cuda_graph: true}": "top level",
+    "build_config: {max_batch_size: 8}": "it is gone since release 1.2.1; write its options at the",
 }
 
 
@@ -147,9 +148,18 @@ def test_an_option_of_former_releases_is_named_with_its_place_now(
     text: str, builder: Run, tmp_path: Path
 ) -> None:
     """Alone in its file, too: it is what makes the file one of engine options."""
-    (row,) = errors(findings(builder, tmp_path, f"{text}\n", "--release", "1.0.0"))
+    name = "1.2.1" if text.startswith("build_config") else "1.0.0"
+    (row,) = errors(findings(builder, tmp_path, f"{text}\n", "--release", name))
     assert row["rule"] == "unknown-key"
     assert FORMER[text] in row["fix"]
+
+
+def test_a_flag_of_the_server_in_an_option_file_is_named_as_one(
+    builder: Run, tmp_path: Path
+) -> None:
+    text = "max_batch_size: 8\nhost: 0.0.0.0\n"
+    (row,) = errors(findings(builder, tmp_path, text))
+    assert row["fix"] == "this is a flag of the server; give --host on its command line"
 
 
 def test_options_that_only_a_later_release_has_are_engine_options(
@@ -179,7 +189,8 @@ def test_an_option_file_that_a_container_writes_is_checked(builder: Run, tmp_pat
     text = edited(SHELL_FORM, "max_num_tokens", "max_num_token")
     (row,) = errors(findings(builder, tmp_path, text))
     assert (row["line"], row["column"]) == (14, 11)
-    assert row["path"].endswith("containers.0.args.0./tmp/options.yaml.max_num_token")
+    assert row["path"] == "max_num_token"
+    assert row["within"].endswith("containers.0.args.0: /tmp/options.yaml")
 
 
 def test_a_container_command_of_another_program_is_nothing_to_check(

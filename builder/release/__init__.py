@@ -7,17 +7,22 @@ path. A release without a table is refused, never replaced by a near one.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from .errors import BadFacts, BadInput, Problem
+from ..documents import read_text
+from ..errors import BadFacts, BadInput, Problem
+from .shape import faults, lacking
+from .version import oldest_first
 
-RELEASES = Path(__file__).parent / "data" / "releases"
+RELEASES = Path(__file__).parent.parent / "data" / "releases"
 FORMAT = 1
+MAX_BYTES = 20_000_000  # of an imported table
+MAX_FAULTS = 20  # of one table are enough to see what is wrong with it
 
 ServerRole = Literal["agg", "prefill", "decode"]
 
@@ -81,7 +86,7 @@ class Metrics:
 
 def known() -> list[str]:
     """Releases that have a table, oldest first, development tables last."""
-    return sorted((path.stem for path in RELEASES.glob("*.json")), key=_order)
+    return sorted((path.stem for path in RELEASES.glob("*.json")), key=oldest_first)
 
 
 def newest_stable() -> str:
@@ -115,24 +120,35 @@ def _shipped(name: str) -> Release:
 
 
 def _read(path: Path) -> Release:
+    """An imported table, of which all that the toolkit reads is there and of its type."""
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
-        what = f"cannot be read: {getattr(fault, 'strerror', None) or fault}"
+        table = json.loads(read_text(path, max_bytes=MAX_BYTES))
+    except (ValueError, RecursionError) as fault:
+        what = f"cannot be read: {fault}"
         raise BadInput(Problem(str(path), what, "give a table of `release import`")) from None
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         what = f"is no option table of format {FORMAT}"
         raise BadFacts(Problem(str(path), what, "write it with `release import`"))
-    return Release(table, path)
+    return checked(table, path)
 
 
-def _order(name: str) -> tuple[bool, list[int], str]:
-    return (not name[0].isdigit(), [int(part) for part in re.findall(r"\d+", name)], name)
+def checked(table: Mapping[str, Any], path: Path) -> Release:
+    """A table that did not come with the toolkit, of which all that is read of one is there.
+
+    Raises `BadFacts` with what it lacks.
+    """
+    release = Release(table, path)
+    found = list(islice(faults(table), MAX_FAULTS))
+    found = found or list(lacking(release.paths, release.default))
+    if found:
+        remedy = "without it nothing can be planned or checked"
+        raise BadFacts(Problem(f"{path}: {where}", what, remedy) for where, what in found)
+    return release
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Release:
-    """One engine release. `path` is the file of its table."""
+    """One engine release. `path` is the file of its table; one table is one release."""
 
     table: Mapping[str, Any] = field(repr=False)
     path: Path
@@ -214,11 +230,6 @@ class Release:
         return tuple((method, path) for method, path in self.table["endpoints"]["server"])
 
     @property
-    def endpoint_conditions(self) -> Mapping[str, str]:
-        """What an endpoint's path needs in order to answer."""
-        return self.table["endpoints"]["conditions"]  # type: ignore[no-any-return]
-
-    @property
     def metrics(self) -> Metrics:
         row = self.table["metrics"]
         confidence = row.get("confidence", "unknown")
@@ -261,16 +272,20 @@ class Release:
         """How many CUDA graphs are captured where the option file says nothing of them."""
         return int(self.table["cuda_graphs_when_missing"])
 
+    @property
+    def mtp_kv_layers(self) -> Literal["per_draft_token", "one"]:
+        """How many layers of KV cache multi-token prediction takes."""
+        return self.table["mtp_kv_layers"]["value"]  # type: ignore[no-any-return]
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables that this release is known to read, each with who says so."""
+        return self.table["environment"]  # type: ignore[no-any-return]
+
     def unsupported(self, architecture: str) -> str | None:
         """Why this release does not serve an architecture; `None` if nothing speaks against it."""
         reason = self.table["unsupported_architectures"].get(architecture)
         return str(reason) if reason else None
-
-    def supports(self, architecture: str, feature: str) -> str | None:
-        """What the release's own support matrix says, e.g. `yes`, `no`, `untested`; else `None`."""
-        matrix = self.table.get("support_matrix", {})
-        row = dict(zip(matrix.get("columns", ()), matrix.get(architecture, ()), strict=False))
-        return str(row[feature]) if feature in row else None
 
     @property
     def top_level(self) -> Mapping[str, Field]:

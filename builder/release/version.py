@@ -1,0 +1,40 @@
+"""The order of versions: engine releases, containers, and the names of development tables."""
+
+from __future__ import annotations
+
+import re
+
+Order = tuple[tuple[int, ...], int, int, int]
+
+_VERSION = re.compile(r"v?(?P<numbers>\d+(?:\.\d+)+)(?P<rest>[a-z0-9.]*)", re.IGNORECASE)
+_BEFORE_RELEASE = re.compile(r"\.?(?P<stage>dev|a|b|rc)(?P<number>\d+)", re.IGNORECASE)
+_AFTER_RELEASE = re.compile(r"\.?post(?P<number>\d+)", re.IGNORECASE)
+_STAGES = {"dev": 0, "a": 1, "b": 2, "rc": 3}
+_RELEASE_STAGE = 4
+
+
+def order(version: str) -> Order | None:
+    """A key by which versions sort: 1.2.1 < 1.3.0rc17 < 1.3.0, 26.04 < 26.07.
+
+    What follows a version in a container's tag is ignored. `None` for text without a version.
+    """
+    match = _VERSION.match(version.strip())
+    if match is None:
+        return None
+    numbers = [int(number) for number in match["numbers"].split(".")]
+    while numbers[-1] == 0 and len(numbers) > 1:
+        numbers.pop()
+    before = _BEFORE_RELEASE.match(match["rest"])
+    after = _AFTER_RELEASE.search(match["rest"])
+    return (
+        tuple(numbers),
+        _STAGES[before["stage"].lower()] if before else _RELEASE_STAGE,
+        int(before["number"]) if before else 0,
+        int(after["number"]) + 1 if after else 0,
+    )
+
+
+def oldest_first(name: str) -> tuple[bool, Order, str]:
+    """A key for names of releases; those without a version, development tables, come last."""
+    found = order(name)
+    return found is None, found or ((), 0, 0, 0), name
