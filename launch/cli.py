@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +20,13 @@ from builder import __version__, command
 from builder.errors import BadInput, ChecksFailed, NotReady, Problem
 
 if TYPE_CHECKING:
+    from .access import ClientFiles
     from .rehearsal import Rehearsed
     from .smoke.endpoint import Endpoint
-    from .smoke.suite import Result
+    from .smoke.result import Result
+    from .target import Target
 
 ENGINES = ("auto", "tensorrt_llm", "reference")
-# Triton may take 300 s to let running requests end, and its model a little more to unload.
-STOP_GRACE_S = 330.0
 REHEARSAL_START_TIMEOUT_S = 300.0
 
 
@@ -59,11 +61,14 @@ def _parser() -> argparse.ArgumentParser:
         help="auto takes TensorRT-LLM where it is installed, else the reference engine",
     )
     _add_run(sub, "the folder for logs and results")
+    _add_access(sub)
 
     sub = verb("smoke", _smoke, "check a running server")
     sub.add_argument("server", metavar="BUNDLE|URL", help="a bundle's folder, or a URL")
     sub.add_argument("--target", help="needed if the bundle has several")
     sub.add_argument("--json", action="store_true", help="print JSON")
+    sub.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
+    _add_access(sub)
 
     sub = verb(
         "rehearse", _rehearse, "start, check and stop every target of a bundle without a GPU"
@@ -84,6 +89,18 @@ def _add_run(parser: argparse.ArgumentParser, text: str) -> None:
     )
 
 
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    """Files only: a secret in an argument would be there for everyone on the machine to read."""
+    for name, text in (
+        ("--key-file", "the key of restricted APIs, in its first line"),
+        ("--tls-ca", "who signed the certificate of the gRPC server"),
+        ("--tls-certificate", "the client's certificate, where the server wants one"),
+        ("--tls-key", "its key"),
+    ):
+        parser.add_argument(name, type=Path, metavar="FILE", help=text)
+    parser.add_argument("--tls-name", metavar="NAME", help="the name in the server's certificate")
+
+
 def seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
@@ -98,7 +115,7 @@ def _up(options: argparse.Namespace) -> None:
     from .interrupts import Interrupted, Interrupts
 
     found = bundle.read(options.bundle)
-    served = target.read_one(found, options.target)
+    served = _with_access(target.read_one(found, options.target), options)
     served.check_ports()
     used = engine.choose(options.engine)
     with (
@@ -107,8 +124,9 @@ def _up(options: argparse.Namespace) -> None:
     ):
         _say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
         served = serving.with_checkpoint(served, used, found, its_run)
-        limits = serving.Limits(options.timeout or served.start_timeout_s, STOP_GRACE_S)
-        with serving.serve(served, used, its_run, limits, interrupts) as server:
+        limits = serving.Limits(options.timeout or served.start_timeout_s, served.stop_timeout_s)
+        with serving.serve(served, used, its_run, limits, interrupts) as running:
+            server = running.server
             try:
                 for name, url in served.urls.items():
                     print(f"{name}: {url}", flush=True)
@@ -123,19 +141,19 @@ def _up(options: argparse.Namespace) -> None:
 
 
 def _smoke(options: argparse.Namespace) -> None:
-    from .smoke import suite
+    from . import show
+    from .smoke import result, suite
 
     server = _endpoint(options)
     server.check_listens()
-    results = suite.run(server, (lambda _: None) if options.json else _print_result)
-    summary = suite.summary(results)
+    results = suite.run(server, (lambda _: None) if options.json else _print_check)
+    summary = result.summary(results)
+    if options.junit:
+        _write(options.junit, result.junit(results))
     if options.json:
         print(json.dumps(summary, indent=2, ensure_ascii=False))
     else:
-        print(
-            f"{summary['checks']} checks, {summary['failed']} failed, "
-            f"{summary['warnings']} warnings, {summary['seconds']:.1f} s"
-        )
+        print(f"\n{show.smoke(summary)}")
     if summary["failed"]:
         raise ChecksFailed(_failures(results))
 
@@ -143,15 +161,45 @@ def _smoke(options: argparse.Namespace) -> None:
 def _endpoint(options: argparse.Namespace) -> Endpoint:
     from builder import bundle
 
-    from . import target
+    from . import access, target
     from .smoke import endpoint
 
     if "://" not in options.server:
         found = bundle.read(Path(options.server))
-        return endpoint.of_target(target.read_one(found, options.target))
+        return endpoint.of_target(_with_access(target.read_one(found, options.target), options))
     if options.target:
         raise BadInput(Problem("--target", "is for bundles; a URL says what it is by its scheme"))
-    return endpoint.of_url(options.server)
+    shown = access.of({}, _client_files(options), options.tls_name)
+    return endpoint.of_url(options.server, shown)
+
+
+def _with_access(target: Target, options: argparse.Namespace) -> Target:
+    """The target with what its clients show, checked before anything is started."""
+    target = replace(
+        target.with_files_of(os.environ),
+        client_files=_client_files(options),
+        server_name=options.tls_name,
+    )
+    target.access()
+    return target
+
+
+def _client_files(options: argparse.Namespace) -> ClientFiles:
+    from .access import ClientFiles
+
+    files = (options.key_file, options.tls_ca, options.tls_certificate, options.tls_key)
+    if bool(options.tls_certificate) != bool(options.tls_key):
+        what = "come together: give both or none"
+        raise BadInput(Problem("--tls-certificate and --tls-key", what))
+    return ClientFiles(*files)
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as fault:
+        reason = (fault.strerror or str(fault)).lower()
+        raise BadInput(Problem(str(path), f"cannot be written: {reason}")) from None
 
 
 def _rehearse(options: argparse.Namespace) -> None:
@@ -168,7 +216,7 @@ def _rehearse(options: argparse.Namespace) -> None:
         for one in target.read_all(found, options.target):
             _say(f"{one.name}: rehearsal with the reference engine on a miniature")
             folder = options.run_dir / one.name if options.run_dir else None
-            rows.append(rehearsal.rehearse(found, one, folder, timeout_s, interrupts, _say_result))
+            rows.append(rehearsal.rehearse(found, one, folder, timeout_s, interrupts, _say_check))
     if options.json:
         print(json.dumps([show.rehearsal(row) for row in rows], indent=2, ensure_ascii=False))
     else:
@@ -191,7 +239,9 @@ def _raise_worst(rows: Sequence[Rehearsed]) -> None:
 
 def _failures(results: Sequence[Result]) -> list[Problem]:
     return [
-        Problem(f"check {one.id} over {one.transport}", one.detail) for one in results if one.failed
+        Problem(f"check {one.id} over {one.transport}", one.evidence)
+        for one in results
+        if one.outcome == "failed"
     ]
 
 
@@ -199,13 +249,13 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _print_result(one: Result) -> None:
+def _print_check(results: Sequence[Result]) -> None:
     from . import show
 
-    print(show.result(one), flush=True)
+    print(show.check(results), flush=True)
 
 
-def _say_result(one: Result) -> None:
+def _say_check(results: Sequence[Result]) -> None:
     from . import show
 
-    _say(show.result(one))
+    _say(show.check(results))

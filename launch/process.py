@@ -50,6 +50,7 @@ class Server:
         self._grace_s = grace_s
         self._interrupts = interrupts
         self.killed = False
+        self.left = 0
 
     def __enter__(self) -> Self:
         with self.log.open("ab") as log:
@@ -98,7 +99,8 @@ class Server:
     def stop(self) -> None:
         """End the server and everything that it started. A second signal skips the waiting.
 
-        `killed` says afterwards whether the server itself did not end when asked.
+        `killed` says afterwards whether the server itself did not end when asked, `left` how many
+        processes were still there when it had ended.
 
         Raises `NotReady` naming processes that even SIGKILL does not end.
         """
@@ -107,6 +109,7 @@ class Server:
                 self._process.terminate()
                 self._wait(self._grace_s, lambda: self._process.poll() is not None)
             if self._process.poll() is not None:
+                self.left = self.left or len(self._members())
                 _signal(self._members(), signal.SIGTERM)
                 self._wait(LEFTOVER_GRACE_S, lambda: not self._members())
             self.killed = self._process.poll() is None

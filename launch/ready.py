@@ -94,6 +94,8 @@ def probe(target: Target) -> bool:
 
     Triton tells its id, so that another Triton on the same port cannot pass for it.
     """
+    if target.ready_path is None:
+        return _grpc_name(target) == target.environment["SERVE_ID"]
     if _get(target, target.ready_path) is None:
         return False
     if "SERVE_ID" not in target.environment:
@@ -105,13 +107,31 @@ def probe(target: Target) -> bool:
     return isinstance(document, dict) and document.get("name") == target.environment["SERVE_ID"]
 
 
+def _grpc_name(target: Target) -> str | None:
+    """The name of a Triton that is ready, asked over gRPC, where that is all that it listens on."""
+    import grpc  # type: ignore[import-untyped]
+    from tritonclient.grpc import service_pb2
+    from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+    access = target.access()
+    with access.channel(target.urls["grpc"], grpc) as channel:
+        server = GRPCInferenceServiceStub(channel)
+        options = {"timeout": PROBE_TIMEOUT_S, "metadata": access.grpc_metadata}
+        try:
+            if not server.ServerReady(service_pb2.ServerReadyRequest(), **options).ready:
+                return None
+            return str(server.ServerMetadata(service_pb2.ServerMetadataRequest(), **options).name)
+        except grpc.RpcError:
+            return None
+
+
 def _get(target: Target, path: str) -> bytes | None:
     """The body of a 200 answer. Straight to the server: no proxy of the environment is asked."""
     connection = http.client.HTTPConnection(
         target.host, target.ports[target.ready_port], timeout=PROBE_TIMEOUT_S
     )
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=target.access().http_headers)
         response = connection.getresponse()
         body = response.read()
         return body if response.status == http.client.OK else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from . import run as runs
 from . import serving
 from .interrupts import Interrupts
 from .serving import Limits
-from .smoke import endpoint, suite
+from .smoke import drain, endpoint, suite
+from .smoke.result import Result, junit, numbers, summary
+from .stand_ins import with_stand_ins
 from .target import Target
 
 # A miniature loads in seconds and has nothing to drain.
@@ -42,24 +44,30 @@ def rehearse(
     folder: Path | None,
     start_timeout_s: float,
     interrupts: Interrupts,
-    report: Callable[[suite.Result], None],
+    report: suite.Report,
 ) -> Rehearsed:
     """One target with the reference engine, on ports of its own."""
     limits = Limits(start_timeout_s, STOP_GRACE_S)
     with runs.create(bundle, target.name, "reference", folder) as run:
-        served = serving.with_miniature(target, bundle, run).on_free_ports()
         try:
-            with serving.serve(served, "reference", run, limits, interrupts):
-                results = suite.run(endpoint.of_target(served), report)
+            served = serving.with_miniature(target, bundle, run).on_free_ports()
+            served = with_stand_ins(served, run.folder)
+            with serving.serve(served, "reference", run, limits, interrupts) as running:
+                target, server = running.target, running.server
+                at = endpoint.of_rehearsal(target, server.pid)
+                results = suite.run(at, report)
+                last = drain.stop(at, server, target.environment.get("SERVE_SHM_PREFIX"))
+                report(last)
         except NotReady as problem:
             return Rehearsed(target.name, run.folder, None, None, problem)
-        smoke = record_smoke(run, results)
+        smoke = record_smoke(run, [*results, *last])
         return Rehearsed(target.name, run.folder, run.ready_after_s, smoke, None)
 
 
-def record_smoke(run: runs.Run, results: Sequence[suite.Result]) -> dict[str, Any]:
+def record_smoke(run: runs.Run, results: Sequence[Result]) -> dict[str, Any]:
     """Leave the results in the run folder and their numbers in `run.json`."""
-    summary = suite.summary(results)
-    run.write_json("smoke.json", summary)
-    run.record(smoke={key: value for key, value in summary.items() if key != "results"})
-    return summary
+    document = summary(results)
+    run.write_json("smoke.json", document)
+    (run.folder / "smoke.xml").write_bytes(junit(results))
+    run.record(smoke=numbers(results))
+    return document

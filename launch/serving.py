@@ -36,10 +36,18 @@ class Limits:
     stop_grace_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running server, and the target as it was started."""
+
+    target: Target
+    server: Server
+
+
 @contextmanager
 def serve(
     target: Target, engine: engines.EngineName, run: Run, limits: Limits, interrupts: Interrupts
-) -> Iterator[Server]:
+) -> Iterator[Served]:
     """The ready server, for as long as the block runs; its evidence goes to `run`.
 
     Raises `NotReady` if the server died or ran out of time.
@@ -69,7 +77,7 @@ def serve(
             run.record(outcome=outcome.state, exit_status=outcome.exit_status)
             raise not_ready(target, str(outcome), run, outcome.last_lines)
         run.record(outcome="ready", ready=now(), ready_after_s=round(outcome.elapsed_s, 2))
-        yield server
+        yield Served(target, server)
 
 
 def _with_plain_paths(target: Target, plain: PlainPaths) -> Target:

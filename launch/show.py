@@ -3,25 +3,52 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .rehearsal import Rehearsed
-    from .smoke.suite import Result
+    from .smoke.result import Result
 
 COLUMNS = 80
+INDENT = " " * 12
+WORDS = {"passed": "pass", "failed": "FAIL", "warned": "warn", "skipped": "-"}
 
 
-def result(one: Result) -> str:
-    """A line per check; what was seen follows in full where the check did not pass."""
-    word = "pass" if one.passed else "FAIL" if one.failed else "warn"
-    line = f"{word}  {one.transport:<4}  {one.title:<24} {one.seconds:6.2f} s"
-    if one.passed:
-        return f"{line}  {textwrap.shorten(one.detail, COLUMNS - len(line) - 2, placeholder='...')}"
-    indent = " " * 6
-    detail = textwrap.fill(one.detail, COLUMNS, initial_indent=indent, subsequent_indent=indent)
-    return f"{line}\n{detail}"
+def check(results: Sequence[Result]) -> str:
+    """A line per check, or one for each way in which it went over different transports.
+
+    What was seen follows in full where the check did not pass.
+    """
+    ways = dict.fromkeys(one.outcome for one in results)
+    return "\n".join(_line([one for one in results if one.outcome == way]) for way in ways)
+
+
+def _line(same: Sequence[Result]) -> str:
+    first = same[0]
+    where = "both" if len(same) > 1 else first.transport
+    line = f"{WORDS[first.outcome]:<6}{where:<6}{first.id:<11}{first.title:<20}"
+    if first.outcome in ("passed", "skipped"):
+        room = COLUMNS - len(line)
+        return f"{line}{textwrap.shorten(first.evidence, room, placeholder='...')}"
+    seen = dict.fromkeys(one.evidence for one in same)
+    return "\n".join([line.rstrip(), *map(_wrapped, seen)])
+
+
+def smoke(summary: Mapping[str, Any]) -> str:
+    """The numbers of a suite by transport, and in all."""
+    rows = [*summary["transports"].items()]
+    if len(rows) > 1:
+        rows.append(("all", summary))
+    header = f"{'TRANSPORT':<11}{'CHECKS':>6}{'PASSED':>8}{'FAILED':>8}{'WARNED':>8}"
+    lines = [f"{header}{'SKIPPED':>9}{'TIME':>9}"]
+    for name, row in rows:
+        passed, failed = f"{row['passed']:>8}", f"{row['failed']:>8}"
+        lines.append(
+            f"{name:<11}{row['checks']:>6}{passed}{failed}{row['warnings']:>8}"
+            f"{row['skipped']:>9}{row['seconds']:>7.1f} s"
+        )
+    return "\n".join(lines)
 
 
 def rehearsal(row: Rehearsed) -> dict[str, Any]:
@@ -36,18 +63,29 @@ def rehearsal(row: Rehearsed) -> dict[str, Any]:
 
 
 def rehearsals(rows: Sequence[Rehearsed]) -> str:
-    """A table with one row per target, and where its evidence is."""
-    lines = [f"{'TARGET':<14}{'READY':>9}  {'CHECKS':>6}  {'FAILED':>6}  {'WARNED':>6}  RESULT"]
+    """A table with one row per target and transport, and where its evidence is."""
+    header = f"{'TARGET':<14}{'READY':>8}  {'TRANSPORT':<9}{'CHECKS':>7}{'FAILED':>7}{'WARNED':>7}"
+    lines = [f"{header}{'SKIPPED':>8}  RESULT"]
     for row in rows:
-        if row.smoke is None or row.ready_after_s is None:
-            lines.append(f"{row.target:<14}{'-':>9}  {'-':>6}  {'-':>6}  {'-':>6}  not ready")
-        else:
-            smoke = row.smoke
-            numbers = f"{smoke['checks']:>6}  {smoke['failed']:>6}  {smoke['warnings']:>6}"
-            word = "passed" if row.passed else "failed"
-            lines.append(f"{row.target:<14}{row.ready_after_s:>7.1f} s  {numbers}  {word}")
+        lines += _rows(row)
     lines.append("")
     for row in rows:
-        results = "smoke.json, " if row.smoke else ""
+        results = "smoke.json, smoke.xml, " if row.smoke else ""
         lines += [f"{row.target}: stopped; {results}server.log and run.json in", f"  {row.folder}"]
     return "\n".join(lines)
+
+
+def _rows(row: Rehearsed) -> Iterable[str]:
+    if row.smoke is None or row.ready_after_s is None:
+        yield f"{row.target:<14}{'-':>8}  {'-':<9}{'-':>7}{'-':>7}{'-':>7}{'-':>8}  not ready"
+        return
+    start = f"{row.target:<14}{row.ready_after_s:>6.1f} s"
+    for transport, found in row.smoke["transports"].items():
+        counts = f"{found['checks']:>7}{found['failed']:>7}{found['warnings']:>7}"
+        word = "failed" if found["failed"] else "passed"
+        yield f"{start}  {transport:<9}{counts}{found['skipped']:>8}  {word}"
+        start = " " * len(start)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, COLUMNS, initial_indent=INDENT, subsequent_indent=INDENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,15 @@ from builder import release as releases
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady, Problem, nearest
 
+from . import access
+from .access import Access, ClientFiles
+
 URLS = {"http": "http://{host}:{port}", "metrics": "http://{host}:{port}/metrics"}
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+# Variables that name files of this machine; each may be set from outside, as for the script alone.
+FILES = ("SERVE_KEY_FILE", "SERVE_TLS_CERTIFICATE", "SERVE_TLS_KEY", "SERVE_TLS_CLIENT_CA")
+# What a server without a word on it may take to stop: running requests, and a little more.
+STOP_TIMEOUT_S = 330.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +34,14 @@ class Target:
     ports: Mapping[str, int]
     environment: Mapping[str, str]
     ready_port: str
-    ready_path: str
+    ready_path: str | None
     start_timeout_s: float
+    stop_timeout_s: float
     model_name: str | None
+    restricted_apis: tuple[str, ...]
     release: str
+    client_files: ClientFiles = field(default_factory=ClientFiles)
+    server_name: str | None = None
 
     @property
     def host(self) -> str:
@@ -65,6 +76,15 @@ class Target:
     @property
     def is_triton(self) -> bool:
         return self.name == "triton"
+
+    def access(self) -> Access:
+        """What a client has to show. Raises `BadInput` for a file that cannot be read."""
+        return access.of(self.environment, self.client_files, self.server_name)
+
+    def with_files_of(self, environment: Mapping[str, str]) -> Target:
+        """The target with the files that variables of this name in an environment name."""
+        named = {name: environment[name] for name in FILES if environment.get(name)}
+        return self.with_environment(**{k: v for k, v in named.items() if k in self.environment})
 
     def with_environment(self, **changes: str) -> Target:
         return replace(self, environment={**self.environment, **changes})
@@ -105,9 +125,11 @@ def read(bundle: Bundle, name: str) -> Target:
         ports=dict(entry["ports"]),
         environment={"SERVE_HOST": entry["host"], **entry["environment"]},
         ready_port=entry["ready"]["port"],
-        ready_path=entry["ready"]["path"],
+        ready_path=entry["ready"].get("path"),
         start_timeout_s=entry["start_timeout_s"],
+        stop_timeout_s=entry.get("stop_timeout_s", STOP_TIMEOUT_S),
         model_name=entry.get("model_name"),
+        restricted_apis=tuple(entry.get("restricted_apis", ())),
         release=releases.resolve(bundle.launch["engine"]["release"], bundle.folder),
     )
 

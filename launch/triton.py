@@ -37,9 +37,14 @@ def prepare(folder: Path) -> Path | None:
     return _from_wheel(Path(spec.origin).parent, folder)
 
 
+def shared_memory(prefix: str) -> list[Path]:
+    """The regions of a server; `prefix` must be of that server alone."""
+    return sorted(SHARED_MEMORY.glob(f"{prefix}*"))
+
+
 def sweep_shared_memory(prefix: str) -> list[str]:
     """Remove what a killed Triton left behind; `prefix` must be of that server alone."""
-    left = sorted(SHARED_MEMORY.glob(f"{prefix}*"))
+    left = shared_memory(prefix)
     for region in left:
         region.unlink(missing_ok=True)
     return [region.name for region in left]

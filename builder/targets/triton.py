@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,67 +18,120 @@ from . import START_TIMEOUT_S, Host, Port, Rendered, Request, option_lines
 # hide; the interpreter that Triton embeds reads no variables that would forbid it.
 _NO_BYTECODE = ("1/__pycache__", b"No bytecode is kept here: a bundle stays as it was rendered.\n")
 
+PROTOCOLS = ("http", "grpc", "metrics")
+# The server may take so much longer to exit than the model to drain, and the launcher than both.
+EXIT_MARGIN_S = 60
+STOP_MARGIN_S = 30
+# Requests that may run or wait, in batches: enough to keep the engine busy, few enough to answer.
+BATCHES_AHEAD = 4
+FEWEST_REQUESTS, REQUESTS_OF_AN_UNKNOWN_BATCH = 64, 4096
+
+ServerFile = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/+=@%:,-]*$")]
+Api = Literal[
+    "health",
+    "metadata",
+    "inference",
+    "shared-memory",
+    "model-config",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+]
+Count = Annotated[int, Field(ge=1)]
+# What can change the server, or tells more of it than a client needs.
+MANAGEMENT: tuple[Api, ...] = (
+    *("shared-memory", "model-repository", "model-config"),
+    *("statistics", "trace", "logging"),
+)
+
+
+class Tls(Strict):
+    """PEM files on the server's machine. With `client_ca`, clients need a certificate as well."""
+
+    certificate: ServerFile
+    key: ServerFile
+    client_ca: ServerFile | None = None
+
 
 class Options(Strict):
-    """Where the server listens, and how the model is named and answers.
+    """Where the server listens, who may do what, and how the model is named and answers.
 
     A decoupled model streams and serves the stream RPC, `/generate` and `/generate_stream`; one
     that is not decoupled serves unary requests only.
+
+    `restricted_apis` need the key in the first line of `key_file`, a file on the server's machine.
+    Without one the server makes a random key at every start, which closes them. Triton takes the
+    key from its command line only, where programs on the same machine and in the same process
+    namespace can read it.
+
+    Triton has TLS for gRPC only. The rest are the settings of the model's own `triton_config`.
     """
 
     host: Host = "127.0.0.1"
+    http: bool = True
     http_port: Port = 8000
+    grpc: bool = True
     grpc_port: Port = 8001
+    grpc_tls: Tls | None = None
+    grpc_max_response_pool_size: Count = 1024
+    metrics: bool = True
     metrics_port: Port = 8002
+    restricted_apis: list[Api] = Field(default_factory=lambda: list(MANAGEMENT))
+    key_file: ServerFile | None = None
     model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")] = "tensorrt_llm"
     decoupled: bool = True
+    cancellation_check_period_ms: Count = 50
+    sender_threads: Annotated[int, Field(ge=1, le=8)] = 2
+    max_requests: Count | None = None
+    max_tokens_per_request: Count | None = None
+    max_seconds_per_request: Annotated[float, Field(gt=0, strict=False)] | None = None
+    drain_timeout_s: Count = 240
+    engine_stall_timeout_s: Count | None = 120
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports of the protocols that are on."""
+        return {name: getattr(self, f"{name}_port") for name in PROTOCOLS if getattr(self, name)}
 
     @model_validator(mode="after")
-    def _distinct_ports(self) -> Self:
-        if len({self.http_port, self.grpc_port, self.metrics_port}) < 3:
-            raise ValueError(
-                "http_port, grpc_port and metrics_port collide; give each its own number"
-            )
+    def _reachable(self) -> Self:
+        if not self.http and not self.grpc:
+            raise ValueError("http and grpc are both off; leave one of them on")
+        if len(set(self.ports.values())) < len(self.ports):
+            names = " and ".join(f"{name}_port" for name in self.ports)
+            names = names.replace(" and ", ", ", len(self.ports) - 2)
+            raise ValueError(f"{names} collide; give each its own number")
+        return self
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> Self:
+        if self.grpc_tls and not self.grpc:
+            raise ValueError("grpc_tls is there, but grpc is off; set grpc: true")
+        if self.grpc_tls and self.http and not _is_loopback(self.host):
+            what = f"grpc_tls protects gRPC only, and HTTP on {self.host} would stay readable"
+            raise ValueError(f"{what}; set http: false")
         return self
 
 
 def render(request: Request, options: Options) -> Rendered:
-    deployment = request.deployment
-    triton_config = {
-        "max_batch_size": 0,
-        "decoupled": options.decoupled,
-        "cancellation_check_period_ms": 100,
-    }
-    options_given = request.engine.options
-    base = {"model": deployment.checkpoint}
-    if "backend" not in options_given:
-        base["backend"] = "pytorch"
-    model_yaml = yaml_text(
-        "triton/model.yaml.j2",
-        expected={"triton_config": triton_config, **base, **options_given},
-        name=deployment.name,
-        release=request.release.name,
-        triton_config=triton_config,
-        base=base,
-        options=option_lines(request.engine),
-    )
-    environment = {
-        **request.checkpoints,
-        "SERVE_HOST": options.host,
-        "SERVE_HTTP_PORT": str(options.http_port),
-        "SERVE_GRPC_PORT": str(options.grpc_port),
-        "SERVE_METRICS_PORT": str(options.metrics_port),
-        "SERVE_ID": deployment.name,
-        "SERVE_SHM_PREFIX": deployment.name,
-    }
+    name, host = request.deployment.name, options.host
+    environment = _environment(request, options)
     script = text(
         "triton/serve.sh.j2",
         environment=environment,
+        on={protocol: protocol in options.ports for protocol in PROTOCOLS},
+        tls=options.grpc_tls,
+        restricted_apis=",".join(options.restricted_apis),
+        pool_size=options.grpc_max_response_pool_size,
+        exit_timeout_s=options.drain_timeout_s + EXIT_MARGIN_S,
         model_name=options.model_name,
         **request.layout,
     )
     repository = f"triton/model_repository/{options.model_name}"
     files = {f"{repository}/{path}": File(data) for path, data in sorted(_model_files().items())}
+    model_yaml = _model_yaml(name, request, options)
+    ready = {"port": "http", "path": "/v2/health/ready"} if options.http else {"port": "grpc"}
     return Rendered(
         {
             **files,
@@ -85,18 +140,79 @@ def render(request: Request, options: Options) -> Rendered:
         },
         {
             "argv": ["bash", "triton/serve.sh"],
-            "host": options.host,
-            "ports": {
-                "http": options.http_port,
-                "grpc": options.grpc_port,
-                "metrics": options.metrics_port,
-            },
+            "host": host,
+            "ports": options.ports,
             "environment": environment,
-            "ready": {"port": "http", "path": "/v2/health/ready"},
+            "ready": ready,
             "model_name": options.model_name,
+            "restricted_apis": options.restricted_apis,
             "start_timeout_s": START_TIMEOUT_S,
+            "stop_timeout_s": options.drain_timeout_s + EXIT_MARGIN_S + STOP_MARGIN_S,
         },
     )
+
+
+def _environment(request: Request, options: Options) -> dict[str, str]:
+    """The variables of the start script, with their defaults. Files are named, never read."""
+    name, tls = request.deployment.name, options.grpc_tls
+    files = {"SERVE_KEY_FILE": options.key_file or ""} if options.restricted_apis else {}
+    if tls:
+        files |= {"SERVE_TLS_CERTIFICATE": tls.certificate, "SERVE_TLS_KEY": tls.key}
+    if tls and tls.client_ca:
+        files["SERVE_TLS_CLIENT_CA"] = tls.client_ca
+    return {
+        **request.checkpoints,
+        "SERVE_HOST": options.host,
+        **{f"SERVE_{key.upper()}_PORT": str(port) for key, port in options.ports.items()},
+        **files,
+        "SERVE_ID": name,
+        "SERVE_SHM_PREFIX": name,
+    }
+
+
+def _model_yaml(name: str, request: Request, options: Options) -> str:
+    engine = request.engine.options
+    triton_config = _triton_config(engine, options)
+    base = {"model": request.deployment.checkpoint}
+    if "backend" not in engine:
+        base["backend"] = "pytorch"
+    return yaml_text(
+        "triton/model.yaml.j2",
+        expected={"triton_config": triton_config, **base, **engine},
+        name=name,
+        release=request.release.name,
+        triton_config=triton_config,
+        base=base,
+        options=option_lines(request.engine),
+    )
+
+
+def _triton_config(engine: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """The model's settings; a limit that is not set is left out."""
+    batch = engine.get("max_batch_size")
+    ranks = engine.get("tensor_parallel_size", 1) if engine.get("enable_attention_dp") else 1
+    ahead = BATCHES_AHEAD * batch * ranks if batch else REQUESTS_OF_AN_UNKNOWN_BATCH
+    limits = {
+        "max_tokens_per_request": options.max_tokens_per_request,
+        "max_seconds_per_request": options.max_seconds_per_request,
+    }
+    return {
+        "max_batch_size": 0,
+        "decoupled": options.decoupled,
+        "cancellation_check_period_ms": options.cancellation_check_period_ms,
+        "sender_threads": options.sender_threads,
+        "max_requests": options.max_requests or max(FEWEST_REQUESTS, ahead),
+        **{key: value for key, value in limits.items() if value is not None},
+        "drain_timeout_s": options.drain_timeout_s,
+        "engine_stall_timeout_s": options.engine_stall_timeout_s,
+    }
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _model_files() -> dict[str, bytes]:

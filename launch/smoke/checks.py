@@ -1,249 +1,200 @@
-"""The checks: one function each, and the table that says what each is and where it applies.
-
-A check returns what it saw and raises `Fault` if that is not what is expected. Nothing here knows
-the model: a check compares the server with itself, with its own configuration, or with the rules
-of its protocol. Texts are compared greedily and one request at a time where they must be equal,
-since quantized and sparse models may give other tokens in another batch.
-"""
+"""The table of checks: what each is, why it is there, and where it applies."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import Literal
-
-from . import rendered
-from .client import Ask, Client, Fault, Part, Refused, Unjudged, collect
-from .endpoint import Endpoint
-
-PROMPT = "Once upon a time there was a small village at the edge of a large forest, and"
-LONG = Ask(PROMPT, max_tokens=128)
-SHORT = Ask(PROMPT, max_tokens=8)
-TOPICS = ("rivers", "bread", "winter", "music", "horses", "ships", "stars", "letters")
-REASONS = ("stop", "length")
-
-Function = Callable[[Client, Endpoint], Awaitable[str]]
-Level = Literal["error", "warning"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """`kinds` are the servers it applies to; `streams` if it needs a server that can stream."""
-
-    id: str
-    title: str
-    expectation: str
-    function: Function
-    kinds: tuple[str, ...] = ("triton", "trtllm_serve")
-    streams: bool = False
-    rendered: bool = False
-    level: Level = "error"
-
-
-async def ready(client: Client, _: Endpoint) -> str:
-    await client.ready()
-    return "every health endpoint answers"
-
-
-async def metadata(client: Client, endpoint: Endpoint) -> str:
-    return rendered.compare_metadata(await client.metadata(), endpoint)
-
-
-async def config(client: Client, endpoint: Endpoint) -> str:
-    return rendered.compare_config(await client.config(), endpoint)
-
-
-async def generate(client: Client, _: Endpoint) -> str:
-    part = await client.generate(SHORT)
-    _expect_text(part)
-    return f"{len(part.text)} characters, finish_reason {part.finish_reason}"
-
-
-async def stream_text(client: Client, _: Endpoint) -> str:
-    whole = (await client.generate(Ask(PROMPT, max_tokens=32))).text
-    parts = [part.text for part in await collect(client, Ask(PROMPT, max_tokens=32)) if part.text]
-    if not parts:
-        raise Fault("no text")
-    if "".join(parts) == whole:
-        return f"{len(parts)} parts with new text each"
-    if parts and parts[-1] == whole:
-        return f"{len(parts)} parts with all text so far each"
-    streamed = "".join(parts)
-    same = next((i for i, (a, b) in enumerate(zip(streamed, whole, strict=False)) if a != b), None)
-    at = min(len(streamed), len(whole)) if same is None else same
-    raise Fault(
-        f"differs at character {at}: streamed {streamed[at : at + 30]!r}, "
-        f"whole {whole[at : at + 30]!r}"
-    )
-
-
-async def one_final(client: Client, _: Endpoint) -> str:
-    parts = await collect(client, Ask(PROMPT, max_tokens=16))
-    finals = [index for index, part in enumerate(parts) if part.final]
-    if finals != [len(parts) - 1]:
-        raise Fault(f"final responses at {finals} of {len(parts)}, only the last one expected")
-    reason = next((part.finish_reason for part in reversed(parts) if part.finish_reason), None)
-    if reason not in REASONS:
-        raise Fault(f"finish_reason is {reason}, one of {', '.join(REASONS)} expected")
-    return f"{len(parts)} responses, the last one is final, finish_reason {reason}"
-
-
-async def max_tokens(client: Client, _: Endpoint) -> str:
-    one = await client.generate(Ask(PROMPT, max_tokens=1))
-    many = await client.generate(Ask(PROMPT, max_tokens=24))
-    for part in (one, many):
-        _expect_text(part)
-    if not many.text.startswith(one.text):
-        raise Fault(f"the text of 1 token {one.text!r} does not begin that of 24 {many.text!r}")
-    if many.finish_reason == "length" and len(many.text) <= len(one.text):
-        raise Fault(f"24 tokens give {len(many.text)} characters, 1 token {len(one.text)}")
-    return f"1 token gives {len(one.text)} characters, 24 give {len(many.text)}"
-
-
-async def stop_word(client: Client, _: Endpoint) -> str:
-    """Asks for a text, and then for it up to one of its own words."""
-    whole = (await client.generate(Ask(PROMPT, max_tokens=32))).text
-    words = [word for word in whole.split(" ")[2:-1] if word.isalpha() and len(word) > 1]
-    if not words:
-        raise Unjudged(f"the model's text {whole[:40]!r} has no word to stop at")
-    word = words[len(words) // 2]
-    # Engines compare tokens, and the token of a word within a text begins with the space.
-    part = await client.generate(Ask(PROMPT, max_tokens=32, stop=(word, f" {word}")))
-    if word in part.text or not whole.startswith(part.text.rstrip()):
-        raise Fault(f"stop word {word!r}: text {part.text!r}, expected it to end before the word")
-    if part.finish_reason != "stop":
-        raise Fault(f"stop word {word!r}: finish_reason is {part.finish_reason}, stop expected")
-    return f"ends before {word!r}"
-
-
-async def cancel(client: Client, _: Endpoint) -> str:
-    async with aclosing(client.stream(LONG)) as parts:
-        async for part in parts:
-            if part.text:
-                break
-    await healthy(client)
-    return "left after the first text; the server goes on serving"
-
-
-async def concurrent(client: Client, _: Endpoint) -> str:
-    asks, alone = await _alone(client)
-    together = await asyncio.gather(*(client.generate(ask) for ask in asks))
-    for ask, part in zip(asks, together, strict=True):
-        _expect_text(part)
-        if part.request_id and part.request_id != ask.request_id:
-            raise Fault(f"request {ask.request_id} got the answer of {part.request_id}")
-    for index, part in enumerate(together):
-        owners = [other for other, text in enumerate(alone) if text == part.text]
-        if owners and index not in owners:
-            raise Fault(f"request {index} got the text that request {owners[0]} gets when alone")
-    return f"{len(asks)} at once, each with an answer of its own"
-
-
-async def concurrent_text(client: Client, _: Endpoint) -> str:
-    asks, alone = await _alone(client)
-    together = await asyncio.gather(*(client.generate(ask) for ask in asks))
-    different = [i for i, part in enumerate(together) if part.text != alone[i]]
-    if different:
-        raise Fault(f"{len(different)} of {len(asks)} texts differ from the same request alone")
-    return f"{len(asks)} texts are the same as alone"
-
-
-def refused(ask: Ask, may_serve: tuple[str, ...] = ()) -> Function:
-    """A check that a wrong request is refused, by all kinds of server but `may_serve`."""
-
-    async def check(client: Client, endpoint: Endpoint) -> str:
-        try:
-            part = await client.generate(ask)
-        except Refused as refusal:
-            return f"refused: {refusal}"
-        if endpoint.kind in may_serve:
-            return "served, which this kind of server may do"
-        raise Fault(f"served with text {part.text[:40]!r}, an error is expected")
-
-    return check
-
-
-async def healthy(client: Client) -> None:
-    """After whatever happened: the server is ready and generates."""
-    await client.ready()
-    _expect_text(await client.generate(SHORT))
-
-
-async def _alone(client: Client) -> tuple[list[Ask], list[str]]:
-    """Different requests, and what each gets with the server to itself."""
-    asks = [Ask(f"A short text about {topic}:", 8, request_id=topic) for topic in TOPICS]
-    return asks, [(await client.generate(ask)).text for ask in asks]
-
-
-def _expect_text(part: Part) -> None:
-    if not part.text:
-        raise Fault(f"no text, finish_reason {part.finish_reason}")
-    if part.finish_reason not in REASONS:
-        raise Fault(f"finish_reason is {part.finish_reason}, one of {', '.join(REASONS)} expected")
-
+from . import features, generation, negative, standing, together
+from .check import Check
+from .negative import misused, refused
 
 TRITON = ("triton",)
 OPENAI = ("trtllm_serve",)
+
 POSITIVE = (
-    Check("ready", "Live and ready", "every health endpoint says so", ready),
+    Check("P1", "Process", "a dead server may leave its port to another one", standing.process),
+    Check("P2", "Live and ready", "what a load balancer asks before it sends", standing.ready),
+    Check("P3", "Model served", "the server is up, but not this model", standing.served),
     Check(
-        "metadata",
+        "P4",
         "Metadata",
-        "inputs and outputs equal config.pbtxt: names, data types, shapes",
-        metadata,
+        "clients build their requests from names, data types and shapes",
+        standing.metadata,
         kinds=TRITON,
         rendered=True,
     ),
     Check(
-        "config",
-        "Model configuration",
-        "decoupled and max_batch_size equal model.yaml",
-        config,
+        "P5",
+        "Configuration",
+        "the server took another configuration than the rendered one",
+        standing.config,
         kinds=TRITON,
         rendered=True,
     ),
-    Check("generate", "Generation", "text and a finish_reason", generate),
+    Check("P6", "Generation", "the least that a client wants", generation.generate),
+    Check("P6.chat", "Chat", "most clients send messages, not prompts", generation.chat),
+    Check("P7", "Repeated", "greedy decoding that wavers hides every fault", generation.repeat),
     Check(
-        "stream_text",
-        "Streamed text",
-        "the same text as without streaming, greedy",
-        stream_text,
-        streams=True,
-    ),
-    Check(
-        "one_final",
-        "One final response",
-        "exactly one, with a finish_reason, and nothing after it",
-        one_final,
-        streams=True,
-    ),
-    Check(
-        "max_tokens", "max_tokens", "a shorter limit gives the beginning of the text", max_tokens
-    ),
-    Check("stop_word", "Stop word", "the text ends before it, finish_reason stop", stop_word),
-    Check("cancel", "Cancel", "after a cancelled stream the server serves", cancel, streams=True),
-    Check("concurrent", "Eight at once", "each gets its own answer", concurrent),
-    Check(
-        "concurrent_text",
-        "Eight at once, text",
-        "the same text as alone, where batching does not change it",
-        concurrent_text,
+        "P7.batch",
+        "Text in a batch",
+        "a neighbour changes the text, as quantized and sparse models may",
+        together.batch_text,
         level="warning",
     ),
+    Check(
+        "P8",
+        "Streamed text",
+        "a stream loses, doubles or mixes up text",
+        generation.stream_text,
+        streams=True,
+    ),
+    Check(
+        "P9",
+        "Kind of stream",
+        "clients that take new text for all text show it wrongly",
+        generation.stream_mode,
+        streams=True,
+    ),
+    Check(
+        "P9.final",
+        "One final response",
+        "clients wait for ever, or miss what follows",
+        generation.one_final,
+        streams=True,
+    ),
+    Check(
+        "P9.all",
+        "Cumulative text",
+        "clients of the published model ask for all text so far",
+        generation.cumulative,
+        kinds=TRITON,
+        streams=True,
+    ),
+    Check("P10", "Own answers", "a client gets the answer of another", together.own_answers),
+    Check("P11", "Stop word", "text goes on behind its end", generation.stop_word),
+    Check("P12", "max_tokens", "answers cost more, or end early", generation.max_tokens),
+    Check(
+        "P13",
+        "Characters",
+        "a character of several bytes is torn between two responses",
+        generation.characters,
+        streams=True,
+    ),
+    Check("P14", "Overlap", "requests wait for one another", together.overlap, streams=True),
+    Check("P15", "Longest prompt", "the limit is lower than planned", features.long_prompt),
+    Check(
+        "P15.needle",
+        "Needle",
+        "text far from the end is not seen",
+        features.needle,
+        level="warning",
+    ),
+    Check("P16", "Prefix reuse", "every prompt is computed anew", features.prefix, level="warning"),
+    Check("P17", "Token counts", "accounts and benchmarks rest on them", generation.usage),
+    Check("P18", "Log probabilities", "clients rank answers by them", generation.logprobs),
+    Check("P19", "Drafted tokens", "drafts that are not accepted cost time", features.drafts),
+    Check("P20", "Seed", "sampled answers cannot be made again", generation.seed),
+    Check("P21", "Guided JSON", "programs read the answer", features.guided),
+    Check("P21.tools", "Tools, reasoning", "programs read the answer", features.tools),
+    Check("P22", "Metrics", "alerts and autoscaling rest on them", together.counters),
+    Check("P23", "Accuracy", "precision lost in quantization", features.accuracy),
+    Check("P24", "Soak", "requests fail or leave memory taken under load", together.soak),
 )
+# P25 is in `drain`: only who started a server may stop it.
+
 # After each of these the server must be healthy.
-NEGATIVE = tuple(
-    Check(id, title, "refused, and the server stays healthy", refused(ask, may_serve))
-    for id, title, ask, may_serve in (
-        # trtllm-serve 1.x serves its model under any name.
-        ("unknown_model", "Unknown model", replace(SHORT, model="no_such_model"), OPENAI),
-        ("missing_input", "Missing prompt", replace(SHORT, prompt=None), ()),
-        ("empty_prompt", "Empty prompt", replace(SHORT, prompt=""), OPENAI),
-        ("temperature", "temperature -1", replace(SHORT, temperature=-1.0), ()),
-        # An engine's server may take 0 for a limit that was not given.
-        ("max_tokens_0", "max_tokens 0", replace(SHORT, max_tokens=0), OPENAI),
-        ("max_tokens_text", "max_tokens as text", replace(SHORT, max_tokens="many"), ()),
-    )
+NEGATIVE = (
+    # trtllm-serve 1.x serves its model under any name.
+    Check(
+        "N1",
+        "Unknown model",
+        "a wrong name is served by chance",
+        refused(OPENAI, model="no_such_model"),
+    ),
+    Check("N2", "Missing prompt", "a request without its input", refused(prompt=None)),
+    Check(
+        "N3.type",
+        "Wrong type",
+        "a text for a number reaches the engine",
+        refused(max_tokens="many"),
+    ),
+    Check("N3.shape", "Wrong shape", "two values for one", misused("wrong_shape")),
+    Check(
+        "N3.input",
+        "Unknown input",
+        "a misspelt name goes unnoticed, or breaks the server",
+        misused("unknown_input", harmless=True),
+    ),
+    Check(
+        "N4",
+        "Malformed JSON",
+        "half a request or none breaks the parser",
+        misused("malformed_json", "empty_body"),
+    ),
+    Check(
+        "N5",
+        "Unary RPC",
+        "a client without streams waits for ever",
+        misused("unary"),
+        kinds=TRITON,
+        streams=True,
+    ),
+    Check(
+        "N6",
+        "Many responses",
+        "the first part passes for the whole text",
+        negative.many_responses,
+        kinds=TRITON,
+        streams=True,
+    ),
+    Check("N7", "top_p 1.5", "a value that no sampler knows", refused(top_p=1.5)),
+    Check("N8", "Prompt too long", "it crashed servers of some releases", negative.too_long),
+    # An engine's server may take 0 for a limit that was not given, and an empty prompt for a start.
+    Check("N9.tokens0", "max_tokens 0", "nothing to do, for ever", refused(OPENAI, max_tokens=0)),
+    Check("N9.tokens", "max_tokens -1", "a loop without an end", refused(max_tokens=-1)),
+    Check("N9.top_k", "top_k -1", "it crashed servers of some releases", refused(OPENAI, top_k=-1)),
+    Check("N9.heat", "temperature -1", "a division that fails", refused(temperature=-1.0)),
+    Check("N9.prompt", "Empty prompt", "no token to begin with", refused(OPENAI, prompt="")),
+    Check(
+        "N10",
+        "Client cancels",
+        "the engine goes on for nobody",
+        negative.cancel,
+        streams=True,
+    ),
+    Check("N11", "Deadline", "the engine goes on for nobody", negative.deadline, streams=True),
+    Check(
+        "N12",
+        "Loading models",
+        "who may load a model may run any code",
+        misused("load", "unload"),
+        kinds=TRITON,
+    ),
+    Check("N13.url", "Unknown URL", "another service than expected", misused("unknown_url")),
+    Check("N13.verb", "Wrong method", "a wrong verb does something", misused("wrong_method")),
+    Check("N13.rpc", "Unknown RPC", "a newer client breaks the server", misused("unknown_method")),
+    Check(
+        "N14",
+        "Stream without one",
+        "a client waits for a stream that never comes",
+        misused("streaming"),
+        kinds=TRITON,
+        streams=False,
+    ),
+    Check(
+        "N15", "Too many at once", "waiting requests have no bound", negative.overload, streams=True
+    ),
+    Check(
+        "N16",
+        "Lone stream_options",
+        "an option without its effect",
+        misused("stream_options"),
+        kinds=OPENAI,
+    ),
+    Check("N17", "File as image", "a client reads the server's files", misused("image_file")),
+    Check(
+        "N18",
+        "Closed APIs",
+        "shared memory and management are open to everyone",
+        standing.closed_apis,
+        kinds=TRITON,
+    ),
 )

@@ -1,33 +1,58 @@
-"""A server to check: where it listens, and what its bundle says it should be."""
+"""A server to check: where it listens, how it lets clients in, and what its bundle says of it."""
 
 from __future__ import annotations
 
+import json
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
+
+import yaml
 
 from builder.errors import BadInput, NotReady, Problem
 
+from ..access import Access
 from ..target import Target
 
-FORMS = "http://HOST:PORT for trtllm-serve, triton://HOST:HTTP_PORT?grpc=PORT&model=NAME for Triton"
+FORMS = (
+    "http://HOST:PORT for trtllm-serve, triton://HOST:HTTP_PORT?grpc=PORT&metrics=PORT&model=NAME "
+    "for Triton, where PORT may be off, as in triton://HOST?http=off&grpc=8001"
+)
 TRITON_MODEL = "tensorrt_llm"
-
-
+TRITON_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`model_folder` holds the rendered config.pbtxt of a Triton model, where a bundle is known."""
+    """`url` is that of HTTP and `metrics` that of Triton's metrics; what is off is missing.
+
+    `model_folder` holds the rendered config.pbtxt of a Triton model, and `options` the rendered
+    options, where a bundle is known. `pid` is that of a server that this program started;
+    `rehearsal` says that it runs random weights on the reference engine, whose model has so many
+    `positions`.
+    """
 
     kind: Literal["trtllm_serve", "triton"]
-    url: str
+    url: str | None
     grpc: str | None = None
+    metrics: str | None = None
     model: str | None = None
     model_folder: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    restricted_apis: tuple[str, ...] = ()
+    access: Access = field(default_factory=Access)
+    pid: int | None = None
+    rehearsal: bool = False
+    positions: int | None = None
+
+    @property
+    def is_rendered(self) -> bool:
+        """Whether a bundle says what this server should be."""
+        return bool(self.options)
 
     def check_listens(self) -> None:
         """Raises `NotReady` naming each address at which no server takes connections."""
@@ -46,18 +71,28 @@ class Endpoint:
 
 
 def of_target(target: Target) -> Endpoint:
-    """The endpoint that a target of a bundle serves."""
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    url = f"http://{host}:{target.ports['http']}"
+    """The endpoint that a target of a bundle serves. Raises `BadInput` for missing files."""
+    urls = target.urls
     if not target.is_triton:
-        return Endpoint("trtllm_serve", url)
+        options = _yaml(target.folder / "trtllm_serve" / "config.yaml")
+        return Endpoint("trtllm_serve", urls["http"], options=options)
     model = target.model_name or TRITON_MODEL
     folder = target.folder / "triton" / "model_repository" / model
-    return Endpoint("triton", url, f"{host}:{target.ports['grpc']}", model, folder)
+    return Endpoint(
+        "triton",
+        urls.get("http"),
+        urls.get("grpc"),
+        urls.get("metrics"),
+        model,
+        folder,
+        _yaml(folder / "1" / "model.yaml"),
+        target.restricted_apis,
+        target.access(),
+    )
 
 
-def of_url(text: str) -> Endpoint:
-    """The endpoint that a URL names. Without `grpc`, Triton's gRPC port is the one after HTTP's.
+def of_url(text: str, access: Access | None = None) -> Endpoint:
+    """The endpoint that a URL names. Triton's ports are 8000 for HTTP and those after it.
 
     Raises `BadInput` for anything else than the two forms.
     """
@@ -71,14 +106,33 @@ def of_url(text: str) -> Endpoint:
     if parts.scheme != "triton":
         return Endpoint("trtllm_serve", f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/"))
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-    unknown = set(query) - {"grpc", "model"}
-    grpc_port = query.get("grpc", str((port or 8000) + 1))
-    if unknown or not grpc_port.isdecimal():
+    model = query.pop("model", TRITON_MODEL)
+    first = port or TRITON_PORTS["http"]
+    ports = {name: str(first + i) for i, name in enumerate(TRITON_PORTS)} | query
+    wrong = set(ports) - set(TRITON_PORTS)
+    wrong |= {name for name, value in ports.items() if value != "off" and not value.isdecimal()}
+    if wrong or ports["http"] == ports["grpc"] == "off":
         raise BadInput(Problem(text, "is no URL of a Triton server", f"write {FORMS}"))
     shown = f"[{host}]" if ":" in host else host
+    at = {name: f"{shown}:{value}" for name, value in ports.items() if value != "off"}
     return Endpoint(
         "triton",
-        f"http://{shown}:{port or 8000}",
-        f"{shown}:{grpc_port}",
-        query.get("model", TRITON_MODEL),
+        f"http://{at['http']}" if "http" in at else None,
+        at.get("grpc"),
+        f"http://{at['metrics']}/metrics" if "metrics" in at else None,
+        model,
+        access=access or Access(),
     )
+
+
+def of_rehearsal(target: Target, pid: int) -> Endpoint:
+    """The endpoint of a target that this program started on a miniature."""
+    config = json.loads((Path(target.environment["CHECKPOINT"]) / "config.json").read_text())
+    positions = {**config, **config.get("text_config", {})}.get("max_position_embeddings")
+    return replace(of_target(target), pid=pid, rehearsal=True, positions=positions)
+
+
+def _yaml(path: Path) -> Mapping[str, Any]:
+    """The options of a rendered file; a bundle's files are whole."""
+    document: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    return document

@@ -1,4 +1,4 @@
-"""The run of the suite: every check that applies, over every transport, one after the other."""
+"""The run of the suite: every check over every transport, one after the other."""
 
 from __future__ import annotations
 
@@ -6,113 +6,96 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
-from typing import Any
 
-from .checks import NEGATIVE, POSITIVE, Check, Level, healthy
-from .client import Client, Fault, Refused, Unjudged
+from .check import Check, healthy
+from .checks import NEGATIVE, POSITIVE
+from .client import Client, Fault, NotOffered, Refused, Unjudged
 from .endpoint import Endpoint
-from .http import json_of, session
 from .rendered import is_decoupled
+from .result import Outcome, Result
 
 # One generation of a large model takes seconds; a check has a few of them.
 CHECK_TIMEOUT_S = 120.0
 
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """`detail` says what was seen. A check of level `warning` does not fail the suite."""
-
-    id: str
-    title: str
-    transport: str
-    level: Level
-    passed: bool
-    detail: str
-    seconds: float
-
-    @property
-    def failed(self) -> bool:
-        return not self.passed and self.level == "error"
+Report = Callable[[Sequence[Result]], None]
 
 
-def run(endpoint: Endpoint, report: Callable[[Result], None]) -> list[Result]:
-    """All results in order; `report` sees each as soon as it is there."""
+def run(endpoint: Endpoint, report: Report) -> list[Result]:
+    """All results in order; `report` sees those of each check as soon as they are there."""
     return asyncio.run(_run(endpoint, report))
 
 
-def summary(results: Sequence[Result]) -> dict[str, Any]:
-    """How a suite went, in numbers, and the results."""
-    return {
-        "checks": len(results),
-        "failed": sum(result.failed for result in results),
-        "warnings": sum(not result.passed and not result.failed for result in results),
-        "seconds": round(sum(result.seconds for result in results), 2),
-        "results": [asdict(result) for result in results],
-    }
+async def clients(endpoint: Endpoint, stack: AsyncExitStack) -> list[Client]:
+    """One client per transport, closed when the stack is."""
+    if endpoint.kind == "trtllm_serve":
+        from .openai_http import OpenAIClient
+
+        made: list[Client] = [OpenAIClient(endpoint, CHECK_TIMEOUT_S)]
+    else:
+        made = await _triton_clients(endpoint)
+    for client in made:
+        stack.push_async_callback(client.close)
+    return made
 
 
-async def _run(endpoint: Endpoint, report: Callable[[Result], None]) -> list[Result]:
-    results = []
+async def _run(endpoint: Endpoint, report: Report) -> list[Result]:
+    results: list[Result] = []
     async with AsyncExitStack() as stack:
-        clients = await _clients(endpoint)
-        for client in clients:
-            stack.push_async_callback(client.close)
+        transports = await clients(endpoint, stack)
         for check in (*POSITIVE, *NEGATIVE):
-            for client in clients:
-                if _applies(check, client, endpoint):
-                    result = await _judge(check, client, endpoint)
-                    report(result)
-                    results.append(result)
+            seen = [await _judge(check, client, endpoint) for client in transports]
+            report(seen)
+            results += seen
     return results
-
-
-def _applies(check: Check, client: Client, endpoint: Endpoint) -> bool:
-    return (
-        endpoint.kind in check.kinds
-        and (client.streams or not check.streams)
-        and (endpoint.model_folder is not None or not check.rendered)
-    )
 
 
 async def _judge(check: Check, client: Client, endpoint: Endpoint) -> Result:
     start = time.monotonic()
-    passed, level = False, check.level
+    outcome, evidence = await _outcome(check, client, endpoint)
+    seconds = round(time.monotonic() - start, 3)
+    return Result(check.id, check.title, check.reason, client.transport, outcome, evidence, seconds)
+
+
+async def _outcome(check: Check, client: Client, endpoint: Endpoint) -> tuple[Outcome, str]:
+    if hindrance := check.hindrance(client, endpoint):
+        return "skipped", hindrance
+    wrong: Outcome = "failed" if check.level == "error" else "warned"
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            detail = await check.function(client, endpoint)
-            if check in NEGATIVE:
+            evidence = await check.function(client, endpoint)
+            if check.negative:
                 await healthy(client)
-        passed = True
+    except NotOffered as reason:
+        return "skipped", str(reason)
     except Unjudged as fault:
-        detail, level = str(fault), "warning"
+        return "warned", str(fault)
     except Fault as fault:
-        detail = str(fault)
+        return wrong, str(fault)
     except Refused as refusal:
-        detail = f"a right request is refused: {refusal}"
+        return wrong, f"a right request is refused: {refusal}"
     except TimeoutError:
-        detail = f"no answer after {CHECK_TIMEOUT_S:.0f} s"
-    seconds = round(time.monotonic() - start, 3)
-    return Result(check.id, check.title, client.transport, level, passed, detail, seconds)
+        return wrong, f"no answer after {CHECK_TIMEOUT_S:.0f} s"
+    return "passed", evidence
 
 
-async def _clients(endpoint: Endpoint) -> list[Client]:
-    if endpoint.kind == "trtllm_serve":
-        from .openai_http import OpenAIClient
-
-        return [OpenAIClient(endpoint, CHECK_TIMEOUT_S)]
+async def _triton_clients(endpoint: Endpoint) -> list[Client]:
     from .triton_grpc import TritonGrpcClient
     from .triton_http import TritonHttpClient
 
-    streams = await _streams(endpoint)
-    kinds = (TritonGrpcClient, TritonHttpClient)
-    return [kind(endpoint, CHECK_TIMEOUT_S, streams) for kind in kinds]
+    made: list[Client] = []
+    if endpoint.grpc:
+        made.append(TritonGrpcClient(endpoint, CHECK_TIMEOUT_S))
+    if endpoint.url:
+        made.append(TritonHttpClient(endpoint, CHECK_TIMEOUT_S))
+    streams = await _streams(endpoint, made[0])
+    for client in made:
+        client.streams = streams
+    return made
 
 
-async def _streams(endpoint: Endpoint) -> bool:
-    """Whether the served model is decoupled; a server that does not say is taken to stream."""
-    async with session(endpoint.url, CHECK_TIMEOUT_S) as http:
-        try:
-            return is_decoupled(await json_of(http, f"/v2/models/{endpoint.model}/config"))
-        except (Fault, Refused):
-            return True
+async def _streams(endpoint: Endpoint, client: Client) -> bool:
+    """Whether the model is decoupled: by its own word, else by the bundle's, else it is."""
+    try:
+        return is_decoupled(await client.config())
+    except (Fault, Refused):
+        return bool(endpoint.options.get("triton_config", {}).get("decoupled", True))

@@ -8,7 +8,8 @@ is not sent: Triton 2.51 ends with a segmentation fault after a few errors that 
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -16,24 +17,40 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from .client import Ask, Fault, Part, Refused
+from .client import Ask, Fault, NotOffered, Part, Refused
 from .endpoint import Endpoint
-from .triton_inputs import DATATYPES, finish_reason, inputs
+from .triton_tensors import PUBLISHED, Tensor, inputs, part
 
-FORMATS = {"BOOL": "<?", "INT32": "<i", "FP32": "<f"}
+FORMATS = {"BOOL": "?", "INT32": "i", "INT64": "q", "UINT32": "I", "UINT64": "Q", "FP32": "f"}
+FORMATS |= {"FP64": "d"}
+# How each API that may be restricted is asked for something harmless.
+APIS = {
+    "health": "ServerLive",
+    "metadata": "ServerMetadata",
+    "shared-memory": "SystemSharedMemoryStatus",
+    "model-config": "ModelConfig",
+    "model-repository": "RepositoryIndex",
+    "statistics": "ModelStatistics",
+    "trace": "TraceSetting",
+    "logging": "LogSettings",
+}
+NAMED = ("ModelConfig", "ModelMetadata", "ModelReady")
+NO_KEY: tuple[tuple[str, str], ...] = ()
 
 
 class TritonGrpcClient:
     transport = "grpc"
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float, streams: bool) -> None:
-        self.streams = streams
-        self._channel = grpc.aio.insecure_channel(endpoint.grpc)
+    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
+        self.streams = True
+        self._channel = endpoint.access.channel(endpoint.grpc or "", grpc.aio)
+        self._metadata = endpoint.access.grpc_metadata
         self._stub = GRPCInferenceServiceStub(self._channel)
         self._model = endpoint.model or ""
         self._timeout_s = timeout_s
+        self._declared: Mapping[str, str] | None = None
 
-    async def ready(self) -> None:
+    async def ready(self) -> str:
         answers = {
             "ServerLive": (await self._call("ServerLive")).live,
             "ServerReady": (await self._call("ServerReady")).ready,
@@ -42,6 +59,16 @@ class TritonGrpcClient:
         for name, answer in answers.items():
             if not answer:
                 raise Fault(f"{name} gives false, true expected")
+        return f"{', '.join(answers)} give true"
+
+    async def served(self) -> str:
+        server = await self._call("ServerMetadata")
+        versions = list((await self._call("ModelMetadata", name=self._model)).versions)
+        models = (await self._call("RepositoryIndex")).models
+        states = [model.state for model in models if model.name == self._model]
+        if states != ["READY"]:
+            raise Fault(f"the index gives {self._model} the states {states}, one READY expected")
+        return f"Triton {server.version}, {self._model} {', '.join(versions)} is READY"
 
     async def metadata(self) -> Mapping[str, Any]:
         return _json(await self._call("ModelMetadata", name=self._model))
@@ -51,30 +78,74 @@ class TritonGrpcClient:
 
     async def generate(self, ask: Ask) -> Part:
         if not self.streams:
-            call = self._stub.ModelInfer(self._request(ask, False), timeout=self._timeout_s)
-            return _part(await _answered(call))
-        parts = [part async for part in self._responses(ask, streaming=False)]
+            return await self._infer(await self._request(ask, False))
+        parts = [one async for one in self._responses(ask, streaming=False)]
         if len(parts) != 1:
             raise Fault(f"{len(parts)} responses to a request without streaming, 1 expected")
         return parts[0]
 
-    def stream(self, ask: Ask) -> AsyncGenerator[Part, None]:
-        return self._responses(ask, streaming=True)
+    def stream(self, ask: Ask, timeout_s: float | None = None) -> AsyncGenerator[Part, None]:
+        return self._responses(ask, streaming=True, timeout_s=timeout_s)
+
+    async def misuse(self, how: str, ask: Ask) -> str:
+        method, _, api = how.partition(" ")
+        match method:
+            case "closed" if api in APIS:
+                return str(await self._call(APIS[api], metadata=NO_KEY))
+            case "load" | "unload":
+                name = f"RepositoryModel{method.capitalize()}"
+                return str(await self._call(name, model_name=self._model))
+            case "unary" if self.streams:
+                return (await self._infer(await self._request(ask, False))).text
+            case "streaming" if not self.streams:
+                return (await self._infer(await self._request(ask, True))).text
+            case "unknown_method":
+                call = self._channel.unary_unary("/inference.GRPCInferenceService/NoSuchMethod")
+                return repr(await _answered(call(b"", timeout=self._timeout_s)))
+            case "wrong_shape" | "unknown_input":
+                request = await self._request(ask, False)
+                _spoil(request, method)
+                return await self._text(request)
+        raise NotOffered(f"gRPC knows no {how.replace('_', ' ')}")
 
     async def close(self) -> None:
         await self._channel.close()
 
-    async def _call(self, method: str, /, **fields: str) -> Any:
+    async def _call(
+        self, method: str, /, metadata: Sequence[tuple[str, str]] | None = None, **fields: str
+    ) -> Any:
+        if method in NAMED:
+            fields.setdefault("name", self._model)
         request = getattr(service_pb2, f"{method}Request")(**fields)
-        return await _answered(getattr(self._stub, method)(request, timeout=self._timeout_s))
+        shown = self._metadata if metadata is None else metadata
+        call = getattr(self._stub, method)(request, timeout=self._timeout_s, metadata=shown)
+        return await _answered(call)
 
-    async def _responses(self, ask: Ask, streaming: bool) -> AsyncGenerator[Part, None]:
+    async def _infer(self, request: Any) -> Part:
+        call = self._stub.ModelInfer(request, timeout=self._timeout_s, metadata=self._metadata)
+        return _part(await _answered(call))
+
+    async def _text(self, request: Any) -> str:
+        """What a request that may be wrong is answered, over the RPC that the model serves."""
+        if not self.streams:
+            return (await self._infer(request)).text
+        return "".join([one.text async for one in self._sent(request, self._timeout_s)])
+
+    async def _responses(
+        self, ask: Ask, streaming: bool, timeout_s: float | None = None
+    ) -> AsyncGenerator[Part, None]:
+        request = await self._request(ask, streaming)
+        async with aclosing(self._sent(request, timeout_s or self._timeout_s)) as parts:
+            async for one in parts:
+                yield one
+
+    async def _sent(self, request: Any, timeout_s: float) -> AsyncGenerator[Part, None]:
         """All responses until the server ends the stream; leaving early cancels the request."""
 
         async def requests() -> AsyncIterator[Any]:
-            yield self._request(ask, streaming)
+            yield request
 
-        call = self._stub.ModelStreamInfer(requests(), timeout=self._timeout_s)
+        call = self._stub.ModelStreamInfer(requests(), timeout=timeout_s, metadata=self._metadata)
         error = ""
         try:
             async for message in call:
@@ -92,15 +163,20 @@ class TritonGrpcClient:
         if error:
             raise Refused(error)
 
-    def _request(self, ask: Ask, streaming: bool) -> Any:
+    async def _request(self, ask: Ask, streaming: bool) -> Any:
+        if self._declared is None:
+            found = (await self.metadata()).get("inputs", ())
+            self._declared = {row["name"]: row["datatype"] for row in found} or PUBLISHED
         request = service_pb2.ModelInferRequest(
             model_name=ask.model or self._model, id=ask.request_id
         )
         request.parameters["triton_enable_empty_final_response"].bool_param = self.streams
-        for name, row in inputs(ask, streaming).items():
-            datatype = DATATYPES[type(row[0])]
-            request.inputs.add(name=name, datatype=datatype, shape=[len(row)])
-            request.raw_input_contents.append(b"".join(_raw(datatype, value) for value in row))
+        for name, value in ask.parameters.items():
+            kind = {bool: "bool_param", int: "int64_param", str: "string_param"}[type(value)]
+            setattr(request.parameters[name], kind, value)
+        for name, tensor in inputs(ask, streaming, self._declared).items():
+            request.inputs.add(name=name, datatype=tensor.datatype, shape=[len(tensor.values)])
+            request.raw_input_contents.append(_raw(tensor))
         return request
 
 
@@ -111,28 +187,42 @@ async def _answered(call: Any) -> Any:
         raise Refused(f"{fault.code().name}: {fault.details()}") from fault
 
 
-def _raw(datatype: str, value: Any) -> bytes:
-    """One element as the protocol carries it: little-endian, strings behind their length."""
-    if datatype == "BYTES":
-        data: bytes = value.encode("utf-8")
-        return struct.pack("<I", len(data)) + data
-    return struct.pack(FORMATS[datatype], value)
+def _spoil(request: Any, how: str) -> None:
+    if how == "wrong_shape":
+        [row] = [row for row in request.inputs if row.name == "sampling_param_max_tokens"]
+        row.shape[:] = [2]
+        at = list(request.inputs).index(row)
+        request.raw_input_contents[at] *= 2
+    else:
+        request.inputs.add(name="no_such_input", datatype="INT32", shape=[1])
+        request.raw_input_contents.append(_raw(Tensor("INT32", [1])))
+
+
+def _raw(tensor: Tensor) -> bytes:
+    """The elements as the protocol carries them: little-endian, strings behind their length."""
+    if tensor.datatype != "BYTES":
+        code = FORMATS[tensor.datatype]
+        return struct.pack(f"<{len(tensor.values)}{code}", *tensor.values)
+    texts = [value.encode("utf-8") for value in tensor.values]
+    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+
+
+def _values(datatype: str, raw: bytes) -> list[Any]:
+    if datatype in FORMATS:
+        return [value for (value,) in struct.iter_unpack(f"<{FORMATS[datatype]}", raw)]
+    texts, at = [], 0
+    while datatype == "BYTES" and at < len(raw):
+        (length,) = struct.unpack_from("<I", raw, at)
+        texts.append(raw[at + 4 : at + 4 + length].decode("utf-8"))
+        at += 4 + length
+    return texts
 
 
 def _part(response: Any) -> Part:
     contents = zip(response.outputs, response.raw_output_contents, strict=True)
-    # The first string of an output, behind its length.
-    texts = {
-        output.name: raw[4 : 4 + struct.unpack_from("<I", raw)[0]].decode("utf-8")
-        for output, raw in contents
-        if output.datatype == "BYTES" and raw
-    }
-    return Part(
-        texts.get("text_output", ""),
-        finish_reason(texts.get("finish_reason")),
-        response.parameters["triton_final_response"].bool_param,
-        response.id,
-    )
+    values = {output.name: _values(output.datatype, raw) for output, raw in contents}
+    final = response.parameters["triton_final_response"].bool_param
+    return part({name: row for name, row in values.items() if row}, final, response.id)
 
 
 def _json(message: Any) -> Mapping[str, Any]:

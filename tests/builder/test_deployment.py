@@ -115,11 +115,11 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         [":7: engine_config.kv_cache_config: is 3; expected a mapping"],
     ),
     "wrong target option": (
-        edited("[trtllm_serve, triton]", "{triton: {http_port: 99999, grpc: 1}}"),
+        edited("[trtllm_serve, triton]", "{triton: {http_port: 99999, grpc_prt: 1}}"),
         2,
         [
             ":6: targets.triton.http_port: 99999 is out of range",
-            ":6: targets.triton.grpc: unknown key",
+            ":6: targets.triton.grpc_prt: unknown key; did you mean grpc_port",
         ],
     ),
     "no targets": (edited("[trtllm_serve, triton]", "[]"), 2, [":6: targets: is"]),

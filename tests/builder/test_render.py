@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,7 @@ def test_one_value_set_feeds_both_servers(preset: str, bundles: dict[str, Bundle
     model = yaml.safe_load(
         (folder / "triton/model_repository/tensorrt_llm/1/model.yaml").read_text()
     )
-    assert model.pop("triton_config") == {
-        "max_batch_size": 0,
-        "decoupled": True,
-        "cancellation_check_period_ms": 100,
-    }
+    assert model.pop("triton_config")["decoupled"] is True
     assert model.pop("backend") == "pytorch"
     assert model.pop("model") == deployment.read(preset).get("checkpoint")
     assert model == config
@@ -115,9 +112,14 @@ def test_the_model_configuration_is_valid_protobuf_with_the_published_tensors() 
     assert config.max_batch_size == 0, "model.yaml sets it when the server starts"
     assert not config.HasField("model_transaction_policy"), "likewise"
     inputs = {tensor.name: tensor for tensor in config.input}
-    assert [name for name, tensor in inputs.items() if not tensor.optional] == ["text_input"]
-    assert len(inputs) == 17
-    assert len(config.output) == 16
+    published = yaml.safe_load((ROOT / "builder/data/triton/llmapi_model.yaml").read_text())
+    kinds = {
+        kind: {row.name: model_config_pb2.DataType.Name(row.data_type) for row in rows}
+        for kind, rows in (("inputs", config.input), ("outputs", config.output))
+    }
+    assert published["inputs"].items() <= kinds["inputs"].items()
+    assert published["outputs"].items() <= kinds["outputs"].items()
+    assert not [name for name, tensor in inputs.items() if not tensor.optional]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -257,6 +259,172 @@ def test_servers_listen_on_loopback_unless_asked(
     launch = json.loads((tmp_path / "b" / "launch.json").read_text())
     assert launch["targets"]["triton"]["environment"]["SERVE_HOST"] == "0.0.0.0"
     assert launch["targets"]["trtllm_serve"]["host"] == "127.0.0.1"
+
+
+def start(bundle: Bundle, tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Triton's start script, run with a stand-in that prints its arguments."""
+    stand_in = tmp_path / "bin" / "tritonserver"
+    stand_in.parent.mkdir(exist_ok=True)
+    stand_in.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    stand_in.chmod(0o755)
+    path = f"{stand_in.parent}:{os.environ['PATH']}"
+    command = ["bash", str(bundle.folder / "triton" / "serve.sh")]
+    environment = {"PATH": path, **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def flags(bundle: Bundle, tmp_path: Path, **variables: str) -> dict[str, str]:
+    words = start(bundle, tmp_path, **variables).stdout.splitlines()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_triton_starts_closed(bundles: dict[str, Bundle], tmp_path: Path) -> None:
+    """Loopback, no model control, no clouds' protocols, management behind a key nobody knows."""
+    found = flags(bundles["llama-tiny"], tmp_path)
+    assert {found[f"--{name}-address"] for name in ("http", "grpc", "metrics")} == {"127.0.0.1"}
+    assert found["--model-control-mode"] == "none"
+    assert found["--allow-sagemaker"] == found["--allow-vertex-ai"] == "false"
+    assert found["--exit-on-error"] == found["--strict-readiness"] == "true"
+    apis, _, key = found["--http-restricted-api"].partition(":api-key=")
+    assert set(apis.split(",")) == {
+        *("shared-memory", "model-repository", "model-config", "statistics", "trace", "logging")
+    }
+    assert len(key) == 64
+    assert found["--grpc-restricted-protocol"] == found["--http-restricted-api"]
+    assert key not in flags(bundles["llama-tiny"], tmp_path)["--http-restricted-api"]
+
+
+def test_the_key_is_the_first_line_of_its_file(bundles: dict[str, Bundle], tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("0123456789abcdef\nmore\n")
+    found = flags(bundles["llama-tiny"], tmp_path, SERVE_KEY_FILE=str(tmp_path / "key"))
+    assert found["--http-restricted-api"].endswith(":api-key=0123456789abcdef")
+
+
+@pytest.mark.parametrize("text", ["", "short", "0123456789 abcdef", "0123456789abcdef,x=y", None])
+def test_a_key_file_that_is_none_stops_the_start(
+    text: str | None, bundles: dict[str, Bundle], tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "key").write_text(text)
+    done = start(bundles["llama-tiny"], tmp_path, SERVE_KEY_FILE=str(tmp_path / "key"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("triton/serve.sh: SERVE_KEY_FILE: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert not text or text not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_path_that_triton_cannot_serve_from_is_refused_in_one_line(
+    bundles: dict[str, Bundle], tmp_path: Path
+) -> None:
+    for name in ("grün", "a b"):
+        copy = shutil.copytree(bundles["llama-tiny"].folder, tmp_path / name)
+        for locale in ("C.UTF-8", "C"):
+            done = start(replace(bundles["llama-tiny"], folder=copy), tmp_path, LC_ALL=locale)
+            assert done.returncode == 2
+            assert "only ASCII letters, digits and" in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+
+
+def secure(tmp_path: Path, *settings: str) -> Bundle:
+    given = [f"targets.triton.{setting}" for setting in settings]
+    return pipeline.render("llama-tiny", tmp_path / "secure", given)
+
+
+TLS = "grpc_tls={certificate: /tls/server.pem, key: /tls/server.key, client_ca: /tls/ca.pem}"
+
+
+def test_mutual_tls_names_files_and_holds_no_secret(tmp_path: Path) -> None:
+    bundle = secure(tmp_path, TLS)
+    missing = start(bundle, tmp_path)
+    assert missing.returncode == 2
+    assert missing.stderr == (
+        "triton/serve.sh: SERVE_TLS_CERTIFICATE: /tls/server.pem cannot be read\n"
+    )
+    names = ("SERVE_TLS_CERTIFICATE", "SERVE_TLS_KEY", "SERVE_TLS_CLIENT_CA")
+    files = {name: str(tmp_path / name) for name in names}
+    for file in files.values():
+        Path(file).touch()
+    found = flags(bundle, tmp_path, **files)
+    assert found["--grpc-use-ssl"] == found["--grpc-use-ssl-mutual"] == "true"
+    assert found["--grpc-server-key"] == files["SERVE_TLS_KEY"]
+    assert found["--grpc-root-cert"] == files["SERVE_TLS_CLIENT_CA"]
+
+
+def test_protocols_that_are_off_have_no_port(tmp_path: Path) -> None:
+    bundle = secure(tmp_path, "http=false", "metrics=false")
+    entry = bundle.launch["targets"]["triton"]
+    assert entry["ports"] == {"grpc": 8001}
+    assert entry["ready"] == {"port": "grpc"}
+    found = flags(bundle, tmp_path)
+    assert found["--allow-http"] == found["--allow-metrics"] == "false"
+    assert "--http-port" not in found
+    assert "--http-restricted-api" not in found
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["http=false", "grpc=false"], "http and grpc are both off"),
+        (["host=0.0.0.0", TLS], "grpc_tls protects gRPC only, and HTTP on 0.0.0.0 would stay"),
+        (["grpc=false", TLS], "grpc_tls is there, but grpc is off"),
+        (["key_file=relative/key"], "targets.triton.key_file"),
+        (["key_file='/a b'"], "targets.triton.key_file"),
+        (["restricted_apis=[everything]"], "targets.triton.restricted_apis"),
+        (["grpc_port=8000"], "http_port, grpc_port and metrics_port collide"),
+        (["sender_threads=9"], "targets.triton.sender_threads"),
+    ],
+)
+def test_a_start_that_would_not_be_what_it_says_is_refused(
+    settings: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput) as raised:
+        secure(tmp_path, *settings)
+    assert message in "\n".join(map(str, raised.value.problems))
+
+
+def test_the_pool_of_responses_is_bounded_where_triton_knows_how(
+    bundles: dict[str, Bundle], tmp_path: Path
+) -> None:
+    bundle = bundles["llama-tiny"]
+    assert "--grpc-max-response-pool-size" not in flags(bundle, tmp_path)
+    script = '#!/bin/sh\n[ "$1" = --help ] && echo " --grpc-max-response-pool-size <integer>"\n'
+    stand_in = tmp_path / "bin" / "tritonserver"
+    stand_in.write_text(script + 'printf "%s\\n" "$@"\n')
+    path = f"{stand_in.parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", bundle.folder / "triton/serve.sh"],
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = done.stdout.splitlines()
+    assert words[words.index("--grpc-max-response-pool-size") + 1] == "1024"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["engine_config.max_batch_size=128"], 512),
+        (["engine_config.max_batch_size=2"], 64),
+        (["targets.triton.max_requests=7"], 7),
+    ],
+)
+def test_the_limit_of_requests_follows_the_batch(
+    settings: list[str], expected: int, tmp_path: Path
+) -> None:
+    bundle = pipeline.render("llama-tiny", tmp_path / "b", settings)
+    model = bundle.folder / "triton/model_repository/tensorrt_llm/1/model.yaml"
+    assert yaml.safe_load(model.read_text())["triton_config"]["max_requests"] == expected
+
+
+def test_the_server_may_exit_later_than_its_model(tmp_path: Path) -> None:
+    bundle = secure(tmp_path, "drain_timeout_s=600")
+    model = bundle.folder / "triton/model_repository/tensorrt_llm/1/model.yaml"
+    assert yaml.safe_load(model.read_text())["triton_config"]["drain_timeout_s"] == 600
+    assert flags(bundle, tmp_path)["--exit-timeout-secs"] == "660"
+    assert bundle.launch["targets"]["triton"]["stop_timeout_s"] == 690
 
 
 def test_no_bundle_trusts_remote_code_unless_asked(bundles: dict[str, Bundle]) -> None:

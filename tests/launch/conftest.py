@@ -37,14 +37,17 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> bundles.Bundle:
 @pytest.fixture(scope="session")
 def local_bundle(tmp_path_factory: pytest.TempPathFactory) -> bundles.Bundle:
     """The same deployment on ports that are free on this machine."""
+    folder = tmp_path_factory.mktemp("local-bundle") / PRESET
+    return pipeline.render(PRESET, folder, [*free_settings(), f"name={NAME}"], False)
+
+
+def free_settings() -> list[str]:
+    """Ports of all targets that are free on this machine, as settings."""
     names = ("trtllm_serve.port", "triton.http_port", "triton.grpc_port", "triton.metrics_port")
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
         ports = [one.getsockname()[1] for one in sockets]
-    settings = [f"targets.{name}={port}" for name, port in zip(names, ports, strict=True)]
-    settings.append(f"name={NAME}")
-    folder = tmp_path_factory.mktemp("local-bundle") / PRESET
-    return pipeline.render(PRESET, folder, settings, False)
+    return [f"targets.{name}={port}" for name, port in zip(names, ports, strict=True)]
 
 
 def with_script(bundle: bundles.Bundle, target: str, script: str, folder: Path) -> bundles.Bundle:

@@ -3,74 +3,323 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from builder.bundle import Bundle
-from launch import target
-from launch.smoke import endpoint, rendered, suite
+from builder.errors import NotReady
+from launch import show, target
+from launch.access import Access
+from launch.process import Server
+from launch.smoke import checks, drain, endpoint, metrics, rendered, streamed, suite
 from launch.smoke.client import Fault
-from launch.smoke.suite import Result
-from tests.launch.faulty_server import running
+from launch.smoke.endpoint import Endpoint
+from launch.smoke.result import Result, junit, summary
+from tests.conftest import ROOT
+from tests.launch import faulty_grpc, faulty_server, faulty_triton
+from tests.launch.conftest import Child
 
-NEGATIVE = ["unknown_model", "missing_input", "empty_prompt"]
-BAD_VALUES = ["temperature", "max_tokens_0", "max_tokens_text"]
-STREAMING = ["stream_text", "one_final"]
+# What a bundle would say of the server that has a fault.
+OPTIONS = {
+    "max_seq_len": faulty_server.LIMIT,
+    "speculative_config": {"decoding_type": "MTP"},
+    "guided_decoding_backend": "xgrammar",
+}
+REFUSALS = ["N2", "N3.type", "N3.shape", "N3.input", "N4", "N7", "N8"]
+REFUSALS += ["N9.tokens0", "N9.tokens", "N9.top_k", "N9.heat", "N9.prompt", "N16", "N17"]
+NEGATIVE = ["N1", *REFUSALS, "N10", "N11", "N13.url", "N13.verb"]
+STREAMING = ["P8", "P9", "P9.final", "P13"]
 
-FAULTS: dict[str, list[str]] = {
-    "health": ["ready", "cancel", *NEGATIVE, *BAD_VALUES],
+OPENAI_FAULTS: dict[str, list[str]] = {
+    "health": ["P2", *NEGATIVE],
     "empty": [
-        *("generate", "max_tokens", "cancel", "concurrent"),
-        *(*STREAMING, *NEGATIVE, *BAD_VALUES),
+        *("P6", "P6.chat", "P8", "P9", "P9.final", "P10", "P12", "P17", "P18", "P24"),
+        *NEGATIVE,
     ],
-    "loses_text": ["stream_text"],
-    "two_finals": ["one_final"],
+    "wavers": ["P7", "P8", "P10", "P11", "P12", "P13", "P20"],
+    "loses_text": ["P8", "P13"],
+    "shrinks": ["P8", "P9", "P13"],
+    "two_finals": ["P9.final"],
     "no_done": STREAMING,
     "more_after_done": STREAMING,
-    "max_tokens": ["max_tokens"],
-    "stop_word": ["stop_word"],
-    "mixes_requests": ["concurrent"],
-    "accepts": ["temperature"],
-    "breaks_on_bad_value": BAD_VALUES,
-    "breaks_on_cancel": ["cancel", "concurrent", *NEGATIVE, *BAD_VALUES],
+    "splits_characters": ["P13"],
+    "mixes_requests": ["P10"],
+    "stop_word": ["P11"],
+    "max_tokens": ["P6", "P12", "P17"],
+    "miscounts": ["P6", "P12", "P17"],
+    "serial": ["P14"],
+    "usage": ["P17"],
+    "logprobs": ["P18"],
+    "steps": ["P19"],
+    "unseeded": ["P20"],
+    "guided": ["P21"],
+    "counts": ["P22"],
+    "weak": ["P24"],
+    "internals": REFUSALS,
+    "accepts_prompt": ["N2"],
+    "accepts_max_tokens": ["N3.type", "N3.shape", "N9.tokens"],
+    "any_json": ["N4"],
+    "accepts_top_p": ["N7"],
+    "accepts_too_long": ["N8"],
+    "accepts_temperature": ["N9.heat"],
+    "breaks_on_bad_value": ["N9.heat", "N9.prompt", "N10", "N11", "N13.url", "N13.verb"],
+    "any_url": ["N13.url", "N13.verb"],
+    "accepts_stream_options": ["N16"],
+    "accepts_image": ["N17"],
 }
+OPENAI_FAULTS["breaks_on_bad_value"] += ["N16", "N17"]
+HTTP_FAULTS: dict[str, list[str]] = {
+    "index": ["P3"],
+    "metadata": ["P4"],
+    "config": ["P5"],
+    "no_cumulative": ["P9.all"],
+    "wrong_id": ["P10"],
+    "counts": ["P22"],
+    "pending": ["P22"],
+    "kv_cache": ["P24"],
+    "any_model": ["N1"],
+    "unary": ["N5"],
+    "first_part": ["N6"],
+    "accepts_tokens": ["N9.tokens0", "N9.tokens"],
+    "accepts_top_k": ["N9.top_k"],
+    "accepts_prompt": ["N9.prompt"],
+    "cancel_uncounted": ["N10"],
+    "loads": ["N12"],
+    "takes_all": ["N15"],
+    "open": ["N18"],
+}
+GRPC_FAULTS: dict[str, list[str]] = {
+    "loading": ["P3"],
+    "no_final": ["P9.final"],
+    "all_final": ["P9.final"],
+    "wrong_id": ["P10"],
+    "unary": ["N5"],
+}
+WARNINGS = {"batching": ["P7.batch"], "forgets": ["P16"]}
+
+Results = dict[str, Result]
 
 
-def results(url: str) -> dict[str, Result]:
-    return {one.id: one for one in suite.run(endpoint.of_url(url), lambda _: None)}
+@pytest.fixture(autouse=True)
+def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a count that never comes; these servers bring theirs up to date at once."""
+    monkeypatch.setattr(metrics, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(metrics, "PERIOD_S", 0.05)
 
 
-def test_a_right_server_passes_every_check() -> None:
-    with running() as url:
-        found = results(url)
-    assert {one.id: one.detail for one in found.values() if not one.passed} == {}
-    assert len(found) == 15
+def by_id(results: Sequence[Result]) -> Results:
+    return {one.id: one for one in results}
 
 
-@pytest.mark.parametrize(("fault", "expected"), FAULTS.items(), ids=FAULTS)
-def test_a_fault_is_found(fault: str, expected: list[str]) -> None:
-    with running(fault) as url:
-        found = results(url)
-    assert {one.id for one in found.values() if one.failed} == set(expected)
+def ids(results: Results, outcome: str) -> list[str]:
+    return [one.id for one in results.values() if one.outcome == outcome]
 
 
-def test_a_text_that_batching_changes_is_a_warning_only() -> None:
-    with running("batching") as url:
-        found = results(url)
-    assert [one.id for one in found.values() if not one.passed] == ["concurrent_text"]
-    assert not found["concurrent_text"].failed
-    assert "texts differ from the same request alone" in found["concurrent_text"].detail
+def openai(fault: str) -> Results:
+    with faulty_server.running(fault) as url:
+        return by_id(suite.run(replace(endpoint.of_url(url), options=OPTIONS), lambda _: None))
 
 
-def test_a_detail_says_what_was_expected_and_what_came() -> None:
-    with running("stop_word") as url:
-        detail = results(url)["stop_word"].detail
-    assert detail.startswith("stop word '")
-    assert "expected it to end before the word" in detail
+@pytest.fixture
+def triton_over_http(tmp_path: Path) -> Callable[[str], Results]:
+    def run(fault: str) -> Results:
+        with faulty_server.running(fault, faulty_triton.Handler) as url:
+            port = url.rpartition(":")[2]
+            text = f"triton://127.0.0.1:{port}?grpc=off&metrics={port}&model={faulty_triton.MODEL}"
+            known = replace(
+                endpoint.of_url(text, Access(key=faulty_triton.KEY)),
+                model_folder=faulty_triton.write_bundle(tmp_path),
+                options={"triton_config": {"max_requests": faulty_triton.MAX_REQUESTS}},
+                restricted_apis=faulty_triton.RESTRICTED,
+            )
+            return by_id(suite.run(known, lambda _: None))
+
+    return run
+
+
+def triton_over_grpc(fault: str) -> Results:
+    with faulty_grpc.running(fault) as address:
+        port, model = address.rpartition(":")[2], faulty_triton.MODEL
+        text = f"triton://127.0.0.1?http=off&metrics=off&grpc={port}&model={model}"
+        return by_id(suite.run(endpoint.of_url(text), lambda _: None))
+
+
+def test_a_right_openai_server_passes_every_check_that_applies() -> None:
+    found = openai("")
+    assert {one.id: one.evidence for one in found.values() if one.outcome == "failed"} == {}
+    assert ids(found, "warned") == []
+    skipped = [
+        check.id for check in (*checks.POSITIVE, *checks.NEGATIVE) if check.kinds == ("triton",)
+    ]
+    skipped += ["P1", "P15.needle", "P21.tools", "P23", "N13.rpc", "N15"]
+    assert sorted(ids(found, "skipped")) == sorted(skipped)
+
+
+@pytest.mark.parametrize(("fault", "expected"), OPENAI_FAULTS.items(), ids=OPENAI_FAULTS)
+def test_a_fault_of_an_openai_server_is_found(fault: str, expected: list[str]) -> None:
+    assert sorted(ids(openai(fault), "failed")) == sorted(expected)
+
+
+@pytest.mark.parametrize(("fault", "expected"), WARNINGS.items(), ids=WARNINGS)
+def test_what_a_model_may_do_is_a_warning_only(fault: str, expected: list[str]) -> None:
+    found = openai(fault)
+    assert ids(found, "warned") == expected
+    assert ids(found, "failed") == []
+
+
+def test_a_cancelled_stream_that_breaks_the_server_is_found() -> None:
+    found = openai("breaks_on_cancel")
+    assert {"P14", "N10", "N11"} <= set(ids(found, "failed"))
+
+
+def test_a_server_that_streams_all_text_so_far_is_recognised() -> None:
+    found = openai("cumulative")
+    assert ids(found, "failed") == []
+    assert found["P9"].evidence == "32 parts with all text so far each"
+    assert openai("")["P9"].evidence == "32 parts with new text each"
+
+
+def test_a_right_triton_passes_over_http(triton_over_http: Callable[[str], Results]) -> None:
+    found = triton_over_http("")
+    assert {one.id: one.evidence for one in found.values() if one.outcome == "failed"} == {}
+    assert found["P18"].evidence == "the model has no input return_cumulative_logprob"
+    assert found["P18"].outcome == "skipped"
+
+
+@pytest.mark.parametrize(("fault", "expected"), HTTP_FAULTS.items(), ids=HTTP_FAULTS)
+def test_a_fault_of_triton_over_http_is_found(
+    fault: str, expected: list[str], triton_over_http: Callable[[str], Results]
+) -> None:
+    assert sorted(ids(triton_over_http(fault), "failed")) == sorted(expected)
+
+
+def test_a_right_triton_passes_over_grpc() -> None:
+    found = triton_over_grpc("")
+    assert {one.id: one.evidence for one in found.values() if one.outcome == "failed"} == {}
+    assert "DEADLINE_EXCEEDED" in found["N11"].evidence
+
+
+@pytest.mark.parametrize(("fault", "expected"), GRPC_FAULTS.items(), ids=GRPC_FAULTS)
+def test_a_fault_of_triton_over_grpc_is_found(fault: str, expected: list[str]) -> None:
+    assert sorted(ids(triton_over_grpc(fault), "failed")) == sorted(expected)
+
+
+def test_a_model_that_is_not_ready_fails_every_negative_check() -> None:
+    found = triton_over_grpc("not_ready")
+    assert found["P2"].evidence == "ModelReady gives false, true expected"
+    assert found["N2"].outcome == "failed"
+
+
+def test_an_unknown_server_with_open_management_is_warned_of() -> None:
+    found = triton_over_grpc("")["N18"]
+    assert found.outcome == "warned"
+    assert found.evidence == "open for everyone: model-repository"
+
+
+def test_a_prompt_below_the_limit_that_is_refused_is_found() -> None:
+    with faulty_server.running() as url:
+        promised = {**OPTIONS, "max_seq_len": 2 * faulty_server.LIMIT}
+        server = replace(endpoint.of_url(url), options=promised)
+        found = by_id(suite.run(server, lambda _: None))
+    assert ids(found, "failed") == ["P15"]
+    assert found["P15"].evidence == "a right request is refused: 400: too_long"
+
+
+def test_a_process_that_is_gone_is_found() -> None:
+    with faulty_server.running() as url:
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        gone = by_id(suite.run(replace(endpoint.of_url(url), pid=ended.pid), lambda _: None))
+        here = by_id(suite.run(replace(endpoint.of_url(url), pid=os.getpid()), lambda _: None))
+    assert gone["P1"].evidence == f"process {ended.pid} is gone, a running one is expected"
+    assert here["P1"].outcome == "passed"
+
+
+DRAINS = """
+import sys
+sys.path.insert(0, {root!r})
+import signal, threading
+from tests.launch.faulty_server import Server
+server = Server("", {port})
+server.daemon_threads = False
+{handler}
+server.serve_forever(0.02)
+server.server_close()
+"""
+LETS_STREAMS_END = (
+    "signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())"
+)
+
+
+@pytest.mark.parametrize(
+    ("handler", "outcome", "evidence"),
+    [
+        (LETS_STREAMS_END, "passed", "its stream ran to its end, exit status 0, nothing left"),
+        ("", "failed", "exit status 143, 0 expected; the stream was cut off: "),
+    ],
+)
+def test_a_stop_is_judged_by_its_streams_and_its_exit_status(
+    child: Child, bundle: Bundle, handler: str, outcome: str, evidence: str
+) -> None:
+    one = target.read(bundle, "trtllm_serve").on_free_ports()
+    program = DRAINS.format(root=str(ROOT), port=one.ports["http"], handler=handler)
+    with child(program) as server:
+        at = Endpoint("trtllm_serve", one.urls["http"])
+        wait_until_it_listens(at, server)
+        [result] = drain.stop(at, server, None)
+    assert result.evidence.startswith(evidence)
+    assert result.outcome == outcome
+
+
+def wait_until_it_listens(at: Endpoint, server: Server) -> None:
+    for _ in range(400):
+        try:
+            return at.check_listens()
+        except NotReady:
+            assert server.exit_status(0.05) is None, server.last_lines()
+    raise AssertionError("the server does not listen")
+
+
+def test_evidence_says_what_was_expected_and_what_came() -> None:
+    evidence = openai("stop_word")["P11"].evidence
+    assert evidence.startswith("stop word '")
+    assert "expected it to end before the word" in evidence
+
+
+@pytest.mark.parametrize(
+    ("texts", "mode"),
+    [
+        (["a", "b", "c"], "delta"),
+        (["a", "ab", "abc"], "cumulative"),
+        (["a", "a", "a", "a"], "delta"),
+        (["ha", "ha", "ha!"], "cumulative"),
+        (["a"], "delta"),
+        ([], "delta"),
+    ],
+)
+def test_the_kind_of_a_stream_is_seen_from_its_texts(texts: list[str], mode: str) -> None:
+    assert streamed.mode(texts) == mode
+
+
+def test_texts_that_grow_and_shrink_are_a_fault() -> None:
+    with pytest.raises(Fault, match="part 4 is 'b' after 'abc'"):
+        streamed.mode(["a", "ab", "abc", "b", "bc"])
+
+
+def test_every_check_has_an_id_of_its_own_a_title_and_a_reason() -> None:
+    rows = (*checks.POSITIVE, *checks.NEGATIVE)
+    assert len({row.id for row in rows}) == len(rows)
+    assert all(row.title and row.reason for row in rows)
+    numbers = {row.id.partition(".")[0] for row in rows}
+    assert numbers == {f"P{n}" for n in range(1, 25)} | {f"N{n}" for n in range(1, 19)}
+    assert drain.ID == "P25"
 
 
 def smoke(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -79,22 +328,34 @@ def smoke(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_prints_a_line_per_check_in_80_columns() -> None:
-    with running() as url:
+    with faulty_server.running() as url:
         done = smoke(url)
-    assert done.returncode == 0
+    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 16
-    assert lines[0].startswith("pass  http  Live and ready")
-    assert lines[-1].startswith("15 checks, 0 failed, 0 warnings")
+    rows = len(checks.POSITIVE) + len(checks.NEGATIVE)
+    assert lines[1].split()[:3] == ["pass", "http", "P2"]
+    assert lines[rows] == ""
+    assert lines[rows + 1].split()[:4] == ["TRANSPORT", "CHECKS", "PASSED", "FAILED"]
+    assert lines[rows + 2].split()[0] == "http"
     assert max(map(len, lines)) <= 80
 
 
+def test_a_check_that_went_alike_over_both_transports_has_one_line() -> None:
+    one = Result("P6", "Generation", "why", "grpc", "passed", "seen", 0.1)
+    other = replace(one, transport="http")
+    assert show.check([one, other]).split() == ["pass", "both", "P6", "Generation", "seen"]
+    wrong = replace(other, outcome="failed", evidence="nothing came")
+    lines = show.check([one, wrong]).splitlines()
+    assert [line.split()[:2] for line in lines[:2]] == [["pass", "grpc"], ["FAIL", "http"]]
+    assert lines[2].strip() == "nothing came"
+
+
 def test_the_command_fails_with_6_and_names_the_faults() -> None:
-    with running("accepts") as url:
+    with faulty_server.running("accepts_temperature") as url:
         done = smoke(url)
     assert done.returncode == 6
-    assert "FAIL  http  temperature -1" in done.stdout
-    assert done.stderr.startswith("error: check temperature over http: served with text")
+    assert "FAIL  http  N9.heat    temperature -1" in done.stdout
+    assert done.stderr.startswith("error: check N9.heat over http: served with text")
     assert "Traceback" not in done.stderr
 
 
@@ -107,15 +368,49 @@ def test_a_server_that_is_not_there_is_named_once_per_address() -> None:
     ]
 
 
-def test_the_command_prints_json() -> None:
-    with running("batching") as url:
-        done = smoke(url, "--json")
-    assert done.returncode == 0
+def test_the_command_writes_json_and_junit(tmp_path: Path) -> None:
+    file = tmp_path / "smoke.xml"
+    with faulty_server.running("batching") as url:
+        done = smoke(url, "--json", "--junit", str(file))
+    assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert (document["checks"], document["failed"], document["warnings"]) == (15, 0, 1)
+    assert (document["failed"], document["warnings"]) == (0, 1)
+    assert document["checks"] + document["skipped"] == len(document["results"])
+    assert document["transports"]["http"]["warnings"] == 1
     assert set(document["results"][0]) == {
-        *("id", "title", "transport", "level", "passed", "detail", "seconds")
+        *("id", "title", "reason", "transport", "outcome", "evidence", "seconds")
     }
+    [cases] = ElementTree.parse(file).getroot()
+    assert cases.attrib["name"] == "smoke.http"
+    assert int(cases.attrib["tests"]) == len(document["results"]) == len(cases)
+    assert int(cases.attrib["skipped"]) == document["skipped"]
+
+
+def test_a_junit_file_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
+    with faulty_server.running() as url:
+        done = smoke(url, "--junit", str(tmp_path / "none" / "smoke.xml"))
+    assert done.returncode == 2
+    assert "smoke.xml: cannot be written: no such file" in done.stderr
+
+
+def test_junit_tells_failures_skips_and_warnings_apart() -> None:
+    one = Result("P6", "Generation", "why", "grpc", "passed", "seen", 0.1)
+    rows = [
+        one,
+        replace(one, id="P7", outcome="failed", evidence="a \x00 b"),
+        replace(one, id="P8", outcome="skipped"),
+        replace(one, id="P9", outcome="warned"),
+    ]
+    [cases] = ElementTree.fromstring(junit(rows))
+    assert [[part.tag for part in case] for case in cases] == [
+        ["system-out"],
+        ["failure"],
+        ["skipped"],
+        ["system-out"],
+    ]
+    assert cases[1][0].attrib["message"] == "a   b"
+    assert (cases[3][0].text or "").startswith("warning: seen")
+    assert summary(rows)["checks"] == 3
 
 
 def test_metadata_that_differs_from_the_rendered_one_is_named(

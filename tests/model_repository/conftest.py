@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.model_repository.triton_client import Triton
 MODEL = Path(__file__).parents[2] / "model_repository" / "tensorrt_llm"
 ENGINE_STUB = Path(__file__).parent / "engine_stub"
 START_TIMEOUT_S = 60.0
+SAMPLE = re.compile(r"trtllm_model_(\w+)\{(.*)\} (\S+)")
 
 sys.path.insert(0, str(MODEL / "1"))
 
@@ -39,6 +41,7 @@ class Served:
     server: Server
     engine_log: Path
     shm_prefix: str
+    metrics_url: str
 
     def events(self, event: str) -> list[dict[str, Any]]:
         if not self.engine_log.exists():
@@ -56,6 +59,23 @@ class Served:
             threading.Event().wait(0.01)
         raise AssertionError(f"no event {event} for {prompt!r} within {timeout_s} s")
 
+    def metrics(self) -> dict[str, float]:
+        """The model's own metrics by name, with `{outcome}` where they have one."""
+        samples = {}
+        for line in httpx.get(self.metrics_url, trust_env=False).text.splitlines():
+            if found := SAMPLE.fullmatch(line):
+                name, labels, value = found.groups()
+                kept = re.sub(r',?(model|version)="[^"]*",?', "", labels)
+                samples[name + (f"{{{kept}}}" if kept else "")] = float(value)
+        return samples
+
+    def wait_for_metrics(self, expected: dict[str, float], timeout_s: float = 10.0) -> None:
+        """Until all of these have the values expected; they are brought to Triton now and then."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := self.metrics()).items() >= expected.items():
+            assert time.monotonic() < deadline, {name: found.get(name) for name in expected}
+            threading.Event().wait(0.05)
+
     @property
     def log(self) -> str:
         return self.server.log.read_text()
@@ -68,15 +88,18 @@ class Served:
 Serve = Callable[..., Served]
 
 
-@pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def find_programs(folder: Path) -> list[Path]:
     """Folders for the front of the path: a Python with the scripted engine, and Triton."""
-    folder = tmp_path_factory.mktemp("programs")
     found = triton.prepare(folder / "tritonserver")
     return [
         engine.python_overlay(folder / "python", [ENGINE_STUB], Path),
         *([found] if found else []),
     ]
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return find_programs(tmp_path_factory.mktemp("programs"))
 
 
 def write_repository(folder: Path, model_yaml: str) -> Path:
@@ -87,49 +110,71 @@ def write_repository(folder: Path, model_yaml: str) -> Path:
 
 
 MODEL_YAML = """
-triton_config: {max_batch_size: 0, decoupled: true, cancellation_check_period_ms: 50}
+triton_config: {max_batch_size: 0, decoupled: true}
 model: some/checkpoint
 backend: pytorch
 tensor_parallel_size: 4
 """
 
 
+@dataclass(frozen=True)
+class Starter:
+    """Starts servers that run until `stack` ends."""
+
+    stack: ExitStack
+    interrupts: Interrupts
+    programs: list[Path]
+
+    def start(
+        self, folder: Path, model_yaml: str, options: Sequence[str], variables: dict[str, str]
+    ) -> Served:
+        """A server, not ready yet, with all its files in `folder`."""
+        prefix = f"test-{uuid.uuid4().hex}"
+        http, grpc, metrics = free_ports(3)
+        argv = [
+            "tritonserver",
+            *("--model-repository", str(write_repository(folder / "repository", model_yaml))),
+            *("--http-address", "127.0.0.1", "--http-port", str(http)),
+            *("--grpc-address", "127.0.0.1", "--grpc-port", str(grpc)),
+            *("--metrics-address", "127.0.0.1", "--metrics-port", str(metrics)),
+            *("--backend-config", f"python,shm-region-prefix-name={prefix}"),
+            *options,
+        ]
+        path = os.pathsep.join([*map(str, self.programs), os.environ["PATH"]])
+        log = folder / "engine.log"
+        server = self.stack.enter_context(
+            Server(
+                ["env", *argv],
+                cwd=folder,
+                environment={**os.environ, "PATH": path, "ENGINE_LOG": str(log), **variables},
+                log=folder / "server.log",
+                grace_s=30,
+                interrupts=self.interrupts,
+            )
+        )
+        client = Triton(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}")
+        return Served(client, server, log, prefix, f"http://127.0.0.1:{metrics}/metrics")
+
+
 @pytest.fixture(scope="session")
 def start(programs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Starts a server and waits until it is ready, or dead if `dies` is set."""
     with ExitStack() as stack:
-        interrupts = stack.enter_context(Interrupts())
+        starter = Starter(stack, stack.enter_context(Interrupts()), programs)
 
-        def begin(model_yaml: str = MODEL_YAML, dies: bool = False, **variables: str) -> Served:
+        def begin(
+            model_yaml: str = MODEL_YAML,
+            dies: bool = False,
+            options: Sequence[str] = (),
+            **variables: str,
+        ) -> Served:
             folder = tmp_path_factory.mktemp("server")
-            prefix = f"test-{uuid.uuid4().hex}"
-            http, grpc, metrics = free_ports(3)
-            argv = [
-                "tritonserver",
-                *("--model-repository", str(write_repository(folder / "repository", model_yaml))),
-                *("--http-address", "127.0.0.1", "--http-port", str(http)),
-                *("--grpc-address", "127.0.0.1", "--grpc-port", str(grpc)),
-                *("--metrics-address", "127.0.0.1", "--metrics-port", str(metrics)),
-                *("--backend-config", f"python,shm-region-prefix-name={prefix}"),
-            ]
-            path = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
-            log = folder / "engine.log"
-            server = stack.enter_context(
-                Server(
-                    ["env", *argv],
-                    cwd=folder,
-                    environment={**os.environ, "PATH": path, "ENGINE_LOG": str(log), **variables},
-                    log=folder / "server.log",
-                    grace_s=30,
-                    interrupts=interrupts,
-                )
-            )
-            client = Triton(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}")
+            served = starter.start(folder, model_yaml, options, variables)
             if dies:
-                assert server.exit_status(START_TIMEOUT_S) is not None
+                assert served.server.exit_status(START_TIMEOUT_S) is not None
             else:
-                wait_until_ready(server, client)
-            return Served(client, server, log, prefix)
+                wait_until_ready(served.server, served.client)
+            return served
 
         yield begin
 

@@ -14,7 +14,15 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.model_repository.conftest import Served
 
+# Between a client's leaving and the engine's abort, with what the machine adds.
+ABORT_S = 0.2 + 0.1
 LONG = "tokens=100000 per_step=1 step_ms=10 name={}"
+
+
+def assert_aborted(served: Served, prompt: str) -> None:
+    left_s = time.monotonic()
+    served.wait_for("abort", prompt)
+    assert time.monotonic() - left_s < ABORT_S
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +39,7 @@ def test_a_cancelled_grpc_stream_is_aborted(served: Served) -> None:
     prompt = LONG.format("cancelled")
     with closing(served.client.stream(prompt, streaming=True, max_tokens=100000)) as responses:
         assert len(list(islice(responses, 3))) == 3
-    left = time.monotonic()
-    served.wait_for("abort", prompt)
-    assert time.monotonic() - left < 1.0
+    assert_aborted(served, prompt)
 
 
 def test_a_cancelled_request_without_streaming_is_aborted(served: Served) -> None:
@@ -43,18 +49,16 @@ def test_a_cancelled_request_without_streaming_is_aborted(served: Served) -> Non
         call = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]))
         served.wait_for("submit", prompt)
         call.cancel()
-        left = time.monotonic()
-        served.wait_for("abort", prompt)
-    assert time.monotonic() - left < 1.0
+        assert_aborted(served, prompt)
 
 
 def test_a_closed_http_connection_is_aborted(served: Served) -> None:
-    prompt = LONG.format("http")
+    prompt = LONG.format("disconnected")
     url = f"{served.client.http_url}/v2/models/tensorrt_llm/generate_stream"
     body = {"text_input": prompt, "streaming": True, "sampling_param_max_tokens": 100000}
     with httpx.stream("POST", url, json=body, trust_env=False) as response:
         assert next(response.iter_lines()).startswith("data:")
-    served.wait_for("abort", prompt)
+    assert_aborted(served, prompt)
 
 
 def test_a_deadline_aborts(served: Served) -> None:
@@ -63,7 +67,7 @@ def test_a_deadline_aborts(served: Served) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         list(responses)
     assert raised.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    served.wait_for("abort", prompt)
+    assert_aborted(served, prompt)
 
 
 def test_a_stop_request_ends_the_stream_of_the_same_id_with_one_error(served: Served) -> None:
@@ -73,7 +77,7 @@ def test_a_stop_request_ends_the_stream_of_the_same_id_with_one_error(served: Se
     assert served.client.refusal("", id="seven", stop=True) == "request seven is cancelled"
     *_, last = responses
     assert last.error == "the request was cancelled"
-    served.wait_for("abort", prompt)
+    assert_aborted(served, prompt)
 
 
 def test_a_stop_request_ends_all_requests_of_its_id_and_no_other(served: Served) -> None:

@@ -16,7 +16,10 @@ import pytest
 if TYPE_CHECKING:
     from model_generation import Generations
 
-REQUEST = SimpleNamespace(streaming=True, outputs=())
+REQUEST = SimpleNamespace(
+    streaming=True, outputs=(), sampling={}, cumulative_text=False, timeout_s=None
+)
+SETTINGS = SimpleNamespace(sender_threads=2, max_requests=None, max_seconds_per_request=None)
 
 
 class Sender:
@@ -59,9 +62,18 @@ class Engine:
     def __init__(self) -> None:
         self.results: list[Endless] = []
 
-    def submit(self, request: Any) -> Endless:
+    def prepare(self, request: Any) -> dict[str, Any]:
+        return {}
+
+    def submit(self, arguments: Any) -> Endless:
         self.results.append(Endless())
         return self.results[-1]
+
+    def is_alive(self) -> bool:
+        return True
+
+    async def kv_cache_utilization(self) -> None:
+        return None
 
 
 @pytest.fixture
@@ -82,17 +94,33 @@ def generations(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gen
         "TRITONSERVER_RESPONSE_COMPLETE_FINAL": 1,
         "InferenceResponse": SimpleNamespace,
         "TritonError": Error,
+        "MetricFamily": Family,
     }
     for name, value in within.items():
         monkeypatch.setattr(pb_utils, name, value, raising=False)
     from model_generation import Generations
 
-    yield Generations(engine, SimpleNamespace(build=list), check_period_s=0.01)  # type: ignore[arg-type]
-    del sys.modules["model_generation"], sys.modules["model_response"]
+    yield Generations(engine, SimpleNamespace(build=list), SETTINGS, ("model", "1"))  # type: ignore[arg-type]
+    for name in [name for name in sys.modules if name.startswith("model_")]:
+        del sys.modules[name]
+
+
+class Family:
+    """A family of metrics that nobody reads."""
+
+    HISTOGRAM, COUNTER, GAUGE = range(3)
+
+    def __init__(self, name: str, description: str, kind: int) -> None:
+        self.name = name
+
+    def Metric(self, labels: Any, buckets: Any = None) -> Any:
+        ignore = lambda value: None  # noqa: E731
+        return SimpleNamespace(increment=ignore, observe=ignore, set=ignore)
 
 
 class Error(SimpleNamespace):
     CANCELLED = "cancelled"
+    INTERNAL = "internal"
     NOT_FOUND = "not found"
 
     def __init__(self, message: str, code: str) -> None:
@@ -100,7 +128,7 @@ class Error(SimpleNamespace):
 
 
 def start(generations: Generations, request_id: str) -> Sender:
-    from model_response import Reply
+    from model_reply import Reply
 
     sender = Sender()
     generations.start(request_id, REQUEST, Reply(sender))  # type: ignore[arg-type]
@@ -119,7 +147,7 @@ def test_what_outlasts_the_drain_is_aborted_and_told_so(
 def test_a_request_that_is_stopped_before_it_began_is_answered(
     generations: Generations, engine: Engine
 ) -> None:
-    from model_response import Reply
+    from model_reply import Reply
 
     stop = Sender()
     sender = start(generations, "a")
@@ -131,13 +159,13 @@ def test_a_request_that_is_stopped_before_it_began_is_answered(
 
 
 def test_nothing_follows_a_final_response(generations: Generations) -> None:
-    from model_response import Reply
+    from model_reply import Reply
 
     sender = Sender()
     reply = Reply(sender)
-    reply.send([], final=True)
+    reply.send(None, final=True)
     reply.fail("internal", "too late")  # type: ignore[arg-type]
-    assert not reply.is_cancelled()
+    assert reply.is_cancelled() is False
     assert len(sender.sent) == 1
     generations.drain(timeout_s=5)
 

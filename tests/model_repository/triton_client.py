@@ -5,33 +5,28 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import httpx
 import numpy as np
-from tritonclient.grpc import service_pb2
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2, service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import deserialize_bytes_tensor, triton_to_np_dtype
 
+CONFIG = Path(__file__).parents[2] / "model_repository" / "tensorrt_llm" / "config.pbtxt"
 DATATYPES: Mapping[str, str] = {
-    "text_input": "BYTES",
-    "sampling_param_stop": "BYTES",
-    "streaming": "BOOL",
-    "stop": "BOOL",
-    "return_finish_reason": "BOOL",
-    "return_stop_reason": "BOOL",
-    "return_cumulative_logprob": "BOOL",
-    "sampling_param_return_perf_metrics": "BOOL",
-    "sampling_param_temperature": "FP32",
-    "sampling_param_top_p": "FP32",
-    "sampling_param_frequency_penalty": "FP32",
-    "sampling_param_max_tokens": "INT32",
-    "sampling_param_best_of": "INT32",
-    "sampling_param_top_k": "INT32",
-    "sampling_param_seed": "UINT64",
+    tensor.name: model_config_pb2.DataType.Name(tensor.data_type)
+    .removeprefix("TYPE_")
+    .replace("STRING", "BYTES")
+    for tensor in text_format.Parse(CONFIG.read_text(), model_config_pb2.ModelConfig()).input
 }
 FORMATS = {"BOOL": "<?", "FP32": "<f", "INT32": "<i", "UINT64": "<Q"}
+
+
+PARAMETER_FIELDS = {bool: "bool_param", int: "int64_param", str: "string_param"}
 
 
 @dataclass(frozen=True)
@@ -56,11 +51,20 @@ class Triton:
     http_url: str
     grpc_url: str
 
-    def request(self, prompt: str | None, id: str = "", **inputs: Any) -> Any:
+    def request(
+        self,
+        prompt: str | None,
+        id: str = "",
+        parameters: Mapping[str, bool | int | str] | None = None,
+        **inputs: Any,
+    ) -> Any:
         """An input that is no list is sent with one element. `max_tokens` and the like may go
         without their prefix."""
         request = service_pb2.ModelInferRequest(model_name="tensorrt_llm", id=id)
         request.parameters["triton_enable_empty_final_response"].bool_param = True
+        for name, value in (parameters or {}).items():
+            field = PARAMETER_FIELDS[type(value)]
+            setattr(request.parameters[name], field, value)
         if prompt is not None:
             inputs["text_input"] = prompt
         for name, value in inputs.items():
@@ -81,7 +85,7 @@ class Triton:
             call = stub.ModelStreamInfer(requests, timeout=timeout_s)
             try:
                 for message in call:
-                    yield _response(message.infer_response, message.error_message)
+                    yield read_response(message.infer_response, message.error_message)
             finally:
                 call.cancel()
 
@@ -101,7 +105,7 @@ class Triton:
         """The unary call, for a model that is not decoupled."""
         with grpc.insecure_channel(self.grpc_url) as channel:
             stub = GRPCInferenceServiceStub(channel)
-            return _response(stub.ModelInfer(self.request(prompt, **inputs), timeout=20), "")
+            return read_response(stub.ModelInfer(self.request(prompt, **inputs), timeout=20), "")
 
     def generate(self, **body: Any) -> httpx.Response:
         return self.post("generate", body)
@@ -121,7 +125,7 @@ def _raw(datatype: str, value: Any) -> bytes:
     return struct.pack(FORMATS[datatype], value)
 
 
-def _response(response: Any, error: str) -> Response:
+def read_response(response: Any, error: str) -> Response:
     outputs, datatypes = {}, {}
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         datatypes[output.name] = output.datatype

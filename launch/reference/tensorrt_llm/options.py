@@ -43,6 +43,7 @@ class EngineOptions:
     max_stats_len: int
     tokens_per_block: int
     draft_tokens: int
+    guided_decoding_backend: str | None
 
 
 # Where the value of each field stands, and its value in a release that does not know it.
@@ -87,7 +88,11 @@ def read(given: Mapping[str, Any]) -> EngineOptions:
     if idle := sorted(path for path, value in _leaves(given) if value != release().default(path)):
         logger.info("accepted, but not applicable on this machine: %s", ", ".join(idle))
     values = {name: _value(given, *row) for name, row in _PATHS.items()}
-    return EngineOptions(**values, draft_tokens=_draft_tokens(given.get("speculative_config")))
+    return EngineOptions(
+        **values,
+        draft_tokens=_draft_tokens(given.get("speculative_config")),
+        guided_decoding_backend=given.get("guided_decoding_backend"),
+    )
 
 
 def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from .results import Logprob
@@ -16,11 +18,17 @@ class Sampler:
     """
 
     def __init__(
-        self, params: SamplingParams, prompt: list[int], end_ids: frozenset[int], seed: int
+        self,
+        params: SamplingParams,
+        prompt: list[int],
+        end_ids: frozenset[int],
+        seed: int,
+        bad_words: Sequence[list[int]] = (),
     ) -> None:
         self._params = params
         self._prompt = prompt
         self._end_ids = sorted(end_ids)
+        self._bad_words = [word for word in bad_words if word]
         self._generator = torch.Generator().manual_seed(seed)
 
     def choose(self, logits: torch.Tensor, output: list[int]) -> tuple[int, torch.Tensor]:
@@ -29,7 +37,7 @@ class Sampler:
         `logits` has the shape [vocab_size]; `output` are the tokens generated so far.
         """
         logits = logits.float().cpu()
-        allowed = self._forbid(self._penalize(logits.clone(), output), len(output))
+        allowed = self._forbid(self._penalize(logits.clone(), output), output)
         if self._params.greedy:
             token = int(allowed.argmax())
         else:
@@ -52,9 +60,11 @@ class Sampler:
             logits[tokens] -= presence + frequency * counts
         return logits
 
-    def _forbid(self, logits: torch.Tensor, num_output: int) -> torch.Tensor:
+    def _forbid(self, logits: torch.Tensor, output: list[int]) -> torch.Tensor:
+        """Bad tokens, the last token of a bad word whose others are there, and an early end."""
         forbidden = list(self._params.bad_token_ids or ())
-        if num_output < (self._params.min_tokens or 0):
+        forbidden += [word[-1] for word in self._bad_words if _ends_with(output, word[:-1])]
+        if len(output) < (self._params.min_tokens or 0):
             forbidden += self._end_ids
         logits[forbidden] = float("-inf")
         return logits
@@ -72,6 +82,10 @@ class Sampler:
         if params.min_p:
             probabilities[probabilities < params.min_p * probabilities.max()] = 0.0
         return probabilities
+
+
+def _ends_with(tokens: list[int], last: list[int]) -> bool:
+    return len(tokens) >= len(last) and tokens[len(tokens) - len(last) :] == last
 
 
 def top_logprobs(values: torch.Tensor, count: int, token: int | None) -> dict[int, Logprob]:

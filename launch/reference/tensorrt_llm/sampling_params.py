@@ -115,6 +115,12 @@ class SamplingParams:
         return tuple(text for text in given if text)
 
     @property
+    def bad_words(self) -> tuple[str, ...]:
+        """The words that must not come; empty ones are left out."""
+        given = (self.bad,) if isinstance(self.bad, str) else (self.bad or ())
+        return tuple(text for text in given if text)
+
+    @property
     def unsupported(self) -> list[str]:
         """Parameters that ask for what the reference engine cannot do."""
         return [
@@ -132,7 +138,6 @@ _BOUNDS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
 )
 _UNSUPPORTED = frozenset(
     {
-        "bad",
         "embedding_bias",
         "logits_processor",
         "apply_batched_logits_processor",

@@ -40,6 +40,7 @@ class Sequence:
         end_ids: frozenset[int],
         max_tokens: int,
         seed: int,
+        bad_words: list[list[int]],
     ) -> None:
         params = request.sampling_params
         self.request, self.index = request, index
@@ -47,7 +48,8 @@ class Sequence:
         self._stop_ids = frozenset(params.stop_token_ids or ())
         self._end_ids = end_ids
         self._decoding = model.start()
-        self._sampler = Sampler(params, request.prompt_token_ids, end_ids | self._stop_ids, seed)
+        ends = end_ids | self._stop_ids
+        self._sampler = Sampler(params, request.prompt_token_ids, ends, seed, bad_words)
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
         self._inputs, self._drafts = request.prompt_token_ids, list[int]()
@@ -86,7 +88,8 @@ class Sequence:
         return reason is not None
 
     def _include_prompt(self) -> None:
-        if not self._params.exclude_input_from_output:
+        """As the engine does, a stream never has the prompt."""
+        if not (self._params.exclude_input_from_output or self.request.streaming):
             self._pending_tokens += self.request.prompt_token_ids
             pieces = map(self._detokenizer.push, self.request.prompt_token_ids)
             self._pending_text += "".join(pieces)

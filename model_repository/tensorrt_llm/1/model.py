@@ -13,15 +13,18 @@ import traceback
 from typing import Any
 
 import model_engine
-import model_request
 import model_settings
 import triton_python_backend_utils as pb_utils
-from model_generation import Generations
-from model_request import Invalid
-from model_response import Reply, Tensors
+from model_generation import Generations, Refused
+from model_inputs import Invalid, scalar
+from model_metrics import Outcome
+from model_reply import Reply
+from model_request import parameters, parse
+from model_response import Tensors
+from model_watch import Watch
 
-# Triton 2.51 finalizes a model when its last stream has ended; others may do it with streams open.
-DRAIN_TIMEOUT_S = 240.0
+SHUTDOWN_TIMEOUT_S = 30.0
+DEAD_SHUTDOWN_TIMEOUT_S = 5.0
 
 
 class TritonPythonModel:
@@ -29,6 +32,7 @@ class TritonPythonModel:
 
     _engine: model_engine.Engine | None = None
     _generations: Generations
+    _watch: Watch
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
@@ -39,52 +43,65 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args: dict[str, str]) -> None:
-        self._settings = _settings()
-        model_config = json.loads(args["model_config"])
+        self._settings = settings = _settings()
         try:
             if not model_engine.is_leader():
                 pb_utils.Logger.log_info("this rank works for the leader's engine")
                 model_engine.work_for_leader()
                 return
-            pb_utils.Logger.log_info(f"engine options: {dict(self._settings.engine_options)}")
-            self._engine = model_engine.Engine(self._settings.engine_options)
+            pb_utils.Logger.log_info(f"engine options: {dict(settings.engine_options)}")
+            limit = settings.max_tokens_per_request
+            self._engine = model_engine.Engine(settings.engine_options, limit)
         except Exception as fault:
             pb_utils.Logger.log_error(traceback.format_exc())
             raise pb_utils.TritonModelException(
                 f"the engine did not start: {type(fault).__name__}: {fault}"
             ) from fault
-        self._generations = Generations(
-            self._engine, Tensors(model_config), self._settings.cancellation_check_period_s
-        )
+        tensors = Tensors(json.loads(args["model_config"]))
+        labels = (args["model_name"], args["model_version"])
+        self._generations = Generations(self._engine, tensors, settings, labels)
+        self._watch = Watch(self._engine, self._generations, settings)
 
     def execute(self, requests: list[Any]) -> None:
         """Start every request; each answers through its own response sender."""
+        codes = pb_utils.TritonError
         for request in requests:
             reply = Reply(request.get_response_sender())
             try:
                 self._start(request, reply)
             except Invalid as fault:
-                reply.fail(pb_utils.TritonError.INVALID_ARG, str(fault))
+                self._refuse(reply, codes.INVALID_ARG, str(fault), "invalid")
+            except Refused as fault:
+                self._refuse(reply, codes.UNAVAILABLE, str(fault), "refused")
             except Exception as fault:
                 pb_utils.Logger.log_error(traceback.format_exc())
-                reply.fail(pb_utils.TritonError.INTERNAL, f"{type(fault).__name__}: {fault}")
+                self._refuse(reply, codes.INTERNAL, f"{type(fault).__name__}: {fault}", "failed")
+
+    def is_ready(self) -> bool:
+        """Asked by Triton for the model's readiness, by releases newer than 26.02."""
+        return self._engine is None or self._generations.death.reason is None
 
     def finalize(self) -> None:
         if self._engine is None:
             return
-        late = self._generations.drain(DRAIN_TIMEOUT_S)
+        late = self._generations.drain(self._settings.drain_timeout_s)
         if late:
             pb_utils.Logger.log_warn(f"{late} requests were cancelled to unload the model")
-        if not self._engine.shutdown():
+        self._watch.close()
+        death = self._generations.death
+        if death.reason is not None:
+            self._engine.shutdown(DEAD_SHUTDOWN_TIMEOUT_S)
+            death.strike()
+        if not self._engine.shutdown(SHUTDOWN_TIMEOUT_S):
             pb_utils.Logger.log_warn("the engine did not shut down in time")
         self._engine = None
         gc.collect()  # engines over several GPUs keep their processes while references are left
 
     def _start(self, request: Any, reply: Reply) -> None:
-        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        inputs = _inputs(request)
         request_id = request.request_id()
-        if not model_request.scalar(inputs, "stop", False):
-            parsed = model_request.parse(inputs, self._settings.decoupled)
+        if not scalar(inputs, "stop", False):
+            parsed = parse(inputs, parameters(request), self._settings.decoupled)
             self._generations.start(request_id, parsed, reply)
         elif request_id:
             self._generations.stop(request_id, reply)
@@ -92,6 +109,20 @@ class TritonPythonModel:
             raise Invalid(
                 "stop: is true, but the request has no id; send that of the request to stop"
             )
+
+    def _refuse(self, reply: Reply, code: int, message: str, outcome: Outcome) -> None:
+        self._generations.meter.ended(outcome)
+        reply.fail(code, message)
+
+
+def _inputs(request: Any) -> dict[str, Any]:
+    inputs = {}
+    for tensor in request.inputs():
+        try:
+            inputs[tensor.name()] = tensor.as_numpy()
+        except Exception as fault:  # of Triton's own, without a class: bytes that are no strings
+            raise Invalid(f"{tensor.name()}: cannot be read: {fault}") from fault
+    return inputs
 
 
 def _settings() -> model_settings.Settings:

@@ -6,16 +6,19 @@ MPI, which must not happen in the process that Triton uses to complete the confi
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Mapping
 from typing import Any
 
-from model_request import Invalid, Request
+from model_inputs import Invalid
+from model_request import Request
+from model_terms import Terms
 
 # Where the engine finds a prompt too long it says so with one of these words, but in an exception
 # of the same type as for faults of its own.
 LENGTH_LIMITS = ("max_num_tokens", "max_seq_len", "max_input_len", "default_max_tokens")
-SHUTDOWN_TIMEOUT_S = 30.0
+STATISTICS_TIMEOUT_S = 0.5
 
 
 def is_leader() -> bool:
@@ -37,34 +40,78 @@ def work_for_leader() -> None:
 class Engine:
     """A started engine. Raises whatever the engine raises when it cannot start."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        from tensorrt_llm import LLM, SamplingParams
+    def __init__(self, options: Mapping[str, Any], max_tokens: int | None = None) -> None:
+        from tensorrt_llm import LLM
         from tensorrt_llm._utils import global_mpi_size
         from tensorrt_llm.llmapi.llm_utils import update_llm_args_with_extra_dict
 
         arguments = update_llm_args_with_extra_dict({}, dict(options))
         if global_mpi_size() > 1:
             arguments["_mpi_session"] = _mpi_session()
-        self._sampling_params = SamplingParams
+        self._max_tokens = max_tokens
+        self.has_statistics = bool(options.get("enable_iter_perf_stats"))
         self._llm = LLM(**arguments)
+        self._terms = Terms(self._llm)
+        self._accepted = inspect.signature(self._llm.generate_async).parameters
 
-    def submit(self, request: Request) -> Any:
+    def prepare(self, request: Request) -> dict[str, Any]:
+        """What to submit for the request. Raises `Invalid` where the engine cannot serve it."""
+        sampling = self._terms.sampling(request)
+        wanted, most = sampling.max_tokens, self._max_tokens
+        if most is not None and (wanted is None or wanted > most):
+            what = "is missing" if wanted is None else f"is {wanted}"
+            raise Invalid(f"sampling_param_max_tokens: {what}; this server allows at most {most}")
+        return {
+            "inputs": self._terms.prompt(request),
+            "sampling_params": sampling,
+            "streaming": request.streaming,
+            **self._optional(request),
+        }
+
+    def submit(self, arguments: Mapping[str, Any]) -> Any:
         """The engine's result: iterated asynchronously it gives cumulative outputs; it can abort.
 
-        Raises `Invalid` where the engine refuses the request's values.
+        To be called on the thread of the event loop that iterates it. Raises `Invalid` where the
+        engine refuses what was prepared.
         """
         try:
-            sampling = self._sampling_params(**request.sampling)
-            return self._llm.generate_async(request.prompt, sampling, streaming=request.streaming)
+            return self._llm.generate_async(**arguments)
         except ValueError as fault:
             raise Invalid(str(fault)) from fault
 
-    def shutdown(self) -> bool:
+    def is_alive(self) -> bool:
+        """Whether the engine says that it can serve. It is asked in the way of trtllm-serve."""
+        check = getattr(self._llm, "_check_health", None)
+        return check is None or bool(check())
+
+    async def kv_cache_utilization(self) -> float | None:
+        """Used share of the KV cache's blocks, 0 to 1, in the newest statistics there are."""
+        newest = None
+        if self.has_statistics:
+            async for statistics in self._llm.get_stats_async(timeout=STATISTICS_TIMEOUT_S):
+                newest = statistics
+        blocks = (newest or {}).get("kvCacheStats")
+        if not blocks or not blocks["maxNumBlocks"]:
+            return None
+        return float(blocks["usedNumBlocks"] / blocks["maxNumBlocks"])
+
+    def shutdown(self, timeout_s: float) -> bool:
         """Whether the engine shut down in time."""
         thread = threading.Thread(target=self._llm.shutdown, name="engine shutdown", daemon=True)
         thread.start()
-        thread.join(SHUTDOWN_TIMEOUT_S)
+        thread.join(timeout_s)
         return not thread.is_alive()
+
+    def _optional(self, request: Request) -> dict[str, Any]:
+        """Arguments that not every release has: tracing goes without, a priority is refused."""
+        if request.priority is not None and "priority" not in self._accepted:
+            raise Invalid("priority: this engine's release has no priorities; leave it out")
+        given = {"priority": request.priority, "trace_headers": request.trace_headers}
+        return {
+            name: value
+            for name, value in given.items()
+            if value is not None and name in self._accepted
+        }
 
 
 def blames_request(fault: BaseException) -> bool:

@@ -1,148 +1,201 @@
-"""The running requests of this model: each is a task of one event loop in a thread of its own."""
+"""The running requests of this model: each is a task of one event loop in a thread of its own.
+
+The loop's thread alone starts and ends tasks and reads the engine's results; it never waits for a
+client, since what comes of the engine goes to the `Delivery`. The set of running requests is
+guarded by the lock of `_changed`: a request is in it from its arrival until its last response.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
+from model_death import Death
+from model_delivery import Delivery, Failure, Stream
 from model_engine import Engine, blames_request
+from model_metrics import Meter
+from model_reply import Reply
 from model_request import Request
-from model_response import Deltas, Reply, Tensors
+from model_response import Answer, Tensors
+from model_settings import Settings
 
 # How long an aborted request may take to end while the model is unloaded.
 ABORT_TIMEOUT_S = 10.0
+KV_CACHE_PERIOD_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    request_id: str
-    reply: Reply
+class Refused(Exception):
+    """Not now, but perhaps later or elsewhere; the text is for the client."""
 
 
 class Generations:
-    """Starts, watches, cancels and drains requests; only the loop's thread touches its state."""
+    """Starts, cancels and drains requests. `metrics_labels` are the model's name and version."""
 
-    def __init__(self, engine: Engine, tensors: Tensors, check_period_s: float) -> None:
+    def __init__(
+        self, engine: Engine, tensors: Tensors, settings: Settings, metrics_labels: tuple[str, str]
+    ) -> None:
         self._engine = engine
         self._tensors = tensors
-        self._check_period_s = check_period_s
-        self._running: dict[asyncio.Task[None], Running] = {}
+        self._settings = settings
+        self._changed = threading.Condition()
+        self._running: set[Stream] = set()
+        self.progress_s = time.monotonic()  # when the engine last gave a sign of life
+        self.death = Death(self._tell_clients)
+        self.meter = Meter(*metrics_labels, self.running)
+        self._delivery = Delivery(self.meter, settings.sender_threads, self._ended)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="generations", daemon=True)
         self._thread.start()
 
     def start(self, request_id: str, request: Request, reply: Reply) -> None:
-        """Generate for `request` and answer through `reply`, on the loop's thread."""
-        self._loop.call_soon_threadsafe(self._start, request_id, request, reply)
+        """Generate for `request` and answer through `reply`.
+
+        Raises `Refused` where as many requests run and wait as may, or the engine is dead, and
+        `Invalid` where the engine cannot serve what is asked.
+        """
+        arguments = self._engine.prepare(request)
+        stream = Stream(request_id, request, reply, Answer(self._tensors, request))
+        limit = self._settings.max_requests
+        with self._changed:
+            if self.death.reason is not None:
+                raise Refused(f"the engine is dead: {self.death.reason}; the server ends")
+            if limit is not None and len(self._running) >= limit:
+                raise Refused(f"{limit} requests are running or waiting, no more may; retry later")
+            if not self._running:
+                self.progress_s = stream.arrival_s
+            self._running.add(stream)
+        self._loop.call_soon_threadsafe(self._start, stream, arguments)
 
     def stop(self, request_id: str, reply: Reply) -> None:
         """Cancel every running request with this id, and say so through `reply`."""
         self._loop.call_soon_threadsafe(self._stop, request_id, reply)
 
+    def running(self) -> list[Stream]:
+        with self._changed:
+            return list(self._running)
+
+    def cancel(self, streams: Iterable[Stream]) -> None:
+        """Abort what the engine still does for these."""
+        self._loop.call_soon_threadsafe(_cancel, list(streams))
+
     def drain(self, timeout_s: float) -> int:
-        """Wait for running requests, cancel those that take longer, and end the loop.
+        """Wait for running requests, cancel those that take longer, and end all threads.
 
         Returns how many requests had to be cancelled.
         """
-        late = asyncio.run_coroutine_threadsafe(self._drain(timeout_s), self._loop).result()
+        late = self._wait_until_idle(timeout_s)
+        if late:
+            self.cancel(late)
+            self._wait_until_idle(ABORT_TIMEOUT_S)
+        self._delivery.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(ABORT_TIMEOUT_S)
-        return late
+        if self.death.reason is None:  # else the loop may hang with the engine
+            self._thread.join(ABORT_TIMEOUT_S)
+        self.meter.close()
+        return len(late)
+
+    def _wait_until_idle(self, timeout_s: float) -> list[Stream]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, timeout_s)
+            return list(self._running)
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
-        watch = self._loop.create_task(self._watch_clients())
+        watch = self._loop.create_task(self._watch_kv_cache())
         self._loop.run_forever()
         watch.cancel()
         self._loop.run_until_complete(asyncio.gather(watch, return_exceptions=True))
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
-    def _start(self, request_id: str, request: Request, reply: Reply) -> None:
-        task = self._loop.create_task(self._generate(request, reply))
-        self._running[task] = Running(request_id, reply)
-        task.add_done_callback(self._ended)
+    def _start(self, stream: Stream, arguments: Mapping[str, Any]) -> None:
+        stream.task = self._loop.create_task(self._generate(stream, arguments))
+        stream.task.add_done_callback(lambda task: self._task_ended(stream, task))
 
     def _stop(self, request_id: str, reply: Reply) -> None:
-        tasks = [
-            task for task, running in self._running.items() if running.request_id == request_id
-        ]
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        found = [stream for stream in self.running() if stream.request_id == request_id]
+        _cancel(found)
+        if found:
             reply.fail(pb_utils.TritonError.CANCELLED, f"request {request_id} is cancelled")
         else:
             reply.fail(pb_utils.TritonError.NOT_FOUND, f"no request {request_id} is running")
 
-    async def _generate(self, request: Request, reply: Reply) -> None:
-        result = self._engine.submit(request)
+    async def _generate(self, stream: Stream, arguments: Mapping[str, Any]) -> None:
+        limit_s = self._limit_s(stream.request)
         try:
-            await self._deliver(result, request, reply)
+            async with asyncio.timeout(limit_s) as limit:
+                await self._take_results(stream, arguments)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            message = f"the request took longer than its limit of {limit_s:g} s"
+            failure = Failure(pb_utils.TritonError.CANCELLED, message, "cancelled")
+            self._delivery.fail(stream, failure)
+
+    async def _take_results(self, stream: Stream, arguments: Mapping[str, Any]) -> None:
+        result = self._engine.submit(arguments)
+        try:
+            async for output in result:
+                self.progress_s = time.monotonic()
+                if stream.request.streaming or output.finished:
+                    self._delivery.put(stream, output)
+                if output.finished:
+                    return
         except asyncio.CancelledError:
             result.abort()
             raise
-
-    async def _deliver(self, result: Any, request: Request, reply: Reply) -> None:
-        deltas, wanted = Deltas(), request.outputs
-        async for output in result:
-            sequences = output.outputs
-            if not request.streaming:
-                if output.finished:
-                    texts = [sequence.text for sequence in sequences]
-                    reply.send(self._tensors.build(texts, sequences, wanted), final=True)
-                    return
-                continue
-            texts = deltas.take(sequences)
-            # A step without new text, such as half of a character, waits for the next one.
-            if output.finished or any(texts):
-                reply.send(self._tensors.build(texts, sequences, wanted), final=output.finished)
-            if output.finished:
-                return
         raise RuntimeError("the engine ended the request without a final output")
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        reply = self._running.pop(task).reply
+    def _task_ended(self, stream: Stream, task: asyncio.Task[None]) -> None:
+        codes = pb_utils.TritonError
         if task.cancelled():
-            reply.fail(pb_utils.TritonError.CANCELLED, "the request was cancelled")
+            message = "the request was cancelled"
+            self._delivery.fail(stream, Failure(codes.CANCELLED, message, "cancelled"))
         elif (fault := task.exception()) is None:
             return
         elif blames_request(fault):
-            reply.fail(pb_utils.TritonError.INVALID_ARG, str(fault))
+            self._delivery.fail(stream, Failure(codes.INVALID_ARG, str(fault), "invalid"))
         else:
-            pb_utils.Logger.log_error("".join(traceback.format_exception(fault)))
-            reply.fail(pb_utils.TritonError.INTERNAL, f"{type(fault).__name__}: {fault}")
+            message = f"{type(fault).__name__}: {fault}"
+            if self.death.reason is None:
+                pb_utils.Logger.log_error("".join(traceback.format_exception(fault)))
+            if not self._engine.is_alive():
+                self.death.declare(message)
+            self._delivery.fail(stream, Failure(codes.INTERNAL, message, "failed"))
 
-    async def _watch_clients(self) -> None:
-        """Cancel what clients no longer wait for.
+    def _ended(self, stream: Stream) -> None:
+        with self._changed:
+            self._running.discard(stream)
+            self._changed.notify_all()
 
-        Every question is a round trip to the server process, so that they are asked now and then
-        and not per token, and in another thread.
-        """
+    def _tell_clients(self, reason: str) -> None:
+        message = f"the engine is dead: {reason}; the server ends, retry elsewhere or later"
+        for stream in self.running():
+            failure = Failure(pb_utils.TritonError.UNAVAILABLE, message, "failed")
+            self._delivery.fail(stream, failure)
+
+    def _limit_s(self, request: Request) -> float | None:
+        limits = (request.timeout_s, self._settings.max_seconds_per_request)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    async def _watch_kv_cache(self) -> None:
         while True:
-            await asyncio.sleep(self._check_period_s)
-            if not self._running:
-                continue
+            await asyncio.sleep(KV_CACHE_PERIOD_S)
             try:
-                running = dict(self._running)
-                for task in await self._loop.run_in_executor(None, _abandoned, running):
-                    task.cancel()
+                used = await self._engine.kv_cache_utilization()
             except Exception:
-                pb_utils.Logger.log_error(traceback.format_exc())
-
-    async def _drain(self, timeout_s: float) -> int:
-        if not self._running:
-            return 0
-        _, late = await asyncio.wait(self._running, timeout=timeout_s)
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late, timeout=ABORT_TIMEOUT_S)
-        return len(late)
+                pb_utils.Logger.log_warn(traceback.format_exc())
+                return
+            if used is not None:
+                self.progress_s = time.monotonic()
+                self.meter.kv_cache_utilization = used
 
 
-def _abandoned(running: dict[asyncio.Task[None], Running]) -> list[asyncio.Task[None]]:
-    return [task for task, entry in running.items() if entry.reply.is_cancelled()]
+def _cancel(streams: Iterable[Stream]) -> None:
+    for stream in streams:
+        if stream.task is not None:
+            stream.task.cancel()

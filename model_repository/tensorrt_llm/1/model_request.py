@@ -1,127 +1,170 @@
-"""A request of this model: Triton's input arrays, checked, as what the engine is asked."""
+"""A request of this model: Triton's input arrays and parameters, checked, as what the engine runs.
+
+A request has one prompt: a text, token ids, or messages for the tokenizer's chat template. Its
+parameters are what Triton knows by that name: fields beside the inputs, and forwarded headers.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from numpy.typing import NDArray
+import model_chat
+import model_sampling
+from model_chat import Chat
+from model_inputs import Inputs, Invalid, decode, scalar, shown, token_ids
 
-Inputs = Mapping[str, NDArray[Any]]
+__all__ = ["Inputs", "Invalid", "Request", "parameters", "parse", "scalar"]
 
+Prompt = str | list[int] | Chat
 
-class Invalid(Exception):
-    """The client sent something that cannot be served; the text is for the client."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A scalar input `sampling_param_<name>` and the values that it may have."""
-
-    name: str
-    allowed: Callable[[Any], bool]
-    rule: str
-
-
-PARAMETERS = (
-    Parameter("best_of", lambda value: value >= 1, "at least 1"),
-    Parameter("temperature", lambda value: 0 <= value < math.inf, "a finite number from 0 on"),
-    Parameter("top_k", lambda value: value >= 0, "at least 0, where 0 means all tokens"),
-    Parameter("top_p", lambda value: 0 <= value <= 1, "between 0 and 1"),
-    Parameter("frequency_penalty", math.isfinite, "a finite number"),
-    Parameter("presence_penalty", math.isfinite, "a finite number"),
-    Parameter("max_tokens", lambda value: value >= 1, "at least 1"),
-    Parameter("seed", lambda value: value >= 0, "at least 0"),
-    Parameter("exclude_input_from_output", lambda value: True, "true or false"),
-    Parameter("return_perf_metrics", lambda value: True, "true or false"),
-)
-DEFAULTS: Mapping[str, Any] = {
-    "best_of": 1,
-    "exclude_input_from_output": False,
-    "return_perf_metrics": False,
+# Input -> the outputs that a client asks for by it.
+OPTIONAL_OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "return_finish_reason": ("finish_reason",),
+    "return_stop_reason": ("stop_reason",),
+    "return_cumulative_logprob": ("cumulative_logprob",),
+    "return_index": ("index",),
+    "return_output_ids": ("output_ids", "output_lengths"),
+    "return_num_input_tokens": ("num_input_tokens",),
+    "return_num_output_tokens": ("num_output_tokens",),
+    "sampling_param_logprobs": ("logprobs",),
+    "sampling_param_prompt_logprobs": ("prompt_logprobs",),
 }
-OPTIONAL_OUTPUTS = ("finish_reason", "stop_reason", "cumulative_logprob")
+TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the engine is asked for, and which optional outputs the client wants.
+    """What the engine is asked for, and what the client wants to get of it.
 
-    `sampling` holds keyword arguments of the engine's `SamplingParams`.
+    `sampling` holds keyword arguments of the engine's `SamplingParams`, of which those under
+    `guided_decoding` are for its `GuidedDecodingParams`. Deltas are sent unless `cumulative_text`.
+    `priority` is from 0 to 1; `trace_headers` are those of a W3C trace context.
     """
 
-    prompt: str
+    prompt: Prompt
     sampling: Mapping[str, Any]
     streaming: bool
     outputs: tuple[str, ...]
+    cumulative_text: bool = False
+    priority: float | None = None
+    trace_headers: Mapping[str, str] | None = None
+    timeout_s: float | None = None
 
 
-def parse(inputs: Inputs, decoupled: bool) -> Request:
-    """Raises `Invalid` naming the input, its value and what is allowed."""
+def parameters(request: Any) -> dict[str, Any]:
+    """The parameters of a Triton request by name.
+
+    gRPC and `/infer` hand Triton's own `timeout` to the server, `/generate` to the model.
+    """
+    given: dict[str, Any] = json.loads(request.parameters() or "{}")
+    if timeout_us := request.timeout():
+        # A negative one comes as a number without a sign.
+        given["timeout"] = timeout_us if timeout_us < 2**63 else timeout_us - 2**64
+    return given
+
+
+def parse(inputs: Inputs, parameters: Mapping[str, Any], decoupled: bool) -> Request:
+    """Raises `Invalid` naming the input or parameter, its value and what is allowed."""
+    _refuse_unknown(parameters)
     streaming = bool(scalar(inputs, "streaming", False))
     if streaming and not decoupled:
         raise Invalid(
             "streaming: is true, but this model answers once per request; set it to false, "
             "or set decoupled: true under triton_config in model.yaml"
         )
-    outputs = tuple(name for name in OPTIONAL_OUTPUTS if scalar(inputs, f"return_{name}", False))
-    return Request(_prompt(inputs), _sampling(inputs, streaming, outputs), streaming, outputs)
+    outputs = tuple(chain(*(o for name, o in OPTIONAL_OUTPUTS.items() if scalar(inputs, name))))
+    sampling = model_sampling.read(inputs, streaming, outputs)
+    prompt = _prompt(inputs)
+    if isinstance(prompt, Chat):
+        # The template writes the special tokens, and nobody wants its text in the answer.
+        for name, value in {"add_special_tokens": False, "exclude_input_from_output": True}.items():
+            if model_sampling.PREFIX + name not in inputs:
+                sampling[name] = value
+    return Request(
+        prompt,
+        sampling,
+        streaming,
+        outputs,
+        cumulative_text=_switch(parameters, "cumulative_text"),
+        priority=_priority(inputs),
+        trace_headers=_trace_headers(parameters),
+        timeout_s=_timeout_s(parameters),
+    )
 
 
-def scalar(inputs: Inputs, name: str, default: Any = None) -> Any:
-    """The only element of an input, or `default` where the client did not send it."""
-    if name not in inputs:
-        return default
-    values = inputs[name]
-    if values.size != 1:
-        raise Invalid(f"{name}: has shape {list(values.shape)}; one element is expected")
-    return values.item()
-
-
-def _prompt(inputs: Inputs) -> str:
-    values = inputs.get("text_input")
-    if values is None:
+def _prompt(inputs: Inputs) -> Prompt:
+    given = [name for name in ("text_input", "messages", "input_ids") if name in inputs]
+    if not given:
         raise Invalid("text_input: is missing; send the prompt as one string")
+    if len(given) > 1:
+        raise Invalid(f"{given[1]}: cannot stand beside {given[0]}; a request has one prompt")
+    chat = model_chat.read(inputs)
+    if chat is not None:
+        return chat
+    ids = token_ids(inputs, "input_ids")
+    if ids is None:
+        return _text_input(inputs)
+    if not ids:
+        raise Invalid("input_ids: is empty; a prompt has at least one token")
+    return ids
+
+
+def _text_input(inputs: Inputs) -> str:
+    values = inputs["text_input"]
     if values.ndim != 1 or values.size == 0:
         raise Invalid(f"text_input: has shape {list(values.shape)}; [1] is expected")
-    prompt = _text("text_input", values[0])
+    prompt = decode("text_input", values[0])
     if not prompt:
         raise Invalid("text_input: is empty; a prompt has at least one character")
     return prompt
 
 
-def _sampling(inputs: Inputs, streaming: bool, outputs: tuple[str, ...]) -> dict[str, Any]:
-    sampling = dict(DEFAULTS)
-    for parameter in PARAMETERS:
-        name = f"sampling_param_{parameter.name}"
-        value = scalar(inputs, name)
-        if value is None:
-            continue
-        if not parameter.allowed(value):
-            raise Invalid(f"{name}: is {value:g}; it must be {parameter.rule}")
-        sampling[parameter.name] = value
-    if stop := _stop(inputs):
-        sampling["stop"] = stop
-    if streaming:
-        # The engine ranks the sequences of best_of anew at every step, so that a stream of the best
-        # one alone would have to take text back. All of them are streamed instead, in fixed order.
-        sampling["n"] = sampling["best_of"]
-    if "cumulative_logprob" in outputs:
-        sampling["logprobs"] = 1  # the PyTorch backend sums log probabilities only when asked
-    return sampling
+def _priority(inputs: Inputs) -> float | None:
+    value = scalar(inputs, "priority")
+    if value is not None and not 0 <= value <= 1:
+        raise Invalid(f"priority: is {shown(value)}; it must be between 0 and 1")
+    return None if value is None else float(value)
 
 
-def _stop(inputs: Inputs) -> list[str]:
-    words = [_text("sampling_param_stop", word) for word in inputs.get("sampling_param_stop", [])]
-    if not all(words):
-        raise Invalid("sampling_param_stop: holds an empty string; stop words have characters")
-    return words
+def _refuse_unknown(parameters: Mapping[str, Any]) -> None:
+    """`/generate` makes a parameter of a key that is no input: misspelt, it would do nothing."""
+    for name in parameters:
+        if name.startswith((model_sampling.PREFIX, "return_")):
+            raise Invalid(f"{name}: is no input of this model; its metadata lists them")
 
 
-def _text(name: str, value: Any) -> str:
-    try:
-        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError as fault:
-        raise Invalid(f"{name}: is not UTF-8: {fault.reason} at byte {fault.start}") from fault
+def _switch(parameters: Mapping[str, Any], name: str) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise Invalid(f"{name}: is {shown(value)}; it must be true or false")
+    return value
+
+
+def _timeout_s(parameters: Mapping[str, Any]) -> float | None:
+    """Triton's parameter is in microseconds."""
+    value = parameters.get("timeout")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Invalid(f"timeout: is {shown(value)}; it must be microseconds, at least 1")
+    return value / 1e6
+
+
+def _trace_headers(parameters: Mapping[str, Any]) -> dict[str, str] | None:
+    """The W3C trace context, sent as parameters or forwarded headers, whose case may be any.
+
+    By that standard a context that is wrong counts as none: a trace is never what a request fails
+    of, and who wrote it may be a proxy that the client does not know.
+    """
+    named = {name.lower(): value for name, value in parameters.items()}
+    parent, state = named.get("traceparent"), named.get("tracestate")
+    if not isinstance(parent, str) or not TRACEPARENT.fullmatch(parent):
+        return None
+    return {"traceparent": parent, **({"tracestate": state} if isinstance(state, str) else {})}

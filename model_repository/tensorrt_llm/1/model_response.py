@@ -1,4 +1,4 @@
-"""A response of this model: the engine's outputs as Triton tensors, sent in order and closed once.
+"""A response of this model: what is new of the engine's outputs, as Triton tensors.
 
 The published model sends every output as a byte string, whatever config.pbtxt declares. Here a
 tensor has the data type that config.pbtxt declares, so that a client may trust the metadata.
@@ -7,14 +7,20 @@ Strings keep the published spelling: a `finish_reason` that is not there yet rea
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import model_tokens
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from model_request import Request
+from model_text import Deltas
+from model_tokens import Tokens
 from numpy.typing import NDArray
+
+# What the last response of a stream says without being asked.
+SUMMARY = ("finish_reason", "num_input_tokens", "num_output_tokens")
 
 
 def _kv_cache(name: str) -> Callable[[Any], Any]:
@@ -57,19 +63,21 @@ class Tensors:
         }
 
     def build(
-        self, texts: Sequence[str], outputs: Sequence[Any], wanted: Sequence[str]
+        self,
+        texts: Sequence[str],
+        outputs: Sequence[Any],
+        wanted: Sequence[str],
+        more: Mapping[str, Sequence[Any]] | None = None,
     ) -> list[Any]:
-        """`text_output` and the wanted fields with one element per output sequence, and metrics.
+        """`text_output` and the wanted fields with one element per output sequence.
 
-        Metrics are there once the engine reports them: at the end of a request that asked for them.
-        A number that the engine does not give is left out: JSON has no way to say so in an array.
+        `more` are columns by name that no field holds. A number that the engine does not give is
+        left out: JSON has no way to say so in an array.
         """
-        values = {"text_output": list(texts)}
+        values: dict[str, Sequence[Any]] = {"text_output": texts}
         for name in wanted:
             values[name] = [getattr(output, name) for output in outputs]
-        metrics = getattr(outputs[0], "request_perf_metrics", None)
-        if metrics is not None:
-            values |= {name: [read(metrics)] for name, read in PERF_METRICS.items()}
+        values |= more or {}
         arrays = {name: self._array(name, column) for name, column in values.items()}
         return [pb_utils.Tensor(name, array) for name, array in arrays.items() if array is not None]
 
@@ -82,52 +90,39 @@ class Tensors:
         return np.array(column, dtype=dtype)
 
 
-class Deltas:
-    """The text that is new since it was last taken, per output sequence of one request.
+class Answer:
+    """What one request gets in its next response: all that is new since the last one."""
 
-    Computed from the cumulative texts, so that nothing is lost where the engine advanced by
-    several steps at once.
-    """
+    def __init__(self, tensors: Tensors, request: Request) -> None:
+        self._tensors, self._request = tensors, request
+        sampling = request.sampling
+        keeps_stops = sampling.get("include_stop_str_in_output", False)
+        self._deltas = Deltas(() if keeps_stops else sampling.get("stop", ()))
+        self._tokens = Tokens(request)
 
-    def __init__(self) -> None:
-        self._sent: dict[int, int] = {}
+    def part(
+        self, outputs: Sequence[Any], final: bool, prompt_token_ids: Sequence[int]
+    ) -> list[Any] | None:
+        """The tensors of the next response, or `None` where there is nothing to say yet.
 
-    def take(self, outputs: Sequence[Any]) -> list[str]:
-        new = [output.text[self._sent.get(index, 0) :] for index, output in enumerate(outputs)]
-        self._sent = {index: len(output.text) for index, output in enumerate(outputs)}
-        return new
-
-
-class Reply:
-    """The way back to one client: responses in order, one of them the final one, nothing after it.
-
-    The lock keeps the final response and a question for cancellation apart: once a request is
-    final, Triton frees what that question would look at.
-    """
-
-    def __init__(self, sender: Any) -> None:
-        self._sender: Any | None = sender
-        self._lock = threading.Lock()
-
-    def send(self, tensors: Sequence[Any], final: bool) -> None:
-        self._send(pb_utils.InferenceResponse(output_tensors=list(tensors)), final)
-
-    def fail(self, code: int, message: str) -> None:
-        """End the request with an error, unless it has ended already."""
-        self._send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), True)
-
-    def is_cancelled(self) -> bool:
-        """Whether the client gave up: it cancelled, disconnected or ran into its deadline."""
-        with self._lock:
-            return self._sender is not None and bool(self._sender.is_cancelled())
-
-    def _send(self, response: Any, final: bool) -> None:
-        with self._lock:
-            sender = self._sender
-            if sender is None:
-                return
-            if final:
-                # Triton unloads a model only after every sender is gone, whoever still holds this.
-                self._sender = None
-            flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
-            sender.send(response, flags=flags)
+        `outputs` are the engine's sequences at one step, cumulative, each with the `length` of its
+        `token_ids`. The final part is never `None`; it has the metrics that the engine reports, and
+        that of a stream the `SUMMARY`. To be called by one thread at a time.
+        """
+        request = self._request
+        if not (request.streaming or final):
+            return None
+        wanted: Sequence[str] = request.outputs
+        deltas = self._deltas.take(outputs) if request.streaming else []
+        # A step without new text, such as half of a character, waits for the next one.
+        if not (final or any(deltas) or self._tokens.wait(outputs)):
+            return None
+        if final and request.streaming:
+            wanted = tuple(dict.fromkeys((*wanted, *SUMMARY)))
+        whole = request.cumulative_text or not request.streaming
+        texts = [output.text for output in outputs] if whole else deltas
+        more = self._tokens.take(outputs, prompt_token_ids, wanted)
+        if final and (metrics := outputs[0].request_perf_metrics) is not None:
+            more |= {name: [read(metrics)] for name, read in PERF_METRICS.items()}
+        fields = [name for name in wanted if name not in model_tokens.OUTPUTS]
+        return self._tensors.build(texts, outputs, fields, more)

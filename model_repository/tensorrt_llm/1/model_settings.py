@@ -7,22 +7,73 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`triton_config` of the file, and everything else as the engine's options."""
+    """`triton_config` of the file, with every key that it may have, and the engine's options.
+
+    A limit of `None` is no limit.
+    """
 
     max_batch_size: int
     decoupled: bool
-    cancellation_check_period_s: float
     engine_options: Mapping[str, Any]
+    # How often a client is asked whether it gave up; every question costs about 0.1 ms.
+    cancellation_check_period_ms: float = 180
+    sender_threads: int = 2
+    # Running and waiting requests: Triton's own queue does not bound streams.
+    max_requests: int | None = None
+    max_tokens_per_request: int | None = None
+    max_seconds_per_request: float | None = None
+    # How long the unload waits for running requests; below Triton's --exit-timeout-secs.
+    drain_timeout_s: float = 240
+    # Without any output for so long while requests run, the engine is taken for dead.
+    engine_stall_timeout_s: float | None = 300
+
+
+class Rule(NamedTuple):
+    """Whether a key may have a value, and the same in words."""
+
+    allows: Callable[[Any], bool]
+    words: str
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+LIMIT = Rule(
+    lambda value: value is None or (_is_whole(value) and value >= 1),
+    "a whole number from 1, or null",
+)
+TIME_LIMIT = Rule(
+    lambda value: value is None or (_is_number(value) and value > 0), "a number above 0, or null"
+)
+RULES: Mapping[str, Rule] = {
+    "max_batch_size": Rule(lambda value: _is_whole(value) and value >= 0, "a whole number from 0"),
+    "decoupled": Rule(lambda value: isinstance(value, bool), "true or false"),
+    "cancellation_check_period_ms": Rule(
+        lambda value: _is_number(value) and 0 < value <= 10_000, "a number up to 10000"
+    ),
+    "sender_threads": Rule(lambda value: _is_whole(value) and 1 <= value <= 8, "from 1 to 8"),
+    "max_requests": LIMIT,
+    "max_tokens_per_request": LIMIT,
+    "max_seconds_per_request": TIME_LIMIT,
+    "drain_timeout_s": Rule(lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "engine_stall_timeout_s": TIME_LIMIT,
+}
+REQUIRED = tuple(field.name for field in fields(Settings)[:2])
 
 
 def read() -> Settings:
@@ -35,16 +86,22 @@ def read() -> Settings:
     if not isinstance(document, dict) or not isinstance(document.get("triton_config"), dict):
         raise ValueError(f"{path}: must be a mapping with a mapping triton_config in it")
     triton = document.pop("triton_config")
-    missing = [key for key in ("max_batch_size", "decoupled") if key not in triton]
-    if missing:
-        raise ValueError(f"{path}: triton_config lacks {' and '.join(missing)}")
+    _check(path, triton)
     if os.environ.get("CHECKPOINT"):
         document["model"] = os.environ["CHECKPOINT"]
     if not document.get("model"):
         raise ValueError(f"{path}: names no model; set model there, or CHECKPOINT")
-    return Settings(
-        max_batch_size=int(triton["max_batch_size"]),
-        decoupled=bool(triton["decoupled"]),
-        cancellation_check_period_s=float(triton.get("cancellation_check_period_ms", 100)) / 1000,
-        engine_options=document,
-    )
+    return Settings(**triton, engine_options=document)
+
+
+def _check(path: Path, triton: Mapping[str, Any]) -> None:
+    missing = [key for key in REQUIRED if key not in triton]
+    if missing:
+        raise ValueError(f"{path}: triton_config lacks {' and '.join(missing)}")
+    for key, value in triton.items():
+        if key not in RULES:
+            known = ", ".join(RULES)
+            raise ValueError(f"{path}: triton_config.{key}: is unknown; the keys are {known}")
+        if not RULES[key].allows(value):
+            words = RULES[key].words
+            raise ValueError(f"{path}: triton_config.{key}: is {value!r}; it must be {words}")

@@ -138,14 +138,14 @@ def test_the_shipped_models_tensors_are_the_known_ones() -> None:
 # Case: what is changed in the shipped file, and the one fault that follows.
 CASES: dict[str, tuple[str, str, tuple[int, int, str, str, str]]] = {
     "a misspelt field": (
-        'data_type: TYPE_STRING\n    dims: [ -1 ]\n  },\n  {\n    name: "streaming"',
-        'data_tpe: TYPE_STRING\n    dims: [ -1 ]\n  },\n  {\n    name: "streaming"',
+        'name: "text_input"\n    data_type: TYPE_STRING',
+        'name: "text_input"\n    data_tpe: TYPE_STRING',
         (17, 5, "input.0.data_tpe", "unknown-key", "did you mean data_type?"),
     ),
     "an unknown data type": (
         "TYPE_UINT64",
         "TYPE_UINT65",
-        (82, 16, "input.11.data_type", "unknown-value", "did you mean TYPE_UINT64?"),
+        (83, 16, "input.11.data_type", "unknown-value", "did you mean TYPE_UINT64?"),
     ),
     "the batch size, which model.py sets": (
         'backend: "python"',
@@ -170,17 +170,17 @@ CASES: dict[str, tuple[str, str, tuple[int, int, str, str, str]]] = {
     "an input that every request must carry": (
         "dims: [ 1 ]\n    optional: true",
         "dims: [ 1 ]",
-        (20, 3, "input.1", "triton-input-required", "add optional: true"),
+        (21, 3, "input.1", "triton-input-required", "add optional: true"),
     ),
     "a known input of another type": (
         "TYPE_FP32",
         "TYPE_FP64",
-        (38, 3, "input.4.data_type", "triton-data-type", "model.py reads sampling_param_temp"),
+        (39, 3, "input.4.data_type", "triton-data-type", "model.py reads sampling_param_temp"),
     ),
     "two inputs of one name": (
         '"stop"',
         '"streaming"',
-        (26, 3, "input.2.name", "duplicate-name", "rename one"),
+        (27, 3, "input.2.name", "duplicate-name", "rename one"),
     ),
     "a bracket that is not closed": (
         "count: 1\n    kind: KIND_CPU\n  }",

@@ -26,13 +26,7 @@ __all__ = ["LLM", "CompletionOutput", "RequestOutput"]
 
 Prompt = str | list[int] | Mapping[str, Any]
 
-_HINTS = {
-    "cache_salt",
-    "kv_cache_retention_config",
-    "priority",
-    "scheduling_params",
-    "trace_headers",
-}
+_HINTS = {"cache_salt", "kv_cache_retention_config", "scheduling_params"}
 
 
 class LLM:
@@ -74,6 +68,8 @@ class LLM:
         inputs: Prompt,
         sampling_params: SamplingParams | None = None,
         streaming: bool = False,
+        priority: float = 0.5,
+        trace_headers: Mapping[str, str] | None = None,
         **more: Any,
     ) -> RequestOutput:
         """Start a request and return at once; its results come through the returned object.
@@ -131,9 +127,14 @@ class LLM:
                 self._ends(params),
                 min(params.max_tokens or room, room),
                 (seed + index) % 2**63,
+                self._bad_words(params),
             )
             for index in range(params.best_of or 1)
         ]
+
+    def _bad_words(self, params: SamplingParams) -> list[list[int]]:
+        """The bad words as the engine has them: each as it is tokenized by itself."""
+        return [self.tokenizer.encode(word, add_special_tokens=False) for word in params.bad_words]
 
     def _ends(self, params: SamplingParams) -> frozenset[int]:
         """The tokens that end a text; an end_id of -1 means none, as in the engine."""

@@ -3,11 +3,27 @@
 # outside.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+fail() {
+  printf 'triton/serve.sh: %s\n' "$*" >&2
+  exit 2
+}
+
+# Triton starts its Python through a shell without quotes, and that Python knows ASCII only: with
+# other letters in this path the server would never become ready.
+is_plain() {
+  local LC_ALL=C
+  [[ $1 =~ ^[A-Za-z0-9._/+=@%:,-]+$ ]]
+}
+is_plain "$here" ||
+  fail "$here: only ASCII letters, digits and ._/+=@%:,- may be in this path; move or link the bundle"
+
 export CHECKPOINT=${CHECKPOINT:-llama-tiny}
 export SERVE_HOST=${SERVE_HOST:-127.0.0.1}
 export SERVE_HTTP_PORT=${SERVE_HTTP_PORT:-8000}
 export SERVE_GRPC_PORT=${SERVE_GRPC_PORT:-8001}
 export SERVE_METRICS_PORT=${SERVE_METRICS_PORT:-8002}
+export SERVE_KEY_FILE=${SERVE_KEY_FILE:-''}
 export SERVE_ID=${SERVE_ID:-llama-tiny}
 export SERVE_SHM_PREFIX=${SERVE_SHM_PREFIX:-llama-tiny}
 # A kernel may start while the one before it ends (programmatic dependent launch), about a tenth at
@@ -25,17 +41,57 @@ export TRTLLM_NO_USAGE_STATS=${TRTLLM_NO_USAGE_STATS-1}
 # The same for libraries that keep to the common variable. [documented]
 export DO_NOT_TRACK=${DO_NOT_TRACK-1}
 
+arguments=(
+  --id "$SERVE_ID"
+  --model-repository "$here/model_repository" --model-control-mode none
+  --exit-on-error true --strict-readiness true
+  --exit-timeout-secs 300
+  --allow-sagemaker false --allow-vertex-ai false
+  --backend-config "python,shm-region-prefix-name=$SERVE_SHM_PREFIX"
+  --http-address "$SERVE_HOST" --http-port "$SERVE_HTTP_PORT"
+  --http-header-forward-pattern '(?i)trace(parent|state)'
+  --grpc-address "$SERVE_HOST" --grpc-port "$SERVE_GRPC_PORT"
+  --grpc-header-forward-pattern '(?i)trace(parent|state)'
+  --metrics-address "$SERVE_HOST" --metrics-port "$SERVE_METRICS_PORT"
+)
+# Responses that a client does not read wait in a queue that has no bound of its own. Triton has the
+# option since its 25 series.
+known=$(tritonserver --help 2>&1 || true)
+if [[ $known == *--grpc-max-response-pool-size* ]]; then
+  arguments+=(--grpc-max-response-pool-size 1024)
+fi
+
+# These APIs need a key. Without a key file it is a random one, which closes them. Triton takes it
+# from its command line only, where others on this machine can read it, unless the server has a
+# process namespace of its own, as in a container, or /proc is mounted with hidepid=2.
+if [[ -n $SERVE_KEY_FILE ]]; then
+  [[ -r $SERVE_KEY_FILE ]] || fail "SERVE_KEY_FILE: $SERVE_KEY_FILE cannot be read"
+  read -r key <"$SERVE_KEY_FILE" || true
+  [[ $key =~ ^[A-Za-z0-9._~-]{16,}$ ]] ||
+    fail "SERVE_KEY_FILE: the first line of $SERVE_KEY_FILE must be 16 or more of A-Z a-z 0-9 . _ ~ -"
+else
+  key=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+fi
+restricted=shared-memory,model-repository,model-config,statistics,trace,logging:api-key=$key
+arguments+=(--http-restricted-api "$restricted")
+arguments+=(--grpc-restricted-protocol "$restricted")
+
 # Triton's Python looks for modules in the working folder first, where this bundle's own triton/
 # would hide a package of that name.
 if [[ -d $CHECKPOINT ]]; then CHECKPOINT=$(cd "$CHECKPOINT" && pwd); fi
 cd /
 
-exec tritonserver \
-  --id "$SERVE_ID" \
-  --model-repository "$here/model_repository" \
-  --model-control-mode none \
-  --http-address "$SERVE_HOST" --http-port "$SERVE_HTTP_PORT" \
-  --grpc-address "$SERVE_HOST" --grpc-port "$SERVE_GRPC_PORT" \
-  --metrics-address "$SERVE_HOST" --metrics-port "$SERVE_METRICS_PORT" \
-  --backend-config "python,shm-region-prefix-name=$SERVE_SHM_PREFIX" \
-  --exit-timeout-secs 300
+if (($$ != 1)); then exec tritonserver "${arguments[@]}"; fi
+
+# The first process of a container is spared every signal that it does not handle, the one included
+# by which a server ends whose engine is dead. So it is not the server.
+tritonserver "${arguments[@]}" &
+server=$!
+trap 'kill -TERM "$server" 2>/dev/null || true' INT TERM
+status=0
+wait "$server" || status=$?
+while kill -0 "$server" 2>/dev/null; do
+  status=0
+  wait "$server" || status=$?
+done
+exit "$status"

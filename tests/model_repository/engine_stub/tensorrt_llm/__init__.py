@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -31,18 +32,30 @@ class RequestError(RuntimeError):
 @dataclass(kw_only=True)
 class SamplingParams:
     max_tokens: int = 32
+    min_tokens: int | None = None
     stop: list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    bad: list[str] | None = None
+    bad_token_ids: list[int] | None = None
     n: int = 1
     best_of: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     seed: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    add_special_tokens: bool = True
+    skip_special_tokens: bool = True
     exclude_input_from_output: bool = True
     return_perf_metrics: bool = False
+    guided_decoding: Any = None
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and (self.best_of or 1) > 1:
@@ -52,9 +65,13 @@ class SamplingParams:
 @dataclass
 class Script:
     """`tokens`: where the text ends by itself. `step_ms`: time per step. `per_step`: tokens per
-    step. `fail`: the text of a RequestError at step `fail_at`; `crash`: of a RuntimeError.
-    `gone=1`: the engine ends without a final output. `text`: the words, joined by `_`. `blind=1`:
-    no log probabilities. `silent_at`: a step that adds no text until the next one.
+    step. `fail`: the text of a RequestError at step `fail_at`, where -1 is the submission; `crash`:
+    of a RuntimeError; `die`: of one after which the engine is not healthy. `hang`: at step
+    `fail_at` this request stops (`request`), with the event loop (`loop`), or is not healthy for
+    anyone from its end on (`sick`). `gone=1`: the engine ends without a final output. `text`: the
+    words, joined by `_`. `split=1`: a token is a byte of `text`, and what is no whole character yet
+    reads U+FFFD. `blind=1`: no log probabilities. `silent_at`: a step that adds no text until the
+    next one. `input`: number of prompt tokens.
     """
 
     tokens: int = 1000
@@ -62,33 +79,45 @@ class Script:
     per_step: int = 1
     fail: str = ""
     crash: str = ""
+    die: str = ""
+    hang: str = ""
     fail_at: int = 0
     gone: int = 0
     blind: int = 0
     text: str = ""
+    split: int = 0
     silent_at: int = -1
+    input: int = 8
 
     @classmethod
     def read(cls, prompt: str) -> Script:
         pairs = dict(word.split("=", 1) for word in prompt.split() if "=" in word)
-        types = {"step_ms": float, "fail": str, "crash": str, "text": str}
-        pairs.pop("name", None)
-        return cls(**{key: types.get(key, int)(value) for key, value in pairs.items()})
+        types = {name: type(default) for name, default in vars(cls()).items()}
+        return cls(**{key: types[key](value) for key, value in pairs.items() if key in types})
 
 
 @dataclass
 class CompletionOutput:
     index: int
     text: str = ""
+    token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | None = None
     cumulative_logprob: float | None = None
+    logprobs: list[Any] = field(default_factory=list)
+    prompt_logprobs: list[Any] = field(default_factory=list)
     request_perf_metrics: Any = None
+    words: int = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.token_ids)
 
 
 @dataclass
 class RequestOutput:
-    prompt: str
+    llm: LLM
+    prompt: Any
     sampling: SamplingParams
     script: Script
     streaming: bool
@@ -96,6 +125,7 @@ class RequestOutput:
     finished: bool = False
 
     def __post_init__(self) -> None:
+        self.prompt_token_ids = list(range(self.script.input, 0, -1))
         self.outputs = [CompletionOutput(index) for index in range(self.sampling.n)]
         self._steps = self._run()
 
@@ -108,28 +138,45 @@ class RequestOutput:
     async def __anext__(self) -> RequestOutput:
         while True:
             try:
-                next(self._steps)
+                hangs = next(self._steps)
             except StopIteration:
                 raise StopAsyncIteration from None
+            if hangs == "loop":
+                threading.Event().wait()
+            if hangs == "request":
+                await asyncio.Future()
             await asyncio.sleep(self.script.step_ms / 1000)
             if self.streaming or self.finished:
                 return self
 
-    def _run(self) -> Iterator[None]:
-        length = min(self.script.tokens, self.sampling.max_tokens)
-        for step, start in enumerate(range(0, length, self.script.per_step)):
-            if step == self.script.fail_at and self.script.fail:
-                raise RequestError(self.script.fail)
-            if step == self.script.fail_at and self.script.crash:
-                raise RuntimeError(self.script.crash)
-            end = min(start + self.script.per_step, length)
-            for output in self.outputs if step != self.script.silent_at else ():
-                output.text = " ".join(self._word(output.index, token) for token in range(end))
-                if self.sampling.logprobs and not self.script.blind:
-                    output.cumulative_logprob = -0.5 * end
-            if end == length and not self.script.gone:
+    def _run(self) -> Iterator[str]:
+        script = self.script
+        length = min(script.tokens, self.sampling.max_tokens)
+        for step, start in enumerate(range(0, length, script.per_step)):
+            if step == script.fail_at:
+                self.llm.fault(script)
+                yield from [script.hang] if script.hang in ("loop", "request") else ()
+            end = min(start + script.per_step, length)
+            for output in self.outputs:
+                self._extend(output, end, is_silent=step == script.silent_at)
+            if end == length and not script.gone:
                 self._finish()
-            yield
+            yield ""
+
+    def _extend(self, output: CompletionOutput, end: int, is_silent: bool) -> None:
+        output.token_ids.extend(range(output.length, end))
+        if self.sampling.logprobs and not self.script.blind:
+            output.cumulative_logprob = -0.5 * end
+            output.logprobs.extend(
+                {token: SimpleNamespace(logprob=-0.5, rank=1)}
+                for token in range(len(output.logprobs), end)
+            )
+        if self.script.split:
+            output.text = self.script.text.encode()[:end].decode(errors="replace")
+        elif not is_silent:
+            new = [self._word(output.index, token) for token in range(output.words, end)]
+            output.text += (" " if output.words else "") + " ".join(new)
+            output.words = end
 
     def _word(self, index: int, token: int) -> str:
         words = self.script.text.split("_")
@@ -137,10 +184,9 @@ class RequestOutput:
 
     def _finish(self) -> None:
         self.finished = True
+        self.llm.is_healthy &= self.script.hang != "sick"
         for output in self.outputs:
-            output.finish_reason = (
-                "stop" if len(output.text.split()) < self.sampling.max_tokens else "length"
-            )
+            output.finish_reason = "stop" if output.length < self.sampling.max_tokens else "length"
             for word in self.sampling.stop or []:
                 if word in output.text:
                     output.text = output.text.partition(word)[0]
@@ -170,17 +216,64 @@ PERF_METRICS = SimpleNamespace(
 )
 
 
+class Tokenizer:
+    """A vocabulary of a thousand, and a template that names each role before its words."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **options: Any) -> str:
+        if any(message["role"] == "nobody" for message in messages):
+            raise ValueError("nobody has no part in this template")
+        return "\n".join(f"<{message['role']}> {message['content']}" for message in messages)
+
+
 class LLM:
     def __init__(self, model: str, **options: Any) -> None:
         log("start", model=model, options={key: str(value) for key, value in options.items()})
         if "fail_start" in options:
             raise RuntimeError(options["fail_start"])
+        self.args = SimpleNamespace(guided_decoding_backend=options.get("guided_decoding_backend"))
+        self.tokenizer = Tokenizer()
+        self.is_healthy = True
+        self.kv_blocks = options.get("kv_blocks_used", 25)
 
     def generate_async(
-        self, inputs: str, sampling_params: SamplingParams, *, streaming: bool = False
+        self,
+        inputs: Any,
+        sampling_params: SamplingParams,
+        *,
+        streaming: bool = False,
+        priority: float | None = None,
+        trace_headers: dict[str, str] | None = None,
     ) -> RequestOutput:
-        log("submit", prompt=inputs, sampling=vars(sampling_params))
-        return RequestOutput(inputs, sampling_params, Script.read(inputs), streaming)
+        given = {"priority": priority, "trace_headers": trace_headers}
+        sampling = {
+            key: str(value) if key == "guided_decoding" and value else value
+            for key, value in vars(sampling_params).items()
+        }
+        log("submit", prompt=inputs, sampling=sampling, **given)
+        script = Script.read(inputs if isinstance(inputs, str) else "")
+        if not isinstance(inputs, str):
+            script.input = len(inputs)
+        if script.fail_at < 0:
+            self.fault(script)
+        return RequestOutput(self, inputs, sampling_params, script, streaming)
+
+    def fault(self, script: Script) -> None:
+        if script.fail:
+            raise RequestError(script.fail)
+        if script.crash:
+            raise RuntimeError(script.crash)
+        if script.die:
+            self.is_healthy = False
+            raise RuntimeError(script.die)
+
+    async def get_stats_async(self, timeout: float = 2.0) -> AsyncIterator[dict[str, Any]]:
+        yield {"kvCacheStats": {"maxNumBlocks": 100, "usedNumBlocks": self.kv_blocks}}
+
+    def _check_health(self) -> bool:
+        return self.is_healthy
 
     def shutdown(self) -> None:
         log("shutdown")

@@ -9,3 +9,12 @@ class MpiCommSession:
 
     def __str__(self) -> str:
         return f"session of {self.n_workers}"
+
+
+@dataclass(kw_only=True)
+class GuidedDecodingParams:
+    json: Any = None
+    regex: str | None = None
+    grammar: str | None = None
+    json_object: bool = False
+    structural_tag: str | None = None

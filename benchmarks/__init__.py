@@ -1,0 +1,1 @@
+"""Measurements of what this toolkit ships, each against a baseline on the same machine."""

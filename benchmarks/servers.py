@@ -1,0 +1,164 @@
+"""The servers that are compared: started on free ports of loopback, and stopped.
+
+All run the same stand-in engine in their own process, and both Triton servers the same options.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from builder.errors import NotReady, Problem
+from launch import engine, ready, triton
+from launch.interrupts import Interrupts
+from launch.process import Server
+
+FOLDER = Path(__file__).parent
+TOOLKIT = FOLDER.parent
+MODEL = TOOLKIT / "model_repository" / "tensorrt_llm"
+MODEL_YAML = "triton_config: {max_batch_size: 0, decoupled: true}\nmodel: stand-in\n"
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60.0
+STOP_GRACE_S = 30.0
+PROBE_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """How a server is asked. `cumulative`: every message holds all text so far."""
+
+    protocol: Literal["grpc", "sse"]
+    cumulative: bool
+    ready_path: str
+
+
+VARIANTS = {
+    "model": Variant("grpc", False, "/v2/health/ready"),
+    "per_token": Variant("grpc", True, "/v2/health/ready"),
+    "sse": Variant("sse", False, "/health"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """`address` is HOST:PORT of the protocol that clients speak."""
+
+    variant: Variant
+    address: str
+    server: Server
+
+    def cpu_s(self) -> float:
+        """CPU time so far of all processes of the server's group."""
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                # After the name, which may hold spaces: state, parent, group; then the times.
+                fields = stat.read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[2]) == self.server.pid:
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def programs(folder: Path) -> list[Path]:
+    """Folders for the front of the path: a Python with the stand-in engine, and Triton."""
+    found = triton.prepare(folder / "tritonserver")
+    packages = [FOLDER / "engine", TOOLKIT]
+    overlay = engine.python_overlay(folder / "python", packages, Path)
+    return [overlay, *([found] if found else [])]
+
+
+@contextmanager
+def start(
+    name: str, folder: Path, path: Sequence[Path], interrupts: Interrupts
+) -> Iterator[Running]:
+    """A server of this variant that is ready. Its log and files are in `folder`, which is new.
+
+    Raises `NotReady` with the end of its log.
+    """
+    folder.mkdir()
+    variant = VARIANTS[name]
+    http_port, grpc_port, metrics_port = _free_ports(3)
+    region = f"benchmark-{uuid.uuid4().hex}"
+    if variant.protocol == "grpc":
+        repository = _repository(name, folder / "repository")
+        argv = _triton(repository, http_port, grpc_port, metrics_port, region)
+    else:
+        argv = ["python3", "-m", "benchmarks.sse", str(http_port)]
+    environment = {**os.environ, "PATH": os.pathsep.join([*map(str, path), os.environ["PATH"]])}
+    with ExitStack() as stack:
+        stack.callback(triton.sweep_shared_memory, region)
+        server = stack.enter_context(
+            Server(
+                ["env", *argv],  # which looks for the command on the path given here
+                cwd=folder,
+                environment=environment,
+                log=folder / "server.log",
+                grace_s=STOP_GRACE_S,
+                interrupts=interrupts,
+            )
+        )
+        outcome = ready.wait(
+            server,
+            lambda: _answers(http_port, variant.ready_path),
+            START_TIMEOUT_S,
+            ready.Progress(name),
+        )
+        if outcome.state != "ready":
+            raise NotReady(Problem(name, "\n".join([str(outcome), *outcome.last_lines])))
+        port = grpc_port if variant.protocol == "grpc" else http_port
+        yield Running(variant, f"{HOST}:{port}", server)
+
+
+def _repository(name: str, folder: Path) -> Path:
+    """A model repository with the toolkit's model as it is, or with the baseline in its place."""
+    model = folder / "tensorrt_llm"
+    if name == "model":
+        shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("__pycache__"))
+        (model / "1" / "model.yaml").write_text(MODEL_YAML)
+    else:
+        (model / "1").mkdir(parents=True)
+        shutil.copy(FOLDER / name / "config.pbtxt", model)
+        shutil.copy(FOLDER / name / "model.py", model / "1")
+    return folder
+
+
+def _triton(
+    repository: Path, http_port: int, grpc_port: int, metrics_port: int, region: str
+) -> list[str]:
+    return [
+        "tritonserver",
+        *("--model-repository", str(repository)),
+        *("--http-address", HOST, "--http-port", str(http_port)),
+        *("--grpc-address", HOST, "--grpc-port", str(grpc_port)),
+        *("--metrics-address", HOST, "--metrics-port", str(metrics_port)),
+        *("--backend-config", f"python,shm-region-prefix-name={region}"),
+    ]
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=PROBE_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in sockets]

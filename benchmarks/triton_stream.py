@@ -1,0 +1,169 @@
+"""Streaming speed of the Triton model against a per-token model and a plain SSE server.
+
+All three stream from the same stand-in engine, which costs next to nothing: what is measured is
+the way of a token from the engine to a client. The variants take turns within a round, in an order
+that rotates, so that a change of the machine's load meets all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder import command
+from builder.errors import BadInput, ChecksFailed, NotReady, Problem
+from launch.interrupts import Interrupts
+
+from . import results
+from .client import Load
+from .servers import VARIANTS, Running, programs, start
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+WARM_UP = 16  # tokens per stream
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`streams` at once get `tokens` each, one every `step_ms`."""
+
+    name: str
+    streams: int
+    tokens: int
+    step_ms: float
+
+
+CASES = (
+    Case("overload", 64, 320, 1),
+    Case("overload", 256, 160, 5),
+    Case("paced", 64, 100, 30),
+    Case("paced", 256, 48, 80),
+    Case("long", 8, 2000, 2),
+)
+DEFAULT_CASES = ("overload", "paced")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and return the exit code: 6 if `--check` finds that a bound is missed."""
+    options = _parser().parse_args(arguments)
+    return command.run(lambda: _run(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.triton_stream", description=__doc__)
+    names = list(dict.fromkeys(case.name for case in CASES))
+    parser.add_argument("--rounds", type=_count, default=5, metavar="N")
+    parser.add_argument("--case", nargs="+", choices=names, default=DEFAULT_CASES)
+    parser.add_argument("--streams", nargs="+", type=_count, metavar="N")
+    parser.add_argument("--variant", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--tokens", type=_count, metavar="N", help="per stream, for a short run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
+    parser.add_argument("--check", action="store_true", help="exit with 6 if a bound is missed")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the servers' files there")
+    return parser
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no count; write a number above 0")
+    return value
+
+
+def _run(options: argparse.Namespace) -> None:
+    cases = [
+        dataclasses.replace(case, tokens=options.tokens or case.tokens)
+        for case in CASES
+        if case.name in options.case and case.streams in (options.streams or [case.streams])
+    ]
+    if not cases:
+        known = ", ".join(f"{case.name} {case.streams}" for case in CASES)
+        raise BadInput(Problem("--streams", f"no case has {options.streams}", f"Known: {known}"))
+    _check_paths(options.json, options.logs)
+    with ExitStack() as stack:
+        interrupts = stack.enter_context(Interrupts())
+        folder = Path(options.logs or stack.enter_context(tempfile.TemporaryDirectory()))
+        path = programs(folder)
+        servers = {
+            name: stack.enter_context(start(name, folder / name, path, interrupts))
+            for name in dict.fromkeys(options.variant)
+        }
+        samples = _samples(servers, cases, options.rounds)
+    table = results.rows(samples)
+    print(results.text(table))
+    if options.json:
+        options.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    missed = [fault for bound in results.MUST_HOLD if (fault := bound.problem(samples))]
+    if options.check and missed:
+        raise ChecksFailed(missed)
+
+
+def _check_paths(json_file: Path | None, logs: Path | None) -> None:
+    """Before the measurement, which takes minutes."""
+    if json_file and not json_file.parent.is_dir():
+        raise BadInput(Problem("--json", f"there is no folder {json_file.parent}", "make it"))
+    if logs and logs.exists() and (not logs.is_dir() or any(logs.iterdir())):
+        raise BadInput(Problem("--logs", f"{logs} is not an empty folder", "name a new one"))
+
+
+def _samples(
+    servers: dict[str, Running], cases: Sequence[Case], rounds: int
+) -> dict[tuple[str, int, str], list[dict[str, float]]]:
+    samples: dict[tuple[str, int, str], list[dict[str, float]]] = {
+        (case.name, case.streams, name): [] for case in cases for name in servers
+    }
+    for name, running in servers.items():
+        _measure(name, running, Case("warm-up", 64, WARM_UP, 5))
+    for number in range(rounds):
+        print(f"round {number + 1} of {rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+        for case in cases:
+            for name in _rotated(list(servers), number):
+                samples[case.name, case.streams, name].append(_measure(name, servers[name], case))
+    return samples
+
+
+def _rotated(names: list[str], number: int) -> Iterator[str]:
+    return (names[(number + place) % len(names)] for place in range(len(names)))
+
+
+def _measure(name: str, running: Running, case: Case) -> dict[str, float]:
+    """Raises `NotReady` if the server ended, `ChecksFailed` if a stream was wrong."""
+    load = Load(
+        running.variant.protocol,
+        running.address,
+        running.variant.cumulative,
+        case.streams,
+        case.tokens,
+        case.step_ms,
+    )
+    before_s = running.cpu_s()
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.client", json.dumps(dataclasses.asdict(load))],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # A clock tick is the least that this time can tell from nothing.
+    cpu_s = max(running.cpu_s() - before_s, TICK_S)
+    if (status := running.server.exit_status(0)) is not None:
+        what = f"the server ended with {status}"
+        raise NotReady(Problem(name, "\n".join([what, *running.server.last_lines()])))
+    if done.returncode:
+        what = f"{case.name}, {case.streams} streams: {done.stderr.strip()}"
+        raise ChecksFailed(Problem(name, what))
+    sample: dict[str, Any] = json.loads(done.stdout)
+    return sample | {"server_cpu_s_per_1k_tokens": cpu_s / (case.streams * case.tokens) * 1000}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

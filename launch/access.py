@@ -1,0 +1,92 @@
+"""How a client is let in: the key of restricted APIs, and certificates for gRPC."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.errors import BadInput, Problem
+
+# The name that a bundle gives its key. Triton expects it with a prefix over gRPC.
+HEADER = "api-key"
+GRPC_HEADER = f"triton-grpc-protocol-{HEADER}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFiles:
+    """Files of a client as the user names them; secrets are in them, never in arguments."""
+
+    key_file: Path | None = None
+    tls_ca: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a client shows. Without `encrypted`, gRPC is plain; HTTP of Triton always is.
+
+    Without `root` a server's certificate is checked by what gRPC trusts by itself.
+    """
+
+    key: str | None = field(default=None, repr=False)
+    encrypted: bool = False
+    root: bytes | None = field(default=None, repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    certificate_key: bytes | None = field(default=None, repr=False)
+    server_name: str | None = None
+
+    @property
+    def http_headers(self) -> dict[str, str]:
+        return {HEADER: self.key} if self.key else {}
+
+    @property
+    def grpc_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((GRPC_HEADER, self.key),) if self.key else ()
+
+    def channel(self, address: str, grpc: Any) -> Any:
+        """A channel of `grpc`, which is the package of that name or its `aio`."""
+        if not self.encrypted:
+            return grpc.insecure_channel(address)
+        from grpc import ssl_channel_credentials  # type: ignore[import-untyped]
+
+        credentials = ssl_channel_credentials(self.root, self.certificate_key, self.certificate)
+        name = self.server_name
+        options = [("grpc.ssl_target_name_override", name)] if name else []
+        return grpc.secure_channel(address, credentials, options=options)
+
+
+def of(environment: Mapping[str, str], files: ClientFiles, server_name: str | None) -> Access:
+    """The access to a server whose start script has this environment.
+
+    The server's own key file and certificate serve where they can be read and no others are named.
+    Raises `BadInput` for a named file that cannot be read.
+    """
+    certificate = environment.get("SERVE_TLS_CERTIFICATE")
+    key = _read(files.key_file, "--key-file") or _own(environment.get("SERVE_KEY_FILE"))
+    lines = key.decode("ascii", errors="replace").splitlines() if key else []
+    return Access(
+        key=lines[0] if lines else None,
+        encrypted=bool(certificate or files.tls_ca or files.tls_certificate or server_name),
+        root=_read(files.tls_ca, "--tls-ca") or _own(certificate),
+        certificate=_read(files.tls_certificate, "--tls-certificate"),
+        certificate_key=_read(files.tls_key, "--tls-key"),
+        server_name=server_name,
+    )
+
+
+def _read(path: Path | None, option: str) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as fault:
+        reason = (fault.strerror or str(fault)).lower()
+        raise BadInput(Problem(option, f"{path} cannot be read: {reason}")) from None
+
+
+def _own(path: str | None) -> bytes | None:
+    return Path(path).read_bytes() if path and os.access(path, os.R_OK) else None

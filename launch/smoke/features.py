@@ -1,0 +1,146 @@
+"""Checks of what a deployment asks for: long prompts, cached prefixes, drafts, guided output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .check import PROMPT
+from .client import Ask, Client, Fault, NotOffered, Unjudged
+from .endpoint import Endpoint
+
+# A miniature on a CPU takes seconds for more.
+LONGEST_REHEARSED_TOKENS = 4096
+# A token that every vocabulary has.
+ANY_TOKEN = 17
+NEEDLE = "The magic number is 7402."
+HAY = "The grass is green and the sky is blue. "
+# Tokens of a sentence of hay, in any tokenizer about.
+HAY_TOKENS = 10
+NEEDLE_TOKENS = (4_000, 32_000)
+# A few whole blocks of the KV cache.
+PREFIX_SENTENCES = 16
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+
+
+def limit_tokens(endpoint: Endpoint) -> int:
+    """Prompt and answer together, as rendered. Raises `NotOffered` where it is not known."""
+    limits = (endpoint.options.get("max_seq_len"), endpoint.positions)
+    known = [int(limit) for limit in limits if limit]
+    if not known:
+        raise NotOffered("no bundle sets max_seq_len for this server")
+    return min(known)
+
+
+async def long_prompt(client: Client, endpoint: Endpoint) -> str:
+    """A prompt that leaves room for one token."""
+    limit = limit_tokens(endpoint)
+    longest = endpoint.options.get("max_num_tokens")
+    if longest and not endpoint.options.get("enable_chunked_prefill"):
+        limit = min(limit, int(longest))
+    if endpoint.rehearsal and limit > LONGEST_REHEARSED_TOKENS:
+        raise NotOffered(f"a prompt of {limit - 1} tokens is too long for a rehearsal")
+    part = await client.generate(Ask([ANY_TOKEN] * (limit - 1), max_tokens=1))
+    if part.finish_reason is None:
+        raise Fault("no finish_reason")
+    if part.prompt_tokens not in (None, limit - 1):
+        raise Fault(f"the server counts {part.prompt_tokens} prompt tokens, {limit - 1} were sent")
+    return f"{limit - 1} prompt tokens are served"
+
+
+async def needle(client: Client, endpoint: Endpoint) -> str:
+    if endpoint.rehearsal:
+        raise NotOffered("random weights find nothing")
+    limit = limit_tokens(endpoint)
+    sizes = [size for size in NEEDLE_TOKENS if size * 1.2 < limit]
+    if not sizes:
+        raise NotOffered(f"max_seq_len {limit} is too short for it")
+    for size in sizes:
+        half = HAY * (size // HAY_TOKENS // 2)
+        prompt = f"{half}{NEEDLE} {half}\nQuestion: What is the magic number? Answer:"
+        part = await client.generate(Ask(prompt, max_tokens=32))
+        if "7402" not in part.text:
+            raise Unjudged(f"not found in about {size} tokens: {part.text[:60]!r}")
+    return f"found in about {' and '.join(map(str, sizes))} tokens"
+
+
+async def prefix(client: Client, endpoint: Endpoint) -> str:
+    if endpoint.rehearsal:
+        raise NotOffered("the reference engine keeps no blocks for reuse")
+    if endpoint.options.get("kv_cache_config", {}).get("enable_block_reuse") is False:
+        raise NotOffered("enable_block_reuse is false")
+    ask = Ask(HAY * PREFIX_SENTENCES, max_tokens=4, metrics=endpoint.kind == "triton")
+    await client.generate(ask)
+    part = await client.generate(ask)
+    names = ("kv_cache_reused_block", "cached_tokens")
+    found = {name: part.measured[name] for name in names if name in part.measured}
+    if not found:
+        raise NotOffered("the server does not tell what it reuses")
+    if not any(found.values()):
+        raise Unjudged(f"nothing is reused of the same prompt again: {found}")
+    return ", ".join(f"{name} {value:.0f}" for name, value in found.items())
+
+
+async def drafts(client: Client, endpoint: Endpoint) -> str:
+    if not endpoint.options.get("speculative_config"):
+        raise NotOffered("the deployment drafts no tokens")
+    ask = Ask(PROMPT, max_tokens=48, metrics=endpoint.kind == "triton")
+    measured = (await client.generate(ask)).measured
+    if endpoint.kind == "trtllm_serve":
+        return _steps(measured, endpoint)
+    drafted, accepted = (
+        measured.get(f"total_{name}_tokens", 0) for name in ("draft", "accepted_draft")
+    )
+    if not drafted and endpoint.rehearsal:
+        raise NotOffered("the reference engine runs without this kind of draft")
+    if not 0 <= accepted <= drafted or not drafted:
+        raise Fault(f"{accepted:.0f} of {drafted:.0f} drafted tokens accepted")
+    if not accepted and not endpoint.rehearsal:
+        raise Unjudged(f"none of {drafted:.0f} drafted tokens accepted")
+    return f"{accepted:.0f} of {drafted:.0f} drafted tokens accepted"
+
+
+async def guided(client: Client, endpoint: Endpoint) -> str:
+    if not endpoint.options.get("guided_decoding_backend"):
+        raise NotOffered("the deployment sets no guided_decoding_backend")
+    ask = Ask("A person as JSON:", max_tokens=128, json_schema=SCHEMA)
+    part = await client.generate(ask)
+    try:
+        document = json.loads(part.text)
+    except ValueError:
+        raise Fault(f"no JSON, finish_reason {part.finish_reason}: {part.text[:80]!r}") from None
+    if not _fits(document):
+        raise Fault(f"does not fit the schema: {part.text[:80]!r}")
+    return f"{part.text[:60]!r} fits the schema"
+
+
+async def tools(_: Client, endpoint: Endpoint) -> str:
+    raise NotOffered("no deployment of this toolkit sets a parser for tools or reasoning")
+
+
+async def accuracy(_: Client, endpoint: Endpoint) -> str:
+    raise NotOffered("a set of questions is needed; this suite brings none")
+
+
+def _steps(measured: Mapping[str, float], endpoint: Endpoint) -> str:
+    steps = measured.get("tokens_per_step")
+    if steps is None:
+        raise NotOffered("the server does not tell its tokens per step")
+    if steps < 1:
+        raise Fault(f"{steps:.2f} tokens per step, at least 1 expected")
+    if steps == 1 and not endpoint.rehearsal:
+        raise Unjudged("1 token per step: no drafted token was accepted")
+    return f"{steps:.2f} tokens per step"
+
+
+def _fits(document: Any) -> bool:
+    return (
+        isinstance(document, dict)
+        and isinstance(document.get("name"), str)
+        and isinstance(document.get("age"), int)
+    )

@@ -1,0 +1,102 @@
+"""The result of one check over one transport, and reports of many: JSON and JUnit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+Outcome = Literal["passed", "failed", "warned", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`reason` is why the check is there, `evidence` what was seen.
+
+    Only what `failed` fails the suite. What is `skipped` does not apply here and is no check.
+    """
+
+    id: str
+    title: str
+    reason: str
+    transport: str
+    outcome: Outcome
+    evidence: str
+    seconds: float
+
+
+def count(results: Sequence[Result], outcome: Outcome) -> int:
+    return sum(one.outcome == outcome for one in results)
+
+
+def numbers(results: Sequence[Result]) -> dict[str, Any]:
+    """How many checks were made, and how they went."""
+    return {
+        "checks": len(results) - count(results, "skipped"),
+        "passed": count(results, "passed"),
+        "failed": count(results, "failed"),
+        "warnings": count(results, "warned"),
+        "skipped": count(results, "skipped"),
+        "seconds": round(sum(one.seconds for one in results), 2),
+    }
+
+
+def by_transport(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """The results of each transport, in the order in which they first appear."""
+    names = dict.fromkeys(one.transport for one in results)
+    return {name: [one for one in results if one.transport == name] for name in names}
+
+
+def summary(results: Sequence[Result]) -> dict[str, Any]:
+    """How a suite went, in all and by transport, and every result."""
+    return {
+        **numbers(results),
+        "transports": {name: numbers(rows) for name, rows in by_transport(results).items()},
+        "results": [asdict(one) for one in results],
+    }
+
+
+def junit(results: Sequence[Result]) -> bytes:
+    """A JUnit file: a suite per transport, a case per check with its reason and evidence.
+
+    A warning is a case that passed and says so in its output.
+    """
+    root = ElementTree.Element("testsuites", name="smoke")
+    for transport, rows in by_transport(results).items():
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            name=f"smoke.{transport}",
+            tests=str(len(rows)),
+            failures=str(count(rows, "failed")),
+            errors="0",
+            skipped=str(count(rows, "skipped")),
+            time=f"{sum(one.seconds for one in rows):.3f}",
+        )
+        for one in rows:
+            _case(suite, one)
+    ElementTree.indent(root)
+    data: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return data
+
+
+def _case(suite: ElementTree.Element, one: Result) -> None:
+    name, time = f"{one.id} {one.title}", f"{one.seconds:.3f}"
+    case = ElementTree.SubElement(
+        suite, "testcase", classname=f"smoke.{one.transport}", name=name, time=time
+    )
+    evidence = _printable(one.evidence)
+    if one.outcome == "failed":
+        ElementTree.SubElement(case, "failure", message=evidence).text = f"reason: {one.reason}"
+    elif one.outcome == "skipped":
+        ElementTree.SubElement(case, "skipped", message=evidence)
+    else:
+        mark = "warning: " if one.outcome == "warned" else ""
+        text = f"{mark}{evidence}\nreason: {one.reason}"
+        ElementTree.SubElement(case, "system-out").text = text
+
+
+def _printable(text: str) -> str:
+    """XML 1.0 has no control characters, not even escaped."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

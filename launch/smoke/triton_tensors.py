@@ -1,0 +1,119 @@
+"""The tensors of a request to the Triton model and of its answer, whatever carries them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .client import Ask, Fault, NotOffered, Part
+
+# What the published model declares; a server that tells its metadata is taken by its own word.
+PUBLISHED = {
+    "text_input": "BYTES",
+    "streaming": "BOOL",
+    "return_finish_reason": "BOOL",
+    "return_cumulative_logprob": "BOOL",
+    "sampling_param_max_tokens": "INT32",
+    "sampling_param_temperature": "FP32",
+    "sampling_param_top_k": "INT32",
+    "sampling_param_top_p": "FP32",
+    "sampling_param_seed": "UINT64",
+    "sampling_param_stop": "BYTES",
+    "sampling_param_exclude_input_from_output": "BOOL",
+    "sampling_param_return_perf_metrics": "BOOL",
+}
+# Triton's names for the Python types that a request may hold; a wrong type is sent as what it is.
+OF_TYPE: dict[type, str] = {str: "BYTES", bool: "BOOL", int: "INT32", float: "FP32"}
+FITTING = {"INT32": int, "INT64": int, "UINT64": int, "UINT32": int, "BYTES": str, "BOOL": bool}
+
+LOGPROBS, METRICS = "return_cumulative_logprob", "sampling_param_return_perf_metrics"
+# Inputs that the published model lacks. Those of `COUNTED` are sent wherever there are any.
+EOS = "sampling_param_ignore_eos"
+JSON_SCHEMA = "sampling_param_guided_decoding_json"
+TOKEN_IDS = "input_ids"
+MESSAGES = "messages"
+COUNTED = ("return_num_input_tokens", "return_num_output_tokens")
+
+COUNTS = {"prompt_tokens": "num_input_tokens", "completion_tokens": "num_output_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    datatype: str
+    values: Sequence[Any]
+
+
+def inputs(ask: Ask, streaming: bool, declared: Mapping[str, str]) -> dict[str, Tensor]:
+    """Every input by its name. Raises `NotOffered` where the model has none for what is asked.
+
+    `top_k` 1 makes every release greedy; some take temperature 0 for that, and some do not. The
+    prompt is excluded, since engines put it before a whole text, but not before a streamed one.
+    """
+    elements: dict[str, Sequence[Any]] = {
+        "streaming": [streaming],
+        "return_finish_reason": [True],
+        "sampling_param_exclude_input_from_output": [True],
+        **{name: [True] for name in COUNTED if name in declared},
+        **_prompt(ask, declared),
+    }
+    for name in ("max_tokens", "temperature", "top_k", "top_p", "seed"):
+        if (value := getattr(ask, name)) is not None:
+            elements[_known(f"sampling_param_{name}", declared)] = [value]
+    if ask.stop:
+        elements[_known("sampling_param_stop", declared)] = list(ask.stop)
+    for name, wanted in ((LOGPROBS, ask.logprobs), (METRICS, ask.metrics), (EOS, ask.ignore_eos)):
+        if wanted:
+            elements[_known(name, declared)] = [True]
+    if ask.json_schema is not None:
+        elements[_known(JSON_SCHEMA, declared)] = [json.dumps(ask.json_schema)]
+    return {name: Tensor(_datatype(name, row, declared), row) for name, row in elements.items()}
+
+
+def part(values: Mapping[str, Sequence[Any]], final: bool | None, request_id: str = "") -> Part:
+    """A response's outputs by name; without a mark of its own, a finish reason makes it final."""
+    texts = values.get("text_output", ("",))
+    if not texts or not isinstance(texts[0], str):
+        raise Fault(f"text_output is {texts!r}, a string is expected")
+    reason = values.get("finish_reason", (None,))[0]
+    reason = None if reason in (None, "None", "") else str(reason)
+    numbers = {name: row[0] for name, row in values.items() if row and _is_number(row[0])}
+    counts = {key: int(numbers[name]) for key, name in COUNTS.items() if name in numbers}
+    logprobs = values.get("cumulative_logprob", ())
+    return Part(
+        texts[0],
+        reason,
+        reason is not None if final is None else final,
+        request_id,
+        total_tokens=sum(counts.values()) if len(counts) == 2 else None,
+        logprobs=tuple(float(value) for value in logprobs),
+        measured=numbers,
+        **counts,
+    )
+
+
+def _prompt(ask: Ask, declared: Mapping[str, str]) -> dict[str, Sequence[Any]]:
+    if ask.messages is not None:
+        return {_known(MESSAGES, declared): [json.dumps(list(ask.messages))]}
+    if ask.prompt is None:
+        return {}
+    if isinstance(ask.prompt, list):
+        return {_known(TOKEN_IDS, declared): ask.prompt}
+    return {"text_input": [ask.prompt]}
+
+
+def _known(name: str, declared: Mapping[str, str]) -> str:
+    if name not in declared:
+        raise NotOffered(f"the model has no input {name}")
+    return name
+
+
+def _datatype(name: str, row: Sequence[Any], declared: Mapping[str, str]) -> str:
+    wanted, kind = declared.get(name), type(row[0])
+    fits = wanted is not None and FITTING.get(wanted, float) is kind
+    return wanted if wanted is not None and fits else OF_TYPE[kind]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

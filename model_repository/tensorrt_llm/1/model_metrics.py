@@ -1,0 +1,200 @@
+"""The model's metrics on Triton's metrics port, brought there once a second.
+
+| family, after `trtllm_model_`   | kind      | what it says                                     |
+|---------------------------------|-----------|--------------------------------------------------|
+| `time_to_first_token_seconds`   | histogram | arrival to first response, streams only          |
+| `inter_token_latency_seconds`   | histogram | mean time between tokens of one stream           |
+| `longest_gap_seconds`           | histogram | longest time between two responses of one stream |
+| `request_latency_seconds`       | histogram | arrival to last response                         |
+| `queue_time_seconds`            | histogram | arrival to its schedule, if the engine says so   |
+| `requests_total`                | counter   | requests by how they ended, see `outcome`        |
+| `responses_total`               | counter   | responses that carried output                    |
+| `prompt_tokens_total`           | counter   | tokens in, of requests that gave output          |
+| `generated_tokens_total`        | counter   | tokens out                                       |
+| `draft_tokens_total`            | counter   | drafted for speculation, if the engine says so   |
+| `accepted_draft_tokens_total`   | counter   | of those, accepted                               |
+| `requests_running`              | gauge     | with a first response, or not streamed           |
+| `requests_waiting`              | gauge     | streams without a first response                 |
+| `kv_cache_utilization`          | gauge     | 0 to 1, if the engine says so                    |
+
+Labels: `model` and `version` are Triton's; `requests_total` has `outcome`, one of `finished`,
+`cancelled` (by the client, a stop request or a time limit), `refused` (above a limit; worth a
+retry), `invalid` (the client's fault) and `failed` (ours). A histogram gets one value per request.
+
+The engine speaks of queue time and drafts where `return_perf_metrics` is set, and of its KV cache
+where the engine option `enable_iter_perf_stats` is true.
+
+A value costs a round trip to the server process. Therefore any thread leaves its values here, under
+a lock, and a thread of this module's own takes them to Triton. Responses and tokens are counted by
+the streams themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import triton_python_backend_utils as pb_utils
+
+if TYPE_CHECKING:
+    from model_delivery import Output, Stream
+
+Outcome = Literal["finished", "cancelled", "refused", "invalid", "failed"]
+OUTCOMES: tuple[Outcome, ...] = ("finished", "cancelled", "refused", "invalid", "failed")
+
+PREFIX = "trtllm_model_"
+PERIOD_S = 1.0
+SECOND = timedelta(seconds=1)
+# Upper bounds in seconds: of what takes the time of a request, and of a token.
+REQUEST_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+HISTOGRAMS: Mapping[str, tuple[tuple[float, ...], str]] = {
+    "time_to_first_token_seconds": (REQUEST_S, "Arrival of a stream to its first response"),
+    "inter_token_latency_seconds": (TOKEN_S, "Mean time between the tokens of one stream"),
+    "longest_gap_seconds": (TOKEN_S, "Longest time between two responses of one stream"),
+    "request_latency_seconds": (REQUEST_S, "Arrival of a request to its last response"),
+    "queue_time_seconds": (REQUEST_S, "Arrival of a request at the engine to its first schedule"),
+}
+COUNTERS: Mapping[str, str] = {
+    "responses_total": "Responses that carried output",
+    "prompt_tokens_total": "Prompt tokens of the requests that gave output",
+    "generated_tokens_total": "Tokens sent to clients",
+    "draft_tokens_total": "Draft tokens of speculative decoding",
+    "accepted_draft_tokens_total": "Draft tokens of speculative decoding that were accepted",
+}
+GAUGES: Mapping[str, str] = {
+    "requests_running": "Requests that have a first response or are not streamed",
+    "requests_waiting": "Streams without a first response",
+    "kv_cache_utilization": "Share of the KV cache's blocks that is in use",
+}
+
+
+class Values(NamedTuple):
+    """What came since the last time, and the present values of gauges."""
+
+    counts: Counter[str]
+    observations: list[tuple[str, float]]
+
+
+class Meter:
+    """Takes values from any thread, and once a second those of the streams that run."""
+
+    def __init__(self, model: str, version: str, running: Callable[[], list[Stream]]) -> None:
+        self._running = running
+        self.kv_cache_utilization: float | None = None
+        self._lock = threading.Lock()
+        self._values = Values(Counter(), [])
+        self._closed = threading.Event()
+        self._families: list[Any] = []  # Triton drops a family that nothing refers to
+        self._metrics = self._declare({"model": model, "version": version})
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+
+    def began(self, stream: Stream, output: Output) -> None:
+        """Its first response was sent."""
+        with self._lock:
+            self._values.counts["prompt_tokens_total"] += len(output.prompt_token_ids)
+            if stream.request.streaming:
+                waited_s = stream.first_sent_s - stream.arrival_s
+                self._values.observations.append(("time_to_first_token_seconds", waited_s))
+
+    def finished(self, stream: Stream, output: Output) -> None:
+        """Its last response was sent, and was no error."""
+        perf_metrics = getattr(output.sequences[0], "request_perf_metrics", None)
+        with self._lock:
+            counts, observations = self._values
+            observations.extend(_durations(stream))
+            if perf_metrics is not None:
+                observations.append(("queue_time_seconds", _queue_time_s(perf_metrics)))
+                counts.update(_drafts(perf_metrics))
+
+    def ended(self, outcome: Outcome, stream: Stream | None = None) -> None:
+        """A request ended; without a stream, it never began."""
+        with self._lock:
+            self._values.counts[f"requests_total/{outcome}"] += 1
+            if stream is not None:
+                self._count(stream)
+
+    def close(self) -> None:
+        """Bring the last values to Triton."""
+        self._closed.set()
+        self._thread.join()
+
+    def _declare(self, labels: Mapping[str, str]) -> dict[str, Any]:
+        kinds = pb_utils.MetricFamily
+        metrics: dict[str, Any] = {}
+        for name, (buckets, words) in HISTOGRAMS.items():
+            family = self._family(name, words, kinds.HISTOGRAM)
+            metrics[name] = family.Metric(labels=labels, buckets=list(buckets))
+        for name, words in COUNTERS.items():
+            metrics[name] = self._family(name, words, kinds.COUNTER).Metric(labels=labels)
+        for name, words in GAUGES.items():
+            metrics[name] = self._family(name, words, kinds.GAUGE).Metric(labels=labels)
+        requests = self._family("requests_total", "Requests by how they ended", kinds.COUNTER)
+        for outcome in OUTCOMES:
+            metric = requests.Metric(labels={**labels, "outcome": outcome})
+            metrics[f"requests_total/{outcome}"] = metric
+        return metrics
+
+    def _family(self, name: str, words: str, kind: Any) -> Any:
+        family = pb_utils.MetricFamily(name=f"{PREFIX}{name}", description=words, kind=kind)
+        self._families.append(family)
+        return family
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            last = self._closed.wait(PERIOD_S)
+            self._bring()
+
+    def _bring(self) -> None:
+        running = self._running()
+        with self._lock:
+            for stream in running:
+                self._count(stream)
+            values, self._values = self._values, Values(Counter(), [])
+        for name, number in values.counts.items():
+            self._metrics[name].increment(number)
+        for name, value in values.observations:
+            self._metrics[name].observe(value)
+        waiting = sum(stream.request.streaming and not stream.responses for stream in running)
+        self._metrics["requests_waiting"].set(waiting)
+        self._metrics["requests_running"].set(len(running) - waiting)
+        if self.kv_cache_utilization is not None:
+            self._metrics["kv_cache_utilization"].set(self.kv_cache_utilization)
+
+    def _count(self, stream: Stream) -> None:
+        """What it has sent since it was last counted."""
+        responses, tokens = stream.counted
+        stream.counted = stream.responses, stream.tokens
+        self._values.counts["responses_total"] += stream.responses - responses
+        self._values.counts["generated_tokens_total"] += stream.tokens - tokens
+
+
+def _durations(stream: Stream) -> list[tuple[str, float]]:
+    """Those of a request that ended well. Times between tokens need two responses of a stream."""
+    durations = [("request_latency_seconds", stream.last_sent_s - stream.arrival_s)]
+    if stream.request.streaming and stream.responses > 1 and stream.tokens > 1:
+        generating_s = stream.last_sent_s - stream.first_sent_s
+        durations += [
+            ("inter_token_latency_seconds", generating_s / (stream.tokens - 1)),
+            ("longest_gap_seconds", stream.longest_gap_s),
+        ]
+    return durations
+
+
+def _queue_time_s(perf_metrics: Any) -> float:
+    timing = perf_metrics.timing_metrics
+    return float((timing.first_scheduled_time - timing.arrival_time) / SECOND)
+
+
+def _drafts(perf_metrics: Any) -> dict[str, int]:
+    drafts = perf_metrics.speculative_decoding
+    return {
+        "draft_tokens_total": drafts.total_draft_tokens,
+        "accepted_draft_tokens_total": drafts.total_accepted_draft_tokens,
+    }

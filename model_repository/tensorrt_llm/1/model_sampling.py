@@ -1,0 +1,145 @@
+"""The inputs `sampling_param_*` of a request as keyword arguments of the engine's SamplingParams.
+
+Names are the engine's own. Ranges are those that its runtime enforces (releases 1.0.0 to 1.2.1,
+`tensorrt_llm/sampling_params.py` and `cpp/tensorrt_llm/executor/samplingConfig.cpp`): there a value
+out of range fails without naming the parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from model_inputs import Inputs, Invalid, document, scalar, shown, text, texts, token_ids
+
+PREFIX = "sampling_param_"
+# Every choice is a sequence of its own in the engine, and every log probability an object.
+MAX_CHOICES = 128
+MAX_LOGPROBS = 100
+MAX_WORDS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A scalar input `sampling_param_<name>` and the values that it may have."""
+
+    name: str
+    allowed: Callable[[Any], bool]
+    rule: str
+
+
+def _any(*names: str) -> tuple[Parameter, ...]:
+    return tuple(Parameter(name, lambda value: True, "true or false") for name in names)
+
+
+def _finite(*names: str) -> tuple[Parameter, ...]:
+    return tuple(Parameter(name, math.isfinite, "a finite number") for name in names)
+
+
+def _least(least: int, *names: str) -> tuple[Parameter, ...]:
+    rule = f"at least {least}"
+    return tuple(Parameter(name, lambda value: value >= least, rule) for name in names)
+
+
+def _within(least: int, most: int, *names: str) -> tuple[Parameter, ...]:
+    rule = f"between {least} and {most}"
+    return tuple(Parameter(name, lambda value: least <= value <= most, rule) for name in names)
+
+
+def _share(*names: str) -> tuple[Parameter, ...]:
+    rule = "above 0 and at most 1"
+    return tuple(Parameter(name, lambda value: 0 < value <= 1, rule) for name in names)
+
+
+PARAMETERS = (
+    *_within(1, MAX_CHOICES, "n", "best_of"),
+    *_any("use_beam_search"),
+    Parameter("temperature", lambda value: 0 <= value < math.inf, "a finite number from 0 on"),
+    Parameter("top_k", lambda value: value >= 0, "at least 0, where 0 means all tokens"),
+    *_share("top_p", "top_p_min", "top_p_decay"),
+    *_within(0, 1, "min_p"),
+    Parameter("repetition_penalty", lambda value: 0 < value < math.inf, "a finite number above 0"),
+    *_finite("frequency_penalty", "presence_penalty"),
+    Parameter("length_penalty", lambda value: 0 <= value < math.inf, "a finite number from 0 on"),
+    Parameter("beam_search_diversity_rate", lambda v: 0 <= v < math.inf, "a finite number from 0"),
+    *_least(0, "top_p_reset_ids", "early_stopping", "prompt_ignore_length"),
+    *_least(1, "no_repeat_ngram_size", "max_tokens", "truncate_prompt_tokens"),
+    *_least(0, "min_tokens", "seed"),
+    *_within(0, MAX_LOGPROBS, "logprobs", "prompt_logprobs"),
+    *_any("ignore_eos", "include_stop_str_in_output", "add_special_tokens"),
+    *_any("detokenize", "skip_special_tokens", "spaces_between_special_tokens"),
+    *_any("exclude_input_from_output", "return_perf_metrics"),
+)
+# What the published model asks for where its client says nothing.
+DEFAULTS: Mapping[str, Any] = {
+    "best_of": 1,
+    "exclude_input_from_output": False,
+    "return_perf_metrics": False,
+}
+
+
+def read(inputs: Inputs, streaming: bool, wanted: Collection[str]) -> dict[str, Any]:
+    """Raises `Invalid` naming the input, its value and what is allowed."""
+    sampling = dict(DEFAULTS)
+    for parameter in PARAMETERS:
+        value = scalar(inputs, PREFIX + parameter.name)
+        if value is None:
+            continue
+        if not parameter.allowed(value):
+            what = f"{PREFIX}{parameter.name}: is {shown(value)}"
+            raise Invalid(f"{what}; it must be {parameter.rule}")
+        sampling[parameter.name] = value
+    lists: Mapping[str, Callable[..., list[Any] | None]] = {
+        "stop": texts,
+        "bad": texts,
+        "stop_token_ids": token_ids,
+        "bad_token_ids": token_ids,
+    }
+    for name, reader in lists.items():
+        if values := reader(inputs, PREFIX + name, MAX_WORDS):
+            sampling[name] = values
+    if guide := _guide(inputs):
+        sampling["guided_decoding"] = guide
+    _agree(sampling, inputs, streaming)
+    if "cumulative_logprob" in wanted:
+        # The PyTorch backend sums log probabilities only when asked for one at least.
+        sampling["logprobs"] = max(1, sampling.get("logprobs", 1))
+    return sampling
+
+
+def _agree(sampling: dict[str, Any], inputs: Inputs, streaming: bool) -> None:
+    """Number of choices, of sequences and of tokens: each fits the others, or the request ends."""
+    asked_n, asked_best_of = "n" in sampling, f"{PREFIX}best_of" in inputs
+    if asked_n and not asked_best_of:
+        sampling["best_of"] = sampling["n"]
+    elif streaming and not asked_n:
+        # The engine ranks the sequences of best_of anew at every step, so that a stream of the best
+        # one alone would have to take text back. All of them are streamed instead, in fixed order.
+        sampling["n"] = sampling["best_of"]
+    best_of, n = sampling["best_of"], sampling.get("n", 1)
+    if best_of < n:
+        raise Invalid(f"{PREFIX}best_of: is {best_of}; it must be at least {PREFIX}n, which is {n}")
+    if streaming and best_of > n:
+        what = f"{PREFIX}best_of: is {best_of}, above {PREFIX}n, which is {n}"
+        raise Invalid(f"{what}; a stream cannot know the best sequences, so send them equal")
+    if (least := sampling.get("min_tokens", 0)) > sampling.get("max_tokens", math.inf):
+        what = f"{PREFIX}min_tokens: is {least}"
+        raise Invalid(f"{what}; it must be at most max_tokens, which is {sampling['max_tokens']}")
+
+
+def _guide(inputs: Inputs) -> dict[str, Any] | None:
+    """The one guide of a request, as a keyword argument of the engine's GuidedDecodingParams."""
+    prefix = f"{PREFIX}guided_decoding_"
+    for name in ("json", "structural_tag"):
+        document(inputs, prefix + name, dict)  # checked here; the engine takes the text
+    guides: dict[str, Any] = {
+        name: text(inputs, prefix + name) for name in ("json", "regex", "grammar", "structural_tag")
+    }
+    guides["json_object"] = scalar(inputs, f"{prefix}json_object") or None
+    given = {name: guide for name, guide in guides.items() if guide is not None}
+    if len(given) > 1:
+        names = " and ".join(prefix + name for name in given)
+        raise Invalid(f"{names}: cannot stand together; a request has one guide")
+    return given or None

@@ -1,0 +1,79 @@
+"""The watch over clients that give up and an engine that dies, in a thread of its own.
+
+Nobody tells the model that a client cancelled, disconnected or ran into its deadline: it has to
+ask, with a round trip to the server process for every request. So it asks now and then, not per
+token, and each request at its own time, so that no row of questions holds up responses. An engine
+may die without raising anything: then it says so when asked for its health, or gives nothing more
+while requests run.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import traceback
+
+import triton_python_backend_utils as pb_utils
+from model_engine import Engine
+from model_generation import Generations
+from model_settings import Settings
+
+CLOSE_TIMEOUT_S = 5.0
+HEALTH_PERIOD_S = 1.0
+# How often it is seen who is to be asked, as a part of the time after which each is asked again.
+TICKS = 9
+
+
+class Watch:
+    """Runs from its making until it is closed."""
+
+    def __init__(self, engine: Engine, generations: Generations, settings: Settings) -> None:
+        self._engine = engine
+        self._generations = generations
+        self._period_s = settings.cancellation_check_period_ms / 1000
+        self._stall_timeout_s = settings.engine_stall_timeout_s
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        health_s = 0.0
+        while not self._closed.wait(self._period_s / TICKS):
+            now_s = time.monotonic()
+            try:
+                self._ask_clients(now_s)
+                if now_s - health_s >= HEALTH_PERIOD_S:
+                    health_s = now_s
+                    self._ask_engine()
+            except Exception:
+                pb_utils.Logger.log_error(traceback.format_exc())
+
+    def _ask_clients(self, now_s: float) -> None:
+        due_s = now_s - self._period_s * (1 - 1 / TICKS)
+        for stream in self._generations.running():
+            if not stream.asked_s:
+                stream.asked_s = now_s - self._period_s * random.random()
+            elif stream.asked_s <= due_s and (answer := stream.reply.is_cancelled()) is not None:
+                stream.asked_s = now_s
+                if answer:
+                    self._generations.cancel([stream])
+
+    def _ask_engine(self) -> None:
+        if not self._engine.is_alive():
+            self._generations.death.declare("it says that it cannot serve")
+        elif self._stall_timeout_s is not None and self._expects_output():
+            silent_s = time.monotonic() - self._generations.progress_s
+            if silent_s > self._stall_timeout_s:
+                self._generations.death.declare(f"it has given nothing for {silent_s:.0f} s")
+
+    def _expects_output(self) -> bool:
+        """Whether requests run that would show it. One that is not streamed shows nothing until it
+        ends, which may take long."""
+        return self._engine.has_statistics or any(
+            stream.request.streaming for stream in self._generations.running()
+        )

@@ -1,0 +1,138 @@
+"""The whole benchmark with few tokens: real servers, every variant, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import client, servers, triton_stream
+from benchmarks.client import Load
+from benchmarks.servers import Running
+from launch.interrupts import Interrupts
+from launch.triton import SHARED_MEMORY
+from tests.conftest import ROOT
+
+TOKENS = 12
+FIELDS = {
+    "offered_tokens_per_s",
+    "tokens_per_s",
+    "p50_ms",
+    "p99_ms",
+    "server_cpu_s_per_1k_tokens",
+    "messages_per_token",
+}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    file = tmp_path_factory.mktemp("benchmark") / "rows.json"
+    assert triton_stream.main(["--rounds", "1", "--tokens", str(TOKENS), "--json", str(file)]) == 0
+    table: list[dict[str, Any]] = json.loads(file.read_text())
+    return table
+
+
+def test_a_run_gives_a_row_for_every_case_and_variant(rows: list[dict[str, Any]]) -> None:
+    assert [(row["case"], row["streams"], row["variant"]) for row in rows] == [
+        (case, streams, variant)
+        for case in ("overload", "paced")
+        for streams in (64, 256)
+        for variant in ("model", "per_token", "sse")
+    ]
+
+
+def test_every_row_has_positive_medians_within_their_range(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        assert set(row) > FIELDS
+        for field in FIELDS:
+            least, most = row["range"][field]
+            assert 0 < least <= row[field] <= most
+        assert row["p50_ms"] <= row["p99_ms"]
+
+
+def test_the_rows_of_the_model_have_ratios_to_both_baselines(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        if row["variant"] == "model":
+            assert set(row["ratios"]) == {"per_token", "sse"}
+
+
+@pytest.mark.parametrize("variant", ["per_token", "sse"])
+def test_the_baselines_send_one_message_per_token(rows: list[dict[str, Any]], variant: str) -> None:
+    assert {row["messages_per_token"] for row in rows if row["variant"] == variant} == {1.0}
+
+
+@pytest.fixture(scope="module")
+def per_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("per_token")
+    with (
+        Interrupts() as interrupts,
+        servers.start("per_token", folder / "server", servers.programs(folder), interrupts) as one,
+    ):
+        yield one
+
+
+def test_every_message_of_the_per_token_model_has_all_text_so_far(per_token: Running) -> None:
+    load = Load("grpc", per_token.address, True, streams=1, tokens=TOKENS, step_ms=0)
+    prompt = f"batch=one streams=1 tokens={TOKENS} step_ms=0"
+    [arrivals] = asyncio.run(client.receive(load, prompt))
+    texts = [text for _, text in client.messages(load, arrivals)]
+    assert [len(text) for text in texts] == [
+        len(texts[0]) * count for count in range(1, TOKENS + 1)
+    ]
+    assert all(later.startswith(text) for text, later in itertools.pairwise(texts))
+
+
+def test_an_interrupt_stops_every_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.triton_stream", "--logs", str(tmp_path)]
+    regions = set(SHARED_MEMORY.glob("benchmark-*"))
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr
+        first = next(line for line in run.stderr if line.startswith("round"))
+        started = processes(tmp_path)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(60) == 128 + signal.SIGINT
+    assert first.startswith("round 1 of 5")
+    assert len(started) >= 4  # two of each Triton
+    assert processes(tmp_path) == []
+    assert set(SHARED_MEMORY.glob("benchmark-*")) <= regions
+
+
+def processes(folder: Path) -> list[int]:
+    """Those that were started from files below `folder`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.fsencode(folder) in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return [pid for pid in found if pid not in (os.getpid(), os.getppid())]
+
+
+def test_streams_that_no_case_has_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert triton_stream.main(["--streams", "65"]) == 2
+    assert "--streams: no case has [65]; Known: overload 64," in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "what"),
+    [
+        ("--json", "missing/rows.json", "--json: there is no folder"),
+        ("--logs", ".", "is not an empty folder"),
+    ],
+)
+def test_paths_are_checked_before_the_measurement(
+    option: str, path: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert triton_stream.main([option, str(tmp_path / path)]) == 2
+    assert what in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""Conversations: written as a prompt by the chat template of the engine's tokenizer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from model_chat import Chat
+from model_inputs import Invalid
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from tests.model_repository.conftest import Served
+
+HELLO = [{"role": "system", "content": "be short"}, {"role": "user", "content": "tokens=2"}]
+RENDERED = "<system> be short\n<user> tokens=2"
+
+
+def submitted(served: Served, prompt: str) -> dict[str, Any]:
+    return [event for event in served.events("submit") if event["prompt"] == prompt][-1]
+
+
+def test_messages_are_rendered_by_the_engines_tokenizer(served: Served) -> None:
+    [response] = served.client.ask(None, messages=json.dumps(HELLO))
+    assert response.text == ["0:0 0:1"]
+    sampling = submitted(served, RENDERED)["sampling"]
+    assert not sampling["add_special_tokens"], "the template has written them"
+    assert sampling["exclude_input_from_output"]
+
+
+def test_http_takes_messages_as_json_text(served: Served) -> None:
+    response = served.client.generate(messages=json.dumps(HELLO))
+    assert response.json()["text_output"] == "0:0 0:1"
+
+
+def test_text_parts_become_one_content(served: Served) -> None:
+    parts = [{"type": "text", "text": "tokens=1"}, {"type": "text", "text": "name=parts"}]
+    served.client.ask(None, messages=json.dumps([{"role": "user", "content": parts}]))
+    assert submitted(served, "<user> tokens=1\nname=parts")
+
+
+def message(**fields: Any) -> str:
+    return json.dumps([{"role": "user", "content": "tokens=1", **fields}])
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no JSON": ({"messages": "[{"}, "messages: is no JSON: "),
+    "too deep": ({"messages": "[" * 100_000}, "messages: is nested too deeply"),
+    "empty": ({"messages": ""}, "messages: is empty"),
+    "no list": ({"messages": '{"role": "user"}'}, 'messages: is {"role": "user"}; a list in JSON'),
+    "no message": ({"messages": "[]"}, "messages: is an empty list; send at least one"),
+    "a string": ({"messages": '["hi"]'}, "messages[0]: is 'hi'; an object with role and content"),
+    "no role": ({"messages": '[{"content": "hi"}]'}, "messages[0].role: is missing; a role"),
+    "a number as role": ({"messages": message(role=7)}, "messages[0].role: is 7; a role such as"),
+    "no content": ({"messages": message(content=None)}, "messages[0].content: is missing"),
+    "a number as content": (
+        {"messages": message(content=7)},
+        "messages[0].content: is 7; a string",
+    ),
+    "an image": (
+        {"messages": message(content=[{"type": "image_url"}])},
+        'messages[0].content[0]: is {"type": "image_url"}; {"type": "text", "text": ...}',
+    ),
+    "calls": ({"messages": message(tool_calls="x")}, "messages[0].tool_calls: is 'x'; a list of"),
+    "arguments": (
+        {"messages": message(tool_calls=[{"function": {"arguments": "{"}}])},
+        "messages[0].tool_calls[0].function.arguments: is no JSON",
+    ),
+    "half a character": ({"messages": message(content="\ud800")}, "chat template does not take"),
+    "the template": ({"messages": message(role="nobody")}, "ValueError: nobody has no part in"),
+    "tools": ({"messages": message(), "tools": "[1]"}, "tools[0]: is 1; an object is expected"),
+    "kwargs": ({"messages": message(), "chat_template_kwargs": "[]"}, "an object in JSON is exp"),
+    "a template of the client": (
+        {"messages": message(), "chat_template_kwargs": '{"chat_template": "{{ 1 }}"}'},
+        "chat_template_kwargs.chat_template: is not for the template; leave it out",
+    ),
+    "tools alone": ({"text_input": "tokens=1", "tools": "[]"}, "tools: has a meaning beside mess"),
+    "two prompts": (
+        {"text_input": "tokens=1", "messages": message()},
+        "messages: cannot stand beside text_input; a request has one prompt",
+    ),
+}
+
+
+@pytest.mark.parametrize(("inputs", "error"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_with_a_conversation_is_named(
+    served: Served, inputs: dict[str, Any], error: str
+) -> None:
+    assert error in served.client.refusal(None, **inputs)
+    response = served.client.generate(**inputs)
+    assert response.status_code == 400
+    assert error in response.json()["error"]
+
+
+def test_tools_and_template_words_reach_the_template() -> None:
+    template = "{{ tools | tojson }} {{ enable_thinking }} {{ messages[0].tool_calls | tojson }}"
+    call = {"function": {"name": "weather", "arguments": {"place": "Oslo"}}}
+    chat = Chat(
+        [{"role": "assistant", "content": "", "tool_calls": [call]}],
+        [{"type": "function", "function": {"name": "weather"}}],
+        {"enable_thinking": False},
+    )
+    written = chat.render(tokenizer(template))
+    assert '"name": "weather"' in written
+    assert "False" in written
+    assert '"place": "Oslo"' in written
+
+
+def test_a_tokenizer_without_a_template_says_so() -> None:
+    with pytest.raises(Invalid, match=r"messages: .* because tokenizer\.chat_template is not set"):
+        Chat([{"role": "user", "content": "hi"}], None, {}).render(tokenizer(None))
+    with pytest.raises(Invalid, match=r"messages: this model's tokenizer has no chat template"):
+        Chat([{"role": "user", "content": "hi"}], None, {}).render(None)
+
+
+def tokenizer(template: str | None) -> Any:
+    kind: Any = PreTrainedTokenizerFast
+    made = kind(tokenizer_object=Tokenizer(models.BPE()))
+    made.chat_template = template
+    return made

@@ -1,0 +1,108 @@
+"""The way of tokens to clients: none lost, none twice, in order, however fast they come."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc  # type: ignore[import-untyped]
+import pytest
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from tests.model_repository.conftest import Served
+from tests.model_repository.triton_client import Response
+
+MIXED = "héllo_世界_🚀_e\u0301_👩‍👩‍👧_ﬀ"
+
+
+def joined(responses: list[Response]) -> str:
+    return "".join(response.text[0] for response in responses)
+
+
+def words(count: int) -> str:
+    return " ".join(f"0:{token}" for token in range(count))
+
+
+def test_tokens_that_wait_leave_together(served: Served) -> None:
+    responses = served.client.ask("tokens=2000", streaming=True, max_tokens=2000)
+    assert len(responses) < 1000
+    assert joined(responses) == words(2000)
+
+
+def test_a_token_that_comes_alone_leaves_alone(served: Served) -> None:
+    responses = served.client.ask("tokens=10 step_ms=50", streaming=True)
+    assert [len(response.text[0].split()) for response in responses] == [1] * 10
+
+
+def test_bytes_per_token_do_not_grow_with_the_length(served: Served) -> None:
+    responses = served.client.ask("tokens=2000 step_ms=1", streaming=True, max_tokens=2000)
+    sent = sum(len(response.text[0]) for response in responses)
+    assert sent == len(words(2000))
+
+
+def test_characters_that_are_split_over_tokens_arrive_whole(served: Served) -> None:
+    count = len(MIXED.encode())
+    prompt = f"tokens={count} split=1 step_ms=2 text={MIXED}"
+    responses = served.client.ask(prompt, streaming=True, max_tokens=count)
+    assert joined(responses) == MIXED
+    assert not any("\ufffd" in response.text[0] for response in responses)
+    assert len(responses) > 5
+
+
+def test_half_a_character_at_the_end_is_what_the_engine_says(served: Served) -> None:
+    prompt = f"tokens={len(MIXED.encode()) - 1} split=1 step_ms=2 text={MIXED}"
+    streamed = joined(served.client.ask(prompt, streaming=True, max_tokens=1000))
+    [whole] = served.client.ask(prompt, max_tokens=1000)
+    assert streamed == whole.text[0]
+
+
+@pytest.mark.parametrize("streams", [64])
+def test_many_fast_streams_get_every_token_once_and_in_order(served: Served, streams: int) -> None:
+    def one(index: int) -> str:
+        prompt = f"tokens=300 per_step={1 + index % 3} name=fast-{index}"
+        return joined(served.client.ask(prompt, streaming=True, max_tokens=300))
+
+    with ThreadPoolExecutor(streams) as pool:
+        assert set(pool.map(one, range(streams))) == {words(300)}
+
+
+def test_cumulative_text_is_sent_to_a_client_that_asks_for_it(served: Served) -> None:
+    request = served.client.request("tokens=5 step_ms=20", streaming=True)
+    request.parameters["cumulative_text"].bool_param = True
+    with grpc.insecure_channel(served.client.grpc_url) as channel:
+        call = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]), timeout=20)
+        texts = [bytes(m.infer_response.raw_output_contents[0][4:]).decode() for m in call]
+    assert texts[-1] == words(5)
+    assert all(words(5).startswith(text) for text in texts)
+
+
+def test_a_client_that_does_not_read_holds_up_nobody_and_costs_little(served: Served) -> None:
+    lazy = served.client.stream(
+        "tokens=20000 per_step=2 name=lazy", streaming=True, max_tokens=20000, timeout_s=60
+    )
+    next(lazy)
+    before_mib = memory_mib(served)
+    served.wait_for("finish", "tokens=20000 per_step=2 name=lazy", timeout_s=30)
+    begin_s = time.monotonic()
+    assert joined(served.client.ask("tokens=20 step_ms=5", streaming=True)) == words(20)
+    assert time.monotonic() - begin_s < 2
+    assert memory_mib(served) - before_mib < 64
+    rest = list(lazy)
+    assert rest[-1].final
+    assert rest[-1].text[0].endswith("0:19999")
+
+
+def memory_mib(served: Served) -> float:
+    """Of the server and its Python processes."""
+    pages = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                int((folder / "stat").read_text().rpartition(")")[2].split()[2])
+                == served.server.pid
+            ):
+                pages += int((folder / "statm").read_text().split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return pages * 4096 / 2**20
