@@ -432,6 +432,7 @@ def test_no_manifest_stops_its_reader(tmp_path: Path) -> None:
         "allowed_values": [[], ["a", 1], None],
     }
     path = tmp_path / "manifest.json"
+    usable = refused = 0
     for turn in range(60):
         rows = [
             {"path": random_.choice(keys["path"])}
@@ -443,9 +444,13 @@ def test_no_manifest_stops_its_reader(tmp_path: Path) -> None:
             table = release_import.from_manifest(path, "9.9.9", like)
             release_import.write(table, tmp_path / f"{turn}.json")
         except BadFacts:
+            refused += 1
             continue
         found = release.load(f"{turn}.json", tmp_path)
+        assert list(options.problems(found, {"no_such_option": 1}))
         list(options.problems(found, {"moe_config": {"backend": "x"}, "brand_new": [1]}))
+        usable += 1
+    assert usable and refused
 
 
 def test_bounds_of_an_annotation_may_be_written_as_any_number() -> None:
