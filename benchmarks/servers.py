@@ -25,6 +25,8 @@ FOLDER = Path(__file__).parent
 TOOLKIT = FOLDER.parent
 MODEL = TOOLKIT / "model_repository" / "tensorrt_llm"
 MODEL_YAML = "triton_config: {max_batch_size: 0, decoupled: true}\nmodel: stand-in\n"
+# As rendered for the model; the baseline gets it too.
+THREAD_POOL_SIZE = 4
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 30.0
@@ -142,6 +144,7 @@ def _triton(
         *("--grpc-address", HOST, "--grpc-port", str(grpc_port)),
         *("--metrics-address", HOST, "--metrics-port", str(metrics_port)),
         *("--backend-config", f"python,shm-region-prefix-name={region}"),
+        *("--backend-config", f"python,thread-pool-size={THREAD_POOL_SIZE}"),
     ]
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from builder import command
 from builder.errors import BadInput, ChecksFailed, NotReady, Problem
+from launch.bench.arguments import count
 from launch.interrupts import Interrupts
 
 from . import results
@@ -61,22 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.triton_stream", description=__doc__)
     names = list(dict.fromkeys(case.name for case in CASES))
-    parser.add_argument("--rounds", type=_count, default=5, metavar="N")
+    parser.add_argument("--rounds", type=count, default=5, metavar="N")
     parser.add_argument("--case", nargs="+", choices=names, default=DEFAULT_CASES)
-    parser.add_argument("--streams", nargs="+", type=_count, metavar="N")
+    parser.add_argument("--streams", nargs="+", type=count, metavar="N")
     parser.add_argument("--variant", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
-    parser.add_argument("--tokens", type=_count, metavar="N", help="per stream, for a short run")
+    parser.add_argument("--tokens", type=count, metavar="N", help="per stream, for a short run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
     parser.add_argument("--check", action="store_true", help="exit with 6 if a bound is missed")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the servers' files there")
     return parser
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no count; write a number above 0")
-    return value
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .documents import load_yaml
+from .documents import load_yaml, read_text
 from .errors import Problem
 from .release.version import Order, order
 
@@ -16,7 +16,13 @@ ADVISORIES = Path(__file__).parent / "data" / "advisories"
 
 RULE = "vulnerable-version"
 
-_NAMED = 3  # the worst ones; a listing of dozens helps nobody
+# Where a deployment takes versions that would be refused.
+ACCEPTED = "accepted_advisories"
+
+_folder = ADVISORIES
+_ROWS = "\nadvisories:\n"
+
+_NAMED = 3  # the worst ones; a warning is no place for dozens
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,26 @@ class Advisory:
 
 
 def products() -> list[str]:
-    return sorted(path.stem for path in ADVISORIES.glob("*.yaml"))
+    return [path.stem for path in files()]
+
+
+def files() -> list[Path]:
+    return sorted(_folder.glob("*.yaml"))
+
+
+def folder() -> Path:
+    """Where the advisories in use lie."""
+    return _folder
+
+
+def use(other: Path) -> None:
+    """Read advisories from another folder from now on, not those that ship."""
+    global _folder
+    for shipped in ADVISORIES.glob("*.yaml"):
+        read_text(other / shipped.name)  # says why it cannot be read
+    _folder = other
+    for kept in (_text, _file, all_of):
+        kept.cache_clear()
 
 
 def open_for(product: str, version: str) -> list[Advisory]:
@@ -48,7 +73,7 @@ def open_for(product: str, version: str) -> list[Advisory]:
     A version that cannot be ordered, such as a development build's name, is taken for newer than
     all fixed ones: only advisories without a known fix are open.
     """
-    given = order(_container(product, version))
+    given = order(container(product, version))
     found = [
         row
         for row in all_of(product)
@@ -57,10 +82,30 @@ def open_for(product: str, version: str) -> list[Advisory]:
     return sorted(found, key=lambda row: (-(row.cvss or 0), row.cve))
 
 
-def minimum(product: str) -> str:
-    """The first version that has every known fix."""
-    fixes = [row.fixed_in for row in all_of(product) if row.fixed_in is not None]
-    return max(fixes, key=_order)
+@dataclass(frozen=True, slots=True)
+class Minimum:
+    """The oldest version that may be deployed, and why it is this one."""
+
+    version: str
+    reason: str
+    source: str
+
+
+def name(product: str) -> str:
+    return str(_file(product)["name"])
+
+
+def minimum(product: str) -> Minimum:
+    """What the data has decided; it may be older than `closes_all`."""
+    return Minimum(**_file(product)["minimum"])
+
+
+def closes_all(product: str) -> str:
+    return first_with_all_fixes(all_of(product))
+
+
+def first_with_all_fixes(rows: Iterable[Advisory]) -> str:
+    return max((row.fixed_in for row in rows if row.fixed_in is not None), key=_order)
 
 
 def as_of(product: str) -> str:
@@ -68,18 +113,39 @@ def as_of(product: str) -> str:
     return str(_file(product)["as_of"])
 
 
+def is_refused(product: str, version: str) -> bool:
+    """Whether a version is below the minimum; one that cannot be ordered is not."""
+    given = order(container(product, version))
+    return given is not None and given < _order(minimum(product).version)
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two names are of one version: `26.02` and `26.02-trtllm-python-py3` are."""
+    return one == other or (order(one) is not None and order(one) == order(other))
+
+
 def problem(product: str, version: str, where: str) -> Problem | None:
-    """A warning about a version with open advisories; `None` if no newer version closes any."""
+    """What is to be said against a version: an error below the minimum, with every advisory that
+    is open, else a warning; `None` if no newer version closes any."""
     found = open_for(product, version)
     if all(row.fixed_in is None for row in found):
         return None
-    worst = ", ".join(row.cve for row in found[:_NAMED])
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    refused = is_refused(product, version)
+    listed = found if refused else found[:_NAMED]
+    scores = ", ".join(f"{row.cve} ({_score(row)})" for row in listed)
+    more = f" and {len(found) - len(listed)} more" if len(found) > len(listed) else ""
     what = (
-        f"{_file(product)['name']} {version} has {len(found)} known vulnerabilities, the worst of "
-        f"CVSS {found[0].cvss}: {worst}{more} (as of {as_of(product)})"
+        f"{name(product)} {version} has {len(found)} known vulnerabilities, the worst of "
+        f"CVSS {found[0].cvss}: {scores}{more} (as of {as_of(product)})"
     )
-    return Problem(where, what, f"take {minimum(product)} or later", RULE, "warning")
+    if not refused:
+        return Problem(where, what, f"take {closes_all(product)} or later", RULE, "warning")
+    least = minimum(product)
+    return Problem(where, what, f"take {least.version} or later: {least.reason}", RULE)
+
+
+def _score(row: Advisory) -> str:
+    return "CVSS not known" if row.cvss is None else f"{row.cvss:.1f}"
 
 
 def _order(version: str) -> Order:
@@ -90,7 +156,7 @@ def _order(version: str) -> Order:
     return found
 
 
-def _container(product: str, version: str) -> str:
+def container(product: str, version: str) -> str:
     """The container of a server version: of the newest listed one that is not newer."""
     listed = _file(product).get("server_versions", {}).get("containers", {})
     given = order(version)
@@ -104,9 +170,19 @@ def _container(product: str, version: str) -> str:
 
 @cache
 def _file(product: str) -> Mapping[str, Any]:
-    text = (ADVISORIES / f"{product}.yaml").read_text(encoding="utf-8")
-    document: Mapping[str, Any] = load_yaml(text)
+    document: Mapping[str, Any] = load_yaml(_text(product))
     return document
+
+
+@cache
+def _text(product: str) -> str:
+    return read_text(_folder / f"{product}.yaml")
+
+
+def head(product: str) -> str:
+    """The text of a product's file up to its rows."""
+    before, rows, _ = _text(product).partition(_ROWS)
+    return before + rows
 
 
 @cache

@@ -1,4 +1,8 @@
-"""The bundle: a rendered folder with its manifest, written as a whole and verified file by file."""
+"""The bundle: a rendered folder with its manifest, written as a whole and verified file by file.
+
+`SHA256SUMS` lists every file but itself and its signature. Evidence comes later: it is in the list
+and not in the manifest, whose digest names the bundle.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -17,6 +22,9 @@ from typing import Any
 from .errors import BadInput, DamagedBundle, Problem
 
 MANIFEST = "manifest.json"
+SUMS = "SHA256SUMS"
+SIGNATURE = f"{SUMS}.sig"
+EVIDENCE = "evidence"
 FORMAT = 1
 REQUIRED = ("tool", "engine", "inputs", "decisions", "memory")
 
@@ -59,12 +67,8 @@ def json_document(data: bytes) -> Mapping[str, Any]:
     return document
 
 
-def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], force: bool) -> Bundle:
-    """Write the files and a manifest that holds `facts` and every digest.
-
-    The folder appears complete or not at all. An unchanged bundle in its place is replaced;
-    anything else there is kept and reported as `BadInput`, unless `force` is set.
-    """
+def complete(files: Mapping[str, File], facts: Mapping[str, Any]) -> dict[str, File]:
+    """The files with a manifest beside them that holds `facts` and every digest."""
     listing = {
         path: {
             "sha256": file.sha256,
@@ -73,7 +77,41 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
         }
         for path, file in sorted(files.items())
     }
-    manifest = to_json({"format": FORMAT, **facts, "files": listing})
+    return {**files, MANIFEST: File(to_json({"format": FORMAT, **facts, "files": listing}))}
+
+
+def sums(digests: Mapping[str, str]) -> bytes:
+    """What `sha256sum` writes of files, in the order of their names."""
+    lines = []
+    for path, digest in sorted(digests.items()):
+        name = path.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
+        lines.append(f"{'' if name == path else chr(92)}{digest}  {name}\n")
+    return "".join(lines).encode()
+
+
+def read_sums(data: bytes) -> dict[str, str]:
+    """The digests that `sha256sum` wrote, by path. Other lines are left out."""
+    found = {}
+    for line in data.decode(errors="replace").split("\n"):
+        if row := re.fullmatch(r"(\\?)([0-9a-f]{64}) [ *](?:\./)?(.+)", line):
+            escaped, digest, name = row.groups()
+            found[re.sub(r"\\([\\nr])", _unescaped, name) if escaped else name] = digest
+    return found
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return {"n": "\n", "r": "\r"}.get(found[1], found[1])
+
+
+def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], force: bool) -> Bundle:
+    """Write the files, a manifest that holds `facts` and every digest, and their `SHA256SUMS`.
+
+    The folder appears complete or not at all. An unchanged bundle in its place is replaced;
+    anything else there is kept and reported as `BadInput`, unless `force` is set.
+    """
+    files = complete(files, facts)
+    manifest = files[MANIFEST].data
+    files[SUMS] = File(sums({path: file.sha256 for path, file in files.items()}))
     folder = folder.resolve()
     try:
         if Path.cwd().is_relative_to(folder):
@@ -81,7 +119,7 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent):
             _check_replaceable(folder, force)
-            _replace(folder, {**files, MANIFEST: File(manifest)})
+            _replace(folder, files)
     except OSError as fault:
         reason = fault.strerror or str(fault)
         what = f"cannot be written: {reason.lower()}"
@@ -105,10 +143,7 @@ def _replace(folder: Path, files: Mapping[str, File]) -> None:
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     old = staging.with_name(f"{staging.name}.old")
     try:
-        for path, file in files.items():
-            _write_file(staging / path, file)
-        for created in (staging, *staging.rglob("*/")):
-            created.chmod(0o755)
+        _write_all(staging, files)
         if folder.exists():
             folder.rename(old)
         staging.rename(folder)
@@ -119,6 +154,13 @@ def _replace(folder: Path, files: Mapping[str, File]) -> None:
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_all(folder: Path, files: Mapping[str, File]) -> None:
+    for path, file in files.items():
+        _write_file(folder / path, file)
+    for created in (folder, *folder.rglob("*/")):
+        created.chmod(0o755)
 
 
 def _write_file(path: Path, file: File) -> None:
@@ -139,6 +181,70 @@ def _check_replaceable(folder: Path, force: bool) -> None:
         changed = ", ".join(problem.where for problem in fault.problems)
         what = f"holds a bundle that was changed by hand ({changed})"
         raise BadInput(Problem(str(folder), what, remedy)) from None
+    if added := [name for name in (EVIDENCE, SIGNATURE) if (folder / name).exists()]:
+        what = f"holds a bundle with {' and '.join(added)}"
+        raise BadInput(Problem(str(folder), what, remedy))
+
+
+def attach(bundle: Bundle, evidence: Mapping[str, bytes]) -> bool:
+    """Give a bundle these files as its evidence, in the place of earlier ones.
+
+    A signature of other contents is removed. Tells whether there was one.
+    """
+    folder = bundle.folder
+    files = {f"{EVIDENCE}/{name}": File(data) for name, data in evidence.items()}
+    rendered = {name: str(row["sha256"]) for name, row in bundle.manifest["files"].items()}
+    attached = {name: file.sha256 for name, file in files.items()}
+    files[SUMS] = File(sums({**rendered, MANIFEST: bundle.digest, **attached}))
+    try:
+        with _locked(folder.parent):
+            unchanged = all(_holds(folder / name, file) for name, file in files.items())
+            if unchanged and set(attached) == set(_below(folder, EVIDENCE)):
+                return False
+            stale = (folder / SIGNATURE).exists()
+            (folder / SIGNATURE).unlink(missing_ok=True)
+            _swap_evidence(folder, files)
+            return stale
+    except OSError as fault:
+        what = f"cannot be written: {(fault.strerror or str(fault)).lower()}"
+        raise BadInput(Problem(str(folder), what, "check its owner and the disk")) from None
+
+
+def subject_digest(document: Any) -> str | None:
+    """The digest of the bundle that a run or a result is of, `None` for one that does not say."""
+    if not isinstance(document, dict):
+        return None
+    about = document.get("subject", document)
+    named = about.get("bundle") if isinstance(about, dict) else None
+    return str(named["digest"]) if isinstance(named, dict) and "digest" in named else None
+
+
+def _holds(path: Path, file: File) -> bool:
+    return path.is_file() and path.read_bytes() == file.data
+
+
+def _below(folder: Path, name: str) -> list[str]:
+    found = (folder / name).rglob("*")
+    return [path.relative_to(folder).as_posix() for path in found if not path.is_dir()]
+
+
+def _swap_evidence(folder: Path, files: Mapping[str, File]) -> None:
+    """Write beside the bundle, then swap; the evidence before comes back if that fails."""
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        staging, current = Path(beside), folder / EVIDENCE
+        new, old = staging / EVIDENCE, staging / "old"
+        _write_all(staging, files)
+        try:
+            if current.exists():
+                current.rename(old)
+            new.rename(current)
+            (staging / SUMS).replace(folder / SUMS)
+        except BaseException:
+            if not new.exists():
+                current.rename(new)
+            if old.exists():
+                old.rename(current)
+            raise
 
 
 def read(folder: Path) -> Bundle:
@@ -178,7 +284,7 @@ def read(folder: Path) -> Bundle:
 
 
 def _damage(folder: Path, listing: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
-    """Files that are missing, changed or not listed."""
+    """Files that are missing, changed or not listed; evidence is not the manifest's business."""
     remedy = "render again, or restore the file"
     present = {
         str(path.relative_to(folder))
@@ -187,7 +293,8 @@ def _damage(folder: Path, listing: Mapping[str, Mapping[str, Any]]) -> list[Prob
     }
     problems = [
         Problem(name, "is not in the manifest", "remove it, or render again")
-        for name in sorted(present - set(listing) - {MANIFEST})
+        for name in sorted(present - set(listing) - {MANIFEST, SUMS, SIGNATURE})
+        if not name.startswith(f"{EVIDENCE}/")
     ]
     for name, entry in listing.items():
         path = folder / name

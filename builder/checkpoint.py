@@ -9,20 +9,22 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from . import checkpoint_files, safetensors
 from . import quantization as quantizations
-from . import safetensors
 from .architecture import ARCHITECTURES, Architecture, Config, Role, Tensors
+from .checkpoint_files import NO_FILES, CheckpointFile, Listing
 from .documents import load_json_mapping, load_yaml
 from .errors import BadFacts, Problem, nearest
 from .quantization import Quantization
 from .safetensors import Stored
 
 MODELS = Path(__file__).parent / "data" / "models"
+QUANT_FILE = "hf_quant_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tiktoken.model")
 
 
@@ -42,8 +44,8 @@ class Checkpoint:
     """Facts of a checkpoint.
 
     `path` is its folder, or `None` where only shipped facts are known. `source` says where the
-    facts come from, `files` which small files were read whole; `published_bytes` is the size that
-    its publisher names.
+    facts come from, `file` in which file shipped ones are; `listing` is what the folder holds.
+    `published_bytes` is the size that its publisher names.
     """
 
     name: str
@@ -57,7 +59,8 @@ class Checkpoint:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     published_bytes: int | None = None
     notes: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
+    file: Path | None = None
+    listing: Listing = NO_FILES
 
     @cached_property
     def text_config(self) -> Config:
@@ -67,6 +70,14 @@ class Checkpoint:
     def mtp_layers(self) -> int:
         """MTP layers whose weights are in the checkpoint."""
         return self.architecture.mtp_layers(self.config)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Those of the files of its folder that the facts come from."""
+        used = ("config.json", QUANT_FILE)
+        return {
+            row.name: row.sha256 for row in self.listing.files if row.name in used and row.sha256
+        }
 
     @property
     def nbytes(self) -> int:
@@ -141,14 +152,14 @@ def read_shipped(path: Path) -> Checkpoint:
         verified=document["config"]["verified"],
         published_bytes=document.get("checkpoint_bytes", {}).get("value"),
         notes=tuple(document.get("notes", ())),
-        files=(path,),
+        file=path,
     )
 
 
 def read_folder(folder: Path) -> Checkpoint:
     """Facts from the files of a folder. Raises `BadFacts` with the list of what is wrong."""
     config = load_json_mapping(folder / "config.json")
-    quant_file = folder / "hf_quant_config.json"
+    quant_file = folder / QUANT_FILE
     hf_quant = load_json_mapping(quant_file) if quant_file.exists() else None
     generation_file = folder / "generation_config.json"
     generation = load_json_mapping(generation_file) if generation_file.exists() else {}
@@ -173,7 +184,7 @@ def read_folder(folder: Path) -> Checkpoint:
         groups=_stored_groups(architecture, config, stored.values()),
         source=f"config.json and the headers of {len(stored)} tensors",
         generation_config=generation,
-        files=tuple(file for file in (folder / "config.json", quant_file) if file.exists()),
+        listing=checkpoint_files.read(folder),
     )
 
 
@@ -346,8 +357,14 @@ def _groups(
 
 
 def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The facts as a bundle carries them, enough to make a miniature of the checkpoint."""
+    """The facts as a bundle carries them: enough to make a miniature of the checkpoint, and to
+    plan again where its folder is not."""
     found = checkpoint.quantization
+    stored = {
+        "generation_config": dict(checkpoint.generation_config),
+        "groups": [asdict(group) for group in checkpoint.groups],
+        **asdict(checkpoint.listing),
+    }
     return {
         "name": checkpoint.name,
         "source": checkpoint.source,
@@ -359,6 +376,7 @@ def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
             "exclude_modules": list(found.exclude_modules),
             "source": found.source,
         },
+        **(stored if checkpoint.listing.files else {}),
     }
 
 
@@ -373,17 +391,37 @@ def from_document(document: Mapping[str, Any]) -> Checkpoint:
     )
     config = document["config"]
     architecture = _architecture(config, "checkpoint.json")
+    groups = tuple(TensorGroup(**row) for row in document.get("groups", ()))
+    files = tuple(CheckpointFile(**row) for row in document.get("files", ()))
     return Checkpoint(
         name=document["name"],
         path=None,
         architecture=architecture,
         config=config,
         quantization=found,
-        groups=_computed_groups(architecture, config, found),
+        groups=groups or _computed_groups(architecture, config, found),
         source=document["source"],
+        generation_config=document.get("generation_config", {}),
+        listing=Listing(files, document.get("revision"), document.get("licence")),
     )
 
 
 def from_bundle(folder: Path) -> Checkpoint:
     """The facts of the checkpoint that a bundle serves."""
-    return from_document(load_json_mapping(folder / "checkpoint.json"))
+    return in_bundle(folder)["checkpoint"]
+
+
+# Where a deployment names the models whose facts a bundle may hold.
+REFERENCES = {"checkpoint": "checkpoint", "draft": "draft.checkpoint"}
+
+
+def in_bundle(folder: Path) -> dict[str, Checkpoint]:
+    """The facts of all models that a bundle holds."""
+    file = folder / "checkpoint.json"
+    document = load_json_mapping(file)
+    draft = {"draft": document["draft"]} if "draft" in document else {}
+    try:
+        return {name: from_document(row) for name, row in {"checkpoint": document, **draft}.items()}
+    except (KeyError, TypeError, AttributeError) as fault:
+        what = f"holds no facts of a checkpoint: {fault}"
+        raise BadFacts(Problem(str(file), what, "render the bundle again")) from None

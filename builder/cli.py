@@ -13,14 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import __version__, command
+from . import __version__, arguments, command
 from .errors import BadInput, Problem
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
-    options = _parser().parse_args(arguments)
-    return command.run(lambda: options.run(options))
+    options = _parser().parse_args(words)
+    return command.run(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> None:
+    if folder := getattr(options, "advisories", None):
+        from . import advisories
+
+        advisories.use(folder)
+    options.run(options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -30,104 +38,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-
-    def verb(
-        name: str, run: Callable[[argparse.Namespace], None], text: str
-    ) -> argparse.ArgumentParser:
+    for run, text in VERBS.items():
+        name = run.__name__.removeprefix("_")
         sub = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         sub.set_defaults(run=run)
-        return sub
-
-    sub = verb("presets", _presets, "list the presets with their published figures")
-    _add_json(sub)
-
-    sub = verb("inspect", _inspect, "show the facts of a checkpoint; weights are not read")
-    sub.add_argument("checkpoint", help="a folder, or a hub name whose facts ship")
-    _add_json(sub)
-
-    sub = verb("plan", _plan, "show decisions with reasons, and the memory budget")
-    _add_deployment(sub)
-    _add_json(sub)
-
-    sub = verb("render", _render, "write the bundle of a deployment")
-    _add_deployment(sub)
-    sub.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the folder")
-    sub.add_argument("--force", action="store_true", help="replace whatever DIR holds")
-
-    sub = verb("check", _check, "check option files, Triton models, deployments, bundles, scripts")
-    sub.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a file or a folder")
-    sub.add_argument(
-        "--release",
-        action="append",
-        default=[],
-        help="the engine release; given twice, what is right for one only is explained",
-    )
-    sub.add_argument("--role", choices=("agg", "prefill", "decode"), help="what the server does")
-    sub.add_argument("--gpu", help="the kind of GPU, where the files do not say it")
-    _add_json(sub)
-
-    sub = verb("explain", _explain, "say why a value of a bundle is what it is")
-    sub.add_argument("bundle", type=Path)
-    sub.add_argument("path", nargs="?", help="an option path; all of them if left out")
-    _add_json(sub)
-
-    sub = verb("diff", _diff, "show what changed between two bundles")
-    sub.add_argument("old", type=Path)
-    sub.add_argument("new", type=Path)
-    _add_json(sub)
-
-    sub = verb("verify", _verify, "check every file of a bundle against its manifest")
-    sub.add_argument("bundle", type=Path)
-
-    sub = verb("release", _release_list, "list the option tables of releases, or import one")
-    _add_release(sub)
-
-    sub = verb("miniature", _miniature, "write a tiny checkpoint of the same architecture")
-    sub.add_argument("checkpoint", help="a folder, or a hub name whose facts ship")
-    sub.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the folder")
-    sub.add_argument("--seed", type=int, default=0, help="another seed gives other weights")
+        getattr(arguments, name)(sub)
     return parser
-
-
-def _add_release(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
-    text = "list the tables that ship, and tables from files"
-    sub = actions.add_parser("list", help=text, description=text)
-    sub.add_argument("tables", nargs="*", metavar="TABLE.json", help="imported tables")
-    sub.set_defaults(run=_release_list)
-    _add_json(sub)
-
-    text = "write the table of a release from an engine or from its manifest"
-    sub = actions.add_parser("import", help=text, description=text)
-    source = sub.add_mutually_exclusive_group()
-    source.add_argument(
-        "--from-installed",
-        nargs="?",
-        default=sys.executable,
-        const=sys.executable,
-        metavar="PYTHON",
-        help="a Python that has tensorrt_llm (default: this one)",
-    )
-    source.add_argument("--manifest", type=Path, help="llm_args_golden_manifest.json of a release")
-    sub.add_argument("--name", required=True, help="the name of the release")
-    sub.add_argument("--like", required=True, help="the release to carry over from what is unknown")
-    sub.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.json")
-    sub.set_defaults(run=_release_import)
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_deployment(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("deployment", help="a deployment file, or the name of a preset")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="change a value of the deployment, e.g. workload.concurrency=32",
-    )
 
 
 def _print_json(document: object) -> None:
@@ -151,7 +67,9 @@ def _inspect(options: argparse.Namespace) -> None:
 def _plan(options: argparse.Namespace) -> None:
     from . import pipeline, show
 
-    document = pipeline.manifest_facts(pipeline.plan(options.deployment, options.set))
+    document = pipeline.manifest_facts(
+        pipeline.plan(options.deployment, options.set, options.target)
+    )
     if options.json:
         keys = ("decisions", "differences", "warnings", "memory", "published")
         _print_json({key: document[key] for key in keys})
@@ -163,7 +81,9 @@ def _plan(options: argparse.Namespace) -> None:
 def _render(options: argparse.Namespace) -> None:
     from . import pipeline
 
-    bundle = pipeline.render(options.deployment, options.output, options.set, options.force)
+    bundle = pipeline.render(
+        options.deployment, options.output, options.set, options.force, options.target
+    )
     _warn(bundle.manifest["warnings"])
     files = len(bundle.manifest["files"])
     print(f"{bundle.folder}\n{files} files, digest {bundle.digest}")
@@ -171,6 +91,7 @@ def _render(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     from . import check, show
+    from .check import review
 
     def planner(path: Path, overrides: Sequence[str]) -> Sequence[Problem]:
         from . import pipeline  # planning is needed for deployment files only
@@ -179,6 +100,9 @@ def _check(options: argparse.Namespace) -> None:
 
     request = check.Request(tuple(dict.fromkeys(options.release)), options.role, options.gpu)
     report = check.check(options.paths, request, planner)
+    for path, write in ((options.sarif, review.sarif), (options.code_quality, review.code_quality)):
+        if path:
+            review.write(path, write(report.findings, Path.cwd()))
     _print_json(report.document()) if options.json else print(show.findings(report))
     sys.stdout.flush()
     if report.errors:
@@ -201,10 +125,47 @@ def _diff(options: argparse.Namespace) -> None:
 
 
 def _verify(options: argparse.Namespace) -> None:
-    from . import bundle
+    from . import show, verification
 
-    found = bundle.read(options.bundle)
-    print(f"{found.folder}: {len(found.manifest['files'])} files match, digest {found.digest}")
+    if options.identity and not options.signers:
+        raise BadInput(Problem("--identity", "is one of the signers", "add --signers FILE"))
+    report = verification.verify(options.bundle, options.signers, options.identity)
+    if options.json:
+        _print_json(report.document())
+        sys.stdout.flush()
+    verification.require(report)
+    if not options.json:
+        print(show.verified(report.document()))
+
+
+def _sign(options: argparse.Namespace) -> None:
+    from . import verification
+
+    signer = verification.sign(options.bundle, options.key)
+    print(f"{options.bundle}: signed with key {signer.key}")
+
+
+def _advisories(options: argparse.Namespace) -> None:
+    from . import show
+
+    if options.action == "update":
+        return _advisories_update(options)
+    rows = show.advisory_rows()
+    return _print_json(rows) if options.json else print(show.advisories_text(rows))
+
+
+def _advisories_update(options: argparse.Namespace) -> None:
+    from . import advisories, csaf, show
+
+    if not options.bulletins and not options.folder:
+        raise BadInput(Problem("", "no bulletin is given", "name CSAF files, or --from FOLDER"))
+    found = csaf.updates(csaf.read(options.bulletins, options.folder))
+    csaf.write(found, options.output or advisories.folder())
+    print(show.advisory_updates(found))
+
+
+def _release(options: argparse.Namespace) -> None:
+    _release_list(options) if options.action == "list" else _release_import(options)
 
 
 def _release_list(options: argparse.Namespace) -> None:
@@ -250,3 +211,19 @@ def _miniature(options: argparse.Namespace) -> None:
 def _warn(warnings: Sequence[Mapping[str, Any]]) -> None:
     for row in warnings:
         print(f"warning: {Problem(**row)}", file=sys.stderr)
+
+
+VERBS: dict[Callable[[argparse.Namespace], None], str] = {
+    _presets: "list the presets with their published figures",
+    _inspect: "show the facts of a checkpoint; weights are not read",
+    _plan: "show decisions with reasons, and the memory budget",
+    _render: "write the bundle of a deployment",
+    _check: "check option files, Triton models, deployments, bundles, scripts",
+    _explain: "say why a value of a bundle is what it is",
+    _diff: "show what changed between two bundles",
+    _verify: "check every byte of a bundle, its lists and its signature",
+    _sign: "sign a bundle with an SSH key",
+    _advisories: "list known vulnerabilities, or take in newer bulletins",
+    _release: "list the option tables of releases, or import one",
+    _miniature: "write a tiny checkpoint of the same architecture",
+}

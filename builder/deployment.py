@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,8 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from .documents import parse_yaml, read_text
 from .errors import BadInput, Problem, nearest
+from .images import Reference
 
 PRESETS = Path(__file__).parent / "data" / "presets"
+
+# The targets that are servers; the others run them or tell of them.
+SERVERS = ("trtllm_serve", "triton")
 
 
 class Strict(BaseModel):
@@ -31,6 +35,8 @@ LARGEST_NUMBER = 2**53  # of an engine option; up to it, every reader of YAML an
 
 NumGpus = Annotated[int, Field(ge=1, le=MOST_GPUS)]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+# What a variable, an argument and a file's name can hold.
+NoNul = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
 class Hardware(Strict):
@@ -57,7 +63,7 @@ class Draft(Strict):
     `checkpoint` is a folder or a hub name, on the server's machine; `tokens` are drafted per step.
     """
 
-    checkpoint: Annotated[str, Field(min_length=1)]
+    checkpoint: Annotated[NoNul, Field(min_length=1)]
     tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)]
     method: Literal["eagle3", "draft_target"] = "eagle3"
 
@@ -67,6 +73,17 @@ class Slo(Strict):
 
     ttft_ms: Annotated[float, Field(gt=0, strict=False)] | None = None
     itl_ms: Annotated[float, Field(gt=0, strict=False)] | None = None
+
+
+class Accepted(Strict):
+    """A version that is used although it has known vulnerabilities, and why that is right here.
+
+    `product` is one of the advisories' products.
+    """
+
+    product: Literal["tensorrt_llm", "triton"]
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=128)]
+    reason: Annotated[str, Field(min_length=10, max_length=1000)]
 
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -79,11 +96,13 @@ class Deployment(Strict):
     a file may also give a plain list of names. `role` is what the server does: everything, or one
     side of disaggregated serving. `instances` servers share the GPUs evenly, and the workload with
     them. `engine_config` holds overrides in the engine's own words, `environment` those of the
-    engine's environment variables. `notes` are for readers.
+    engine's environment variables. `images` are container images of servers in the place of the
+    published ones, best with their digest. `accepted_advisories` are versions that would be refused
+    for their known vulnerabilities. `notes` are for readers.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=63)]
-    checkpoint: Annotated[str, Field(min_length=1)]
+    checkpoint: Annotated[NoNul, Field(min_length=1)]
     hardware: Hardware
     engine: Engine
     workload: Workload
@@ -93,7 +112,9 @@ class Deployment(Strict):
     instances: NumGpus = 1
     draft: Draft | None = None
     engine_config: dict[str, Any] = Field(default_factory=dict)
-    environment: dict[Variable, str] = Field(default_factory=dict)
+    environment: dict[Variable, NoNul] = Field(default_factory=dict)
+    images: dict[str, Reference] = Field(default_factory=dict)
+    accepted_advisories: list[Accepted] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
 
     @field_validator("environment", mode="before")
@@ -103,6 +124,13 @@ class Deployment(Strict):
         if not isinstance(value, dict):
             return value
         return {name: str(item) if type(item) is int else item for name, item in value.items()}
+
+    @field_validator("images")
+    @classmethod
+    def _refuse_images_of_no_server(cls, value: dict[str, str]) -> dict[str, str]:
+        if unknown := sorted(value.keys() - SERVERS):
+            raise ValueError(f"{unknown[0]} is no server; {nearest(unknown[0], SERVERS)}")
+        return value
 
     @field_validator("engine_config")
     @classmethod
@@ -185,9 +213,9 @@ class Document:
         try:
             deployment = Deployment.model_validate(self.data)
         except ValidationError as fault:
-            problems += _schema_problems(fault, Deployment, "")
+            problems += schema_problems(fault, Deployment, "")
         targets: dict[str, dict[str, Any]] = {}
-        for name, given in self._targets().items():
+        for name, given in self.targets().items():
             if name not in target_options:
                 remedy = nearest(name, target_options)
                 problems.append(Problem("targets", f"{name} is no target", remedy))
@@ -195,12 +223,12 @@ class Document:
             try:
                 targets[name] = target_options[name].model_validate(given).model_dump()
             except ValidationError as fault:
-                problems += _schema_problems(fault, target_options[name], f"targets.{name}")
+                problems += schema_problems(fault, target_options[name], f"targets.{name}")
         if deployment is None or problems:
             return None, problems
         return deployment.model_copy(update={"targets": targets}), []
 
-    def _targets(self) -> dict[str, dict[str, Any]]:
+    def targets(self) -> dict[str, dict[str, Any]]:
         """The targets as far as they can be read."""
         given = self.data.get("targets")
         if isinstance(given, list):
@@ -214,8 +242,10 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
-def read(reference: str, overrides: Iterable[str] = ()) -> Document:
-    """A deployment file or a preset, with `path=value` overrides applied.
+def read(
+    reference: str, overrides: Iterable[str] = (), more_targets: Sequence[str] = ()
+) -> Document:
+    """A deployment file or a preset, with targets added and `path=value` overrides applied.
 
     Raises `BadInput` if it cannot be read or is no YAML mapping.
     """
@@ -228,6 +258,8 @@ def read(reference: str, overrides: Iterable[str] = ()) -> Document:
         what = f"{reference} is neither a file nor a preset"
         raise BadInput(Problem("", what, nearest(reference, preset_names())))
     document = replace(parse(read_text(path), name), folder=path.parent)
+    if more_targets:
+        document = _with_targets(document, more_targets)
     return _with_overrides(document, overrides)
 
 
@@ -240,6 +272,13 @@ def parse(text: str, name: str) -> Document:
         kind = "empty" if document.data is None else f"a {type(document.data).__name__}"
         raise BadInput(Problem(name, f"is {kind}", "a mapping is expected: name, checkpoint, ..."))
     return Document(name, document.data, document.lines)
+
+
+def _with_targets(document: Document, names: Sequence[str]) -> Document:
+    """The document with targets that it does not name yet, without options."""
+    named = document.targets()
+    targets = named | {name: None for name in names if name not in named}
+    return replace(document, data={**document.data, "targets": targets})
 
 
 def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
@@ -264,7 +303,7 @@ def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
     return replace(document, data=data, overridden=frozenset(paths))
 
 
-def _schema_problems(fault: ValidationError, model: type[Strict], prefix: str) -> list[Problem]:
+def schema_problems(fault: ValidationError, model: type[Strict], prefix: str) -> list[Problem]:
     """One problem per pydantic fault, in the words of the deployment file."""
     return [_schema_problem(dict(error), model, prefix) for error in fault.errors()]
 

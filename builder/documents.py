@@ -369,3 +369,28 @@ def load_json_mapping(path: Path) -> Mapping[str, Any]:
         kind = type(document).__name__
         raise BadFacts(Problem(str(path), f"holds a {kind}, not an object", "copy it again"))
     return document
+
+
+def dump_yaml(document: Mapping[str, Any]) -> str:
+    """A document as YAML that readers of YAML 1.1 and 1.2 understand alike."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text stays what it is for readers of YAML 1.1 and 1.2: numbers of either are quoted, such as
+    0o17 and 1e3, and what either takes for a line break is escaped."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = '"' if re.search(r"[\r\x85\u2028\u2029\ufeff]", text) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"[-+]?(([0-9_]*\.[0-9_]+|[0-9_]+\.?)([eE][-+]?[0-9]+)?"
+        r"|0o[0-7_]+|0x[0-9a-fA-F_]+|0b[01_]+)$"
+    ),
+    list("-+._0123456789"),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from .documents import load_yaml
@@ -17,6 +18,7 @@ class Gpu:
 
     `memory_cuda_mib` is the total that CUDA reports to an engine, less than nvidia-smi shows and
     another unit than the number in the product's name. `sm` is the compute capability times ten.
+    `cpu_arch` is that of the node, as `uname -m` prints it.
     """
 
     name: str
@@ -27,6 +29,8 @@ class Gpu:
     memory_verified: bool
     memory_source: str
     gpus_per_node: int
+    nvlink_domain_gpus: int
+    cpu_arch: str
 
     @property
     def memory_gib(self) -> float:
@@ -37,6 +41,7 @@ def known() -> list[str]:
     return sorted(path.stem for path in HARDWARE.glob("*.yaml"))
 
 
+@cache
 def load(name: str) -> Gpu:
     """The facts of a GPU. Raises `BadInput` with the nearest name if it is unknown."""
     if name not in known():
@@ -51,4 +56,6 @@ def load(name: str) -> Gpu:
         memory_verified=row["memory_cuda_mib"]["verified"],
         memory_source=row["memory_cuda_mib"]["source"],
         gpus_per_node=row["gpus_per_node"]["value"],
+        nvlink_domain_gpus=row["nvlink_domain_gpus"]["value"],
+        cpu_arch=row["cpu_arch"]["value"],
     )

@@ -2,67 +2,136 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
+from typing import Any
 
 from . import (
-    __version__,
+    advisories,
     bundle,
     checkpoint,
+    constraints,
     deployment,
     engine,
-    hardware,
-    practice,
-    release,
-    results,
+    gate,
+    manifest,
+    site,
 )
 from . import plan as planning
 from . import targets as target_table
 from .bundle import Bundle, File
 from .checkpoint import Checkpoint
-from .constraints.rules import RULES
 from .deployment import Deployment, Document
+from .documents import dump_yaml
 from .engine import EngineConfig
-from .errors import BadFacts, BadInput, Problem, ToolkitError
-from .options import problems as judge
+from .errors import BadInput, Problem, ToolkitError
+from .gathering import IMPORTED_RELEASE, Known, gather
 from .plan import Facts, Plan
-from .release import Release
+from .supply import mirror, sbom, supplies
 
-T = TypeVar("T")
+# The target whose bundles get a bill of materials.
+HANDOFF = "handoff"
 
-# Where a bundle keeps the option table of a release that does not ship with the toolkit.
-IMPORTED_RELEASE = "release.json"
+# Where a deployment names its prefill servers.
+PREFILL = f"targets.{site.TARGET}.prefill.deployment"
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan and its spelling for the release."""
+    """A plan and its spelling for the release; `prefill` is that of the other side, if any."""
 
     document: Document
     plan: Plan
     engine: EngineConfig
+    prefill: Planned | None = None
+
+    @property
+    def warnings(self) -> list[Problem]:
+        """Those of the other side come with it, but for its versions, which are the same."""
+        targets = target_table.warnings(_request(self))
+        versions = gate.problems(self.plan.deployment, self.plan.facts.release.name)
+        own = [*self.plan.warnings, *self.engine.warnings, *targets, *versions]
+        others = self.prefill.warnings if self.prefill else []
+        return own + [
+            replace(row, where=f"{PREFILL}.{row.where}")
+            for row in others
+            if row.rule != advisories.RULE
+        ]
 
 
-def plan(reference: str, overrides: Iterable[str] = ()) -> Planned:
+def plan(
+    reference: str, overrides: Iterable[str] = (), more_targets: Sequence[str] = ()
+) -> Planned:
     """Plan a deployment file or preset.
 
     Raises `BadInput` or `BadFacts` with every independent fault, each at its file and line.
     """
-    document = deployment.read(reference, overrides)
-    request, facts = _gather(document)
+    return _plan(site.with_profile(deployment.read(reference, overrides, more_targets)), {})
+
+
+def _plan(document: Document, known: Known) -> Planned:
+    request, facts = gather(document, known)
+    prefill = _plan_prefill(document, known)
+    if prefill:
+        request = _with_prefill(request, prefill.plan.deployment)
     try:
         decided = planning.plan(request, facts)
-        planned = Planned(document, decided, engine.translate(decided))
+        planned = Planned(document, decided, engine.translate(decided), prefill)
+        if prefill and (problems := list(_disagreements(prefill, planned))):
+            raise BadInput(problems)
         if problems := list(_taken_variables(planned)):
             raise BadInput(problems)
         return planned
     except BadInput as fault:
         raise BadInput(document.locate_all(fault.problems)) from None
+
+
+def _plan_prefill(document: Document, known: Known) -> Planned | None:
+    """The plan of the prefill servers that a deployment names, by a file, a preset or in itself.
+
+    A file's name is relative to the deployment file; one given as an override, to here.
+    """
+    given = document.get(PREFILL)
+    if given is None:
+        return None
+    if isinstance(given, str):
+        home = Path() if PREFILL in document.overridden else document.folder
+        preset = given in deployment.preset_names()
+        other = deployment.read(given if preset else str(home / given))
+    else:
+        name = f"{document.name}: {PREFILL}"
+        other = Document(name, given, folder=document.folder)
+    served = {name: other.get(f"targets.{name}") or {} for name in target_table.HALF_SERVERS}
+    return _plan(replace(other, data={**other.data, "targets": served}), known)
+
+
+def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
+    """The request with the other side's in the place of its name."""
+    options = request.targets[site.TARGET]
+    given = {**options["prefill"], "deployment": prefill.model_dump()}
+    targets = request.targets | {site.TARGET: {**options, "prefill": given}}
+    return request.model_copy(update={"targets": targets})
+
+
+def _disagreements(prefill: Planned, decode: Planned) -> Iterator[Problem]:
+    """What both sides of a service must have in common and have not."""
+    one, two = prefill.plan.deployment, decode.plan.deployment
+    if one.role != "prefill":
+        yield Problem(f"{PREFILL}.role", f"is {one.role}", "name a deployment of role prefill")
+    for path, values in {
+        "checkpoint": (one.checkpoint, two.checkpoint),
+        "engine.release": (one.engine.release, two.engine.release),
+        "hardware.gpu": (one.hardware.gpu, two.hardware.gpu),
+    }.items():
+        if values[0] != values[1]:
+            what = f"is {values[0]}, the decode servers have {values[1]}"
+            yield Problem(f"{PREFILL}.{path}", what, "give both the same")
+    situation = decode.plan.facts.situation(two)
+    for problem in constraints.disagreements(
+        prefill.engine.options, decode.engine.options, situation
+    ):
+        yield replace(problem, where=f"engine_config.{problem.where}")
 
 
 def _taken_variables(planned: Planned) -> Iterator[Problem]:
@@ -77,109 +146,74 @@ def _taken_variables(planned: Planned) -> Iterator[Problem]:
 
 
 def _request(planned: Planned) -> target_table.Request:
-    plan = planned.plan
-    return target_table.Request(
-        plan.deployment, plan.facts.release, planned.engine, plan.flags, plan.environment
-    )
+    prefill = _request(planned.prefill) if planned.prefill else None
+    return target_table.Request(planned.plan, planned.engine, prefill)
 
 
 def render(
-    reference: str, folder: Path, overrides: Iterable[str] = (), force: bool = False
+    reference: str,
+    folder: Path,
+    overrides: Iterable[str] = (),
+    force: bool = False,
+    more_targets: Sequence[str] = (),
 ) -> Bundle:
     """Plan, render every target and write the bundle."""
-    planned = plan(reference, overrides)
+    planned = plan(reference, overrides, more_targets)
+    return bundle.write(folder, _files(planned), manifest_facts(planned), force)
+
+
+def render_again(folder: Path, with_facts: bool = True) -> dict[str, File]:
+    """The files of a bundle, made from nothing but the request and the facts that it holds.
+
+    They are the same bytes if this toolkit is that which made the bundle. Without its facts, the
+    checkpoint must be known here.
+    """
+    facts = checkpoint.in_bundle(folder) if with_facts else {}
+    document = deployment.read(str(folder / "deployment.yaml"))
+    planned = _plan(site.with_profile(document), _by_reference(document, facts))
+    return bundle.complete(_files(planned), manifest_facts(planned))
+
+
+def _by_reference(document: Document, facts: Mapping[str, Checkpoint]) -> Known:
+    """Facts that were read from a folder, by its name in the request; others ship."""
+    named = {name: document.get(path) for name, path in checkpoint.REFERENCES.items()}
+    return {str(named[name]): row for name, row in facts.items() if row.listing.files}
+
+
+def _files(planned: Planned) -> dict[str, File]:
+    """The files of a bundle; that of the prefill servers is a bundle in the bundle."""
     files, launch = _render_targets(planned)
-    facts = manifest_facts(planned)
+    request = planned.plan.deployment.model_dump(exclude_none=True)
+    if planned.prefill:
+        inner = bundle.complete(_files(planned.prefill), manifest_facts(planned.prefill))
+        files |= {f"{target_table.PREFILL_FOLDER}/{path}": file for path, file in inner.items()}
     files |= {
-        "deployment.yaml": File(_deployment_yaml(planned.plan.deployment)),
-        "checkpoint.json": File(
-            bundle.to_json(checkpoint.to_document(planned.plan.facts.checkpoint))
-        ),
+        "deployment.yaml": File(dump_yaml(request).encode()),
+        "checkpoint.json": File(bundle.to_json(_checkpoints(planned.plan.facts))),
         "launch.json": File(bundle.to_json(launch)),
     }
     if not (table := planned.plan.facts.release).ships:
         files[IMPORTED_RELEASE] = File(table.path.read_bytes())
-    return bundle.write(folder, files, facts, force)
+    if HANDOFF in planned.plan.deployment.targets:
+        files |= _bills(planned, files)
+    return files
 
 
-def _gather(document: Document) -> tuple[Deployment, Facts]:
-    """The valid request and its facts, or all faults of the file and of its facts together."""
-    request, problems = document.validate(target_table.options())
-    kinds: list[ToolkitError] = [BadInput(problems)] if problems else []
-
-    def attempt(path: str, load: Callable[[str], T]) -> T | None:
-        """Facts for a field of the file, if the field itself can be read."""
-        value = document.get(path)
-        if not isinstance(value, str) or not value:
-            return None
-        try:
-            return load(value)
-        except ToolkitError as fault:
-            kinds.append(fault)
-            return None
-
-    gpu = attempt("hardware.gpu", hardware.load)
-    home = Path() if "engine.release" in document.overridden else document.folder
-    table = attempt("engine.release", lambda name: release.load(name, home))
-    folder = Path() if "checkpoint" in document.overridden else document.folder
-    facts = attempt("checkpoint", lambda reference: _gather_checkpoint(reference, folder))
-    if table and isinstance(overrides := document.get("engine_config"), dict):
-        kinds.append(BadInput(_wrong_overrides(table, overrides)))
-    if request:
-        kinds.append(BadInput(_half_servers(request)))
-    found = document.locate_all(problem for fault in kinds for problem in fault.problems)
-    if found:
-        only_facts = all(isinstance(fault, BadFacts) for fault in kinds if fault.problems)
-        raise BadFacts(found) if only_facts else BadInput(found)
-    assert request and gpu and table and facts  # a missing one has left a fault
-    published = results.published(facts, gpu.name, request.hardware.num_gpus, request.role)
-    if facts.path is not None:
-        request = request.model_copy(update={"checkpoint": str(facts.path)})
-    if not table.ships:
-        engine_request = request.engine.model_copy(update={"release": IMPORTED_RELEASE})
-        request = request.model_copy(update={"engine": engine_request})
-    home = Path() if "draft.checkpoint" in document.overridden else document.folder
-    draft = _gather_draft(request, home)
-    if draft and draft.path is not None and request.draft:
-        given = request.draft.model_copy(update={"checkpoint": str(draft.path)})
-        request = request.model_copy(update={"draft": given})
-    return request, Facts(facts, gpu, table, published, draft)
+def _bills(planned: Planned, files: Mapping[str, File]) -> dict[str, File]:
+    """What the bundle is made from: the mirror list, and the bill of materials of all its files."""
+    found = supplies.of(_request(planned), files)
+    lists = mirror.render(found)
+    name = planned.plan.deployment.name
+    accepted = gate.accepted(planned.plan.deployment, planned.plan.facts.release.name)
+    return {**lists, sbom.FILE: sbom.render(name, found, {**files, **lists}, accepted)}
 
 
-def _gather_draft(request: Deployment, folder: Path) -> Checkpoint | None:
-    """The facts of a draft model; `None` where they are not known here, which is no fault."""
-    if request.draft is None:
-        return None
-    try:
-        return checkpoint.gather(request.draft.checkpoint, folder)
-    except BadFacts:
-        return None
-
-
-def _half_servers(request: Deployment) -> Iterator[Problem]:
-    """Targets that cannot serve one side of disaggregated serving."""
-    for name in request.targets if request.role != "agg" else ():
-        if name not in target_table.ONE_SIDE:
-            what = f"{name} does not serve the {request.role} side of disaggregated serving"
-            remedy = f"name {', '.join(target_table.ONE_SIDE)} only, or give role agg"
-            yield Problem("targets", what, remedy)
-
-
-def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Problem]:
-    """Overrides that the release rejects; what is only missing may come from a rule."""
-    for problem in judge(table, overrides):
-        if problem.severity == "error" and problem.rule != "missing-key":
-            yield replace(problem, where=f"engine_config.{problem.where}")
-
-
-def _gather_checkpoint(reference: str, folder: Path) -> Checkpoint:
-    """The facts of a checkpoint; faults inside its folder keep their own place."""
-    try:
-        return checkpoint.gather(reference, folder)
-    except BadFacts as fault:
-        raise BadFacts(
-            Problem("checkpoint", f"{p.where}: {p.what}", p.remedy) for p in fault.problems
-        ) from None
+def _checkpoints(facts: Facts) -> dict[str, Any]:
+    """The facts of the model, and with them those of a draft model that was read from a folder."""
+    document = checkpoint.to_document(facts.checkpoint)
+    if facts.draft and facts.draft.listing.files:
+        document["draft"] = checkpoint.to_document(facts.draft)
+    return document
 
 
 def _render_targets(planned: Planned) -> tuple[dict[str, File], dict[str, Any]]:
@@ -190,7 +224,8 @@ def _render_targets(planned: Planned) -> tuple[dict[str, File], dict[str, Any]]:
         target = target_table.load(name)
         rendered = target.render(request, target.Options.model_validate(options))
         files |= rendered.files
-        entries[name] = rendered.launch
+        if rendered.launch is not None:
+            entries[name] = rendered.launch
     launch = {
         "format": bundle.FORMAT,
         "name": plan.deployment.name,
@@ -202,85 +237,9 @@ def _render_targets(planned: Planned) -> tuple[dict[str, File], dict[str, Any]]:
     return files, launch
 
 
-def _deployment_yaml(request: Deployment) -> bytes:
-    document = request.model_dump(exclude_none=True)
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode()
-
-
 def manifest_facts(planned: Planned) -> dict[str, Any]:
     """What the manifest and `plan --json` say of a plan."""
-    facts, request = planned.plan.facts, planned.plan.deployment
-    return {
-        "tool": {"name": "trtllm-deployment-toolkit", "version": __version__},
-        "engine": request.engine.model_dump(),
-        "inputs": {
-            "checkpoint": {"name": facts.checkpoint.name, "source": facts.checkpoint.source},
-            "files": {name: _sha256(path) for name, path in _inputs(facts)},
-        },
-        "decisions": [
-            asdict(row)
-            for row in (*planned.engine.decisions, *planned.plan.flags, *planned.plan.environment)
-        ],
-        "differences": [asdict(row) for row in planned.plan.differences],
-        "warnings": [
-            {"where": row.where, "what": row.what, "remedy": row.remedy}
-            for row in (*planned.plan.warnings, *planned.engine.warnings)
-        ],
-        "memory": memory_document(planned.plan),
-        "published": [_published(row) for row in facts.published],
-    }
-
-
-def _published(row: results.Published) -> dict[str, Any]:
-    return {key: value for key, value in asdict(row).items() if key != "file"}
-
-
-def _inputs(facts: Facts) -> Iterator[tuple[str, Path]]:
-    """The files that the result rests on, by names that depend on no folder of this machine."""
-    models = {"checkpoint": facts.checkpoint, "draft": facts.draft}
-    for folder, model in models.items():
-        for path in model.files if model else ():
-            yield _input_name(path, folder), path
-    for path in (
-        hardware.HARDWARE / f"{facts.gpu.name}.yaml",
-        *([facts.release.path] if facts.release.ships else ()),  # else the bundle holds it
-        *sorted({row.file for row in facts.published}),
-        *practice.files(),
-        RULES,
-    ):
-        yield _input_name(path, ""), path
-
-
-def _input_name(path: Path, folder: str) -> str:
-    package = Path(__file__).parent
-    if path.is_relative_to(package):
-        return path.relative_to(package).as_posix()
-    return f"{folder}/{path.name}"
-
-
-def memory_document(plan: Plan) -> dict[str, Any]:
-    """The memory budget in GiB, rounded to what the estimate is worth."""
-    budget = plan.budget
-    return {
-        "per_gpu": {
-            "total_gib": round(budget.total_gib, 2),
-            "weights_gib": round(budget.weights_gib, 2),
-            "kv_cache_gib": round(budget.kv_cache_gib, 2),
-            "activations_gib": round(budget.activations_gib, 2),
-            "cuda_graphs_gib": round(budget.cuda_graphs_gib, 2),
-            "other_gib": round(budget.other_gib, 2),
-        },
-        "total_source": plan.facts.gpu.memory_source,
-        "total_verified": plan.facts.gpu.memory_verified,
-        "kv_bytes_per_token": budget.kv_bytes_per_token,
-        "kv_tokens": budget.kv_tokens,
-        "max_concurrency": budget.max_concurrency,
-        "fits": budget.fits,
-    }
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return manifest.facts_of(planned.plan, planned.engine, planned.warnings)
 
 
 def deployment_problems(path: Path, overrides: Iterable[str] = ()) -> list[Problem]:
@@ -292,4 +251,4 @@ def deployment_problems(path: Path, overrides: Iterable[str] = ()) -> list[Probl
         planned = plan(str(path), overrides)
     except ToolkitError as fault:
         return fault.problems
-    return planned.document.locate_all((*planned.plan.warnings, *planned.engine.warnings))
+    return planned.document.locate_all(planned.warnings)

@@ -17,6 +17,9 @@ from .documents import load_yaml
 
 _HERE = Path(__file__).parent
 WIDTH = 100
+_UNREADABLE = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]"
+)
 _YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
 
 
@@ -27,25 +30,30 @@ def resource_root(name: str) -> Path:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _environment(autoescape: bool = False) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resource_root("templates")),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,
+        autoescape=autoescape,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["json"] = _json
-    environment.filters["key"] = _key
+    environment.filters["json"] = scalar
+    environment.filters["key"] = key
     environment.filters["shell"] = lambda value: shlex.quote(str(value))
-    environment.filters["comment"] = _comment
+    environment.filters["comment"] = comment
     return environment
 
 
 def text(template: str, **values: Any) -> str:
     """A rendered template; an undefined name is an error."""
     return _environment().get_template(template).render(values)
+
+
+def html(template: str, **values: Any) -> str:
+    """A rendered template in which every value is escaped."""
+    return _environment(autoescape=True).get_template(template).render(values)
 
 
 def yaml_text(template: str, expected: Mapping[str, Any], **values: Any) -> str:
@@ -60,20 +68,29 @@ def yaml_text(template: str, expected: Mapping[str, Any], **values: Any) -> str:
     return rendered
 
 
-def _json(value: Any) -> str:
-    """A YAML scalar or flow sequence that no YAML reader takes for another type."""
-    return json.dumps(value, ensure_ascii=False)
+def scalar(value: Any) -> str:
+    """A YAML scalar or flow sequence that no YAML reader takes for another type.
+
+    Letters that YAML takes for line breaks or not at all, and such as turn the writing direction
+    for a human reader, are escaped.
+    """
+    return _UNREADABLE.sub(
+        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False)
+    )
 
 
-def _key(value: str) -> str:
+def key(value: str) -> str:
     """A mapping key, quoted unless every YAML reader takes it for a plain string."""
     plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) and value.lower() not in _YAML_WORDS
-    return value if plain else _json(value)
+    return value if plain else scalar(value)
 
 
-def _comment(value: str, indent: int = 0) -> str:
-    """Text as comment lines; line breaks in it cannot leave the comment."""
+def comment(value: str, indent: int = 0) -> str:
+    """Text as comment lines, which no line break or other control character can leave."""
     prefix = " " * indent + "# "
     return textwrap.fill(
-        " ".join(value.split()), WIDTH, initial_indent=prefix, subsequent_indent=prefix
+        " ".join(_UNREADABLE.sub(" ", value).split()),
+        WIDTH,
+        initial_indent=prefix,
+        subsequent_indent=prefix,
     )

@@ -31,11 +31,28 @@ class Published:
     checkpoint: str
     gpu: str
     num_gpus: int
+    isl: int | None
+    osl: int | None
     max_concurrency: int
     options: Mapping[str, Any]
     figures: tuple[Mapping[str, Any], ...]
     incomplete: tuple[str, ...]
     file: Path
+
+
+# Metrics of published figures, and their units in words.
+UNITS = {
+    "output_tokens_per_s": "output tok/s",
+    "output_tokens_per_s_per_user": "output tok/s per user",
+    "output_tokens_per_s_per_gpu": "output tok/s per GPU",
+    "prefill_tokens_per_s_per_gpu": "prompt tok/s per GPU",
+    "ttft_ms": "ms to the first token",
+    "mean_ttft_ms": "ms mean to the first token",
+    "mean_tpot_ms": "ms mean per output token",
+    "median_e2e_latency_ms": "ms median latency",
+    "tpot_gain_percent": "% better time per output token",
+    "usd_per_million_tokens": "USD per million tokens",
+}
 
 
 def published(
@@ -60,6 +77,16 @@ def _names() -> frozenset[str]:
 @cache
 def _shipped(name: str) -> Checkpoint:
     return gather(name)
+
+
+def words(figure: Mapping[str, Any]) -> str:
+    """A figure as a person reads it: its load, then what was measured."""
+    values = ", ".join(
+        f"{figure[metric]:,.10g} {unit}" for metric, unit in UNITS.items() if metric in figure
+    )
+    load = f"concurrency {figure['concurrency']}" if "concurrency" in figure else figure.get("load")
+    note = f" ({figure['note']})" if "note" in figure else ""
+    return f"{load}: {values}{note}" if load else f"{values}{note}"
 
 
 def leaves(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -106,6 +133,8 @@ def _published(
         checkpoint=row["checkpoint"],
         gpu=row["gpu"],
         num_gpus=num_gpus,
+        isl=row.get("isl"),
+        osl=row.get("osl"),
         max_concurrency=document.get("max_concurrency", 0),
         options=leaves(row.get("options", {})),
         figures=tuple(row["figures"]),

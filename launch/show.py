@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bench.diff import Difference
     from .rehearsal import Rehearsed
     from .smoke.result import Result
 
@@ -48,6 +49,8 @@ def smoke(summary: Mapping[str, Any]) -> str:
             f"{name:<11}{row['checks']:>6}{passed}{failed}{row['warnings']:>8}"
             f"{row['skipped']:>9}{row['seconds']:>7.1f} s"
         )
+    if summary["engine"]["rehearsal"]:
+        lines.append(f"a rehearsal: {summary['engine']['version']} is the reference engine")
     return "\n".join(lines)
 
 
@@ -59,6 +62,7 @@ def rehearsal(row: Rehearsed) -> dict[str, Any]:
         "folder": str(row.folder),
         "ready_after_s": row.ready_after_s,
         "smoke": row.smoke,
+        "bench": row.bench,
     }
 
 
@@ -71,6 +75,7 @@ def rehearsals(rows: Sequence[Rehearsed]) -> str:
     lines.append("")
     for row in rows:
         results = "smoke.json, smoke.xml, " if row.smoke else ""
+        results += "bench.json, " if row.bench else ""
         lines += [f"{row.target}: stopped; {results}server.log and run.json in", f"  {row.folder}"]
     return "\n".join(lines)
 
@@ -89,3 +94,60 @@ def _rows(row: Rehearsed) -> Iterable[str]:
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, COLUMNS, initial_indent=INDENT, subsequent_indent=INDENT)
+
+
+def bench(document: Mapping[str, Any]) -> str:
+    """A line per point, and what else a reader has to know of the whole."""
+    header = f"{'LOAD':<9}{'OK':>6}{'FAILED':>7}{'TOK/S':>10}{'/USER':>8}"
+    lines = [f"{header}{'TTFT p50':>10}{'p99':>8}{'TPOT':>7}{'E2E p50':>9} ms"]
+    lines += map(_point, document["points"])
+    if document["subject"]["engine"]["rehearsal"]:
+        lines.append("a rehearsal: the reference engine on a miniature; no figure is a GPU's")
+    if document["client"]["marked"]:
+        share = document["client"]["share_of_limit"]
+        lines.append(f"marked: this client was at {share:.0%} of its own limit")
+    if document["slo"] and (largest := document["largest_concurrency_within_slo"]):
+        lines.append(f"the largest concurrency within the SLO is {largest}")
+    for one in (document["quality"] or {}).get("tasks", ()):
+        interval = f"{one['low']:.3f} to {one['high']:.3f} of {one['items']} items"
+        verdict = f", {one['verdict']} {one['reference']:.3f}" if one["verdict"] else ""
+        lines.append(f"{one['task']}: {one['metric']} {one['score']:.3f}, {interval}{verdict}")
+    return "\n".join(lines)
+
+
+def _point(one: Mapping[str, Any]) -> str:
+    def number(value: float | None, width: int, digits: int = 0) -> str:
+        return f"{'-':>{width}}" if value is None else f"{value:>{width}.{digits}f}"
+
+    def of(name: str, key: str) -> float | None:
+        return (one[name] or {}).get(key)
+
+    counts = f"{one['requests']['ok']:>6}{one['requests']['failed']:>7}"
+    speed = number(one["output_tokens_per_s"], 10, 1)
+    speed += number(one["output_tokens_per_s_per_user"], 8, 1)
+    times = number(of("ttft_ms", "p50"), 10, 1) + number(of("ttft_ms", "p99"), 8, 1)
+    times += number(of("tpot_ms", "mean"), 7, 2) + number(of("e2e_ms", "p50"), 9)
+    return f"{one['label']:<9}{counts}{speed}{times}"
+
+
+def differences(found: Sequence[Difference], word: str) -> str:
+    """A line per point and measure, then the verdict over all."""
+    header = f"{'POINT':<8}{'MEASURE':<32}{'A':>10}{'B':>10}{'CHANGE':>9}"
+    lines = [f"{header}  VERDICT"]
+    for one in found:
+        numbers = f"{one.a:>10.4g}{one.b:>10.4g}{one.percent:>+8.1f}%"
+        lines.append(f"{one.point:<8}{one.measure:<32}{numbers}  {one.verdict}")
+    return "\n".join([*lines, f"B is {word}"])
+
+
+def calibrations(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for each value of each API's calibration that is a number."""
+    lines = []
+    for api, document in found.items():
+        lines.append(api)
+        lines += [
+            f"  {name:<40}{value:>14,.6g}"
+            for name, value in document.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+    return "\n".join(lines)

@@ -40,6 +40,7 @@ class Target:
     model_name: str | None
     restricted_apis: tuple[str, ...]
     release: str
+    nodes: int = 1
     client_files: ClientFiles = field(default_factory=ClientFiles)
     server_name: str | None = None
 
@@ -95,6 +96,14 @@ class Target:
         variables = {f"SERVE_{name.upper()}_PORT": str(port) for name, port in numbers.items()}
         return replace(self, ports=numbers, environment={**self.environment, **variables})
 
+    def check_nodes(self) -> None:
+        """Raises `BadInput` for a server of several nodes, whose script starts one rank of it."""
+        if self.nodes > 1:
+            remedy = "run it as a job of Slurm: sbatch BUNDLE/slurm/serve.sbatch"
+            raise BadInput(
+                Problem(f"target {self.name}", f"needs {self.nodes} nodes, this is one", remedy)
+            )
+
     def check_ports(self) -> None:
         """Raises `NotReady` naming every port that is taken."""
         problems = []
@@ -131,6 +140,7 @@ def read(bundle: Bundle, name: str) -> Target:
         model_name=entry.get("model_name"),
         restricted_apis=tuple(entry.get("restricted_apis", ())),
         release=releases.resolve(bundle.launch["engine"]["release"], bundle.folder),
+        nodes=entry.get("nodes", 1),
     )
 
 

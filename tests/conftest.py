@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from builder import checkpoint, miniature
+from builder import advisories, checkpoint, images, miniature
 
 ROOT = Path(__file__).parent.parent
+
+# Marks the processes of a session's launch tests, apart from those of others on this machine.
+LAUNCH_TAG = "LAUNCH_TEST_SESSION"
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -21,6 +24,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
     help_text = "how many requests that no sound client sends the Triton model gets"
     parser.addoption("--fuzzed-requests", type=int, default=1000, metavar="N", help=help_text)
+
+
+def of_release(name: str) -> list[str]:
+    """Settings for a release; one below the minimum comes with the exception that it needs."""
+    image = images.image("triton", name)
+    versions = {"tensorrt_llm": name, "triton": (image and image.version) or ""}
+    rows = [
+        f"{{product: {product}, version: '{version}', reason: a test of an old release}}"
+        for product, version in versions.items()
+        if advisories.is_refused(product, version)
+    ]
+    return [f"engine.release={name}", f"accepted_advisories=[{', '.join(rows)}]"]
 
 
 @pytest.fixture(scope="session")

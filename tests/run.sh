@@ -5,6 +5,18 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=launch/setup.sh
 source "$here/launch/setup.sh" rehearse,dev
 cd "$here" || exit 1
+find_browser >/dev/null || install_browser ||
+  say "tests: no browser could be installed; tests that look at pages are skipped"
+find_slurm || install_slurm ||
+  say "tests: Slurm could not be installed; tests on a cluster are skipped"
+(find_prometheus || install_prometheus) ||
+  say "tests: Prometheus could not be installed; tests of monitoring are skipped"
+find_cluster_tools || install_cluster_tools ||
+  say "tests: kubectl and Docker Compose could not be installed; tests that run them are skipped"
+find_signing || install_signing ||
+  say "tests: OpenSSH and OpenSSL could not be installed; tests of signatures fail"
+find_mpi || install_mpi ||
+  say "tests: Open MPI could not be installed; tests of servers on several nodes are skipped"
 
 names=()
 results=()
@@ -26,6 +38,16 @@ step "ruff check" "$PYTHON" -m ruff check --quiet .
 step "mypy" "$PYTHON" -m mypy
 step "shellcheck" "$here/.venv/bin/shellcheck" launch/*.sh tests/*.sh
 step "pytest" "$PYTHON" -m pytest "$@"
+# What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
+newer=${SLURM_ROOT:-/opt/slurm-newer}
+if [[ $# -gt 0 ]]; then
+  say "tests: with arguments for pytest, nothing is run on the newer Slurm"
+elif [[ $(id -u) -eq 0 ]] && timeout -s INT 300 tests/newer_slurm.sh "$newer" 2>/dev/null; then
+  step "newer Slurm" env SLURM_ROOT="$newer" "$PYTHON" -m pytest tests/slurm/test_accepted.py \
+    tests/launch/slurm/test_probe.py
+else
+  say "tests: no newer Slurm could be installed (tests/newer_slurm.sh); left out: --segment and blocks"
+fi
 
 printf '\n'
 for index in "${!names[@]}"; do

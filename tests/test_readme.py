@@ -20,6 +20,7 @@ from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
 BLOCKS: list[str] = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+YAML_BLOCKS: list[str] = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
 
 # Stands in for docker: runs the command of the container on this machine, with the paths of the
 # mounts put back and the variables set.
@@ -94,10 +95,36 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def test_the_builder_commands_run_in_order(shell: Callable[[str], str]) -> None:
-    (block,) = blocks("builder render", "builder verify")
+    (block,) = blocks("builder render", "builder explain")
     output = shell(block)
     assert "speculative_config.num_nextn_predict_layers = 3" in output
     assert "files match" in output
+
+
+def test_a_deployment_is_handed_over(shell: Callable[[str], str], tmp_path: Path) -> None:
+    """But for the rehearsal, which the demo shows, and its evidence."""
+    (block,) = blocks("builder sign")
+    key: list[str | Path] = [
+        "ssh-keygen",
+        "-q",
+        "-t",
+        "ed25519",
+        "-N",
+        "",
+        "-f",
+        tmp_path / ".ssh/id_ed25519",
+    ]
+    (tmp_path / ".ssh").mkdir()
+    subprocess.run(key, check=True)
+    public = (tmp_path / ".ssh/id_ed25519.pub").read_text()
+    (tmp_path / "allowed_signers").write_text(f"us@example {public}")
+    typed = [line for line in block.splitlines() if "python -m launch" not in line]
+    assert "signature: by us@example" in shell(f"HOME=$PWD\n{chr(10).join(typed)}")
+
+
+def test_old_versions_are_listed_and_refused(shell: Callable[[str], str]) -> None:
+    (block,) = blocks("builder advisories")
+    assert "1.1.0: refused" in shell(block)
 
 
 @pytest.mark.parametrize("block", blocks("docker run"))
@@ -129,11 +156,21 @@ def test_scripts_start_the_engine_without_a_container(
 def test_the_deployment_file_is_valid(
     tmp_path: Path, make_miniature: Callable[[str], Path]
 ) -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    (text,) = [block for block in YAML_BLOCKS if "workload:" in block]
     folder = shutil.copytree(make_miniature("nvidia/DeepSeek-V3.2-NVFP4"), tmp_path / "weights")
     (tmp_path / "mine.yaml").write_text(text)
     planned = pipeline.plan(str(tmp_path / "mine.yaml"), [f"checkpoint={folder}"])
     assert planned.engine.options["kv_cache_config"]["free_gpu_memory_fraction"] == 0.75
+
+
+def test_the_site_profile_renders_jobs(tmp_path: Path) -> None:
+    (text,) = [block for block in YAML_BLOCKS if "partition:" in block]
+    (tmp_path / "my-cluster.yaml").write_text(text)
+    (block,) = blocks("--site my-cluster.yaml")
+    render = shlex.split(block.replace("\\\n", "").splitlines()[0])[1:]
+    done = subprocess.run([sys.executable, *render], cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    assert "#SBATCH --partition=batch" in (tmp_path / "service/slurm/serve.sbatch").read_text()
 
 
 def test_the_error_example_is_what_the_builder_prints(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .. import advisories, hardware, release
+from .. import hardware, release
 from ..constraints import Situation
 from ..documents import WHOLE, Fault, Yaml
 from ..errors import BadInput, Problem
@@ -106,9 +106,14 @@ def _check(target: Target, request: Request, planner: Planner, report: Report) -
         return
     judged = []
     for each in releases:
-        kind, found = judge(source, _situation(each, request, target.surroundings))
-        if kind == DEPLOYMENT:
-            found += _deployment(source, each.name if request.releases else "", target, planner)
+        accepted = target.surroundings.accepted if target.surroundings else ()
+        kind, found = judge(source, _situation(each, request, target.surroundings), accepted)
+        if kind == DEPLOYMENT and _is_readable(source):
+            if target.surroundings:
+                found += _rendered(source.documents[0], each.name)
+            else:
+                name_given = each.name if request.releases else ""
+                found += _planned(source.documents[0], name_given, target, planner)
         judged.append(Judged(each, found))
     if kind is None:
         _of_no_kind(source, target, judged[0], report)
@@ -134,8 +139,10 @@ def _of_no_kind(source: Text, target: Target, judged: Judged, report: Report) ->
 
 def _is_bundles_own(target: Target) -> bool:
     """Whether a file is one of those that a bundle keeps for the toolkit, held by its manifest."""
-    within = target.surroundings
-    return bool(within and target.path.parent == within.folder and target.path.suffix == ".json")
+    if target.surroundings is None or target.path.suffix != ".json":
+        return False
+    folder = target.surroundings.folder.absolute()
+    return target.path.absolute().parent in (folder, folder / "handoff")
 
 
 def _findings(judged: Sequence[Judged], name: str) -> Iterator[Finding]:
@@ -185,26 +192,41 @@ def _situation(known: Release, request: Request, surroundings: Surroundings | No
             isl=load.isl,
             osl=load.osl,
             concurrency=load.concurrency,
+            block_size=surroundings.block_size,
         )
     if request.gpu:
         situation = replace(situation, gpu=hardware.load(request.gpu))
     return replace(situation, role=request.role) if request.role else situation
 
 
-def _deployment(
-    source: Text, release_name: str, target: Target, planner: Planner
+def _is_readable(source: Text) -> bool:
+    return len(source.documents) == 1 and not source.documents[0].faults
+
+
+def _planned(
+    document: Yaml, release_name: str, target: Target, planner: Planner
 ) -> Iterator[Fault]:
-    """Whether a deployment file can be planned; the one of a bundle has been."""
-    document = source.documents[0]
-    readable = len(source.documents) == 1 and not document.faults
-    if readable and not target.surroundings:
-        overrides = [f"engine.release={release_name}"] if release_name else []
-        for problem in planner(target.path, overrides):
-            yield _located(problem, document)
-    engine = document.data.get("engine")
-    version = release_name or (engine.get("release") if isinstance(engine, dict) else "")
-    if found := advisories.problem("tensorrt_llm", str(version), ""):
-        yield _located(replace(found, path="engine.release"), document)
+    """Whether a deployment file can be planned."""
+    overrides = [f"engine.release={release_name}"] if release_name else []
+    for problem in planner(target.path, overrides):
+        yield _located(problem, document)
+
+
+def _rendered(document: Yaml, release_name: str) -> Iterator[Fault]:
+    """The deployment file of a bundle has been planned; its versions may have become vulnerable."""
+    from pydantic import ValidationError  # other files are checked without
+
+    from .. import gate
+    from ..deployment import Deployment, schema_problems
+
+    try:
+        request = Deployment.model_validate(document.data)
+    except ValidationError as fault:
+        found = schema_problems(fault, Deployment, "")
+    else:
+        found = list(gate.problems(request, release_name))
+    for problem in found:
+        yield _located(replace(problem, path=problem.where), document)
 
 
 def _located(problem: Problem, document: Yaml) -> Fault:

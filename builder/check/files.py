@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
-from .. import bundle, checkpoint
+from .. import advisories, bundle, checkpoint
 from ..checkpoint import Checkpoint
 from ..documents import WHOLE, Fault, read_text, scan_yaml
 from ..errors import BadInput, Problem, ToolkitError
@@ -32,7 +32,9 @@ class Surroundings:
     role: ServerRole | None
     workload: Workload
     checkpoint: Checkpoint | None
+    block_size: int | None
     damage: tuple[Problem, ...]
+    accepted: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,9 @@ def _folder(
         what = f"cannot be read: {reason}"
         yield Target(folder, fault=Fault(WHOLE, "", what, "check the path", "unreadable"))
         return
-    if surroundings is None and (surroundings := _surroundings(folder)):
-        for problem in surroundings.damage:
+    if own := _surroundings(folder):  # a bundle, which may lie in another one
+        surroundings = own
+        for problem in own.damage:
             fault = Fault(WHOLE, "", problem.what, problem.remedy, "damaged-bundle")
             yield Target(folder / problem.where, fault=fault)
     for entry in entries:
@@ -131,8 +134,16 @@ def _surroundings(folder: Path) -> Surroundings | None:
             gpu if isinstance(gpu, str) else None,
         ),
         facts,
+        whole(request, "targets.slurm.site.block_size"),
         damage,
+        frozenset(_accepted(get(request, advisories.ACCEPTED))),
     )
+
+
+def _accepted(rows: Any) -> Iterator[tuple[str, str]]:
+    """Products and versions that a deployment takes with their vulnerabilities."""
+    for row in rows if isinstance(rows, list) else ():
+        yield str(get(row, "product")), str(get(row, "version"))
 
 
 def _request(path: Path) -> Any:

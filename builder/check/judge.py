@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .. import advisories
+from .. import advisories, tags
 from ..constraints import Situation
 from ..documents import Fault, Place, Yaml, read_text, scan_yaml
 from ..errors import BadInput, Problem
 from ..release import Release
-from . import kinds, model_config, script
+from . import job, kinds, model_config, sbatch, script
 from .command import Command, beside_flags, parse, read_option_file
 from .container import Run, runs
 from .kinds import Content
@@ -22,12 +22,12 @@ from .section import MAX_FAULTS, disagreements, faults
 
 MODEL_CONFIG = "Triton config.pbtxt"
 SCRIPT = "script"
+JOB = "Slurm job script"
+IMAGES = "container images"  # a file of another kind that names some of the publisher's
 # Nobody writes longer ones, and reading them takes long.
 MAX_CHARACTERS = 300_000
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
 
-_IMAGE = re.compile(r"nvcr\.io/nvidia/(tritonserver|tensorrt-llm/release):([\w.+-]+)")
-_PRODUCTS = {"tritonserver": "triton", "tensorrt-llm/release": "tensorrt_llm"}
 _MODEL_CONFIG_LINE = re.compile(
     r"^\s*(input|output|instance_group|parameters|model_transaction_policy)\s*:?\s*[\[{]\s*$", re.M
 )
@@ -48,7 +48,8 @@ def read(path: Path) -> Text:
     """A file by its form. Raises `BadInput` if it cannot be read."""
     text = read_text(path)
     form = _form(path, text)
-    if form == SCRIPT and not script.mentions_any(text):
+    known = script.mentions_any(text) or sbatch.is_job(text) or any(tags.contents(text))
+    if form == SCRIPT and not known:
         return Text(path, "", SCRIPT)
     if form and len(text) > MAX_CHARACTERS:
         what = f"{len(text)} characters are too many for a {form}"
@@ -63,7 +64,7 @@ def _form(path: Path, text: str) -> str:
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
         return MODEL_CONFIG
     is_script = path.suffix in (".sh", ".sbatch", ".slurm") or _SHELL_LINE.search(text)
-    return SCRIPT if is_script else ""
+    return SCRIPT if is_script or sbatch.is_job(text) else ""
 
 
 def mentions_options(text: str, release: Release) -> bool:
@@ -72,18 +73,23 @@ def mentions_options(text: str, release: Release) -> bool:
     return any(key in release.top_level or key == "triton_config" for key in keys)
 
 
-def judge(source: Text, situation: Situation) -> tuple[str | None, list[Fault]]:
-    """The kind of a file, `None` if it is none that check knows, and its faults."""
+def judge(
+    source: Text, situation: Situation, accepted: Collection[tuple[str, str]] = ()
+) -> tuple[str | None, list[Fault]]:
+    """The kind of a file, `None` if it is none that check knows, and its faults.
+
+    Vulnerable versions of products that are `accepted` are warned of.
+    """
     if source.form == MODEL_CONFIG:
         return MODEL_CONFIG, list(islice(model_config.faults(source.text, source.path), MAX_FAULTS))
-    images = list(_images(source.text))
+    named = list(_images(source.text, accepted))
     if source.form == SCRIPT:
-        return _script(source, situation, images)
+        return _script(source, situation, named)
     syntax = [fault for document in source.documents for fault in document.faults]
     content = kinds.read(source.documents, situation.release)
     if content is None:
-        return None, syntax
-    found = [*syntax, *images, *_content(content, situation)]
+        return (IMAGES, [*syntax, *named]) if any(tags.contents(source.text)) else (None, syntax)
+    found = [*syntax, *named, *_content(content, situation)]
     if content.kind.startswith(kinds.KUBERNETES):
         ran = (run for document in source.documents for run in runs(document))
         judged = [_run(run, source.path, content, situation) for run in ran]
@@ -100,21 +106,38 @@ def _content(content: Content, situation: Situation) -> Iterator[Fault]:
     yield from disagreements(content.sections, situation)
 
 
-def _images(text: str) -> Iterator[Fault]:
+def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Fault]:
     """Container images of versions that are known to be vulnerable."""
-    for match in _IMAGE.finditer(text):
-        before = text[: match.start()]
-        place = Place(before.count("\n") + 1, match.start() - before.rfind("\n"))
-        problem = advisories.problem(_PRODUCTS[match[1]], match[2], "")
+    for content in tags.contents(text):
+        before = text[: content.start]
+        place = Place(before.count("\n") + 1, content.start - before.rfind("\n"))
+        problem = advisories.problem(content.product, content.version, "")
         if problem:
-            yield Fault(place, "", problem.what, problem.remedy, problem.rule, problem.severity)
+            taken = any(
+                product == content.product and advisories.same(version, content.version)
+                for product, version in accepted
+            )
+            severity = "warning" if taken else problem.severity
+            yield Fault(place, "", problem.what, problem.remedy, problem.rule, severity)
 
 
 def _script(
-    source: Text, situation: Situation, images: Sequence[Fault]
+    source: Text, situation: Situation, named: Sequence[Fault]
 ) -> tuple[str | None, list[Fault]]:
     found = _script_faults(script.read(source.text), source.text, source.path, {}, situation)
-    return (None, []) if found is None else (SCRIPT, [*images, *found])
+    if sbatch.is_job(source.text):
+        rules = job.faults(sbatch.read(source.text), source.path.parent, situation.block)
+        return JOB, [*named, *(found or ()), *_line_ends(source.path), *rules]
+    if found is None:
+        return (IMAGES, [*named]) if any(tags.contents(source.text)) else (None, [])
+    return SCRIPT, [*named, *found]
+
+
+def _line_ends(path: Path) -> Iterator[Fault]:
+    """What the text no longer shows."""
+    if b"\r\n" in path.read_bytes():
+        what = "has the line ends of DOS: sbatch refuses it"
+        yield sbatch.fault("job-line-ends", Place(1, 1), what)
 
 
 def _run(run: Run, path: Path, content: Content, situation: Situation) -> list[Fault] | None:

@@ -197,6 +197,10 @@ def _disaggregated(document: Yaml) -> Content:
         if not isinstance(given := own.get(name), Mapping):
             continue
         own[name], options = _split(given, server_keys)
+        own_faults = [*_conflicts(name, {**shared, **both}, given), *_urls(name, given)]
+        content.faults += _located(document, own_faults)
+        if given.get("urls") and not options and not shared:
+            continue  # addresses only: these servers have their options elsewhere
         inherited = frozenset(shared) - frozenset(options)
         section = Section(
             {**shared, **options},
@@ -207,9 +211,7 @@ def _disaggregated(document: Yaml) -> Content:
             beside=[*server_keys, *_fields(table, "Disaggregated")],
         )
         content.sections.append(section)
-        own_faults = [*_conflicts(name, {**shared, **both}, given), *_urls(name, given)]
-        content.faults += _located(document, own_faults)
-    if not content.sections:
+    if not content.sections and shared:
         content.sections = [Section(shared, document, beside=list(_fields(table, "Disaggregated")))]
     content.faults += _located(document, problems(table, own))
     return content
@@ -234,6 +236,8 @@ def _urls(name: str, given: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(f"{name}.urls", what, f"set num_instances to {len(urls)}", "instances-urls")
     for index, url in enumerate(urls):
         host, _, port = str(url).rpartition(":")
+        if "{" in str(url):
+            continue  # filled in when the servers have their nodes
         if not host or ":" in host or not port.isdigit() or int(port) > 65535:
             what = f"{str(url)[:60]} is not host:port"
             yield Problem(f"{name}.urls.{index}", what, "write host:port", "url")

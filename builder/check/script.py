@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ..documents import Place
+from ..documents import START, Place
 
 COMMAND = "trtllm-serve"
 MODULE = "tensorrt_llm.commands.serve"  # the same, as `python -m` starts it
@@ -21,6 +21,9 @@ _TOKEN = re.compile(
       | (?P<end>.|\n)""",
     re.VERBOSE | re.DOTALL,
 )
+_OPERATOR = r"""(?P<redirect>(?:\d+|&)?(?:<<<|>>|>\||[<>]&|[<>])[ \t]*(?:\d+-?(?=[\s;|&)]|\Z)|-)?)
+      | (?P<operator>&&|\|\||;;|\|&|[;&|\n])|"""
+_STATEMENT = re.compile(_OPERATOR + _TOKEN.pattern, re.VERBOSE | re.DOTALL)
 _QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)", re.DOTALL)
 _HERE = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
 _TARGET = re.compile(r"(?:>|\btee\s+(?:-a\s+)?)\s*([^\s<>|&;]+)")
@@ -44,6 +47,14 @@ class HereDocument:
     start: Place
 
 
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A simple command, and the operator behind it; a bracket counts as one."""
+
+    words: tuple[Word, ...]
+    end: str
+
+
 @dataclass
 class Script:
     """The words after each server command, and the files written."""
@@ -62,6 +73,43 @@ def read(text: str) -> Script:
             rest[index] = "\n"
     script.commands = list(_commands("".join(rest), Place(1, 1)))
     return script
+
+
+def statements(text: str, start: Place = START) -> list[Statement]:
+    """The commands of a text in their order, without their redirections and without data."""
+    found: list[Statement] = []
+    words: list[Word] = []
+    is_file = False  # what a redirection names
+    commands = _without_data(text)
+    place = _places(commands, start)
+    for match in _STATEMENT.finditer(commands):
+        kind, raw = match.lastgroup, match.group()
+        if kind == "redirect":
+            is_file = raw.rstrip()[-1] not in "-0123456789"
+        elif kind == "word":
+            if not is_file:
+                words.append(_word(raw, place(match.start())))
+            is_file = False
+        elif kind in ("operator", "end"):
+            if words:
+                found.append(Statement(tuple(words), raw))
+            words = []
+    return [*found, *([Statement(tuple(words), "\n")] if words else [])]
+
+
+def _without_data(text: str) -> str:
+    """A script with the lines of its here documents left blank."""
+    lines = text.splitlines(keepends=True)
+    end = ""
+    for index, line in enumerate(lines):
+        if end:
+            end = "" if line.strip() == end else end
+            lines[index] = "\n"
+        elif not line.lstrip().startswith("#") and (opened := _HERE.search(line)):
+            end = opened.group(2)
+            # Gone, or the rest of a `bash -c "..."` would count as its data when that is read.
+            lines[index] = _HERE.sub(lambda found: " " * len(found.group()), line)
+    return "".join(lines)
 
 
 def is_server(word: str) -> bool:
@@ -118,17 +166,29 @@ def _commands(text: str, start: Place, depth: int = 0) -> Iterator[list[Word]]:
 
 def _words(text: str, start: Place) -> Iterator[Word | None]:
     """The words of a text, and `None` where a command ends."""
-    begins = [0] + [match.end() for match in re.finditer("\n", text)]
+    place = _places(text, start)
     for match in _TOKEN.finditer(text):
         if match.lastgroup == "word":
-            row = bisect_right(begins, match.start()) - 1
-            column = match.start() - begins[row] + (start.column if row == 0 else 1)
-            raw = match.group()
-            certain = not re.search(r"[$`]", re.sub(r"'[^']*'|\\\$", "", raw))
-            bare = _QUOTED.sub(_unquoted, raw)
-            yield Word(bare, Place(start.line + row, column), certain)
+            yield _word(match.group(), place(match.start()))
         elif match.lastgroup == "end":
             yield None
+
+
+def _places(text: str, start: Place) -> Callable[[int], Place]:
+    """The place of each position in a text that begins at `start`."""
+    begins = [0] + [match.end() for match in re.finditer("\n", text)]
+
+    def place(position: int) -> Place:
+        row = bisect_right(begins, position) - 1
+        column = position - begins[row] + (start.column if row == 0 else 1)
+        return Place(start.line + row, column)
+
+    return place
+
+
+def _word(raw: str, place: Place) -> Word:
+    certain = not re.search(r"[$`]", re.sub(r"'[^']*'|\\\$", "", raw))
+    return Word(_QUOTED.sub(_unquoted, raw), place, certain)
 
 
 def _unquoted(match: re.Match[str]) -> str:

@@ -17,7 +17,8 @@ class Situation:
 
     `quant_algo` is the checkpoint's, `BF16` for one that is not quantized; `kv_dtype` is what
     `kv_cache_config.dtype` auto means for it, in the words of that option. `isl` and `osl` are
-    tokens per request, `concurrency` requests at once.
+    tokens per request, `concurrency` requests at once; `block_size` are the nodes of a block of the
+    cluster's topology.
     """
 
     release: Release
@@ -31,6 +32,7 @@ class Situation:
     isl: int | None = None
     osl: int | None = None
     concurrency: int | None = None
+    block_size: int | None = None
 
     @classmethod
     def of(cls, release: Release, checkpoint: Checkpoint, **known: Any) -> Self:
@@ -67,6 +69,12 @@ class Situation:
     @property
     def gpus_per_node(self) -> int | None:
         return self.gpu.gpus_per_node if self.gpu else None
+
+    @property
+    def block(self) -> int | None:
+        """The nodes of a block of the cluster, or else those that NVLink connects."""
+        nodes = self.gpu.nvlink_domain_gpus // self.gpu.gpus_per_node if self.gpu else 1
+        return self.block_size or (nodes if nodes > 1 else None)
 
     @property
     def attention(self) -> str | None:

@@ -9,7 +9,7 @@ from ..deployment import Deployment
 from ..errors import BadInput, Problem
 from ..options import normalise
 from ..results import leaves
-from . import limits, memory_budget, parallelism, speculation
+from . import limits, memory_budget, parallelism, speculation, watching
 from .case import Case
 from .decision import Decision, Difference, Evidence, Facts, Plan
 from .environment import environment
@@ -71,6 +71,7 @@ def _decide_options(case: Case) -> None:
     moe(case)
     for chapter in ("communication.rules", "scheduling.rules", "transfer.rules"):
         case.follow(chapter)
+    watching.decide(case)
 
 
 def _add_remaining_overrides(case: Case) -> None:

@@ -9,6 +9,7 @@ from ..errors import Problem
 from .case import Case
 
 _SIZE, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
+_SEVERAL_NODES = {"kubernetes", "slurm"}  # the targets that can start a server on them
 
 
 def decide(case: Case) -> bool:
@@ -40,15 +41,21 @@ def decide(case: Case) -> bool:
 
 
 def _check_gpus(case: Case) -> None:
-    """The GPUs stand in one node and are shared evenly."""
+    """The GPUs are shared evenly, and stand in one node or in whole nodes of a Slurm job."""
     total, instances = case.deployment.hardware.num_gpus, case.deployment.instances
     if total % instances:
         what = f"{total} GPUs cannot be shared by {instances} instances"
         case.problems.append(Problem("instances", what, "give a divisor of hardware.num_gpus"))
     name, limit = case.facts.gpu.name, case.facts.gpu.gpus_per_node
-    if case.num_gpus > limit:
-        what = f"{case.num_gpus} GPUs need more than one node: a {name} node has {limit}"
-        remedy = f"give at most {limit}; several nodes are not rendered yet"
+    if case.num_gpus <= limit:
+        return
+    what = f"{case.num_gpus} GPUs need more than one node: a {name} node has {limit}"
+    if not _SEVERAL_NODES & case.deployment.targets.keys():
+        takers = " or ".join(sorted(_SEVERAL_NODES))
+        remedy = f"give at most {limit}, or add the target {takers}, which takes several"
+        case.problems.append(Problem("hardware.num_gpus", what, remedy))
+    elif case.num_gpus % limit:
+        remedy = f"give a multiple of {limit}: whole nodes"
         case.problems.append(Problem("hardware.num_gpus", what, remedy))
 
 
@@ -58,6 +65,8 @@ def _reason(case: Case, size: int, stages: int) -> str:
     if size == 1:
         return f"One GPU holds every layer of {group or 'the model'}: there is nothing to split."
     whole = f"all GPUs of {group}" if group else "all GPUs"
+    if (limit := case.facts.gpu.gpus_per_node) < size:
+        return f"Every layer is split over {whole}, on {size // limit} nodes."
     return f"Every layer is split over {whole}, which gives the lowest latency within one node."
 
 
@@ -84,7 +93,7 @@ def _check_division(case: Case, size: int, checkpoint: Checkpoint) -> None:
     overridden = _SIZE in case.overrides
     where = f"engine_config.{_SIZE}" if overridden else "hardware.num_gpus"
     listing = ", ".join(f"{name} {config[name]}" for name in wrong)
-    limit = case.facts.gpu.gpus_per_node
+    limit = max(case.facts.gpu.gpus_per_node, size)
     sizes = [n for n in range(1, limit + 1) if all(_SPLIT[name](config[name], n) for name in wrong)]
     of_draft = f" of the draft model {checkpoint.name}" if checkpoint is case.facts.draft else ""
     what = f"tensor parallelism over {size} GPUs does not divide {listing}{of_draft}"

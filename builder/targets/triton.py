@@ -7,21 +7,30 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ..bundle import File
 from ..deployment import Strict
 from ..render import resource_root, text, yaml_text
-from . import START_TIMEOUT_S, Host, Port, Rendered, Request, option_lines
+from . import START_TIMEOUT_S, Host, Port, Rendered, Request, is_address, option_lines
 
 # A file of this name keeps Python from writing bytecode beside the model, where unlisted code could
 # hide; the interpreter that Triton embeds reads no variables that would forbid it.
 _NO_BYTECODE = ("1/__pycache__", b"No bytecode is kept here: a bundle stays as it was rendered.\n")
 
 PROTOCOLS = ("http", "grpc", "metrics")
-# The server may take so much longer to exit than the model to drain, and the launcher than both.
+# The server may take so much longer to exit than the model to drain, until it is killed than that,
+# and the launcher than all of them.
 EXIT_MARGIN_S = 60
+KILL_MARGIN_S = 10
 STOP_MARGIN_S = 30
+# Threads of Triton's Python backend that pass responses on; 32 where nothing is said. Each waits
+# for the thread of the model that sends, so no more are at work than send at once: the senders,
+# Triton's own with refusals, and the event loop's with answers to `stop`. More of them only take
+# turns, at some more CPU time per response (up to a tenth, measured on Triton 2.51). None can wait
+# for another, since this model makes no inference requests of its own.
+# Source: triton-inference-server/python_backend@01809ec, src/python_be.cc.
+THREADS_BESIDE_SENDERS = 2
 # Requests that may run or wait, in batches: enough to keep the engine busy, few enough to answer.
 BATCHES_AHEAD = 4
 FEWEST_REQUESTS, REQUESTS_OF_AN_UNKNOWN_BATCH = 64, 4096
@@ -46,6 +55,17 @@ MANAGEMENT: tuple[Api, ...] = (
 )
 
 
+def _address(host: str) -> str:
+    """Triton takes a name as well, says nothing, and then listens on 255.255.255.255 for HTTP.
+
+    Source: measured on Triton 2.51, --http-address localhost.
+    """
+    if not is_address(host):
+        what = f"{host} is a name, and Triton listens on addresses only"
+        raise ValueError(f"{what}; give one, such as 127.0.0.1, or 0.0.0.0 for all of the machine")
+    return host
+
+
 class Tls(Strict):
     """PEM files on the server's machine. With `client_ca`, clients need a certificate as well."""
 
@@ -68,7 +88,7 @@ class Options(Strict):
     Triton has TLS for gRPC only. The rest are the settings of the model's own `triton_config`.
     """
 
-    host: Host = "127.0.0.1"
+    host: Annotated[Host, AfterValidator(_address)] = "127.0.0.1"
     http: bool = True
     http_port: Port = 8000
     grpc: bool = True
@@ -81,7 +101,7 @@ class Options(Strict):
     key_file: ServerFile | None = None
     model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")] = "tensorrt_llm"
     decoupled: bool = True
-    cancellation_check_period_ms: Count = 50
+    cancellation_check_period_ms: Count = 150
     sender_threads: Annotated[int, Field(ge=1, le=8)] = 2
     max_requests: Count | None = None
     max_tokens_per_request: Count | None = None
@@ -108,7 +128,7 @@ class Options(Strict):
     def _encrypted(self) -> Self:
         if self.grpc_tls and not self.grpc:
             raise ValueError("grpc_tls is there, but grpc is off; set grpc: true")
-        if self.grpc_tls and self.http and not _is_loopback(self.host):
+        if self.grpc_tls and self.http and not ip_address(self.host).is_loopback:
             what = f"grpc_tls protects gRPC only, and HTTP on {self.host} would stay readable"
             raise ValueError(f"{what}; set http: false")
         return self
@@ -124,7 +144,9 @@ def render(request: Request, options: Options) -> Rendered:
         tls=options.grpc_tls,
         restricted_apis=",".join(options.restricted_apis),
         pool_size=options.grpc_max_response_pool_size,
+        backend_threads=options.sender_threads + THREADS_BESIDE_SENDERS,
         exit_timeout_s=options.drain_timeout_s + EXIT_MARGIN_S,
+        kill_after_s=options.drain_timeout_s + EXIT_MARGIN_S + KILL_MARGIN_S,
         model_name=options.model_name,
         **request.layout,
     )
@@ -143,6 +165,7 @@ def render(request: Request, options: Options) -> Rendered:
             "host": host,
             "ports": options.ports,
             "environment": environment,
+            **request.several_nodes,
             "ready": ready,
             "model_name": options.model_name,
             "restricted_apis": options.restricted_apis,
@@ -172,7 +195,7 @@ def _environment(request: Request, options: Options) -> dict[str, str]:
 
 def _model_yaml(name: str, request: Request, options: Options) -> str:
     engine = request.engine.options
-    triton_config = _triton_config(engine, options)
+    triton_config = settings(engine, options)
     base = {"model": request.deployment.checkpoint}
     if "backend" not in engine:
         base["backend"] = "pytorch"
@@ -187,7 +210,7 @@ def _model_yaml(name: str, request: Request, options: Options) -> str:
     )
 
 
-def _triton_config(engine: Mapping[str, Any], options: Options) -> dict[str, Any]:
+def settings(engine: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """The model's settings; a limit that is not set is left out."""
     batch = engine.get("max_batch_size")
     ranks = engine.get("tensor_parallel_size", 1) if engine.get("enable_attention_dp") else 1
@@ -206,13 +229,6 @@ def _triton_config(engine: Mapping[str, Any], options: Options) -> dict[str, Any
         "drain_timeout_s": options.drain_timeout_s,
         "engine_stall_timeout_s": options.engine_stall_timeout_s,
     }
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _model_files() -> dict[str, bytes]:

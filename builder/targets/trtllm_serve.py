@@ -14,6 +14,10 @@ class Options(Strict):
     host: Host = "127.0.0.1"
     port: Port = 8000
 
+    @property
+    def ports(self) -> dict[str, int]:
+        return {"http": self.port}
+
 
 def render(request: Request, options: Options) -> Rendered:
     deployment = request.deployment
@@ -44,8 +48,9 @@ def render(request: Request, options: Options) -> Rendered:
         {
             "argv": ["bash", "trtllm_serve/serve.sh"],
             "host": options.host,
-            "ports": {"http": options.port},
+            "ports": options.ports,
             "environment": environment,
+            **request.several_nodes,
             "ready": {"port": "http", "path": "/health"},
             "start_timeout_s": START_TIMEOUT_S,
         },

@@ -1,4 +1,7 @@
-"""A server to check: where it listens, how it lets clients in, and what its bundle says of it."""
+"""A server to check: where it listens, how it lets clients in, and what its bundle says of it.
+
+Every process of a load imports this first: what only a bundle needs is imported where it is read.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,20 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qs, urlsplit
-
-import yaml
 
 from builder.errors import BadInput, NotReady, Problem
 
 from ..access import Access
-from ..target import Target
+
+if TYPE_CHECKING:
+    from ..target import Target
 
 FORMS = (
-    "http://HOST:PORT for trtllm-serve, triton://HOST:HTTP_PORT?grpc=PORT&metrics=PORT&model=NAME "
-    "for Triton, where PORT may be off, as in triton://HOST?http=off&grpc=8001"
+    "http://HOST:PORT for trtllm-serve, with ?model=NAME where it does not tell its model, "
+    "triton://HOST:HTTP_PORT?grpc=PORT&metrics=PORT&model=NAME for Triton, where PORT may be off, "
+    "as in triton://HOST?http=off&grpc=8001"
 )
 TRITON_MODEL = "tensorrt_llm"
 TRITON_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
@@ -29,6 +33,9 @@ CONNECT_TIMEOUT_S = 10.0
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """`url` is that of HTTP and `metrics` that of Triton's metrics; what is off is missing.
+
+    `model` is the name by which clients ask; without one trtllm-serve is asked for it, which the
+    router of disaggregated serving does not tell (release 1.2.1, NVIDIA/TensorRT-LLM#12213).
 
     `model_folder` holds the rendered config.pbtxt of a Triton model, and `options` the rendered
     options, where a bundle is known. `pid` is that of a server that this program started;
@@ -103,9 +110,12 @@ def of_url(text: str, access: Access | None = None) -> Endpoint:
         host, port = None, None
     if not host or parts.scheme not in ("http", "https", "triton"):
         raise BadInput(Problem(text, "is no URL of a server", f"write {FORMS}"))
-    if parts.scheme != "triton":
-        return Endpoint("trtllm_serve", f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/"))
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    if parts.scheme != "triton":
+        if query.keys() - {"model"}:
+            raise BadInput(Problem(text, "is no URL of trtllm-serve", f"write {FORMS}"))
+        url = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
+        return Endpoint("trtllm_serve", url, model=query.get("model"))
     model = query.pop("model", TRITON_MODEL)
     first = port or TRITON_PORTS["http"]
     ports = {name: str(first + i) for i, name in enumerate(TRITON_PORTS)} | query
@@ -134,5 +144,7 @@ def of_rehearsal(target: Target, pid: int) -> Endpoint:
 
 def _yaml(path: Path) -> Mapping[str, Any]:
     """The options of a rendered file; a bundle's files are whole."""
+    import yaml
+
     document: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     return document

@@ -7,7 +7,6 @@ protocol. Texts are compared greedily and one request at a time where they must 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from . import streamed
@@ -180,7 +179,3 @@ async def _exactly(client: Client, count: int) -> Part:
         return await client.generate(Ask(PROMPT, max_tokens=count, ignore_eos=True))
     except NotOffered:
         return await client.generate(Ask(PROMPT, max_tokens=count))
-
-
-def texts_of(parts: Sequence[Part]) -> list[str]:
-    return [part.text for part in parts if part.text]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,10 @@ from .http import answer, session
 
 TIMEOUT_S = 10.0
 POLL_S = 0.1
-# The toolkit's model brings its metrics up to date once a second.
+# The toolkit's model brings its metrics to the port once a second, all in a row. Others are there
+# at once.
+MODEL = "trtllm_model_"
+REQUESTS = f"{MODEL}requests_total"
 PERIOD_S = 1.2
 _LINE = re.compile(r"^([A-Za-z_:][\w:]*)(\{.*\})? +(\S+)")
 
@@ -50,14 +54,29 @@ def total(metrics: Metrics, name: str, **labels: str) -> float | None:
     return sum(values) if values else None
 
 
-async def settled(endpoint: Endpoint, name: str) -> Metrics:
-    """The metrics after a time in which one of them, if there is any, did not change."""
+def label(metrics: Metrics, name: str, key: str) -> str | None:
+    """A label of the first sample of a name that has it."""
+    wanted = re.compile(rf'{name}{{.*\b{key}="([^"]*)"')
+    return next((found[1] for one in metrics if (found := wanted.match(one))), None)
+
+
+async def settled(endpoint: Endpoint, requests: float = math.inf) -> Metrics:
+    """The metrics when all that has ended is in them: when the model has counted so many requests,
+    or else after its period."""
+    begun_s = time.monotonic()
     metrics = await read(endpoint)
-    while True:
-        await asyncio.sleep(PERIOD_S if total(metrics, name) is not None else 0)
+    while (counted := total(metrics, REQUESTS)) is not None:
+        await asyncio.sleep(POLL_S)
         before, metrics = metrics, await read(endpoint)
-        if total(before, name) == total(metrics, name):
-            return metrics
+        waited_s = time.monotonic() - begun_s
+        due = counted >= requests or waited_s > PERIOD_S
+        if (due and _of_model(before) == _of_model(metrics)) or waited_s > TIMEOUT_S:
+            break
+    return metrics
+
+
+def _of_model(metrics: Metrics) -> Metrics:
+    return {name: value for name, value in metrics.items() if name.startswith(MODEL)}
 
 
 async def until(endpoint: Endpoint, holds: Callable[[Metrics], bool]) -> Metrics:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+import time
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,8 @@ from .check import PROMPT, SHORT, Function, at_once
 from .client import Ask, Client, Fault, NotOffered, Refused
 from .endpoint import Endpoint
 from .features import limit_tokens
-from .together import REQUESTS, RUNNING
+from .metrics import REQUESTS
+from .together import RUNNING
 
 LONG = Ask(PROMPT, max_tokens=256)
 DEADLINE_S = 0.1
@@ -21,6 +23,8 @@ INTERNALS = ("Traceback", "shm_region", "/dev/shm")
 MOST_AT_ONCE = 256
 # More requests than the server takes.
 ABOVE_LIMIT = 8
+CROWD_TIMEOUT_S = 10.0
+RETRY_S = 0.05
 
 
 def refused(may_serve: tuple[str, ...] = (), **wrong: Any) -> Function:
@@ -112,13 +116,17 @@ async def deadline(client: Client, _: Endpoint) -> str:
     return f"all {count} responses came in time"
 
 
+class _Settled(Exception):
+    """Enough was seen; the requests that still run are ended."""
+
+
 async def overload(client: Client, endpoint: Endpoint) -> str:
     """More streams at once than the model takes: the rest is refused at once."""
     limit = endpoint.options.get("triton_config", {}).get("max_requests")
     if limit is None or limit > MOST_AT_ONCE:
         raise NotOffered("no limit of requests is known that a smoke test could reach")
     refusals: list[str] = []
-    begun, settled = set[int](), asyncio.Event()
+    begun: set[int] = set()
     wanted = limit + ABOVE_LIMIT
 
     async def one(number: int) -> None:
@@ -126,17 +134,33 @@ async def overload(client: Client, endpoint: Endpoint) -> str:
             async with aclosing(client.stream(replace(LONG, prompt=f"{PROMPT} {number}"))) as parts:
                 async for _part in parts:
                     begun.add(number)
-                    if settled.is_set():
-                        return
+                    if len(begun) > limit:
+                        raise _Settled
         except Refused as refusal:
             refusals.append(str(refusal))
-        if len(refusals) >= ABOVE_LIMIT or len(begun) > limit:
-            settled.set()
+        if len(refusals) >= ABOVE_LIMIT:
+            raise _Settled
 
-    await at_once(map(one, range(wanted)))
+    with suppress(_Settled):
+        await at_once(map(one, range(wanted)))
+    await _until_taken(client)
     if not refusals:
         raise Fault(f"{wanted} requests at once are all taken, the limit is {limit}")
     return f"{len(refusals)} of {wanted} refused: {refusals[0]}"
+
+
+async def _until_taken(client: Client) -> None:
+    """The server has noticed that the crowd left, and takes a request again."""
+    deadline_s = time.monotonic() + CROWD_TIMEOUT_S
+    while True:
+        try:
+            await client.generate(SHORT)
+            return
+        except Refused as refusal:
+            if time.monotonic() > deadline_s:
+                what = f"still refused {CROWD_TIMEOUT_S:g} s after the crowd left: {refusal}"
+                raise Fault(what) from None
+        await asyncio.sleep(RETRY_S)
 
 
 def _judged(refusal: Refused) -> str:

@@ -29,10 +29,12 @@ class OpenAIClient:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._http = session(endpoint.url or "", timeout_s)
-        self._model: str | None = None
+        self._model = endpoint.model
 
     async def ready(self) -> str:
         await expect_ok(self._http, "/health")
+        if self._model is not None:
+            return "/health gives 200"
         await self._served_model()
         return "/health gives 200, /v1/models names a model"
 

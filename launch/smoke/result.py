@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -48,21 +48,23 @@ def by_transport(results: Sequence[Result]) -> dict[str, list[Result]]:
     return {name: [one for one in results if one.transport == name] for name in names}
 
 
-def summary(results: Sequence[Result]) -> dict[str, Any]:
+def summary(results: Sequence[Result], engine: Mapping[str, Any]) -> dict[str, Any]:
     """How a suite went, in all and by transport, and every result."""
     return {
         **numbers(results),
+        "engine": engine,
         "transports": {name: numbers(rows) for name, rows in by_transport(results).items()},
         "results": [asdict(one) for one in results],
     }
 
 
-def junit(results: Sequence[Result]) -> bytes:
+def junit(results: Sequence[Result], engine: Mapping[str, Any]) -> bytes:
     """A JUnit file: a suite per transport, a case per check with its reason and evidence.
 
     A warning is a case that passed and says so in its output.
     """
-    root = ElementTree.Element("testsuites", name="smoke")
+    name = "smoke of a rehearsal" if engine["rehearsal"] else "smoke"
+    root = ElementTree.Element("testsuites", name=name)
     for transport, rows in by_transport(results).items():
         suite = ElementTree.SubElement(
             root,

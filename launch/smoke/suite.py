@@ -20,9 +20,11 @@ CHECK_TIMEOUT_S = 120.0
 Report = Callable[[Sequence[Result]], None]
 
 
-def run(endpoint: Endpoint, report: Report) -> list[Result]:
+def run(
+    endpoint: Endpoint, report: Report, checks: Sequence[Check] = (*POSITIVE, *NEGATIVE)
+) -> list[Result]:
     """All results in order; `report` sees those of each check as soon as they are there."""
-    return asyncio.run(_run(endpoint, report))
+    return asyncio.run(_run(endpoint, report, checks))
 
 
 async def clients(endpoint: Endpoint, stack: AsyncExitStack) -> list[Client]:
@@ -38,11 +40,11 @@ async def clients(endpoint: Endpoint, stack: AsyncExitStack) -> list[Client]:
     return made
 
 
-async def _run(endpoint: Endpoint, report: Report) -> list[Result]:
+async def _run(endpoint: Endpoint, report: Report, checks: Sequence[Check]) -> list[Result]:
     results: list[Result] = []
     async with AsyncExitStack() as stack:
         transports = await clients(endpoint, stack)
-        for check in (*POSITIVE, *NEGATIVE):
+        for check in checks:
             seen = [await _judge(check, client, endpoint) for client in transports]
             report(seen)
             results += seen

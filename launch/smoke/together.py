@@ -16,6 +16,7 @@ from .check import PROMPT, SHORT, TOPICS, at_once, expect_text
 from .client import Ask, Client, Fault, NotOffered
 from .endpoint import Endpoint
 from .generation import MEDIUM
+from .metrics import MODEL, REQUESTS
 
 AT_ONCE = 8
 SOAK = 64
@@ -23,8 +24,7 @@ SOAK_AT_ONCE = 16
 BEGIN_TIMEOUT_S = 30.0
 # Triton's own counts, and those of the toolkit's model.
 SUCCESSES, PENDING = "nv_inference_request_success", "nv_inference_pending_request_count"
-REQUESTS, RUNNING = "trtllm_model_requests_total", "trtllm_model_requests_running"
-KV_CACHE = "trtllm_model_kv_cache_utilization"
+RUNNING, KV_CACHE = f"{MODEL}requests_running", f"{MODEL}kv_cache_utilization"
 OPENAI_SUCCESSES = "request_success_total"
 
 
@@ -69,7 +69,7 @@ async def overlap(client: Client, _: Endpoint) -> str:
 async def counters(client: Client, endpoint: Endpoint) -> str:
     if endpoint.kind == "trtllm_serve":
         return await _openai_counters(client, endpoint)
-    before = await metrics.settled(endpoint, REQUESTS)
+    before = await metrics.settled(endpoint)
     for _ in range(4):
         await client.generate(SHORT)
     names = {SUCCESSES: {"model": endpoint.model or ""}}

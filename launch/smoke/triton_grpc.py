@@ -7,7 +7,6 @@ is not sent: Triton 2.51 ends with a segmentation fault after a few errors that 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -19,10 +18,8 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from .client import Ask, Fault, NotOffered, Part, Refused
 from .endpoint import Endpoint
-from .triton_tensors import PUBLISHED, Tensor, inputs, part
+from .triton_tensors import PUBLISHED, Tensor, inputs, packed, part, unpacked
 
-FORMATS = {"BOOL": "?", "INT32": "i", "INT64": "q", "UINT32": "I", "UINT64": "Q", "FP32": "f"}
-FORMATS |= {"FP64": "d"}
 # How each API that may be restricted is asked for something harmless.
 APIS = {
     "health": "ServerLive",
@@ -176,7 +173,7 @@ class TritonGrpcClient:
             setattr(request.parameters[name], kind, value)
         for name, tensor in inputs(ask, streaming, self._declared).items():
             request.inputs.add(name=name, datatype=tensor.datatype, shape=[len(tensor.values)])
-            request.raw_input_contents.append(_raw(tensor))
+            request.raw_input_contents.append(packed(tensor))
         return request
 
 
@@ -195,32 +192,12 @@ def _spoil(request: Any, how: str) -> None:
         request.raw_input_contents[at] *= 2
     else:
         request.inputs.add(name="no_such_input", datatype="INT32", shape=[1])
-        request.raw_input_contents.append(_raw(Tensor("INT32", [1])))
-
-
-def _raw(tensor: Tensor) -> bytes:
-    """The elements as the protocol carries them: little-endian, strings behind their length."""
-    if tensor.datatype != "BYTES":
-        code = FORMATS[tensor.datatype]
-        return struct.pack(f"<{len(tensor.values)}{code}", *tensor.values)
-    texts = [value.encode("utf-8") for value in tensor.values]
-    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
-
-
-def _values(datatype: str, raw: bytes) -> list[Any]:
-    if datatype in FORMATS:
-        return [value for (value,) in struct.iter_unpack(f"<{FORMATS[datatype]}", raw)]
-    texts, at = [], 0
-    while datatype == "BYTES" and at < len(raw):
-        (length,) = struct.unpack_from("<I", raw, at)
-        texts.append(raw[at + 4 : at + 4 + length].decode("utf-8"))
-        at += 4 + length
-    return texts
+        request.raw_input_contents.append(packed(Tensor("INT32", [1])))
 
 
 def _part(response: Any) -> Part:
     contents = zip(response.outputs, response.raw_output_contents, strict=True)
-    values = {output.name: _values(output.datatype, raw) for output, raw in contents}
+    values = {output.name: unpacked(output.datatype, raw) for output, raw in contents}
     final = response.parameters["triton_final_response"].bool_param
     return part({name: row for name, row in values.items() if row}, final, response.id)
 

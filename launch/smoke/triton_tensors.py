@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,10 @@ PUBLISHED = {
 # Triton's names for the Python types that a request may hold; a wrong type is sent as what it is.
 OF_TYPE: dict[type, str] = {str: "BYTES", bool: "BOOL", int: "INT32", float: "FP32"}
 FITTING = {"INT32": int, "INT64": int, "UINT64": int, "UINT32": int, "BYTES": str, "BOOL": bool}
+
+# How the elements of a datatype are packed; those of BYTES stand behind their length.
+FORMATS = {"BOOL": "?", "INT32": "i", "INT64": "q", "UINT32": "I", "UINT64": "Q", "FP32": "f"}
+FORMATS |= {"FP64": "d"}
 
 LOGPROBS, METRICS = "return_cumulative_logprob", "sampling_param_return_perf_metrics"
 # Inputs that the published model lacks. Those of `COUNTED` are sent wherever there are any.
@@ -91,6 +96,26 @@ def part(values: Mapping[str, Sequence[Any]], final: bool | None, request_id: st
         measured=numbers,
         **counts,
     )
+
+
+def packed(tensor: Tensor) -> bytes:
+    """The elements as gRPC carries them: little-endian."""
+    if tensor.datatype != "BYTES":
+        code = FORMATS[tensor.datatype]
+        return struct.pack(f"<{len(tensor.values)}{code}", *tensor.values)
+    texts = [value.encode("utf-8") for value in tensor.values]
+    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+
+
+def unpacked(datatype: str, raw: bytes) -> list[Any]:
+    if datatype in FORMATS:
+        return [value for (value,) in struct.iter_unpack(f"<{FORMATS[datatype]}", raw)]
+    texts, at = [], 0
+    while datatype == "BYTES" and at < len(raw):
+        (length,) = struct.unpack_from("<I", raw, at)
+        texts.append(raw[at + 4 : at + 4 + length].decode("utf-8"))
+        at += 4 + length
+    return texts
 
 
 def _prompt(ask: Ask, declared: Mapping[str, str]) -> dict[str, Sequence[Any]]:

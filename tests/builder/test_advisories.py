@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from builder import advisories
+from builder import advisories, release
 from builder.release.version import order
 
 ASCENDING = [
@@ -45,8 +45,8 @@ def test_every_advisory_can_be_judged_and_stands_once(product: str) -> None:
 @pytest.mark.parametrize(
     ("product", "version"), [("tensorrt_llm", "1.3.0rc17"), ("triton", "26.07")]
 )
-def test_the_minimum_has_every_known_fix(product: str, version: str) -> None:
-    assert advisories.minimum(product) == version
+def test_one_version_has_every_known_fix(product: str, version: str) -> None:
+    assert advisories.closes_all(product) == version
     assert all(row.fixed_in is None for row in advisories.open_for(product, version))
     assert advisories.problem(product, version, "release") is None
 
@@ -85,11 +85,48 @@ def test_a_server_version_is_judged_by_its_container() -> None:
     assert "CVE-2024-0116" not in {row.cve for row in as_server}  # fixed in 24.09
 
 
-def test_the_warning_names_count_score_worst_ids_and_the_version_to_take() -> None:
-    found = advisories.problem("triton", "26.04-py3", "image")
-    assert found is not None
-    assert (found.where, found.rule, found.severity) == ("image", "vulnerable-version", "warning")
-    count = len(advisories.open_for("triton", "26.04"))
-    for part in (f"{count} known", "CVSS 9.8", "CVE-2026-47627", "2026-10-27"):
+def test_the_minimum_is_what_the_data_says_and_why() -> None:
+    engine, server = map(advisories.minimum, ("tensorrt_llm", "triton"))
+    assert (engine.version, server.version) == (release.newest_stable(), "26.07")
+    assert "stable" in engine.reason and "every known fix" in server.reason
+
+
+@pytest.mark.parametrize(
+    ("product", "version", "is_refused"),
+    [
+        ("triton", "25.06", True),
+        ("triton", "26.06", True),
+        ("triton", "2.51.0", True),
+        ("triton", "26.07", False),
+        ("tensorrt_llm", "1.2.0", True),
+        ("tensorrt_llm", "1.2.1rc1", True),
+        ("tensorrt_llm", "1.2.1", False),
+        ("tensorrt_llm", "main-00043967", False),
+    ],
+)
+def test_versions_below_the_minimum_are_refused(
+    product: str, version: str, is_refused: bool
+) -> None:
+    assert advisories.is_refused(product, version) is is_refused
+    found = advisories.problem(product, version, "image")
+    assert (found is not None and found.severity == "error") is is_refused
+
+
+def test_a_refusal_lists_every_open_advisory_worst_first_and_the_version_to_take() -> None:
+    found = advisories.problem("triton", "26.06-py3", "image")
+    assert found is not None and (found.where, found.rule) == ("image", "vulnerable-version")
+    assert "1 known" in found.what and "CVE-2026-16497 (7.5)" in found.what
+    assert found.remedy.startswith("take 26.07 or later")
+    worse = advisories.problem("triton", "25.06", "image")
+    assert worse is not None
+    rows = advisories.open_for("triton", "25.06")
+    places = [worse.what.index(row.cve) for row in rows]
+    assert places == sorted(places) and "2026-10-27" in worse.what
+
+
+def test_a_warning_names_count_score_the_worst_and_the_version_that_closes_all() -> None:
+    found = advisories.problem("tensorrt_llm", "1.2.1", "release")
+    assert found is not None and found.severity == "warning"
+    for part in ("15 known", "CVSS 8.4", "CVE-2026-24233", "and 12 more", "2026-10-27"):
         assert part in found.what
-    assert found.remedy == "take 26.07 or later"
+    assert found.remedy == "take 1.3.0rc17 or later"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from builder import bundle as bundles
 from tests.conftest import Run
 
 PRESET = "deepseek-v3.2-nvfp4-gb200"
@@ -95,6 +97,16 @@ def test_a_bundle_changed_by_hand_is_kept(bundle: Path, builder: Run) -> None:
     assert builder("render", PRESET, "-o", bundle, "--force").returncode == 0
 
 
+@pytest.mark.parametrize("name", ["evidence/run/bench.json", "SHA256SUMS.sig"])
+def test_what_was_added_to_a_bundle_is_kept(name: str, bundle: Path, builder: Run) -> None:
+    (bundle / name).parent.mkdir(parents=True, exist_ok=True)
+    (bundle / name).write_text("{}")
+    done = builder("render", PRESET, "-o", bundle)
+    assert done.returncode == 2
+    assert f"holds a bundle with {name.partition('/')[0]}" in done.stderr
+    assert (bundle / name).exists()
+
+
 def test_a_folder_of_other_files_is_kept(tmp_path: Path, builder: Run) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("years of work")
@@ -119,6 +131,8 @@ def test_the_manifest_tells_where_everything_comes_from(rendered: Path) -> None:
     assert {
         path for path in manifest["inputs"]["files"] if not path.startswith("data/practice/")
     } == {
+        "data/advisories/tensorrt_llm.yaml",
+        "data/advisories/triton.yaml",
         "data/environment.yaml",
         "data/models/deepseek-v3.2-nvfp4.yaml",
         "data/hardware/gb200.yaml",
@@ -127,7 +141,28 @@ def test_the_manifest_tells_where_everything_comes_from(rendered: Path) -> None:
         "data/rules.yaml",
     }
     files = {str(p.relative_to(rendered)) for p in rendered.rglob("*") if p.is_file()}
-    assert set(manifest["files"]) == files - {"manifest.json"}
+    assert set(manifest["files"]) == files - {"manifest.json", "SHA256SUMS"}
+
+
+def test_coreutils_alone_verify_a_bundle(rendered: Path) -> None:
+    command = ["sha256sum", "--strict", "--check", "SHA256SUMS"]
+    done = subprocess.run(command, cwd=rendered, capture_output=True, text=True, check=True)
+    listed = {line.rpartition(": ")[0] for line in done.stdout.splitlines()}
+    files = {str(p.relative_to(rendered)) for p in rendered.rglob("*") if p.is_file()}
+    assert listed == files - {"SHA256SUMS"}
+
+
+@pytest.mark.parametrize(
+    "name", ["plain.txt", "two words", "a\nb", "back\\slash", "c\rd", "\u00e4"]
+)
+def test_any_file_name_survives_the_list_of_digests(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    digest = hashlib.sha256(b"x").hexdigest()
+    written = bundles.sums({name: digest})
+    assert bundles.read_sums(written) == {name: digest}
+    command = ["sha256sum", name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout == written
 
 
 def test_a_manifest_without_decisions_is_damage(bundle: Path, builder: Run) -> None:

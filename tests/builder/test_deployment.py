@@ -21,6 +21,13 @@ workload: {isl: 800, osl: 1600, concurrency: 64}
 targets: [trtllm_serve, triton]
 """
 
+# What lets a deployment use the release before.
+OLD = """\
+accepted_advisories:
+- {product: tensorrt_llm, version: 1.1.0, reason: a test of an old release}
+- {product: triton, version: "26.02", reason: a test of an old release}
+"""
+
 SEVERAL = """\
 name: Deep Seek
 checkpoint: nvidia/DeepSeek-V3.2-NVFP5
@@ -134,7 +141,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         [":3: hardware.num_gpus: 8 GPUs need more than one node: a gb200 node has 4"],
     ),
     "model that the release does not serve": (
-        edited("1.2.1", "1.1.0"),
+        edited("1.2.1", "1.1.0") + OLD,
         2,
         [":4: engine.release: release 1.1.0 does not serve DeepseekV32ForCausalLM"],
     ),

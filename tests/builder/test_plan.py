@@ -15,6 +15,7 @@ from builder.errors import BadInput
 from builder.options import problems as judge
 from builder.plan import Decision, Facts, plan
 from builder.results import leaves
+from tests.conftest import of_release
 
 NVFP4_GB200 = "deepseek-v3.2-nvfp4-gb200"
 POST = "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)"
@@ -298,7 +299,7 @@ def test_a_draft_model_is_spelled_for_the_release(
     name: str, method: str, decoding_type: str
 ) -> None:
     draft = f"draft={{checkpoint: /models/draft, tokens: 4, method: {method}}}"
-    found = options("llama-tiny", draft, f"engine.release={name}")["speculative_config"]
+    found = options("llama-tiny", draft, *of_release(name))["speculative_config"]
     path = release.load(name).spell("draft_model").rpartition(".")[2]
     assert found == {"decoding_type": decoding_type, "max_draft_len": 4, path: "/models/draft"}
 
@@ -360,7 +361,7 @@ def test_transfers_use_no_nvlink_between_nodes_that_have_none(preset: str, found
 
 
 def test_an_older_release_is_not_told_what_it_does_not_know() -> None:
-    assert "TLLM_NUMA_AWARE_WORKER_AFFINITY" not in variables("llama-tiny", "engine.release=1.1.0")
+    assert "TLLM_NUMA_AWARE_WORKER_AFFINITY" not in variables("llama-tiny", *of_release("1.1.0"))
 
 
 def test_a_variable_of_the_deployment_wins() -> None:
@@ -520,7 +521,7 @@ def test_wide_expert_parallelism_is_for_the_model_that_it_was_seen_with() -> Non
 
 def test_chunks_are_not_planned_where_the_engine_turns_them_off() -> None:
     """Multi-head latent attention on B300 in release 1.1.0."""
-    long = ("workload={isl: 40000, osl: 100, concurrency: 8}", "engine.release=1.1.0")
+    long = ("workload={isl: 40000, osl: 100, concurrency: 8}", *of_release("1.1.0"))
     found = pipeline.plan(
         "deepseek-r1-0528-nvfp4-b200", [*long, "hardware={gpu: b300, num_gpus: 8}"]
     ).engine

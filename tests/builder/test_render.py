@@ -27,6 +27,18 @@ PRESETS = deployment.preset_names()
 BOTH_SERVERS = [name for name in PRESETS if "triton" in deployment.read(name).data["targets"]]
 GOLDEN = ROOT / "tests" / "golden"
 
+# Presets on a cluster, whose profile stands beside the golden bundles: Triton on one node, and
+# trtllm-serve on four.
+SITE = f"targets.slurm.site={GOLDEN / 'site.yaml'}"
+SERVICES = {
+    "slurm-one-node": ("deepseek-v3.2-nvfp4-gb200", (SITE, "targets.slurm.server=triton")),
+    "slurm-four-nodes": ("deepseek-r1-0528-nvfp4-gb200x16", (SITE,)),
+}
+BUNDLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    **{name: (name, ()) for name in PRESETS},
+    **SERVICES,
+}
+
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {
@@ -38,18 +50,22 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
-    """A bundle of every preset."""
+    """A bundle of every preset, and those under Slurm."""
     folder = tmp_path_factory.mktemp("bundles")
-    return {name: pipeline.render(name, folder / name) for name in PRESETS}
+    return {
+        name: pipeline.render(preset, folder / name, changes)
+        for name, (preset, changes) in BUNDLES.items()
+    }
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", BUNDLES)
 def test_bundles_equal_the_golden_ones(
-    preset: str, bundles: dict[str, Bundle], request: pytest.FixtureRequest
+    name: str, bundles: dict[str, Bundle], request: pytest.FixtureRequest
 ) -> None:
     """Golden bundles are reviewed as diffs; `--update-golden` rewrites them.
 
-    The model's own code is left out: it is copied byte for byte, which another test holds.
+    The model's own code is left out: it is copied byte for byte, which another test holds; and
+    with it the sums that hold its digests.
     """
 
     def is_code(path: str) -> bool:
@@ -57,10 +73,10 @@ def test_bundles_equal_the_golden_ones(
 
     files = {
         path: data
-        for path, data in contents(bundles[preset].folder).items()
-        if not is_code(path) and path != "manifest.json"
+        for path, data in contents(bundles[name].folder).items()
+        if not is_code(path) and path not in ("manifest.json", "SHA256SUMS")
     }
-    manifest = json.loads((bundles[preset].folder / "manifest.json").read_bytes())
+    manifest = json.loads((bundles[name].folder / "manifest.json").read_bytes())
     manifest["files"] = {
         path: {**entry, "sha256": "-", "bytes": 0} if is_code(path) else entry
         for path, entry in manifest["files"].items()
@@ -68,18 +84,18 @@ def test_bundles_equal_the_golden_ones(
     manifest["tool"]["version"] = "-"
     files["manifest.json"] = (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
     if request.config.getoption("--update-golden"):
-        shutil.rmtree(GOLDEN / preset, ignore_errors=True)
+        shutil.rmtree(GOLDEN / name, ignore_errors=True)
         for path, data in files.items():
-            (GOLDEN / preset / path).parent.mkdir(parents=True, exist_ok=True)
-            (GOLDEN / preset / path).write_bytes(data)
-    golden = contents(GOLDEN / preset)
+            (GOLDEN / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (GOLDEN / name / path).write_bytes(data)
+    golden = contents(GOLDEN / name)
     assert set(files) == set(golden)
     for path, data in files.items():
         assert data.decode() == golden[path].decode(), path
 
 
 def test_no_golden_bundle_is_left_over() -> None:
-    assert sorted(path.name for path in GOLDEN.iterdir()) == PRESETS
+    assert sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()) == sorted(BUNDLES)
 
 
 @pytest.mark.parametrize("preset", BOTH_SERVERS)
@@ -239,6 +255,13 @@ def test_no_option_value_changes_its_type_or_its_place(value: str, tmp_path: Pat
 def test_a_host_that_is_no_address_is_refused(host: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"targets\.triton\.host"):
         pipeline.render("llama-tiny", tmp_path / "b", [f"targets.triton.host={json.dumps(host)}"])
+
+
+@pytest.mark.parametrize("host", ["localhost", "node7", "10.0.0"])
+def test_triton_gets_an_address_and_no_name(host: str, tmp_path: Path) -> None:
+    """It would listen nowhere, and say nothing."""
+    with pytest.raises(BadInput, match=rf"triton\.host: {host} is a name.* such as 127\.0\.0\.1"):
+        pipeline.render("llama-tiny", tmp_path / "b", [f"targets.triton.host={host}"])
 
 
 def test_a_template_that_loses_a_value_is_caught() -> None:

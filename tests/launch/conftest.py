@@ -19,10 +19,10 @@ from builder import bundle as bundles
 from builder import pipeline
 from launch.interrupts import Interrupts
 from launch.process import MARK, Server
+from tests.conftest import LAUNCH_TAG
 
 PRESET = "llama-tiny"
-# This session's own deployments and processes, apart from those of others on this machine.
-TAG = "LAUNCH_TEST_SESSION"
+TAG = LAUNCH_TAG
 NAME = os.environ.setdefault(TAG, f"test-{uuid.uuid4().hex[:12]}")
 
 

@@ -33,6 +33,11 @@ HARMLESS: dict[str, dict[str, Any]] = {
 }
 
 
+def version(fault: str) -> str:
+    """Of the engine; one stands in for it, which is no fault."""
+    return "1.2.1+reference" if fault == "reference" else "1.2.1"
+
+
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
@@ -67,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/prometheus/metrics":
             self._text(200, f'x_request_success_total{{model="m"}} {self.server.succeeded}\n')
         elif self.path in ("/health", "/version") or fault == "any_url":
-            self._json(200, {"version": "1"})
+            self._json(200, {"version": version(fault)})
         else:
             self._json(405 if self.path == "/v1/completions" else 404, {"detail": "no"})
 
@@ -87,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.broken = fault == "breaks_on_bad_value" and problem == "temperature"
             shown = "Traceback (most recent call last)" if fault == "internals" else problem
             self._json(400, {"object": "error", "message": shown})
-        elif fault == "weak" and self.server.running > 12:
+        elif fault == "weak" and "Number 40" in str(body):  # in the middle of a crowd
             self._json(503, {"error": "too many"})
         else:
             self._answer(body or {})

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from tests.launch.faulty_server import WORDS, Server
+from tests.launch.faulty_server import WORDS, Server, version
 
 MODEL = "model"
 KEY = "the-key-of-this-test"
@@ -154,6 +154,7 @@ class Handler(BaseHTTPRequestHandler):
             f'trtllm_model_requests_total{{outcome="cancelled"}} {self.server.cancelled}\n'
             f"trtllm_model_requests_running {self.server.running}\n"
             f"trtllm_model_kv_cache_utilization {used}\n"
+            f'trtllm_model_engine_info{{model="{MODEL}",release="{version(fault)}"}} 1\n'
         )
 
     def _name(self) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,9 +14,12 @@ import pytest
 from builder import bundle as bundles
 from builder import pipeline
 from builder.bundle import Bundle
+from tests.conftest import of_release
 from tests.launch.conftest import NAME, with_script
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
+
+PUBLISHED = "llama-3.3-70b-fp8-h100"
 
 
 def rehearse(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -24,35 +27,76 @@ def rehearse(folder: Path, *arguments: str | Path) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_every_target_passes_and_leaves_its_evidence(bundle: Bundle, tmp_path: Path) -> None:
-    done = rehearse(tmp_path, bundle.folder, "--run-dir", "evidence")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """A rehearsal of both targets, and the bundle before it."""
+
+    before: Bundle
+    bundle: Path
+    evidence: Path
+    done: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
+    """In folders whose names Triton's Python cannot take: with blanks and letters beyond ASCII."""
+    folder = tmp_path_factory.mktemp("rehearsal") / "grün und blau"
+    before = pipeline.render(PUBLISHED, folder / "my bundle", [f"name={NAME}"], False)
+    done = rehearse(folder, "my bundle", "--run-dir", "läuft")
+    return Rehearsed(before, folder / "my bundle", folder / "läuft", done)
+
+
+def test_every_target_passes_and_is_listed(rehearsed: Rehearsed) -> None:
+    assert rehearsed.done.returncode == 0, rehearsed.done.stderr
+    lines = rehearsed.done.stdout.splitlines()
     header = ["TARGET", "READY", "TRANSPORT", "CHECKS", "FAILED", "WARNED", "SKIPPED", "RESULT"]
     assert lines[0].split() == header
     assert [line.split()[0] for line in lines[1:4]] == ["trtllm_serve", "triton", "http"]
     assert all(line.endswith("passed") for line in lines[1:4])
     assert max(map(len, lines[:4])) <= 80
-    for name in ("trtllm_serve", "triton"):
-        folder = tmp_path / "evidence" / name
-        run = json.loads((folder / "run.json").read_text())
-        assert run["engine"]["rehearsal"] is True
-        assert run["outcome"] == "stopped"
-        assert run["killed"] is False
-        smoke = json.loads((folder / "smoke.json").read_text())
-        assert run["smoke"]["checks"] + smoke["skipped"] == len(smoke["results"])
-        assert smoke["seconds"] < 60
-        wanted = {"P1", "P6", "P8", "P14", "P24", "P25", "N2", "N10"}
-        assert wanted <= {one["id"] for one in smoke["results"] if one["outcome"] == "passed"}
-        suites = ElementTree.parse(folder / "smoke.xml").getroot()
-        assert {suite.attrib["failures"] for suite in suites} == {"0"}
-        assert str(folder) in done.stdout
-        assert "this is the reference engine" in (folder / "server.log").read_text()
 
 
-def test_the_bundle_stays_as_it_was(bundle: Bundle, tmp_path: Path) -> None:
-    rehearse(tmp_path, bundle.folder, "--target", "triton")
-    assert bundles.read(bundle.folder).digest == bundle.digest
+@pytest.mark.parametrize("target", ["trtllm_serve", "triton"])
+def test_every_target_leaves_its_evidence(rehearsed: Rehearsed, target: str) -> None:
+    folder = rehearsed.evidence / target
+    run = json.loads((folder / "run.json").read_text())
+    assert run["engine"]["rehearsal"] is True
+    assert run["outcome"] == "stopped"
+    assert run["killed"] is False
+    bench = json.loads((folder / "bench.json").read_text())
+    assert bench["outcome"] == "complete"
+    assert bench["subject"]["engine"]["rehearsal"] is True
+    assert [one["requests"]["ok"] for one in bench["points"]] == [12, 12, 12]
+    smoke = json.loads((folder / "smoke.json").read_text())
+    assert run["smoke"]["checks"] + smoke["skipped"] == len(smoke["results"])
+    assert smoke["seconds"] < 60
+    assert smoke["engine"] == {"version": "1.2.1+reference", "rehearsal": True}
+    wanted = {"P1", "P6", "P8", "P14", "P24", "P25", "N2", "N10"}
+    assert wanted <= {one["id"] for one in smoke["results"] if one["outcome"] == "passed"}
+    suites = ElementTree.parse(folder / "smoke.xml").getroot()
+    assert {suite.attrib["failures"] for suite in suites} == {"0"}
+    assert str(folder) in rehearsed.done.stdout
+    assert "this is the reference engine" in (folder / "server.log").read_text()
+
+
+def test_what_triton_counts_is_told_of_every_point(rehearsed: Rehearsed) -> None:
+    bench = json.loads((rehearsed.evidence / "triton" / "bench.json").read_text())
+    for point in bench["points"]:
+        counted = {
+            name.partition("{")[0]: value["after"] - value["before"]
+            for name, value in point["server"].items()
+            if (name.startswith("trtllm_model_") and 'outcome="' in name) or "_count{" in name
+        }
+        assert counted["trtllm_model_requests_total"] == 12
+        assert counted["trtllm_model_request_latency_seconds_count"] == 12
+
+
+def test_the_report_is_beside_the_evidence(rehearsed: Rehearsed) -> None:
+    assert (rehearsed.evidence / "report.html").is_file()
+
+
+def test_the_bundle_stays_as_it_was(rehearsed: Rehearsed) -> None:
+    assert bundles.read(rehearsed.bundle).digest == rehearsed.before.digest
 
 
 @pytest.mark.parametrize(
@@ -61,7 +105,6 @@ def test_the_bundle_stays_as_it_was(bundle: Bundle, tmp_path: Path) -> None:
         ("deepseek-r1-0528-nvfp4-b200", "trtllm_serve"),
         ("deepseek-v3.2-nvfp4-gb200", "triton"),
         ("gpt-oss-120b-b200", "trtllm_serve"),
-        ("llama-3.3-70b-fp8-h100", "trtllm_serve"),
         ("minimax-m2.5-nvfp4-b300", "trtllm_serve"),
         ("qwen3-235b-nvfp4-gb200", "trtllm_serve"),
         ("qwen3.5-397b-nvfp4-b300", "trtllm_serve"),
@@ -77,18 +120,9 @@ def test_a_published_deployment_passes(preset: str, target: str, tmp_path: Path)
     assert transports == ({"grpc", "http"} if target == "triton" else {"http"})
 
 
-def test_folders_of_any_name_are_served(bundle: Bundle, tmp_path: Path) -> None:
-    """Triton's Python takes blanks for ends of arguments and knows no letter beyond ASCII."""
-    folder = tmp_path / "grün und blau"
-    shutil.copytree(bundle.folder, folder / "my bundle")
-    done = rehearse(folder, "my bundle", "--target", "triton", "--run-dir", "läuft")
-    assert done.returncode == 0, done.stderr
-    assert (folder / "läuft" / "triton" / "smoke.json").is_file()
-
-
 def test_a_model_that_is_not_decoupled_passes_without_streaming(tmp_path: Path) -> None:
     settings = [f"name={NAME}", "targets.triton.decoupled=false", "targets.triton.model_name=other"]
-    settings.append("engine.release=1.1.0")
+    settings += of_release("1.1.0")
     rendered = pipeline.render("llama-tiny", tmp_path / "bundle", settings, False)
     done = rehearse(tmp_path, rendered.folder, "--target", "triton", "--json")
     assert done.returncode == 0, done.stderr
@@ -96,6 +130,7 @@ def test_a_model_that_is_not_decoupled_passes_without_streaming(tmp_path: Path) 
     outcomes = {result["id"]: result["outcome"] for result in row["smoke"]["results"]}
     assert outcomes["P6"] == outcomes["N14"] == "passed"
     assert outcomes["P8"] == outcomes["N5"] == "skipped"
+    assert row["bench"] is None
     assert "as release 1.1.0 does" in (Path(row["folder"]) / "server.log").read_text()
 
 

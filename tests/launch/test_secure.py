@@ -22,6 +22,8 @@ from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
 from launch import access, ready, stand_ins, target
 from launch.access import ClientFiles
+from launch.smoke import checks, endpoint, suite
+from launch.smoke.result import Result
 from launch.target import Target
 from tests.launch.conftest import NAME, Launch, free_settings
 
@@ -72,6 +74,13 @@ def smoke(bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def checked(bundle: Bundle, *ids: str) -> list[Result]:
+    """A few checks of the suite by a client with the target's own files."""
+    chosen = [check for check in (*checks.POSITIVE, *checks.NEGATIVE) if check.id in ids]
+    at = endpoint.of_target(target.read(bundle, "triton"))
+    return suite.run(at, lambda _: None, chosen)
+
+
 @contextmanager
 def asking(one: Target) -> Iterator[GRPCInferenceServiceStub]:
     with one.access().channel(one.urls["grpc"], grpc) as channel:
@@ -116,11 +125,11 @@ def test_the_key_opens_what_is_closed_and_stays_in_its_file(
     bundle = render(f"targets.triton.key_file={key_file}")
     launcher = launch("up", bundle.folder, "--target", "triton")
     launcher.line("metrics")
-    with_key = json.loads(smoke(bundle).stdout)
-    outcomes = {(one["id"], one["transport"]): one["outcome"] for one in with_key["results"]}
-    for transport in ("grpc", "http"):
-        assert outcomes["P3", transport] == outcomes["P5", transport] == "passed"
-        assert outcomes["N18", transport] == "passed"
+    found = checked(bundle, "P3", "P5", "N18")
+    assert {(one.transport, one.id) for one in found if one.outcome == "passed"} == {
+        *(("grpc", "P3"), ("grpc", "P5"), ("grpc", "N18")),
+        *(("http", "P3"), ("http", "P5"), ("http", "N18")),
+    }
     launcher.signal(signal.SIGTERM)
     assert launcher.end() == 0
     texts = [path for path in tmp_path.rglob("*") if path.is_file() and path != key_file]
@@ -132,11 +141,10 @@ def test_without_a_key_file_nobody_is_let_in(render: Render, launch: Launch) -> 
     bundle = render()
     launcher = launch("up", bundle.folder, "--target", "triton")
     launcher.line("metrics")
-    document = json.loads(smoke(bundle).stdout)
-    found = {one["id"]: one for one in document["results"] if one["transport"] == "http"}
-    assert found["N18"]["outcome"] == "passed"
-    assert found["P5"]["evidence"] == "model-config is closed, and no key is given"
-    assert document["failed"] == 0
+    found = {one.id: one for one in checked(bundle, "P3", "P5", "P6", "N18")}
+    assert found["P3"].evidence == "the model index is closed, and no key is given"
+    assert found["P5"].evidence == "model-config is closed, and no key is given"
+    assert found["P6"].outcome == found["N18"].outcome == "passed"
     launcher.signal(signal.SIGTERM)
     assert launcher.end() == 0
 

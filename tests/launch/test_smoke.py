@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -16,22 +18,16 @@ import pytest
 from builder.bundle import Bundle
 from builder.errors import NotReady
 from launch import show, target
-from launch.access import Access
 from launch.process import Server
-from launch.smoke import checks, drain, endpoint, metrics, rendered, streamed, suite
+from launch.smoke import checks, drain, endpoint, engine, rendered, streamed, suite
 from launch.smoke.client import Fault
 from launch.smoke.endpoint import Endpoint
 from launch.smoke.result import Result, junit, summary
 from tests.conftest import ROOT
-from tests.launch import faulty_grpc, faulty_server, faulty_triton
+from tests.launch import faulty_server, faulty_suites, faulty_triton
 from tests.launch.conftest import Child
+from tests.launch.faulty_suites import OPTIONS, Case, Results
 
-# What a bundle would say of the server that has a fault.
-OPTIONS = {
-    "max_seq_len": faulty_server.LIMIT,
-    "speculative_config": {"decoding_type": "MTP"},
-    "guided_decoding_backend": "xgrammar",
-}
 REFUSALS = ["N2", "N3.type", "N3.shape", "N3.input", "N4", "N7", "N8"]
 REFUSALS += ["N9.tokens0", "N9.tokens", "N9.top_k", "N9.heat", "N9.prompt", "N16", "N17"]
 NEGATIVE = ["N1", *REFUSALS, "N10", "N11", "N13.url", "N13.verb"]
@@ -104,55 +100,44 @@ GRPC_FAULTS: dict[str, list[str]] = {
 }
 WARNINGS = {"batching": ["P7.batch"], "forgets": ["P16"]}
 
-Results = dict[str, Result]
+# What a server that tells no version is.
+UNKNOWN: dict[str, Any] = {"version": None, "rehearsal": None}
 
 
-@pytest.fixture(autouse=True)
-def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a count that never comes; these servers bring theirs up to date at once."""
-    monkeypatch.setattr(metrics, "TIMEOUT_S", 0.5)
-    monkeypatch.setattr(metrics, "PERIOD_S", 0.05)
+@pytest.fixture(scope="module")
+def suites(request: pytest.FixtureRequest) -> Iterator[Mapping[Case, Future[Results]]]:
+    """For every case of the tests that were chosen."""
+    ours = (item for item in request.session.items if item.path == request.path)
+    calls = (getattr(item, "callspec", None) for item in ours)
+    found = [call.params["found"] for call in calls if call and "found" in call.params]
+    with faulty_suites.pool(found) as started:
+        yield started
 
 
-def by_id(results: Sequence[Result]) -> Results:
-    return {one.id: one for one in results}
+@pytest.fixture
+def found(request: pytest.FixtureRequest, suites: Mapping[Case, Future[Results]]) -> Results:
+    return suites[request.param].result()
+
+
+def against(kind: str, *faults: str) -> pytest.MarkDecorator:
+    """`found` is what the suite finds of such a server."""
+    return pytest.mark.parametrize(
+        "found", [(kind, fault) for fault in faults], indirect=True, ids=[*faults]
+    )
+
+
+def expecting(kind: str, faults: Mapping[str, Sequence[str]]) -> pytest.MarkDecorator:
+    """`expected` is what should be found of a server with this fault."""
+    rows = [((kind, fault), expected) for fault, expected in faults.items()]
+    return pytest.mark.parametrize(("found", "expected"), rows, indirect=["found"], ids=[*faults])
 
 
 def ids(results: Results, outcome: str) -> list[str]:
     return [one.id for one in results.values() if one.outcome == outcome]
 
 
-def openai(fault: str) -> Results:
-    with faulty_server.running(fault) as url:
-        return by_id(suite.run(replace(endpoint.of_url(url), options=OPTIONS), lambda _: None))
-
-
-@pytest.fixture
-def triton_over_http(tmp_path: Path) -> Callable[[str], Results]:
-    def run(fault: str) -> Results:
-        with faulty_server.running(fault, faulty_triton.Handler) as url:
-            port = url.rpartition(":")[2]
-            text = f"triton://127.0.0.1:{port}?grpc=off&metrics={port}&model={faulty_triton.MODEL}"
-            known = replace(
-                endpoint.of_url(text, Access(key=faulty_triton.KEY)),
-                model_folder=faulty_triton.write_bundle(tmp_path),
-                options={"triton_config": {"max_requests": faulty_triton.MAX_REQUESTS}},
-                restricted_apis=faulty_triton.RESTRICTED,
-            )
-            return by_id(suite.run(known, lambda _: None))
-
-    return run
-
-
-def triton_over_grpc(fault: str) -> Results:
-    with faulty_grpc.running(fault) as address:
-        port, model = address.rpartition(":")[2], faulty_triton.MODEL
-        text = f"triton://127.0.0.1?http=off&metrics=off&grpc={port}&model={model}"
-        return by_id(suite.run(endpoint.of_url(text), lambda _: None))
-
-
-def test_a_right_openai_server_passes_every_check_that_applies() -> None:
-    found = openai("")
+@against("openai", "")
+def test_a_right_openai_server_passes_every_check_that_applies(found: Results) -> None:
     assert {one.id: one.evidence for one in found.values() if one.outcome == "failed"} == {}
     assert ids(found, "warned") == []
     skipped = [
@@ -162,72 +147,68 @@ def test_a_right_openai_server_passes_every_check_that_applies() -> None:
     assert sorted(ids(found, "skipped")) == sorted(skipped)
 
 
-@pytest.mark.parametrize(("fault", "expected"), OPENAI_FAULTS.items(), ids=OPENAI_FAULTS)
-def test_a_fault_of_an_openai_server_is_found(fault: str, expected: list[str]) -> None:
-    assert sorted(ids(openai(fault), "failed")) == sorted(expected)
+@expecting("openai", OPENAI_FAULTS)
+def test_a_fault_of_an_openai_server_is_found(found: Results, expected: list[str]) -> None:
+    assert sorted(ids(found, "failed")) == sorted(expected)
 
 
-@pytest.mark.parametrize(("fault", "expected"), WARNINGS.items(), ids=WARNINGS)
-def test_what_a_model_may_do_is_a_warning_only(fault: str, expected: list[str]) -> None:
-    found = openai(fault)
+@expecting("openai", WARNINGS)
+def test_what_a_model_may_do_is_a_warning_only(found: Results, expected: list[str]) -> None:
     assert ids(found, "warned") == expected
     assert ids(found, "failed") == []
 
 
-def test_a_cancelled_stream_that_breaks_the_server_is_found() -> None:
-    found = openai("breaks_on_cancel")
+@against("openai", "breaks_on_cancel")
+def test_a_cancelled_stream_that_breaks_the_server_is_found(found: Results) -> None:
     assert {"P14", "N10", "N11"} <= set(ids(found, "failed"))
 
 
-def test_a_server_that_streams_all_text_so_far_is_recognised() -> None:
-    found = openai("cumulative")
+@expecting("openai", {"": "new text", "cumulative": "all text so far"})
+def test_the_kind_of_a_whole_stream_is_recognised(found: Results, expected: str) -> None:
     assert ids(found, "failed") == []
-    assert found["P9"].evidence == "32 parts with all text so far each"
-    assert openai("")["P9"].evidence == "32 parts with new text each"
+    assert found["P9"].evidence == f"32 parts with {expected} each"
 
 
-def test_a_right_triton_passes_over_http(triton_over_http: Callable[[str], Results]) -> None:
-    found = triton_over_http("")
+@against("triton over http", "")
+def test_a_right_triton_passes_over_http(found: Results) -> None:
     assert {one.id: one.evidence for one in found.values() if one.outcome == "failed"} == {}
     assert found["P18"].evidence == "the model has no input return_cumulative_logprob"
     assert found["P18"].outcome == "skipped"
 
 
-@pytest.mark.parametrize(("fault", "expected"), HTTP_FAULTS.items(), ids=HTTP_FAULTS)
-def test_a_fault_of_triton_over_http_is_found(
-    fault: str, expected: list[str], triton_over_http: Callable[[str], Results]
-) -> None:
-    assert sorted(ids(triton_over_http(fault), "failed")) == sorted(expected)
+@expecting("triton over http", HTTP_FAULTS)
+def test_a_fault_of_triton_over_http_is_found(found: Results, expected: list[str]) -> None:
+    assert sorted(ids(found, "failed")) == sorted(expected)
 
 
-def test_a_right_triton_passes_over_grpc() -> None:
-    found = triton_over_grpc("")
+@against("triton over grpc", "")
+def test_a_right_triton_passes_over_grpc(found: Results) -> None:
     assert {one.id: one.evidence for one in found.values() if one.outcome == "failed"} == {}
     assert "DEADLINE_EXCEEDED" in found["N11"].evidence
 
 
-@pytest.mark.parametrize(("fault", "expected"), GRPC_FAULTS.items(), ids=GRPC_FAULTS)
-def test_a_fault_of_triton_over_grpc_is_found(fault: str, expected: list[str]) -> None:
-    assert sorted(ids(triton_over_grpc(fault), "failed")) == sorted(expected)
+@expecting("triton over grpc", GRPC_FAULTS)
+def test_a_fault_of_triton_over_grpc_is_found(found: Results, expected: list[str]) -> None:
+    assert sorted(ids(found, "failed")) == sorted(expected)
 
 
-def test_a_model_that_is_not_ready_fails_every_negative_check() -> None:
-    found = triton_over_grpc("not_ready")
+@against("triton over grpc", "not_ready")
+def test_a_model_that_is_not_ready_fails_every_negative_check(found: Results) -> None:
     assert found["P2"].evidence == "ModelReady gives false, true expected"
     assert found["N2"].outcome == "failed"
 
 
-def test_an_unknown_server_with_open_management_is_warned_of() -> None:
-    found = triton_over_grpc("")["N18"]
-    assert found.outcome == "warned"
-    assert found.evidence == "open for everyone: model-repository"
+@against("triton over grpc", "")
+def test_an_unknown_server_with_open_management_is_warned_of(found: Results) -> None:
+    assert found["N18"].outcome == "warned"
+    assert found["N18"].evidence == "open for everyone: model-repository"
 
 
 def test_a_prompt_below_the_limit_that_is_refused_is_found() -> None:
     with faulty_server.running() as url:
         promised = {**OPTIONS, "max_seq_len": 2 * faulty_server.LIMIT}
         server = replace(endpoint.of_url(url), options=promised)
-        found = by_id(suite.run(server, lambda _: None))
+        found = faulty_suites.checked(server)
     assert ids(found, "failed") == ["P15"]
     assert found["P15"].evidence == "a right request is refused: 400: too_long"
 
@@ -236,10 +217,11 @@ def test_a_process_that_is_gone_is_found() -> None:
     with faulty_server.running() as url:
         ended = subprocess.Popen(["true"])
         ended.wait()
-        gone = by_id(suite.run(replace(endpoint.of_url(url), pid=ended.pid), lambda _: None))
-        here = by_id(suite.run(replace(endpoint.of_url(url), pid=os.getpid()), lambda _: None))
-    assert gone["P1"].evidence == f"process {ended.pid} is gone, a running one is expected"
-    assert here["P1"].outcome == "passed"
+        at, process = endpoint.of_url(url), checks.POSITIVE[:1]
+        [gone] = suite.run(replace(at, pid=ended.pid), lambda _: None, process)
+        [here] = suite.run(replace(at, pid=os.getpid()), lambda _: None, process)
+    assert gone.evidence == f"process {ended.pid} is gone, a running one is expected"
+    assert here.outcome == "passed"
 
 
 DRAINS = """
@@ -287,8 +269,9 @@ def wait_until_it_listens(at: Endpoint, server: Server) -> None:
     raise AssertionError("the server does not listen")
 
 
-def test_evidence_says_what_was_expected_and_what_came() -> None:
-    evidence = openai("stop_word")["P11"].evidence
+@against("openai", "stop_word")
+def test_evidence_says_what_was_expected_and_what_came(found: Results) -> None:
+    evidence = found["P11"].evidence
     assert evidence.startswith("stop word '")
     assert "expected it to end before the word" in evidence
 
@@ -386,6 +369,34 @@ def test_the_command_writes_json_and_junit(tmp_path: Path) -> None:
     assert int(cases.attrib["skipped"]) == document["skipped"]
 
 
+@pytest.mark.parametrize(
+    ("fault", "version", "rehearsal"),
+    [("", "1.2.1", False), ("reference", "1.2.1+reference", True)],
+)
+def test_the_engine_is_known_by_its_version(fault: str, version: str, rehearsal: bool) -> None:
+    with (
+        faulty_server.running(fault) as openai_url,
+        faulty_server.running(fault, faulty_triton.Handler) as url,
+    ):
+        port = url.rpartition(":")[2]
+        for server in (openai_url, f"triton://127.0.0.1:{port}?grpc=off&metrics={port}"):
+            told = engine.ask(endpoint.of_url(server))
+            assert told == {"version": version, "rehearsal": rehearsal}
+
+
+def test_a_server_that_tells_no_engine_may_be_a_rehearsal_or_not() -> None:
+    assert engine.ask(endpoint.of_url("triton://127.0.0.1?http=off&metrics=off")) == UNKNOWN
+
+
+def test_a_rehearsal_is_marked_by_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "smoke.xml"
+    with faulty_server.running("reference") as url:
+        done = smoke(url, "--junit", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "a rehearsal: 1.2.1+reference is the reference engine" in done.stdout.splitlines()
+    assert ElementTree.parse(file).getroot().attrib["name"] == "smoke of a rehearsal"
+
+
 def test_a_junit_file_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
     with faulty_server.running() as url:
         done = smoke(url, "--junit", str(tmp_path / "none" / "smoke.xml"))
@@ -401,7 +412,7 @@ def test_junit_tells_failures_skips_and_warnings_apart() -> None:
         replace(one, id="P8", outcome="skipped"),
         replace(one, id="P9", outcome="warned"),
     ]
-    [cases] = ElementTree.fromstring(junit(rows))
+    [cases] = ElementTree.fromstring(junit(rows, UNKNOWN))
     assert [[part.tag for part in case] for case in cases] == [
         ["system-out"],
         ["failure"],
@@ -410,7 +421,7 @@ def test_junit_tells_failures_skips_and_warnings_apart() -> None:
     ]
     assert cases[1][0].attrib["message"] == "a   b"
     assert (cases[3][0].text or "").startswith("warning: seen")
-    assert summary(rows)["checks"] == 3
+    assert summary(rows, UNKNOWN)["checks"] == 3
 
 
 def test_metadata_that_differs_from_the_rendered_one_is_named(

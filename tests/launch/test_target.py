@@ -173,6 +173,7 @@ def test_shared_memory_of_one_server_is_swept(
     ("url", "kind", "grpc", "model"),
     [
         ("http://node:8000", "trtllm_serve", None, None),
+        ("http://node:8000?model=org/name%2B1", "trtllm_serve", None, "org/name+1"),
         ("triton://node:9000", "triton", "node:9001", "tensorrt_llm"),
         ("triton://node:9000?grpc=7&model=m", "triton", "node:7", "m"),
         ("triton://[::1]:9000", "triton", "[::1]:9001", "tensorrt_llm"),
@@ -185,7 +186,9 @@ def test_a_url_names_a_server(url: str, kind: str, grpc: str | None, model: str 
     assert one.url.startswith("http://")
 
 
-@pytest.mark.parametrize("url", ["ftp://node", "http://", "http://node:x", "triton://n?port=1"])
+@pytest.mark.parametrize(
+    "url", ["ftp://node", "http://", "http://node:x", "http://node?modle=m", "triton://n?port=1"]
+)
 def test_anything_else_is_no_url_of_a_server(url: str) -> None:
     with pytest.raises(BadInput, match="write"):
         endpoint.of_url(url)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -23,6 +24,7 @@ import pytest
 from launch import engine, triton
 from launch.interrupts import Interrupts
 from launch.process import Server
+from tests.conftest import LAUNCH_TAG
 from tests.model_repository.triton_client import Triton
 
 MODEL = Path(__file__).parents[2] / "model_repository" / "tensorrt_llm"
@@ -141,12 +143,14 @@ class Starter:
             *options,
         ]
         path = os.pathsep.join([*map(str, self.programs), os.environ["PATH"]])
+        # Tests of `launch` look for processes that they left running, by a tag of theirs.
+        inherited = {name: value for name, value in os.environ.items() if name != LAUNCH_TAG}
         log = folder / "engine.log"
         server = self.stack.enter_context(
             Server(
                 ["env", *argv],
                 cwd=folder,
-                environment={**os.environ, "PATH": path, "ENGINE_LOG": str(log), **variables},
+                environment={**inherited, "PATH": path, "ENGINE_LOG": str(log), **variables},
                 log=folder / "server.log",
                 grace_s=30,
                 interrupts=self.interrupts,
@@ -159,6 +163,7 @@ class Starter:
 @pytest.fixture(scope="session")
 def start(programs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Starts a server and waits until it is ready, or dead if `dies` is set."""
+    begun: list[Served] = []
     with ExitStack() as stack:
         starter = Starter(stack, stack.enter_context(Interrupts()), programs)
 
@@ -170,6 +175,7 @@ def start(programs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
         ) -> Served:
             folder = tmp_path_factory.mktemp("server")
             served = starter.start(folder, model_yaml, options, variables)
+            begun.append(served)
             if dies:
                 assert served.server.exit_status(START_TIMEOUT_S) is not None
             else:
@@ -177,6 +183,9 @@ def start(programs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
             return served
 
         yield begin
+        for served in begun:  # which then end side by side
+            if served.server.exit_status(0) is None:
+                os.kill(served.server.pid, signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")

@@ -75,6 +75,10 @@ def test_a_stream_counts_while_it_runs(start: Serve) -> None:
         next(responses)
 
 
+def test_the_engine_tells_its_version(measured: Served) -> None:
+    assert measured.metrics()['engine_info{release="1.2.1+stub"}'] == 1
+
+
 def test_a_server_without_metrics_serves(start: Serve) -> None:
     served = start(options=["--allow-metrics=false"])
     assert served.client.ask("tokens=1")

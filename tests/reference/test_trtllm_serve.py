@@ -355,8 +355,8 @@ def test_a_wrong_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_other_subcommands_are_not_here(capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve.main(["disaggregated", "-c", "x.yaml"]) == 2
-    assert "the reference engine has only serve" in capsys.readouterr().err
+    assert serve.main(["disaggregated_mpi_worker", "-c", "x.yaml"]) == 2
+    assert "the reference engine has only serve and disaggregated" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

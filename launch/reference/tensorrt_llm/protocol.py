@@ -9,7 +9,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
@@ -25,7 +25,6 @@ _UNSUPPORTED = (
     "use_beam_search",
     "logit_bias",
     "lora_request",
-    "disaggregated_params",
     "suffix",
     "return_context_logits",
     "tools",
@@ -36,6 +35,27 @@ _UNSUPPORTED = (
 class StreamOptions(Strict):
     include_usage: bool = True
     continuous_usage_stats: bool = False
+
+
+class DisaggregatedParams(Strict):
+    """What a prefill server tells the decode server, through the router of both.
+
+    The stand-in transfers no KV cache: its decode server computes the prompt once more.
+    Source: TensorRT-LLM tensorrt_llm/serve/openai_protocol.py, DisaggregatedParams.
+    """
+
+    request_type: Literal["context_only", "generation_only", "context_and_generation"]
+    first_gen_tokens: list[int] | None = None
+    ctx_request_id: int | None = None
+    encoded_opaque_state: str | None = None
+    draft_tokens: list[int] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> DisaggregatedParams:
+        told = None not in (self.first_gen_tokens, self.ctx_request_id)
+        if self.request_type == "generation_only" and not told:
+            raise ValueError("generation_only needs first_gen_tokens and ctx_request_id")
+        return self
 
 
 class GenerationRequest(Strict):
@@ -73,7 +93,7 @@ class GenerationRequest(Strict):
     logit_bias: dict[str, float] | None = None
     lora_request: Any = None
     response_format: dict[str, Any] | None = None
-    disaggregated_params: Any = None
+    disaggregated_params: DisaggregatedParams | None = None
 
     @model_validator(mode="after")
     def _check(self) -> GenerationRequest:
@@ -84,6 +104,12 @@ class GenerationRequest(Strict):
         if self.response_format and self.response_format.get("type") != "text":
             raise ValueError("response_format: only text is supported by the reference engine")
         return self
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether only the prompt is to be computed, and the first token."""
+        told = self.disaggregated_params
+        return told is not None and told.request_type == "context_only"
 
     def sampling(self, **own: Any) -> SamplingParams:
         """The engine's parameters; the server samples at temperature 1 unless told otherwise."""
@@ -203,7 +229,10 @@ class Answer:
             for output in request.outputs
         ]
         kind = "chat.completion" if self._chat else "text_completion"
-        return {**self._envelope(kind, choices), "usage": self._usage()}
+        whole = {**self._envelope(kind, choices), "usage": self._usage()}
+        if self._body.is_prefill:
+            whole["prompt_token_ids"] = self._requests[0].prompt_token_ids
+        return whole
 
     def chunks(self, number: int) -> Iterator[dict[str, Any]]:
         """What the last step of request `number` added."""
@@ -289,6 +318,12 @@ class Answer:
             "stop_reason": output.stop_reason,
             "avg_decoded_tokens_per_iter": request.avg_decoded_tokens_per_iter,
         }
+        if self._body.is_prefill:
+            choice["disaggregated_params"] = {
+                "request_type": "context_only",
+                "first_gen_tokens": output.token_ids,
+                "ctx_request_id": request.request_id,
+            }
         if isinstance(self._body, CompletionRequest):
             tokens = output.token_ids_diff if streamed else output.token_ids
             echo = self._echo(number) if first else ""

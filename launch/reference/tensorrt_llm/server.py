@@ -121,7 +121,12 @@ class Server:
         try:
             for prompt in prompts:
                 params = body.to_sampling_params()
-                requests.append(self._llm.generate_async(prompt, params, bool(body.stream)))
+                side = body.disaggregated_params
+                requests.append(
+                    self._llm.generate_async(
+                        prompt, params, bool(body.stream), disaggregated_params=side
+                    )
+                )
             answer = Answer(body, requests, self._llm.tokenizer)
             if body.stream:
                 return StreamingResponse(

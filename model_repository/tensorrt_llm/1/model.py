@@ -13,6 +13,7 @@ import traceback
 from typing import Any
 
 import model_engine
+import model_memory
 import model_settings
 import triton_python_backend_utils as pb_utils
 from model_generation import Generations, Refused
@@ -21,6 +22,7 @@ from model_metrics import Outcome
 from model_reply import Reply
 from model_request import parameters, parse
 from model_response import Tensors
+from model_stop import Stop
 from model_watch import Watch
 
 SHUTDOWN_TIMEOUT_S = 30.0
@@ -33,6 +35,7 @@ class TritonPythonModel:
     _engine: model_engine.Engine | None = None
     _generations: Generations
     _watch: Watch
+    _stop: Stop
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
@@ -43,6 +46,7 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args: dict[str, str]) -> None:
+        model_memory.close_to_others()
         self._settings = settings = _settings()
         try:
             if not model_engine.is_leader():
@@ -61,6 +65,7 @@ class TritonPythonModel:
         labels = (args["model_name"], args["model_version"])
         self._generations = Generations(self._engine, tensors, settings, labels)
         self._watch = Watch(self._engine, self._generations, settings)
+        self._stop = Stop(self._end)
 
     def execute(self, requests: list[Any]) -> None:
         """Start every request; each answers through its own response sender."""
@@ -68,7 +73,8 @@ class TritonPythonModel:
         for request in requests:
             reply = Reply(request.get_response_sender())
             try:
-                self._start(request, reply)
+                with self._stop.gate:
+                    self._start(request, reply)
             except Invalid as fault:
                 self._refuse(reply, codes.INVALID_ARG, str(fault), "invalid")
             except Refused as fault:
@@ -82,8 +88,14 @@ class TritonPythonModel:
         return self._engine is None or self._generations.death.reason is None
 
     def finalize(self) -> None:
-        if self._engine is None:
-            return
+        if self._engine is not None:
+            self._stop.unload()
+            self._engine = None
+            gc.collect()  # engines over several GPUs keep their processes while references are left
+
+    def _end(self) -> None:
+        """Let running requests end, then the engine."""
+        assert self._engine is not None
         late = self._generations.drain(self._settings.drain_timeout_s)
         if late:
             pb_utils.Logger.log_warn(f"{late} requests were cancelled to unload the model")
@@ -94,10 +106,10 @@ class TritonPythonModel:
             death.strike()
         if not self._engine.shutdown(SHUTDOWN_TIMEOUT_S):
             pb_utils.Logger.log_warn("the engine did not shut down in time")
-        self._engine = None
-        gc.collect()  # engines over several GPUs keep their processes while references are left
 
     def _start(self, request: Any, reply: Reply) -> None:
+        if self._stop.is_asked:
+            raise Refused("the server is about to end; retry elsewhere or later")
         inputs = _inputs(request)
         request_id = request.request_id()
         if not scalar(inputs, "stop", False):

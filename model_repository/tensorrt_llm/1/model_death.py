@@ -15,11 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 
+import model_memory
 import triton_python_backend_utils as pb_utils
 
-SHARED_MEMORY = Path("/dev/shm")
+SERVER = os.getppid()
 # From the request to end the server until its model is unloaded, and from the signal to its end.
 UNLOAD_TIMEOUT_S = 20.0
 SIGNAL_TIMEOUT_S = 2.0
@@ -31,7 +32,6 @@ class Death:
 
     def __init__(self, tell_clients: Callable[[str], None]) -> None:
         self._tell_clients = tell_clients
-        self._server = os.getppid()
         self._lock = threading.Lock()
         self.reason: str | None = None
 
@@ -45,25 +45,22 @@ class Death:
         overdue = threading.Timer(UNLOAD_TIMEOUT_S, self.strike)
         overdue.daemon = True
         overdue.start()
-        os.kill(self._server, signal.SIGTERM)
+        os.kill(SERVER, signal.SIGTERM)
 
     def strike(self) -> None:
         """End the server, and this process with it."""
-        # Not by Triton's logger, which may be late.
-        words = f"the server exits because the engine is dead: {self.reason}"
-        print(words, file=sys.stderr, flush=True)
-        _forget_shared_memory()
-        os.kill(self._server, signal.SIGUSR1)
-        deadline_s = time.monotonic() + SIGNAL_TIMEOUT_S
-        while os.getppid() == self._server and time.monotonic() < deadline_s:
-            time.sleep(POLL_S)
-        os._exit(1)
+        end_server(f"the engine is dead: {self.reason}", signal.SIGUSR1)
 
 
-def _forget_shared_memory() -> None:
-    """Remove the name of the region that this process shares with the server, which would stay.
-
-    Triton gives it to its Python process as the second argument.
-    """
-    region = Path("/proc/self/cmdline").read_text().split("\0")[2]
-    (SHARED_MEMORY / Path(region).name).unlink(missing_ok=True)
+def end_server(reason: str, number: signal.Signals) -> None:
+    """End the server by a signal that it does not handle, and this process with it."""
+    # Not by Triton's logger, which may be late. The disk of the log may be full.
+    with suppress(OSError):
+        print(f"the server exits because {reason}", file=sys.stderr, flush=True)
+    model_memory.forget()
+    if os.getppid() == SERVER:
+        os.kill(SERVER, number)
+    deadline_s = time.monotonic() + SIGNAL_TIMEOUT_S
+    while os.getppid() == SERVER and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+    os._exit(1)

@@ -58,18 +58,23 @@ class Generations:
         Raises `Refused` where as many requests run and wait as may, or the engine is dead, and
         `Invalid` where the engine cannot serve what is asked.
         """
-        arguments = self._engine.prepare(request)
-        stream = Stream(request_id, request, reply, Answer(self._tensors, request))
-        limit = self._settings.max_requests
         with self._changed:
-            if self.death.reason is not None:
-                raise Refused(f"the engine is dead: {self.death.reason}; the server ends")
-            if limit is not None and len(self._running) >= limit:
-                raise Refused(f"{limit} requests are running or waiting, no more may; retry later")
+            self._refuse_if_full()
+        arguments = self._engine.prepare(request)  # which takes long for a long prompt
+        stream = Stream(request_id, request, reply, Answer(self._tensors, request))
+        with self._changed:
+            self._refuse_if_full()
             if not self._running:
                 self.progress_s = stream.arrival_s
             self._running.add(stream)
         self._loop.call_soon_threadsafe(self._start, stream, arguments)
+
+    def _refuse_if_full(self) -> None:
+        limit = self._settings.max_requests
+        if self.death.reason is not None:
+            raise Refused(f"the engine is dead: {self.death.reason}; the server ends")
+        if limit is not None and len(self._running) >= limit:
+            raise Refused(f"{limit} requests are running or waiting, no more may; retry later")
 
     def stop(self, request_id: str, reply: Reply) -> None:
         """Cancel every running request with this id, and say so through `reply`."""

@@ -16,8 +16,10 @@
 | `requests_running`              | gauge     | with a first response, or not streamed           |
 | `requests_waiting`              | gauge     | streams without a first response                 |
 | `kv_cache_utilization`          | gauge     | 0 to 1, if the engine says so                    |
+| `engine_info`                   | gauge     | 1, with the engine's own version as a label      |
 
-Labels: `model` and `version` are Triton's; `requests_total` has `outcome`, one of `finished`,
+Labels: `model` and `version` are Triton's; `engine_info` has `release`, by which a stand-in
+for the engine is known as that; `requests_total` has `outcome`, one of `finished`,
 `cancelled` (by the client, a stop request or a time limit), `refused` (above a limit; worth a
 retry), `invalid` (the client's fault) and `failed` (ours). A histogram gets one value per request.
 
@@ -138,6 +140,9 @@ class Meter:
         for outcome in OUTCOMES:
             metric = requests.Metric(labels={**labels, "outcome": outcome})
             metrics[f"requests_total/{outcome}"] = metric
+        engine = self._family("engine_info", "The engine that serves, by its version", kinds.GAUGE)
+        metrics["engine_info"] = engine.Metric(labels={**labels, "release": _version()})
+        metrics["engine_info"].set(1)
         return metrics
 
     def _family(self, name: str, words: str, kind: Any) -> Any:
@@ -173,6 +178,13 @@ class Meter:
         stream.counted = stream.responses, stream.tokens
         self._values.counts["responses_total"] += stream.responses - responses
         self._values.counts["generated_tokens_total"] += stream.tokens - tokens
+
+
+def _version() -> str:
+    """Of the engine, which has been started by now."""
+    import tensorrt_llm
+
+    return str(getattr(tensorrt_llm, "__version__", "unknown"))
 
 
 def _durations(stream: Stream) -> list[tuple[str, float]]:

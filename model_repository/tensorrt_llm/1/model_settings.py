@@ -26,7 +26,7 @@ class Settings:
     decoupled: bool
     engine_options: Mapping[str, Any]
     # How often a client is asked whether it gave up; every question costs about 0.1 ms.
-    cancellation_check_period_ms: float = 180
+    cancellation_check_period_ms: float = 150
     sender_threads: int = 2
     # Running and waiting requests: Triton's own queue does not bound streams.
     max_requests: int | None = None

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import yaml
@@ -21,10 +18,8 @@ from builder.release import Flag, Release
 from .. import options
 from ..llmapi.llm_utils import update_llm_args_with_extra_dict
 from ..logger import announce, configure, logger
-
-# How long requests under way may take to end once the server is told to stop.
-GRACE_S = 30
-KEEP_ALIVE_S = 5
+from . import disaggregated
+from .listener import bind, run
 
 _SERVER_FLAGS = frozenset({"model", "host", "port", "log_level", "extra_llm_api_options"})
 
@@ -34,7 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     release = options.release()
     if given and given[0] in release.subcommands:
-        print(f"trtllm-serve {given[0]}: the reference engine has only serve", file=sys.stderr)
+        if given[0] == disaggregated.COMMAND:
+            return disaggregated.main(given[1:])
+        only = f"serve and {disaggregated.COMMAND}"
+        print(f"trtllm-serve {given[0]}: the reference engine has only {only}", file=sys.stderr)
         return 2
     typed = vars(_parser(release).parse_args(given[1:] if given[:1] == ["serve"] else given))
     flags = {flag.name: flag.default for flag in release.serve_flags} | typed
@@ -126,9 +124,7 @@ def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any])
     announce()
     engine = engine_options(release, flags, typed)
     options.check(engine)
-    with _bind(flags["host"] or "localhost", int(flags["port"] or 8000)) as listener:
-        import uvicorn
-
+    with bind(flags["host"] or "localhost", int(flags["port"] or 8000)) as listener:
         from ..llmapi.llm import LLM
         from ..server import Server
 
@@ -136,34 +132,8 @@ def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any])
         with LLM(**engine) as llm:
             template = flags.get("chat_template")
             server = Server(llm, flags["model"], _template(template) if template else None)
-            config = uvicorn.Config(
-                server.app,
-                log_level=logger.level,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=GRACE_S,
-            )
-            # The server raises a signal that stopped it once more when it is done.
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, _stay)
-            uvicorn.Server(config).run(sockets=[listener])
+            run(server.app, listener)
     return 0
-
-
-def _stay(number: int, frame: FrameType | None) -> None:
-    logger.info("stopped by %s", signal.Signals(number).name)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """A socket that is taken, but does not listen before the model is loaded."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as fault:
-        listener.close()
-        raise OSError(f"port {port} of {host}: {fault.strerror}") from None
-    return listener
 
 
 def _report_idle(release: Release, typed: Mapping[str, Any], engine: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import itertools
 import random
 import weakref
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ class LLM:
         streaming: bool = False,
         priority: float = 0.5,
         trace_headers: Mapping[str, str] | None = None,
+        disaggregated_params: Any = None,
         **more: Any,
     ) -> RequestOutput:
         """Start a request and return at once; its results come through the returned object.
@@ -77,13 +79,20 @@ class LLM:
         Raises `RequestError` for a prompt that the engine never takes and `ValueError` for
         parameters that the reference engine does not support. Hints for scheduling, caching and
         tracing are accepted and have no effect.
+
+        With `disaggregated_params` the request is one side of disaggregated serving. A decode
+        engine gets the prompt's KV cache from elsewhere, so that `max_num_tokens` does not bound
+        the prompt; as a stand-in it computes the prompt all the same.
         """
         if asked := [name for name, value in more.items() if value and name not in _HINTS]:
             raise ValueError(f"{', '.join(asked)}: not supported by the reference engine")
         params = sampling_params or SamplingParams()
         self._check_params(params, streaming)
+        side = disaggregated_params.request_type if disaggregated_params else None
+        if side == "context_only":
+            params = replace(params, max_tokens=1)
         prompt, tokens = self._tokenize(inputs, params)
-        self._check_prompt(tokens)
+        self._check_prompt(tokens, is_computed=side == "generation_only")
         request = RequestOutput(next(self._ids), prompt, tokens, params, streaming)
         room = self.max_seq_len - len(tokens)
         if room < 1:
@@ -150,6 +159,12 @@ class LLM:
         if streaming and (params.best_of or 1) > params.n:
             raise ValueError(f"best_of {params.best_of} with n {params.n} cannot be streamed")
 
+    def input_processor(
+        self, inputs: Mapping[str, Any], sampling_params: SamplingParams
+    ) -> tuple[list[int], None]:
+        """A prompt's token ids, and nothing more: what servers call before `generate_async`."""
+        return self._tokenize(inputs, sampling_params)[1], None
+
     def _tokenize(self, inputs: Prompt, params: SamplingParams) -> tuple[str | None, list[int]]:
         if isinstance(inputs, Mapping):
             unknown = set(inputs) - {"prompt", "prompt_token_ids"}
@@ -168,14 +183,14 @@ class LLM:
             tokens = tokens[-params.truncate_prompt_tokens :]
         return prompt, tokens
 
-    def _check_prompt(self, tokens: list[int]) -> None:
+    def _check_prompt(self, tokens: list[int], is_computed: bool) -> None:
         if not tokens:
             raise RequestError("the prompt has no tokens")
         vocab_size = int(self._model.config.vocab_size)
         if not all(0 <= token < vocab_size for token in tokens):
             raise RequestError(f"the prompt has token ids outside 0..{vocab_size - 1}")
         limit = self.args.max_num_tokens
-        if len(tokens) > limit and not self.args.enable_chunked_prefill:
+        if len(tokens) > limit and not (is_computed or self.args.enable_chunked_prefill):
             what = f"a prompt of {len(tokens)} tokens is longer than max_num_tokens ({limit})"
             raise RequestError(f"{what}; enable_chunked_prefill lifts this limit")
 

@@ -47,7 +47,7 @@ arguments=(
   --exit-on-error true --strict-readiness true
   --exit-timeout-secs 300
   --allow-sagemaker false --allow-vertex-ai false
-  --backend-config "python,shm-region-prefix-name=$SERVE_SHM_PREFIX"
+  --backend-config "python,thread-pool-size=4"
   --http-address "$SERVE_HOST" --http-port "$SERVE_HTTP_PORT"
   --http-header-forward-pattern '(?i)trace(parent|state)'
   --grpc-address "$SERVE_HOST" --grpc-port "$SERVE_GRPC_PORT"
@@ -81,17 +81,50 @@ arguments+=(--grpc-restricted-protocol "$restricted")
 if [[ -d $CHECKPOINT ]]; then CHECKPOINT=$(cd "$CHECKPOINT" && pwd); fi
 cd /
 
-if (($$ != 1)); then exec tritonserver "${arguments[@]}"; fi
+# What this start puts into shared memory, apart from others of the same prefix.
+own=$SERVE_SHM_PREFIX-$(od -An -N8 -tx1 /dev/urandom | tr -d ' \n')-
+arguments+=(--backend-config "python,shm-region-prefix-name=$own")
+# When this file is there, the model ends its requests and then, where idle connections still hold
+# Triton up, the server.
+export SERVE_STOP_FILE=/dev/shm/${own}stop
 
-# The first process of a container is spared every signal that it does not handle, the one included
-# by which a server ends whose engine is dead. So it is not the server.
-tritonserver "${arguments[@]}" &
+server='' deadline=''
+# shellcheck disable=SC2329  # called by the trap
+stop() {
+  server=${server:-${!:-}}
+  [[ -n $server ]] || exit 143
+  if [[ -n $deadline ]]; then abort "after a second signal"; else
+    : >"$SERVE_STOP_FILE" || true
+    kill -TERM "$server" 2>/dev/null || true
+    sleep 310 &
+    deadline=$!
+  fi
+}
+abort() {
+  printf 'triton/serve.sh: the server is killed %s\n' "$*" >&2 || true
+  kill -KILL "$server" 2>/dev/null || true
+}
+is_there() { kill -0 "$1" 2>/dev/null; }
+trap stop HUP INT TERM
+
+# In a process group of its own, so that whatever it leaves behind can be ended with it.
+set -m
+tritonserver "${arguments[@]}" </dev/null &
 server=$!
-trap 'kill -TERM "$server" 2>/dev/null || true' INT TERM
+set +m
+while is_there "$server"; do
+  wait -n || true
+  # Triton itself may hang when its exit timeout is over.
+  if [[ -n $deadline ]] && is_there "$server" && ! is_there "$deadline"; then
+    abort "as it has not ended in 310 s"
+  fi
+done
+trap '' HUP INT TERM
 status=0
 wait "$server" || status=$?
-while kill -0 "$server" 2>/dev/null; do
-  status=0
-  wait "$server" || status=$?
-done
+# By this signal the model ends a server that was asked to stop and has answered everything.
+if [[ -n $deadline ]] && ((status == 128 + $(kill -l ALRM))); then status=0; fi
+kill -KILL -- "-$server" 2>/dev/null || true
+[[ -z $deadline ]] || kill "$deadline" 2>/dev/null || true
+rm -f "/dev/shm/$own"*
 exit "$status"

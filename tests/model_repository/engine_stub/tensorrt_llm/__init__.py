@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,11 +19,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+__version__ = "1.2.1+stub"
+
 
 def log(event: str, **details: object) -> None:
     if path := os.environ.get("ENGINE_LOG"):
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"event": event, **details}) + "\n")
+
+
+MAX_NUM_TOKENS = 131072
 
 
 class RequestError(RuntimeError):
@@ -71,7 +77,7 @@ class Script:
     anyone from its end on (`sick`). `gone=1`: the engine ends without a final output. `text`: the
     words, joined by `_`. `split=1`: a token is a byte of `text`, and what is no whole character yet
     reads U+FFFD. `blind=1`: no log probabilities. `silent_at`: a step that adds no text until the
-    next one. `input`: number of prompt tokens.
+    next one. `input`: number of prompt tokens. `tokenize_ms`: the time that it takes to get them.
     """
 
     tokens: int = 1000
@@ -88,6 +94,7 @@ class Script:
     split: int = 0
     silent_at: int = -1
     input: int = 8
+    tokenize_ms: float = 0.0
 
     @classmethod
     def read(cls, prompt: str) -> Script:
@@ -130,7 +137,7 @@ class RequestOutput:
         self._steps = self._run()
 
     def abort(self) -> None:
-        log("abort", prompt=self.prompt)
+        log("abort", prompt=self.prompt, at_s=time.monotonic())
 
     def __aiter__(self) -> RequestOutput:
         return self
@@ -216,6 +223,12 @@ PERF_METRICS = SimpleNamespace(
 )
 
 
+class Tokens(list[int]):
+    """The tokens of a script, which is kept with them."""
+
+    text: str
+
+
 class Tokenizer:
     """A vocabulary of a thousand, and a template that names each role before its words."""
 
@@ -252,13 +265,28 @@ class LLM:
             key: str(value) if key == "guided_decoding" and value else value
             for key, value in vars(sampling_params).items()
         }
-        log("submit", prompt=inputs, sampling=sampling, **given)
-        script = Script.read(inputs if isinstance(inputs, str) else "")
-        if not isinstance(inputs, str):
-            script.input = len(inputs)
+        if isinstance(inputs, str):
+            inputs, _ = self.input_processor({"prompt": inputs}, sampling_params)
+        prompt = getattr(inputs, "text", inputs)
+        log("submit", prompt=prompt, sampling=sampling, **given)
+        script = Script.read(prompt if isinstance(prompt, str) else "")
+        script.input = len(inputs)
+        if script.input > MAX_NUM_TOKENS:
+            what = f"The sum of prompt length ({script.input}), query length (0)"
+            raise ValueError(f"{what} should not exceed max_num_tokens ({MAX_NUM_TOKENS})")
         if script.fail_at < 0:
             self.fault(script)
-        return RequestOutput(self, inputs, sampling_params, script, streaming)
+        return RequestOutput(self, prompt, sampling_params, script, streaming)
+
+    def input_processor(
+        self, inputs: dict[str, str], sampling_params: SamplingParams
+    ) -> tuple[Tokens, None]:
+        """Takes the time of the calling thread without holding up others, as tokenizers do."""
+        script = Script.read(inputs["prompt"])
+        time.sleep(script.tokenize_ms / 1000)
+        tokens = Tokens(range(script.input, 0, -1))
+        tokens.text = inputs["prompt"]
+        return tokens, None
 
     def fault(self, script: Script) -> None:
         if script.fail:

@@ -1,0 +1,212 @@
+"""A client under a load: `python -m benchmarks.load_program NAME JSON`, where JSON is a `Load`.
+
+Prints what the client saw of every request, its CPU time, its memory, and when it began to send.
+Ours is the toolkit's, with all its processes; each of the others is written as its users write it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib.util
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launch.bench import workers
+from launch.bench.clients import Api
+from launch.bench.load import Call, LoadPlan
+from launch.bench.record import Record
+from launch.bench.truth import server, trial
+from launch.bench.truth.schedule import HEADER
+from launch.bench.truth.script import MODEL
+from launch.bench.truth.trial import Trial
+
+OURS = "toolkit"
+# What each of the others needs to be installed.
+OTHERS = {"httpx": "httpx", "openai": "openai", "aiohttp": "aiohttp"}
+PATH = "/v1/chat/completions"
+# What a client sees of a request: first byte sent, first and last token, in ns, and its tokens.
+Seen = list[int]
+Send = Callable[[int], Awaitable[Seen]]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`address` is HOST:PORT of a truth server, `core` where the client's sending runs alone."""
+
+    api: Api
+    address: str
+    core: int | None
+    streams: int
+    requests: int
+    tokens: int
+    itl_ms: float
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    @property
+    def trial(self) -> Trial:
+        return Trial(self.streams, self.requests, self.tokens, self.itl_ms)
+
+
+def installed() -> list[str]:
+    return [name for name, module in OTHERS.items() if importlib.util.find_spec(module)]
+
+
+def ours(load: Load) -> None:
+    """Records come from the process that sends; both processes count."""
+    before_s = time.process_time()
+    calls = tuple(Call(number, ask) for number, ask in enumerate(load.trial.asks()))
+    plan = LoadPlan("concurrency", calls, concurrency=load.streams)
+    seen: dict[int, Seen] = {}
+
+    def received(record: Record) -> None:
+        if record.failure is not None:
+            sys.exit(f"request {record.index}: {record.failure}")
+        seen[record.index] = list(dataclasses.astuple(trial.timing(record)))
+
+    cores = () if load.core is None else (load.core,)
+    endpoint = server.endpoint(load.api, load.address)
+    [spent] = workers.run(plan, endpoint, load.api, 1, received, threading.Event(), cores)
+    show(seen, spent.cpu_s + time.process_time() - before_s, spent.peak_mib)
+
+
+def body(tokens: int) -> dict[str, Any]:
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Say something."}],
+        "max_tokens": tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+class Chunks:
+    """Counts chunks with text, as scripts do."""
+
+    def __init__(self) -> None:
+        self.sent_ns = time.monotonic_ns()
+        self.first_ns = self.last_ns = self.tokens = 0
+
+    def line(self, line: str) -> None:
+        data = line.removeprefix("data: ").strip()
+        if data and data != "[DONE]":
+            choices = json.loads(data)["choices"]
+            if choices and choices[0]["delta"].get("content"):
+                self.token()
+
+    def token(self) -> None:
+        self.last_ns = time.monotonic_ns()
+        self.first_ns = self.first_ns or self.last_ns
+        self.tokens += 1
+
+    @property
+    def seen(self) -> Seen:
+        return [self.sent_ns, self.first_ns, self.last_ns, self.tokens]
+
+
+async def _httpx(load: Load) -> None:
+    import httpx
+
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(timeout=60, trust_env=False, limits=limits) as client:
+
+        async def send(number: int) -> Seen:
+            chunks = Chunks()
+            async with client.stream(
+                "POST", load.url + PATH, json=body(load.tokens), headers=header(number)
+            ) as response:
+                async for line in response.aiter_lines():
+                    chunks.line(line)
+            return chunks.seen
+
+        await drive(load, send)
+
+
+async def _aiohttp(load: Load) -> None:
+    import aiohttp
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def send(number: int) -> Seen:
+            chunks = Chunks()
+            async with session.post(
+                load.url + PATH, json=body(load.tokens), headers=header(number)
+            ) as response:
+                async for line in response.content:
+                    chunks.line(line.decode())
+            return chunks.seen
+
+        await drive(load, send)
+
+
+async def _openai(load: Load) -> None:
+    from openai import AsyncOpenAI  # type: ignore[import-not-found,unused-ignore]
+
+    client = AsyncOpenAI(base_url=load.url + "/v1", api_key="none", timeout=60)
+
+    async def send(number: int) -> Seen:
+        chunks = Chunks()
+        stream = await client.chat.completions.create(
+            **body(load.tokens), extra_headers=header(number)
+        )
+        async for chunk in stream:
+            if chunk.choices and chunk.choices[0].delta.content:
+                chunks.token()
+        return chunks.seen
+
+    await drive(load, send)
+
+
+def header(number: int) -> dict[str, str]:
+    return {HEADER: f"id={number}"}
+
+
+async def drive(load: Load, send: Send) -> None:
+    numbers = iter(range(load.requests))
+    seen: dict[int, Seen] = {}
+
+    async def stream() -> None:
+        for number in numbers:
+            seen[number] = await send(number)
+
+    before_s = time.process_time()
+    await asyncio.gather(*(stream() for _ in range(load.streams)))
+    show(seen, time.process_time() - before_s, 0)
+
+
+def show(seen: Mapping[int, Seen], cpu_s: float, other_mib: float) -> None:
+    """`other_mib` is the memory of processes besides this one."""
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 + other_mib
+    print(json.dumps({"seen": seen, "cpu_s": cpu_s, "peak_mib": peak_mib}))
+
+
+PROGRAMS: Mapping[str, Callable[[Load], Coroutine[Any, Any, None]]] = {
+    "httpx": _httpx,
+    "aiohttp": _aiohttp,
+    "openai": _openai,
+}
+
+
+def main() -> None:
+    name, load = sys.argv[1], Load(**json.loads(sys.argv[2]))
+    if name == OURS:
+        ours(load)
+        return
+    if load.core is not None:
+        os.sched_setaffinity(0, {load.core})
+    asyncio.run(PROGRAMS[name](load))
+
+
+if __name__ == "__main__":
+    main()

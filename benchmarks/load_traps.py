@@ -1,0 +1,142 @@
+"""The trap suite: answers that make load clients wrong, and what is right about each."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launch.bench.clients import Api, connect
+from launch.bench.record import Kind, Record
+from launch.bench.request import Ask
+from launch.bench.truth import trial
+from launch.bench.truth.log import Entry
+from launch.bench.truth.schedule import HEADER, MS
+from launch.bench.truth.script import TOKEN
+from launch.bench.truth.server import Truth
+from launch.bench.truth.trial import Timing
+
+REQUESTS = 16
+STREAMS = 4
+TOKENS = 60
+# Of the traps that are failures, every so many-th request meets one: the others must stay right.
+EVERY = 4
+TIMEOUT_S = 1.5
+# A time is right within this share of the truth.
+WITHIN = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A trap, and the failure that it must be told as; without one, all numbers must be right.
+
+    Without `counted` nobody says how many tokens came, and the client must not either. A client
+    that hangs in a case is what the cases that are not a `trap` are about.
+    """
+
+    trap: str
+    api: Api = "openai_chat"
+    failure: Kind | None = None
+    counted: bool = True
+    hangs: bool = False
+
+
+CASES = (
+    Case("three_tokens"),
+    Case("three_tokens_no_usage", counted=False),
+    Case("role_only"),
+    Case("reasoning"),
+    Case("too_many_requests", failure="unavailable"),
+    Case("cut", failure="cut"),
+    Case("error_event", failure="in_stream"),
+    Case("error_body", failure="in_stream"),
+    Case("unfinished", failure="unfinished"),
+    Case("cumulative", api="generate_stream"),
+    Case("duplicate", failure="overrun"),
+    Case("silent", failure="timeout", hangs=True),
+    Case("stalled", failure="timeout", hangs=True),
+)
+
+
+def rows() -> list[dict[str, Any]]:
+    """Every case with its faults: none is right."""
+    found = []
+    for case in CASES:
+        with Truth(case.api) as truth:
+            records = asyncio.run(send(case, truth))
+            log = truth.log(REQUESTS)
+        faults = list(judge(case, records, log, WITHIN))
+        row = {"row": "trap", "trap": case.trap, "api": case.api, "hangs": case.hangs}
+        found.append({**row, "passed": not faults, "faults": faults})
+    return found
+
+
+async def send(case: Case, truth: Truth) -> list[Record]:
+    client = connect(truth.endpoint, case.api)
+    records: list[Record] = []
+    numbers = iter(range(REQUESTS))
+
+    async def stream() -> None:
+        for number in numbers:
+            trap = case.trap if case.failure is None or number % EVERY == 0 else "plain"
+            ask = Ask(
+                "Say something.",
+                TOKENS,
+                ignore_eos=True,
+                timeout_s=TIMEOUT_S,
+                headers={HEADER: f"id={number} trap={trap}"},
+                keep_text=True,
+            )
+            records.append(await client.ask(ask, number))
+
+    try:
+        await asyncio.gather(*(stream() for _ in range(STREAMS)))
+    finally:
+        await client.close()
+    return records
+
+
+def judge(
+    case: Case, records: Sequence[Record], log: Mapping[int, Entry], within: float
+) -> Iterator[str]:
+    """What is wrong. Times are right if their median is `within` a share of the truth's."""
+    if len(records) != REQUESTS:
+        yield f"{len(records)} records of {REQUESTS} requests"
+    good = []
+    for record in records:
+        expected = case.failure if record.index % EVERY == 0 else None
+        told = record.failure.kind if record.failure else None
+        if told != expected:
+            yield f"request {record.index} is told as {told or 'good'}, not {expected or 'good'}"
+        elif expected is None:
+            good.append((record, log[record.index]))
+            yield from wrong_counts(*good[-1], case.counted)
+    yield from wrong_times(good, within)
+
+
+def wrong_counts(record: Record, entry: Entry, counted: bool) -> Iterator[str]:
+    where = f"request {record.index}"
+    if record.output_tokens != (entry.tokens if counted else None):
+        yield f"{where} has {record.output_tokens} tokens, {entry.tokens} came"
+    if sum(record.message_tokens) not in (0, entry.tokens):
+        yield f"{where} has {sum(record.message_tokens)} tokens in its messages"
+    if record.text != TOKEN * entry.tokens:
+        yield f"{where} has the text {(record.text or '')[:40]!r}"
+
+
+def wrong_times(good: Sequence[tuple[Record, Entry]], within: float) -> Iterator[str]:
+    told = [(trial.timing(one), trial.true(entry)) for one, entry in good if one.first_token_ns]
+    if len(told) != len(good):
+        yield f"{len(good) - len(told)} requests have no first token"
+        return
+    times: Mapping[str, Callable[[Timing], float]] = {
+        "TTFT": lambda one: one.ttft_ms,
+        "time after the first token": lambda one: (one.last_ns - one.first_ns) / MS,
+    }
+    for name, of in times.items():
+        seen_ms = statistics.median(of(seen) for seen, _ in told)
+        true_ms = statistics.median(of(true) for _, true in told)
+        if abs(seen_ms - true_ms) > within * true_ms:
+            yield f"the median {name} is {seen_ms:.1f} ms, {true_ms:.1f} ms is true"

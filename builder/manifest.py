@@ -1,0 +1,85 @@
+"""What a bundle says of itself: tool, inputs with digests, decisions with reasons, memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from . import __version__, advisories, gate, hardware, practice, results
+from .constraints.rules import RULES
+from .engine import EngineConfig
+from .errors import Problem
+from .plan import Facts, Plan
+
+
+def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Problem]) -> dict[str, Any]:
+    """What the manifest and `plan --json` say of a plan and its spelling for the release."""
+    facts, request = plan.facts, plan.deployment
+    return {
+        "tool": {"name": "trtllm-deployment-toolkit", "version": __version__},
+        "engine": request.engine.model_dump(),
+        "inputs": {
+            "checkpoint": {"name": facts.checkpoint.name, "source": facts.checkpoint.source},
+            "files": dict(_inputs(facts)),
+        },
+        "decisions": [asdict(row) for row in (*engine.decisions, *plan.flags, *plan.environment)],
+        "differences": [asdict(row) for row in plan.differences],
+        "warnings": [
+            {"where": row.where, "what": row.what, "remedy": row.remedy} for row in warnings
+        ],
+        "accepted_advisories": gate.record(request, facts.release.name),
+        "memory": memory(plan),
+        "published": [_published(row) for row in facts.published],
+    }
+
+
+def _published(row: results.Published) -> dict[str, Any]:
+    return {key: value for key, value in asdict(row).items() if key != "file"}
+
+
+def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
+    """The digests of the files that the result rests on, by names that no folder here is in."""
+    models = {"checkpoint": facts.checkpoint, "draft": facts.draft}
+    shipped = [model.file for model in models.values() if model and model.file]
+    for folder, model in models.items():
+        for name, digest in model.digests.items() if model else ():
+            yield f"{folder}/{name}", digest
+    for path in (
+        *shipped,
+        hardware.HARDWARE / f"{facts.gpu.name}.yaml",
+        *([facts.release.path] if facts.release.ships else ()),  # else the bundle holds it
+        *sorted({row.file for row in facts.published}),
+        *practice.files(),
+        RULES,
+    ):
+        yield path.relative_to(Path(__file__).parent).as_posix(), _sha256(path)
+    for path in advisories.files():  # which may be newer than those that ship
+        yield f"data/advisories/{path.name}", _sha256(path)
+
+
+def memory(plan: Plan) -> dict[str, Any]:
+    """The memory budget in GiB, rounded to what the estimate is worth."""
+    budget = plan.budget
+    return {
+        "per_gpu": {
+            "total_gib": round(budget.total_gib, 2),
+            "weights_gib": round(budget.weights_gib, 2),
+            "kv_cache_gib": round(budget.kv_cache_gib, 2),
+            "activations_gib": round(budget.activations_gib, 2),
+            "cuda_graphs_gib": round(budget.cuda_graphs_gib, 2),
+            "other_gib": round(budget.other_gib, 2),
+        },
+        "total_source": plan.facts.gpu.memory_source,
+        "total_verified": plan.facts.gpu.memory_verified,
+        "kv_bytes_per_token": budget.kv_bytes_per_token,
+        "kv_tokens": budget.kv_tokens,
+        "max_concurrency": budget.max_concurrency,
+        "fits": budget.fits,
+    }
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,173 @@
+"""The site profile: how one cluster wants to be asked for nodes, GPUs and containers.
+
+Nothing here has a default that belongs to one site: what is left out is not asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from .deployment import Document, Strict, Variable, parse, schema_problems
+from .documents import read_text
+from .errors import BadInput, Problem
+
+TARGET = "slurm"
+_PATH = f"targets.{TARGET}.site"
+
+# Words of a `#SBATCH` line: Slurm's own quotes and comments cannot begin in them.
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]*$", max_length=255)]
+Folder = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/+=@-]*$")]
+Mount = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/+=@-]*(:/[A-Za-z0-9._/+=@-]*(:r[ow])?)?$")]
+Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/+=@:#-]*$")]
+Program = Annotated[str, Field(pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/+=@-]*$")]
+Text = Annotated[str, Field(pattern=r"^[ -~]*$")]
+Option = Annotated[str, Field(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_./,:@+=%*\[\]&|-]+)?$")]
+
+# What the rendered scripts say themselves; in `sbatch` or `srun` it would be said twice.
+_OURS = {
+    "sbatch": frozenset(
+        (
+            *("job-name", "output", "error", "open-mode", "time", "signal", "array", "requeue"),
+            *("partition", "account", "qos", "reservation", "constraint", "segment", "no-requeue"),
+            *("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "mem", "exclusive", "gres"),
+            *("gpus", "gpus-per-node", "gpus-per-task", "export", "wrap", "test-only", "wait"),
+        )
+    ),
+    "srun": frozenset(
+        (
+            *("mpi", "overlap", "kill-on-bad-exit", "cpu-bind", "gres", "job-name", "output"),
+            *("nodes", "nodelist", "relative", "ntasks", "ntasks-per-node", "het-group", "export"),
+            *("container-image", "container-mounts", "container-remap-root"),
+            *("no-container-mount-home", "no-container-entrypoint"),
+        )
+    ),
+}
+
+
+class Container(Strict):
+    """Where the servers' programs come from: `images` by server, or the nodes themselves.
+
+    `mounts` are `SOURCE`, `SOURCE:TARGET` or `SOURCE:TARGET:ro`. The bundle and the state folder
+    are mounted without being named.
+    """
+
+    runtime: Literal["pyxis", "apptainer", "none"]
+    images: dict[str, Image] = Field(default_factory=dict)
+    mounts: list[Mount] = Field(default_factory=list)
+    remap_root: bool = False
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        given = [name for name in ("images", "mounts", "remap_root") if getattr(self, name)]
+        if self.runtime == "none" and given:
+            raise ValueError(f"runtime none uses no {given[0]}; drop it, or name a runtime")
+        if self.remap_root and self.runtime != "pyxis":
+            raise ValueError("remap_root is of pyxis only; drop it")
+        return self
+
+
+class Site(Strict):
+    """One cluster, or one way to use it.
+
+    `gpu_request` is how its Slurm wants GPUs to be asked for; `none` takes whole nodes as they are.
+    `block_size` are the nodes of one block of its topology: with it `--segment` is asked for.
+    `memory_nodes` are the NUMA nodes of the processors' memory, where the GPUs' memory has some
+    too; servers are bound to them by `numactl`. `checkpoints` are the folders of models on the
+    cluster by the name that deployments use. `state_folder` is seen by all nodes. `toolkit` is a
+    Python on the cluster in which this toolkit is installed with its `launch` extra.
+    `sbatch` and `srun` are further options, as on a command line.
+    """
+
+    name: Word
+    gpu_request: Literal["gpus_per_node", "gres", "none"]
+    container: Container
+    mpi: Annotated[str, Field(pattern=r"^(none|pmi2|pmix(_v[0-9]+)?)$")]
+    exclusive: bool
+    partition: Word | None = None
+    client_partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    reservation: Word | None = None
+    constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,&|*()\[\]-]*$")] | None = (
+        None
+    )
+    gpu_type: Word | None = None
+    cpus_per_node: Annotated[int, Field(ge=1, le=4096)] | None = None
+    memory_gib_per_node: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    block_size: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    memory_nodes: Annotated[str, Field(pattern=r"^[0-9]+([,-][0-9]+)*$")] | None = None
+    environment: dict[Variable, Text] = Field(default_factory=dict)
+    checkpoints: dict[str, Folder] = Field(default_factory=dict)
+    state_folder: Folder | None = None
+    python: Program = "python3"
+    toolkit: Program | None = None
+    sbatch: list[Option] = Field(default_factory=list)
+    srun: list[Option] = Field(default_factory=list)
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _accept_numbers(cls, value: object) -> object:
+        """A variable's value is text; a whole number without quotes is taken for it."""
+        if not isinstance(value, dict):
+            return value
+        return {name: str(item) if type(item) is int else item for name, item in value.items()}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.gpu_request == "none" and not self.exclusive:
+            raise ValueError("gpu_request none takes whole nodes; set exclusive: true")
+        if not self.exclusive and self.cpus_per_node is None:
+            raise ValueError(
+                "exclusive is false, and a task would get one core; name cpus_per_node"
+            )
+        if self.gpu_request == "none" and self.gpu_type:
+            raise ValueError("gpu_type is not asked for with gpu_request none; drop it")
+        for key, ours in _OURS.items():
+            for option in getattr(self, key):
+                name = option.removeprefix("--").partition("=")[0]
+                if name in ours:
+                    raise ValueError(f"{key} has {option}, which the scripts set; drop it")
+        return self
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A profile as a deployment holds it. Raises `BadInput` with every fault, each at its line."""
+    document = parse(read_text(path), str(path))
+    try:
+        return Site.model_validate(document.data).model_dump(exclude_none=True)
+    except ValidationError as fault:
+        raise BadInput(document.locate_all(schema_problems(fault, Site, ""))) from None
+
+
+def with_profile(document: Document) -> Document:
+    """The deployment file with its site profile in the place of the profile's file name.
+
+    A name is relative to the deployment file; one that was given as an override, to here.
+    """
+    given = document.get(_PATH)
+    if not isinstance(given, str):
+        return document
+    home = Path() if _PATH in document.overridden else document.folder
+    try:
+        profile = read(home / given)
+    except BadInput as fault:
+        raise BadInput(_with_remedy(problem) for problem in fault.problems) from None
+    options: Mapping[str, Any] = document.data["targets"][TARGET]
+    targets = document.data["targets"] | {TARGET: {**options, "site": profile}}
+    return replace(document, data={**document.data, "targets": targets})
+
+
+def _with_remedy(problem: Problem) -> Problem:
+    return problem if problem.remedy else replace(problem, remedy="give a site profile")
+
+
+def options_of(lines: list[str]) -> dict[str, str]:
+    """Options as given, by name; one without a value has an empty one."""
+    pairs = (re.sub(r"^--", "", line).partition("=") for line in lines)
+    return {name: value for name, _, value in pairs}

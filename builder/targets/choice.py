@@ -1,0 +1,30 @@
+"""Which server of a deployment another target runs: the one that it names, or the only one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..deployment import SERVERS, Deployment
+from ..errors import Problem, nearest
+
+
+def server_of(deployment: Deployment, named: str | None) -> str:
+    """The server that runs; `problems` has seen that there is one."""
+    return named or _servers(deployment)[0]
+
+
+def problems(deployment: Deployment, target: str, named: str | None) -> Iterator[Problem]:
+    """Why it is not known which server the target is to run."""
+    servers, where = _servers(deployment), f"targets.{target}.server"
+    if not servers:
+        yield Problem("targets", f"{target} has no server to run", f"add {' or '.join(SERVERS)}")
+    elif named is None and len(servers) > 1:
+        what = f"is needed: the deployment has {' and '.join(servers)}"
+        yield Problem(where, what, "name one of them")
+    elif named is not None and named not in servers:
+        what = f"{named} is no target of the deployment"
+        yield Problem(where, what, nearest(named, servers))
+
+
+def _servers(deployment: Deployment) -> list[str]:
+    return [name for name in SERVERS if name in deployment.targets]

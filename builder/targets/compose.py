@@ -1,0 +1,180 @@
+"""Target `compose`: another target of the deployment on one machine with Docker Compose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..deployment import Deployment
+from ..errors import Problem
+from ..hardware import load as load_gpu
+from . import PORT_STEP, Rendered, Request
+from . import container as containers
+from .container import BUNDLE, HOME, KEY_FILE, SCRATCH_GIB, TLS_FOLDER, USER, Container
+from .container import ContainerOptions as Options
+from .manifest import Because, manifest
+
+TARGET = "compose"
+FILE = f"{TARGET}/compose.yaml"
+LOOPBACK = "127.0.0.1"
+# The folder of each model on the machine comes by a variable, since no file of a bundle names one.
+FOLDERS = {"CHECKPOINT": "CHECKPOINT_FOLDER", "DRAFT_CHECKPOINT": "DRAFT_CHECKPOINT_FOLDER"}
+SECRETS = {
+    "server-key": ("SERVER_KEY_FILE", KEY_FILE),
+    "server-certificate": ("SERVER_CERTIFICATE_FILE", f"{TLS_FOLDER}/tls.crt"),
+    "server-certificate-key": ("SERVER_CERTIFICATE_KEY_FILE", f"{TLS_FOLDER}/tls.key"),
+    "server-client-ca": ("SERVER_CLIENT_CA_FILE", f"{TLS_FOLDER}/ca.crt"),
+}
+HEALTH = {"interval": "15s", "timeout": "10s", "retries": 8, "start_interval": "5s"}
+MOST_PROCESSES = 16384
+
+
+def problems(deployment: Deployment) -> Iterator[Problem]:
+    options = Options.model_validate(deployment.targets[TARGET])
+    found = list(containers.problems(deployment, TARGET, options))
+    yield from found
+    gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
+    if not found and total > (size := load_gpu(gpu).gpus_per_node):
+        what = f"{total} are more than the {size} of a machine with {gpu}"
+        yield Problem("hardware.num_gpus", what, "take compose out, or kubernetes or slurm")
+
+
+def render(request: Request, options: Options) -> Rendered:
+    served = containers.container(request, options)
+    name = request.deployment.name
+    title = f"Serves {name} on this machine: docker compose -f {FILE} up --detach --wait"
+    document = {
+        "name": name.replace(".", "-"),
+        "services": dict(_services(served)),
+        **({"secrets": _files(served)} if _secrets(served) else {}),
+    }
+    return Rendered({FILE: manifest(title, document)}, None)
+
+
+def warnings(request: Request, options: Options) -> Iterator[Problem]:
+    return containers.warnings(request, options)
+
+
+def _services(container: Container) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One service for each instance, with GPUs and ports of its own."""
+    count = container.request.deployment.instances
+    for index in range(count):
+        name = "server" if count == 1 else f"server{index}"
+        yield name, _service(container, index)
+
+
+def _service(container: Container, index: int) -> dict[str, Any]:
+    secrets = _secrets(container)
+    return {
+        "image": container.image.reference,
+        "platform": f"linux/{container.architecture}",
+        "entrypoint": container.command,
+        "command": [],
+        "user": f"{USER}:{USER}",
+        "environment": container.environment,
+        **_confinement(container),
+        "volumes": list(_volumes(container)),
+        **({"secrets": [_secret(name) for name in secrets]} if secrets else {}),
+        "ports": [
+            {
+                "host_ip": LOOPBACK,
+                "published": str(port + index * PORT_STEP),
+                "target": port,
+                "protocol": "tcp",
+            }
+            for port in container.ports.values()
+        ],
+        "healthcheck": _health(container),
+        "stop_grace_period": f"{container.stop_s}s",
+        "restart": "unless-stopped",
+        "logging": {"driver": "local", "options": {"max-size": "100m", "max-file": "5"}},
+        **_machine(container, index),
+    }
+
+
+def _confinement(container: Container) -> dict[str, Any]:
+    """No rights, and no place to write but two that are empty at every start.
+
+    Engines compile kernels and load them from there, which Docker forbids where it is not told.
+    """
+    scratch = f"rw,exec,nosuid,nodev,size={SCRATCH_GIB}g,mode=1777"
+    return {
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "init": True,
+        "ipc": "private",
+        "tmpfs": [f"/tmp:{scratch}", f"{HOME}:{scratch}"],
+    }
+
+
+def _machine(container: Container, index: int) -> dict[str, Any]:
+    memory, shm, gpus = container.memory_gib, container.shm_gib, container.gpus
+    device: dict[str, Any] = {"driver": "nvidia", "capabilities": ["gpu"]}
+    if container.request.deployment.instances == 1:
+        device["count"] = gpus
+    else:
+        device["device_ids"] = [str(index * gpus + number) for number in range(gpus)]
+    scratch = f"{2 * SCRATCH_GIB} GiB (/tmp and {HOME})"
+    return {
+        "shm_size": Because(f"{shm.value}gb", shm.reason),
+        "mem_limit": Because(f"{memory.value + 2 * SCRATCH_GIB}gb", f"{memory.reason} + {scratch}"),
+        "pids_limit": MOST_PROCESSES,
+        "ulimits": Because(
+            {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576},
+            "What NVIDIA's images ask for when they start",
+        ),
+        "deploy": {"resources": {"reservations": {"devices": [device]}}},
+    }
+
+
+def _volumes(container: Container) -> Iterator[dict[str, Any]]:
+    """The files of the bundle beside this file, and the models; none can be changed."""
+    folder = container.entry["argv"][1].partition("/")[0]
+    yield _mount(f"../{folder}", f"{BUNDLE}/{folder}")
+    for variable, path in container.models.items():
+        yield _mount(_needed(FOLDERS[variable], "the folder of the model"), path)
+
+
+def _mount(source: str, target: str) -> dict[str, Any]:
+    return {
+        "type": "bind",
+        "source": source,
+        "target": target,
+        "read_only": True,
+        "bind": {"create_host_path": False},
+    }
+
+
+def _secrets(container: Container) -> list[str]:
+    """The secrets that the server reads, by the paths that it is told."""
+    told = set(container.environment.values())
+    return [name for name, (_, path) in SECRETS.items() if path in told]
+
+
+def _secret(name: str) -> dict[str, str]:
+    return {"source": name, "target": SECRETS[name][1]}
+
+
+def _files(container: Container) -> dict[str, Any]:
+    return {name: {"file": _needed(SECRETS[name][0], "a file")} for name in _secrets(container)}
+
+
+def _health(container: Container) -> dict[str, Any]:
+    """Asked with Python, which every image of a server has, and without gRPC, which it may not."""
+    start = container.start_s
+    if container.asked_by == "http":
+        url = f"http://{LOOPBACK}:{container.ports['http']}{container.live_path}"
+        probe = f"import urllib.request as r; r.urlopen('{url}', timeout=8)"
+    else:
+        port = next(iter(container.ports.values()))
+        probe = f"import socket; socket.create_connection(('{LOOPBACK}', {port}), 8)"
+    return {
+        "test": ["CMD", "python3", "-c", probe],
+        "start_period": Because(f"{start.value}s", start.reason),
+        **HEALTH,
+    }
+
+
+def _needed(variable: str, what: str) -> str:
+    return f"${{{variable}:?is not set; name {what}}}"

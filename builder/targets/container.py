@@ -1,0 +1,299 @@
+"""A server in a container: its image, its files, its settings, and what it needs of its machine.
+
+The server's own script runs unchanged; everything is said to it by variables.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from .. import images
+from ..bundle import File
+from ..deployment import Deployment, Strict, schema_problems
+from ..errors import Problem
+from ..hardware import load as load_gpu
+from ..images import Image
+from . import Rendered, Request, choice, load, variables
+from .manifest import Because
+
+# Where things are in the container.
+BUNDLE = "/bundle"
+MODELS = "/models"
+HOME = "/home/server"
+KEY_FOLDER = "/run/secrets/server-key"
+KEY_FILE = f"{KEY_FOLDER}/key"
+TLS_FOLDER = "/run/secrets/server-tls"
+# The user of Triton's image, and of any other that has one beside root.
+# Source: triton-inference-server/server@0f963c9 Dockerfile, which adds triton-server as user 1000.
+USER = 1000
+FIRST_FREE_PORT = 1024
+# What makers of images call a processor, by what `uname -m` does.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+# Where a server says that it lives, where that is not where it says that it is ready.
+LIVE_PATHS = {"triton": "/v2/health/live"}
+
+# What the figures below rest on is in their reasons; none of them was measured here.
+CPUS_PER_GPU = 8
+HOST_GIB_PER_GPU = 16
+SHM_GIB_PER_GPU = 2
+SCRATCH_GIB = 20
+START_WITHOUT_WEIGHTS_S = 900
+GIB = 2**30
+
+Gib = Annotated[int, Field(ge=1, le=1_000_000)]
+Count = Annotated[int, Field(ge=1, le=10_000)]
+Seconds = Annotated[int, Field(ge=1, le=86_400)]
+
+
+class ContainerOptions(Strict):
+    """How a server runs in a container.
+
+    `server` is the target that runs, where there are several. It listens on `host` in its own
+    network. One that has no time limit of its own for its last requests gets `drain_s`. Each of the
+    figures for the machine replaces one that is assumed: `load_gb_per_s` is how fast a pod reads
+    its checkpoint.
+    """
+
+    server: Literal["trtllm_serve", "triton"] | None = None
+    host: Literal["0.0.0.0", "::"] = "0.0.0.0"
+    drain_s: Seconds = 300
+    load_gb_per_s: Annotated[float, Field(gt=0, strict=False)] = 0.35
+    cpus: Count | None = None
+    memory_gib: Gib | None = None
+    shm_gib: Gib | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One server of a deployment. `entry` is its entry in `launch.json`, `files` the bundle's."""
+
+    request: Request
+    options: ContainerOptions
+    server: str
+    image: Image
+    entry: Mapping[str, Any]
+    files: Mapping[str, File]
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that it sees, which are those of one node."""
+        deployment = self.request.deployment
+        return deployment.hardware.num_gpus // deployment.instances // self.request.nodes
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        ports: Mapping[str, int] = self.entry["ports"]
+        return ports
+
+    @property
+    def command(self) -> list[str]:
+        program, script = self.entry["argv"]
+        return [program, f"{BUNDLE}/{script}"]
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self.entry["environment"].get("SERVE_KEY_FILE"))
+
+    @property
+    def has_tls(self) -> bool:
+        return "SERVE_TLS_KEY" in self.entry["environment"]
+
+    @property
+    def architecture(self) -> str:
+        return ARCHITECTURES[load_gpu(self.request.deployment.hardware.gpu).cpu_arch]
+
+    @property
+    def asked_by(self) -> Literal["http", "grpc", "tcp"]:
+        """How others ask it for its health: over HTTP where that is on and open to all.
+
+        An open port says as much as it can: servers listen when their models are loaded.
+        """
+        closed = "health" in self.entry.get("restricted_apis", ())
+        if closed or ("http" not in self.ports and self.has_tls):
+            return "tcp"
+        return "http" if "http" in self.ports else "grpc"
+
+    @property
+    def ready_path(self) -> str:
+        return str(self.entry["ready"].get("path"))
+
+    @property
+    def live_path(self) -> str:
+        return LIVE_PATHS.get(self.server, self.ready_path)
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The folder in the container of each model, by the variable that names it."""
+        folders = {"CHECKPOINT": MODELS, "DRAFT_CHECKPOINT": f"{MODELS}/draft"}
+        given = self.request.checkpoints.items()
+        return {variable: f"{folders[variable]}/{_last(name)}" for variable, name in given}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that differ from what the script and the deployment say."""
+        given = self.entry["environment"]
+        own = {"SERVE_HOST": self.options.host, **self.models, **_scratch_folders()}
+        if self.has_key:
+            own["SERVE_KEY_FILE"] = KEY_FILE
+        files = {"CERTIFICATE": "tls.crt", "KEY": "tls.key", "CLIENT_CA": "ca.crt"}
+        for name, file in files.items():
+            if f"SERVE_TLS_{name}" in given:
+                own[f"SERVE_TLS_{name}"] = f"{TLS_FOLDER}/{file}"
+        theirs = variables(self.request.environment)
+        return {name: value for name, value in {**own, **_OFFLINE}.items() if name not in theirs}
+
+    @property
+    def stop_s(self) -> int:
+        """How long it may take to answer what it has and to end."""
+        return int(self.entry.get("stop_timeout_s", self.options.drain_s))
+
+    @property
+    def start_s(self) -> Because:
+        """How long it may take from its start until it answers."""
+        gigabytes = _gigabytes(self.request)
+        rate = self.options.load_gb_per_s
+        seconds = math.ceil(gigabytes / rate) + START_WITHOUT_WEIGHTS_S
+        return Because(
+            seconds,
+            f"{gigabytes:.0f} GB of checkpoint at {rate:g} GB/s, and {START_WITHOUT_WEIGHTS_S} s "
+            "for everything else [assumed]",
+        )
+
+    @property
+    def cpus(self) -> Because:
+        if self.options.cpus:
+            return Because(self.options.cpus, "As the deployment says [override]")
+        reason = f"{CPUS_PER_GPU} cores for the processes of each GPU [assumed]"
+        return Because(self.gpus * CPUS_PER_GPU, reason)
+
+    @property
+    def shm_gib(self) -> Because:
+        if self.options.shm_gib:
+            return Because(self.options.shm_gib, "As the deployment says [override]")
+        reason = f"{SHM_GIB_PER_GPU} GiB per GPU for what ranks and the server exchange [assumed]"
+        return Because(self.gpus * SHM_GIB_PER_GPU, reason)
+
+    @property
+    def memory_gib(self) -> Because:
+        """All host memory, with that of `/dev/shm`."""
+        if self.options.memory_gib:
+            return Because(self.options.memory_gib, "As the deployment says [override]")
+        shared = int(self.shm_gib.value)
+        processes = self.gpus * HOST_GIB_PER_GPU
+        cached = math.ceil(_gigabytes(self.request) * 1e9 / GIB)
+        offloaded = math.ceil(self.gpus * _host_cache_bytes(self.request) / GIB)
+        parts = {
+            f"{HOST_GIB_PER_GPU} GiB per GPU for processes": processes,
+            "the checkpoint, which ranks read through the page cache": cached,
+            "/dev/shm": shared,
+            "the KV cache in host memory": offloaded,
+        }
+        said = " + ".join(f"{gib} GiB ({name})" for name, gib in parts.items() if gib)
+        return Because(sum(parts.values()), f"{said} [assumed]")
+
+
+# A model comes from its volume or not at all. What the engine would report is off by the plan.
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+def _scratch_folders() -> dict[str, str]:
+    """Everything that a server writes is under two folders; all else can be read only.
+
+    `USER` spares Python from looking the user up, whom an image may not know.
+    """
+    caches = {
+        "XDG_CACHE_HOME": "",
+        "HF_HOME": "huggingface",
+        "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+        "TORCH_EXTENSIONS_DIR": "torch_extensions",
+        "TRITON_CACHE_DIR": "triton",
+        "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+        "CUDA_CACHE_PATH": "cuda",
+    }
+    folders = {name: f"{HOME}/.cache/{path}".rstrip("/") for name, path in caches.items()}
+    return {"HOME": HOME, "USER": "server", "TMPDIR": "/tmp", **folders}
+
+
+def container(request: Request, options: ContainerOptions) -> Container:
+    deployment = request.deployment
+    server = choice.server_of(deployment, options.server)
+    target = load(server)
+    given = target.Options.model_validate(deployment.targets[server])
+    rendered: Rendered = target.render(request, given)
+    image = request.image(server)
+    assert rendered.launch is not None and image is not None  # `problems` has seen to it
+    return Container(request, options, server, image, rendered.launch, rendered.files)
+
+
+def problems(deployment: Deployment, target: str, options: ContainerOptions) -> Iterator[Problem]:
+    """Why no server of a deployment can run in a container."""
+    if found := list(choice.problems(deployment, target, options.server)):
+        yield from found
+        return
+    server = choice.server_of(deployment, options.server)
+    yield from _image_problems(deployment, server)
+    yield from _access_problems(deployment, target, server, options)
+
+
+def warnings(request: Request, options: ContainerOptions) -> Iterator[Problem]:
+    """What a reader should know of the image."""
+    server = choice.server_of(request.deployment, options.server)
+    image = request.image(server)
+    if image and image.digest is None:
+        what = f"{image.reference} has no digest, and a tag can come to mean another image"
+        remedy = f"give {image.name}:{image.tag or 'TAG'}@sha256:DIGEST, as your registry shows it"
+        yield Problem(f"images.{server}", what, remedy, severity="warning")
+
+
+def _image_problems(deployment: Deployment, server: str) -> Iterator[Problem]:
+    release, given = deployment.engine.release, deployment.images.get(server)
+    if images.image(server, release, given) is None:
+        what = f"no image of {server} for release {release} is known"
+        yield Problem("images", what, f"add {server}: REFERENCE@sha256:DIGEST")
+
+
+def _access_problems(
+    deployment: Deployment, target: str, server: str, options: ContainerOptions
+) -> Iterator[Problem]:
+    """The server is asked from outside of its container, and has no rights of its own there."""
+    given, model = deployment.targets[server], load(server).Options
+    try:
+        found: Any = model.model_validate({**given, "host": options.host})
+    except ValidationError as fault:
+        for problem in schema_problems(fault, model, f"targets.{server}"):
+            yield Problem(f"targets.{target}.host", problem.what, problem.remedy)
+        return
+    for name, port in found.ports.items():
+        if port < FIRST_FREE_PORT:
+            what = f"port {port} for {name} needs rights that a container does not get"
+            yield Problem(f"targets.{server}", what, f"give {FIRST_FREE_PORT} or more")
+
+
+def _gigabytes(request: Request) -> float:
+    """What is read from the checkpoint, and from that of the draft model where it is known."""
+    facts = request.plan.facts
+    known = [facts.checkpoint, *([facts.draft] if facts.draft else [])]
+    return sum(model.nbytes for model in known) / 1e9
+
+
+def _host_cache_bytes(request: Request) -> int:
+    """The KV cache that each rank keeps in host memory."""
+    settings = request.engine.options.get("kv_cache_config", {})
+    return int(settings.get("host_cache_size") or 0)
+
+
+def _last(checkpoint: str) -> str:
+    """The last part of a checkpoint's name, by which clients know the model, as a plain name."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePosixPath(checkpoint).name)
+    return name if name.strip(".-") else "model"

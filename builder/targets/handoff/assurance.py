@@ -1,0 +1,92 @@
+"""What a reviewer asks before a deployment is let in: licence, remote code, vulnerabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ... import advisories, gate, licence
+from .. import Request
+from . import prose
+from .document import Block, Facts, Note, Paragraph, Section, Span, Table, Text, code, link, plain
+
+REMOTE_CODE = "trust_remote_code"
+
+
+def terms(request: Request) -> Section:
+    return prose.section("licence", {}, Facts((*_licences(request), _remote_code(request))))
+
+
+def _licences(request: Request) -> Iterator[tuple[str, Text]]:
+    facts = request.plan.facts
+    for title, model in (("Model", facts.checkpoint), ("Draft model", facts.draft)):
+        if model is None:
+            continue
+        found = licence.of(model)
+        if found is None:
+            words = f"{model.name}: not known to this toolkit; read the card of the checkpoint"
+            yield title, plain(words)
+            continue
+        grade = "" if found.verified else ", not verified"
+        note = f" {found.note}" if found.note else ""
+        text = f"{model.name}: {found.name}.{note} Source: {found.source}{grade}."
+        yield title, (*plain(text), *((Span(" "), *link("Terms", found.url)) if found.url else ()))
+
+
+def _remote_code(request: Request) -> tuple[str, Text]:
+    on = request.engine.options.get(REMOTE_CODE) or f"--{REMOTE_CODE}" in {
+        flag.path for flag in request.flags
+    }
+    if on:
+        words = (
+            "on: Python code that comes with the checkpoint runs in the server. Review it, pin the "
+            "revision, and keep the digests of its files."
+        )
+        return "Remote code", plain(words)
+    words = (
+        "off: no Python code of the checkpoint is run; the engine has this architecture built in."
+    )
+    return "Remote code", plain(words)
+
+
+def vulnerabilities(request: Request) -> Section:
+    found = gate.uses(request.deployment, request.release.name)
+    accepted = gate.accepted(request.deployment, request.release.name)
+    blocks: list[Block] = []
+    for use in found:
+        blocks += _open(use, accepted.get((use.product, use.version)))
+    if "triton" in request.deployment.targets and "triton" not in {use.product for use in found}:
+        text = "Which version of Triton the image holds is not known here: look it up."
+        blocks.append(Note("warning", "Unknown version", plain(text)))
+    return prose.section("vulnerabilities", {}, *blocks)
+
+
+def _open(use: gate.Use, accepted: str | None) -> Iterator[Block]:
+    title = f"{advisories.name(use.product)} {use.version}"
+    found, day = advisories.open_for(use.product, use.version), advisories.as_of(use.product)
+    if not found:
+        yield Paragraph(plain(f"{title}: none known on {day}."))
+        return
+    number = "1 known vulnerability" if len(found) == 1 else f"{len(found)} known vulnerabilities"
+    text = f"{title} has {number} on {day}; {_way_out(use.product)}"
+    yield Note("warning", "Open", plain(text))
+    if accepted:
+        yield Note("info", "Accepted by the deployment", plain(accepted))
+    rows = tuple(
+        (
+            code(row.cve),
+            plain("-" if row.cvss is None else f"{row.cvss:.1f}"),
+            plain(row.fixed_in or "not known"),
+            plain(f"NVIDIA bulletin {row.bulletin}, {row.published}"),
+        )
+        for row in found
+    )
+    columns = ("vulnerability", "CVSS", "fixed in", "source")
+    yield Table(title, columns, rows, frozenset({1}))
+
+
+def _way_out(product: str) -> str:
+    least = advisories.minimum(product)
+    return (
+        f"{advisories.closes_all(product)} has every known fix. The oldest version that is let in "
+        f"is {least.version}: {least.reason}."
+    )

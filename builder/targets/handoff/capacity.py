@@ -1,0 +1,118 @@
+"""What one GPU holds, what the servers take, and what others measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...results import Published, words
+from .. import Request
+from . import prose
+from .document import (
+    Block,
+    Facts,
+    Note,
+    Paragraph,
+    Section,
+    Shares,
+    Table,
+    Text,
+    code,
+    plain,
+)
+from .servers import Server
+
+# Limits of the engine's options and of the model behind Triton: what each does to a request.
+ENGINE_LIMITS = {
+    "max_batch_size": "requests that run at once on a rank; others wait in the engine",
+    "max_num_tokens": "tokens that one step computes; longer prompts are computed in pieces",
+    "max_seq_len": "tokens of a request, prompt and answer together; a longer one is refused",
+}
+MODEL_LIMITS = {
+    "max_requests": "requests that run or wait; one more is refused at once, and may be sent again",
+    "max_tokens_per_request": "answer tokens that a request may ask for",
+    "max_seconds_per_request": "seconds that a request may take, then it ends as it is",
+    "drain_timeout_s": "seconds that running requests have when the server is stopped",
+    "engine_stall_timeout_s": "seconds without a token after which the server ends itself",
+}
+
+
+def capacity(request: Request, servers: Sequence[Server]) -> Section:
+    budget = request.plan.budget
+    parts = (
+        ("weights", budget.weights_gib),
+        ("activations", budget.activations_gib),
+        ("CUDA graphs", budget.cuda_graphs_gib),
+        ("context and workspaces", budget.other_gib),
+        ("KV cache", budget.kv_cache_gib),
+    )
+    free = max(0.0, budget.total_gib - sum(gib for _, gib in parts))
+    memory = Shares(
+        "Memory of one GPU",
+        "GiB",
+        (*parts, ("free", free)),
+        ("total that CUDA reports", budget.total_gib),
+    )
+    columns = ("limit", "value", "of", "what it means")
+    limits = Table("Limits", columns, tuple(_limits(request, servers)), frozenset({1}))
+    values = {"uncertainty_gib": f"{budget.uncertainty_gib:.0f}"}
+    return prose.section("capacity", values, memory, Facts(tuple(_kv_cache(request))), limits)
+
+
+def _kv_cache(request: Request) -> Iterator[tuple[str, Text]]:
+    budget, workload = request.plan.budget, request.deployment.workload
+    yield (
+        "KV cache",
+        plain(f"{budget.kv_tokens:,} tokens of {budget.kv_bytes_per_token:,} bytes on each GPU"),
+    )
+    yield (
+        "Requests at once",
+        plain(
+            f"{budget.max_concurrency:,} per server, of {workload.isl:,} prompt and "
+            f"{workload.osl:,} answer tokens; {workload.concurrency:,} are planned"
+        ),
+    )
+    yield (
+        "Beyond that",
+        plain(
+            "requests wait for others to end: the time to the first token grows, no answer is wrong"
+        ),
+    )
+
+
+def _limits(request: Request, servers: Sequence[Server]) -> Iterator[tuple[Text, ...]]:
+    for name, meaning in ENGINE_LIMITS.items():
+        if (value := request.engine.options.get(name)) is not None:
+            yield code(name), plain(f"{value:,}"), plain("engine"), plain(meaning)
+    for server in servers:
+        for name, meaning in MODEL_LIMITS.items():
+            if (value := server.settings.get(name)) is not None:
+                yield code(name), plain(f"{value:,}"), plain(server.title), plain(meaning)
+
+
+def figures(request: Request) -> Section:
+    """Whose figures these are stands before them: this deployment was never measured."""
+    facts = request.plan.facts
+    text = (
+        f"Nobody had run this deployment on {facts.gpu.product} when this page was made. What was "
+        "measured since then is attached as evidence."
+    )
+    blocks: list[Block] = [Note("warning", "Not measured", plain(text))]
+    rows = tuple(row for one in facts.published for row in _published(one))
+    if rows:
+        text = (
+            "Others measured the same model on the same GPUs, each under a workload of their own:"
+        )
+        columns = ("figure", "workload and engine", "source")
+        blocks += [Paragraph(plain(text)), Table("Published figures", columns, rows)]
+    else:
+        text = "No figures for this model on these GPUs are known."
+        blocks.append(Paragraph(plain(text)))
+    return prose.section("figures", {}, *blocks)
+
+
+def _published(row: Published) -> Iterator[tuple[Text, ...]]:
+    workload = f"{row.workload}; {row.engine}"
+    if row.incomplete:
+        workload += f"; not said: {', '.join(row.incomplete)}"
+    for figure in row.figures:
+        yield plain(words(figure)), plain(workload), plain(row.source)

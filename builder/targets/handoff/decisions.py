@@ -1,0 +1,51 @@
+"""What was decided and why, and what a reader should doubt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from .. import Request
+from . import prose
+from .document import Block, Bullets, Section, Span, Table, Text, code, plain
+
+
+def decisions(request: Request) -> Section:
+    rows = (*request.engine.decisions, *request.plan.flags, *request.plan.environment)
+    columns = ("setting", "value", "why", "evidence")
+    table = tuple(
+        (
+            code(row.path),
+            code(_value(row.value)),
+            plain(row.reason),
+            plain(f"{row.evidence}: {row.source}"),
+        )
+        for row in rows
+    )
+    return prose.section("decisions", {}, Table("Settings", columns, table), *_doubts(request))
+
+
+def _doubts(request: Request) -> Iterator[Block]:
+    if request.plan.differences:
+        columns = ("option", "published", "here", "why")
+        yield Table("Published options that are not used", columns, tuple(_differences(request)))
+    if warnings := (*request.plan.warnings, *request.engine.warnings):
+        items = tuple(
+            (
+                Span(row.where, code=True),
+                Span(f" {row.what}" + (f": {row.remedy}" * bool(row.remedy))),
+            )
+            for row in warnings
+        )
+        yield Section("warnings", "Warnings of the plan", (Bullets(items),))
+
+
+def _differences(request: Request) -> Iterator[tuple[Text, ...]]:
+    for row in request.plan.differences:
+        planned = plain("not set") if row.planned is None else code(_value(row.planned))
+        reason = plain(f"{row.reason} ({row.source})")
+        yield code(row.path), code(_value(row.published)), planned, reason
+
+
+def _value(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

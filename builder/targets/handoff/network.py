@@ -1,0 +1,139 @@
+"""What listens and who may reach it, and the secrets that the service needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ... import site
+from .. import PORT_STEP, Request, variables
+from . import prose
+from .document import Block, Note, Paragraph, Section, Span, Table, Text, code, plain
+from .servers import Server
+
+# Who asks at a port, by its name.
+ASKED_BY = {
+    "http": "clients or their gateway; health checks",
+    "grpc": "clients or their gateway",
+    "metrics": "Prometheus only",
+}
+PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "metrics": "HTTP, for metrics"}
+# Either is enough; data/environment.yaml has the source.
+TELEMETRY = ("TRTLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def ports(request: Request, servers: Sequence[Server]) -> Section:
+    rows = tuple(_row(server, name) for server in servers for name in server.ports)
+    columns = ("port", "protocol", "server", "listens on", "asked by", "protected by")
+    blocks: list[Block] = [Table("Ports", columns, rows)]
+    blocks += [Paragraph(plain(words)) for words in _notes(request)]
+    if any(server.entry["host"] not in LOOPBACK for server in servers):
+        text = (
+            "A server listens beyond its own machine. Neither knows users or rates: put a gateway "
+            "that does before it, and let nothing else reach its ports."
+        )
+        blocks.append(Note("warning", "Reachable by others", plain(text)))
+    return prose.section("network", {}, *blocks)
+
+
+def _row(server: Server, name: str) -> tuple[Text, ...]:
+    return (
+        code(server.ports[name]),
+        plain(PROTOCOLS[name]),
+        plain(server.title),
+        code(server.entry["host"]),
+        plain(ASKED_BY[name]),
+        plain(_protection(server, name)),
+    )
+
+
+def _protection(server: Server, name: str) -> str:
+    tls = getattr(server.options, "grpc_tls", None)
+    if name == "grpc" and tls:
+        return "mutual TLS" if tls.client_ca else "TLS"
+    closed = bool(server.entry.get("restricted_apis")) and name in ("http", "grpc")
+    return "nothing; management is closed by a key" if closed else "nothing"
+
+
+def _notes(request: Request) -> Iterator[str]:
+    deployment = request.deployment
+    if deployment.instances > 1:
+        yield (
+            f"{deployment.instances} instances share the node: each listens {PORT_STEP} ports "
+            "above the one before it."
+        )
+    if request.nodes > 1:
+        yield (
+            f"One server spans {request.nodes} nodes. Between them all ports must be open: MPI and "
+            "NCCL choose their own."
+        )
+    if deployment.role != "agg":
+        yield (
+            f"This is the {deployment.role} side of disaggregated serving: between both sides the "
+            "KV cache travels over ports that the transfer library chooses."
+        )
+    yield from _behind(request)
+    if "1" in (variables(request.environment).get(name) for name in TELEMETRY):
+        yield "Nothing outside is asked: the engine's usage statistics are off."
+    else:
+        yield "The engine sends usage statistics to its maker: the deployment switched them on."
+
+
+def _behind(request: Request) -> Iterator[str]:
+    """Where the servers listen that something else runs."""
+    targets = request.deployment.targets
+    if slurm := targets.get(site.TARGET):
+        router = ", ".join(f"{name} {port}" for name, port in slurm["router"].items())
+        yield (
+            f"Under Slurm the service is asked on {slurm['host']} of its node, which every node "
+            f"can reach; a router before several servers has {router}."
+        )
+    if "kubernetes" in targets:
+        yield (
+            "Under Kubernetes these are the ports of the pod and of its Service; who may reach "
+            "them is in kubernetes/shared/network-policy.yaml."
+        )
+    if "compose" in targets:
+        yield "With Docker Compose the ports of the container are published as compose.yaml says."
+
+
+def secrets(request: Request, servers: Sequence[Server]) -> Section:
+    rows = tuple(_secrets(request, servers))
+    columns = ("secret", "what for", "where it lies")
+    return prose.section("secrets", {}, Table("Secrets", columns, rows))
+
+
+def _secrets(request: Request, servers: Sequence[Server]) -> Iterator[tuple[Text, ...]]:
+    for server in servers:
+        environment: Mapping[str, str] = server.entry["environment"]
+        if file := environment.get("SERVE_KEY_FILE"):
+            yield _secret("management key", f"closed APIs of {server.title}", file)
+        elif server.entry.get("restricted_apis"):
+            words = "none: the server makes a random one at each start, which closes these APIs"
+            use = f"closed APIs of {server.title}"
+            yield (plain("management key"), plain(use), plain(words))
+        if tls := getattr(server.options, "grpc_tls", None):
+            yield _secret("TLS certificate", f"gRPC of {server.title}", tls.certificate)
+            yield _secret("TLS key", f"gRPC of {server.title}", tls.key)
+            if tls.client_ca:
+                yield _secret("CA of the clients", "who may ask over gRPC", tls.client_ca)
+    yield (
+        plain("hub token"),
+        plain("weights that their publisher gates"),
+        (
+            Span("none, where "),
+            Span("CHECKPOINT", code=True),
+            Span(" names a folder; else "),
+            Span("HF_TOKEN", code=True),
+            Span(" in the environment of the first start"),
+        ),
+    )
+    for server in servers:
+        if image := request.image(server.target):
+            host = image.name.partition("/")[0]
+            words = f"where {host} asks for one: in the store of the container runtime"
+            yield (plain("registry login"), plain(f"image of {server.title}"), plain(words))
+
+
+def _secret(name: str, use: str, file: str) -> tuple[Text, ...]:
+    return (plain(name), plain(use), (Span("file "), Span(file, code=True)))

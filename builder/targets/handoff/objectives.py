@@ -1,0 +1,107 @@
+"""The document of objectives: what the service promises, how it is measured, what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...watching import slo
+from .. import Request
+from .document import (
+    Block,
+    Bullets,
+    Document,
+    Note,
+    Section,
+    Span,
+    Table,
+    Text,
+    plain,
+)
+
+MINUTES_A_DAY = 24 * 60
+
+
+def objectives(request: Request, availability: float | None) -> Document:
+    deployment = request.deployment
+    found = slo.objectives(deployment, availability)
+    sections = (
+        Section("promises", "What is promised", tuple(_promises(request, found))),
+        Section("budget", "Error budget", tuple(_budget(found))),
+        Section("measured", "How it is measured", (Bullets(tuple(_measured())),)),
+        Section("missed", "When it is missed", (Bullets(tuple(_missed())),)),
+    )
+    workload = deployment.workload
+    subject = (
+        f"{workload.concurrency:,} requests at a time",
+        f"{workload.isl:,} prompt and {workload.osl:,} answer tokens",
+    )
+    return Document(
+        f"Objectives of {deployment.name}", "Service level objectives", subject, sections
+    )
+
+
+def _promises(request: Request, found: tuple[slo.Objective, ...]) -> Iterator[Block]:
+    rows = tuple(
+        (
+            plain(one.title),
+            plain(f"{_percent(one.share)} of requests"),
+            plain(one.good),
+            plain(one.evidence),
+        )
+        for one in found
+    )
+    columns = ("objective", "share", "a request is good if it is, or has,", "whose word")
+    yield Table("Objectives", columns, rows)
+    if any(one.evidence == "assumed" for one in found):
+        text = (
+            "An objective that is marked as assumed was asked for by nobody: it stands in until "
+            "the deployment says otherwise."
+        )
+        yield Note("warning", "Assumed", plain(text))
+    limits = request.deployment.slo
+    if limits is None or limits.ttft_ms is None or limits.itl_ms is None:
+        words = (
+            Span("Of the latencies only those are promised that the deployment names under "),
+            Span("slo", code=True),
+            Span(". Measure first: a limit that nobody has measured is a wish."),
+        )
+        yield Note("info", "Latency", words)
+
+
+def _budget(found: tuple[slo.Objective, ...]) -> Iterator[Block]:
+    minutes = slo.PERIOD_DAYS * MINUTES_A_DAY
+    rows = tuple(
+        (
+            plain(one.title),
+            plain(f"{_percent(one.budget)} of requests"),
+            plain(f"{one.budget * minutes:,.0f} minutes"),
+            *(plain(_percent(one.burn(rate))) for rate in slo.BURN_RATES),
+        )
+        for one in found
+    )
+    rates = tuple(f"{name} alert: more bad than" for name in slo.BURN_RATES)
+    columns = ("objective", "may be bad", f"as a full outage in {slo.PERIOD_DAYS} days", *rates)
+    yield Table("Error budgets", columns, rows, frozenset(range(1, len(columns))))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g} %"
+
+
+def _measured() -> Iterator[Text]:
+    yield plain(
+        "By the server's own metrics, over all requests that it took: the time to the first token "
+        "begins when the request is there, and ends when the first token leaves."
+    )
+    yield plain(
+        "What users feel also has their network and gateway in it. Measure that from where they "
+        "are: the command is in the runbook, under Watch and measure."
+    )
+
+
+def _missed() -> Iterator[Text]:
+    yield plain(
+        "The alerts link into the runbook. The fast one is for now, at any hour; the slow one is "
+        "for the next working day."
+    )
+    yield plain("While a budget is spent, no upgrade goes out but one that mends it.")

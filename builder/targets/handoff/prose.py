@@ -1,0 +1,106 @@
+"""The runbook's own words: sections, procedures and commands of the data, filled in with values."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Set
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...documents import load_yaml
+from .document import Block, Command, Paragraph, Section, Span, Text
+
+FILE = Path(__file__).parent.parent.parent / "data" / "runbook.yaml"
+
+# What a reader is told of a command that no test of the toolkit has run.
+NOT_TRIED = "Not tried by the toolkit's own tests:"
+
+# Braces and dollars belong to the shell.
+_BLANK = re.compile(r"@\{(\w+)\}")
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+
+
+Values = Mapping[str, object]
+
+
+def fill(words: str, values: Values) -> Text:
+    """Words of ours as text. Values are text in it, whatever characters they have."""
+    spans: list[Span] = []
+    for index, piece in enumerate(" ".join(words.split()).split("`")):
+        spans += [Span(_filled(piece, values), code=True)] if index % 2 else _linked(piece, values)
+    return tuple(span for span in spans if span.text)
+
+
+def _linked(piece: str, values: Values) -> Iterator[Span]:
+    texts = _LINK.split(piece)
+    for index in range(0, len(texts), 3):
+        yield Span(_filled(texts[index], values))
+        if index + 2 < len(texts):
+            yield Span(_filled(texts[index + 1], values), link=texts[index + 2])
+
+
+def _filled(piece: str, values: Values) -> str:
+    return _BLANK.sub(lambda found: str(values[found[1]]), piece)
+
+
+def script(commands: str, values: Values) -> str:
+    """Commands of ours; each value is one word of the shell."""
+    return _BLANK.sub(lambda found: shlex.quote(str(values[found[1]])), commands)
+
+
+def section(name: str, values: Values, *blocks: Block) -> Section:
+    row = _data()["sections"][name]
+    intro = (Paragraph(fill(row["text"], values)),) if "text" in row else ()
+    return Section(name, row["title"], (*intro, *blocks), row.get("listed", False))
+
+
+def procedures(
+    of: str, values: Values, known: Set[str], made: Mapping[str, tuple[Command, ...]]
+) -> tuple[Section, ...]:
+    """The procedures of a section that apply; `made` are commands that no row can hold."""
+    found = []
+    for row in _data()["procedures"]:
+        if row["section"] == of and known >= set(row.get("when", ())):
+            intro = (Paragraph(fill(row["text"], values)),) if "text" in row else ()
+            steps = [
+                made[step]
+                if isinstance(step, str) and step in made
+                else _commands(step, values, known)
+                for step in row["steps"]
+            ]
+            commands = tuple(command for step in steps for command in step)
+            found.append(Section(f"{of}-{row['id']}", row["title"], (*intro, *commands)))
+    return tuple(found)
+
+
+def _commands(
+    step: str | Mapping[str, Any], values: Values, known: Set[str]
+) -> tuple[Command, ...]:
+    """A step: a command, or several in one block under a title of its own."""
+    names = [step] if isinstance(step, str) else step["of"]
+    rows = [
+        row for name in names if known >= set((row := _data()["commands"][name]).get("when", ()))
+    ]
+    if not rows:
+        return ()
+    title = rows[0]["title"] if isinstance(step, str) else step["title"]
+    commands = "".join(script(row["run"], values) for row in rows)
+    return (Command(title, commands, _outcome(rows[-1], values)),)
+
+
+def _outcome(row: Mapping[str, Any], values: Values) -> Text:
+    prints: Text = ()
+    if "prints" in row:
+        prints = (Span("It prints "), Span(row["prints"], code=True), Span(". "))
+    tried: Text = ()
+    if "not_run" in row:
+        tried = (Span(f"{NOT_TRIED} {row['not_run']}. "),)
+    return (*tried, *prints, *fill(row.get("outcome", ""), values))
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    document: Mapping[str, Any] = load_yaml(FILE.read_text(encoding="utf-8"))
+    return document

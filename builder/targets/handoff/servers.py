@@ -1,0 +1,180 @@
+"""The servers of a deployment as those see them who run them: addresses, limits, shell settings."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...deployment import SERVERS
+from ...documents import load_yaml
+from ...watching import metrics
+from .. import PORT_STEP, Request, load
+
+TITLES = {"triton": "Triton Inference Server", "trtllm_serve": "trtllm-serve"}
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+# A server beside this one, on the same machine, listens this far away: beyond all instances.
+CANARY_STEP = 200
+HIGHEST_PORT = 65_535
+# What Triton logs when its gRPC listens, which it does once all models are ready.
+GRPC_LISTENS = "Started GRPCInferenceService"
+# What only a client has.
+CLIENTS_OWN = {
+    "TLS_CA": "who signed the certificate of the server",
+    "TLS_CERTIFICATE": "your certificate as a client",
+    "TLS_KEY": "the key of your certificate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server: its target's options and entry, and its model's own settings as rendered.
+
+    `exports` tells whether the engine's options let it show metrics.
+    """
+
+    target: str
+    options: Any
+    entry: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    instances: int
+    exports: bool
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.target]
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        found: Mapping[str, int] = self.entry["ports"]
+        return found
+
+    @property
+    def at(self) -> str:
+        """The address to ask on the server's own machine."""
+        host = ANY_ADDRESS.get(self.entry["host"], self.entry["host"])
+        return f"[{host}]" if ":" in host else host
+
+    @property
+    def url(self) -> str:
+        """As `launch` takes it, with the ports as variables."""
+        if self.target != "triton":
+            return f"http://{self.at}:$SERVE_HTTP_PORT"
+        ports = {
+            name: f"$SERVE_{name.upper()}_PORT" if name in self.ports else "off"
+            for name in ("http", "grpc", "metrics")
+        }
+        front = f":{ports['http']}" if "http" in self.ports else ""
+        off = "" if front else "http=off&"
+        query = f"{off}grpc={ports['grpc']}&metrics={ports['metrics']}"
+        return f"triton://{self.at}{front}?{query}&model={self.entry['model_name']}"
+
+    @property
+    def metrics(self) -> str:
+        """A command that prints its metrics, or why there are none."""
+        protocol = metrics.protocol(self.target)
+        if protocol not in self.ports:
+            return f'echo "# none: targets.{self.target}.{protocol} is off"'
+        if not self.exports:
+            return f'echo "# none: engine_config.{metrics.served_with(self.target)} is off"'
+        port = f"$SERVE_{protocol.upper()}_PORT"
+        url = f"http://{self.at}:{port}{metrics.path(self.target)}"
+        return f'curl --silent --show-error --fail --max-time 10 \\\n    "{url}"'
+
+    @property
+    def ready(self) -> str:
+        """A command that succeeds as soon as the server is ready."""
+        path = self.entry["ready"].get("path")
+        if path is None:
+            return f'grep --quiet "{GRPC_LISTENS}" "$RUN/server.log"'
+        url = f"http://{self.at}:$SERVE_HTTP_PORT{path}"
+        return f'curl --silent --show-error --fail --max-time 5 --output /dev/null \\\n    "{url}"'
+
+    @property
+    def access(self) -> list[str]:
+        """What a client of it shows, as options of `launch`: files of the client's own."""
+        return [word for option, name in self._shown.items() for word in (option, f'"${name}"')]
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """Variables that only the client can set, and what each of them names."""
+        return {name: CLIENTS_OWN[name] for name in self._shown.values() if name in CLIENTS_OWN}
+
+    @property
+    def _shown(self) -> dict[str, str]:
+        found = {}
+        if self.entry["environment"].get("SERVE_KEY_FILE"):
+            found["--key-file"] = "SERVE_KEY_FILE"
+        tls = getattr(self.options, "grpc_tls", None)
+        if tls:
+            found["--tls-ca"] = "TLS_CA"
+        if tls and tls.client_ca:
+            found |= {"--tls-certificate": "TLS_CERTIFICATE", "--tls-key": "TLS_KEY"}
+        return found
+
+
+def of(request: Request) -> tuple[Server, ...]:
+    return tuple(_server(request, name) for name in request.deployment.targets if name in SERVERS)
+
+
+def _server(request: Request, name: str) -> Server:
+    target = load(name)
+    options = target.Options.model_validate(request.deployment.targets[name])
+    rendered = target.render(request, options)
+    assert rendered.launch is not None  # it is a server
+    files = {path.rpartition("/")[2]: file for path, file in rendered.files.items()}
+    needed = metrics.served_with(name)
+    model = load_yaml(files["model.yaml"].data.decode()) if "model.yaml" in files else {}
+    return Server(
+        name,
+        options,
+        rendered.launch,
+        model.get("triton_config", {}),
+        request.deployment.instances,
+        needed is None or bool(request.engine.options.get(needed)),
+    )
+
+
+def settings(server: Server) -> str:
+    """What a shell has to know of a server: its checkpoint, where it listens, how it is asked.
+
+    `use` takes a bundle, and how far its ports are from the planned ones.
+    """
+    return "\n".join(_settings(server)) + "\n"
+
+
+def _settings(server: Server) -> Iterator[str]:
+    environment = server.entry["environment"]
+    yield f"export SERVER={server.target}"
+    for name in ("CHECKPOINT", "DRAFT_CHECKPOINT", "SERVE_KEY_FILE"):
+        if value := environment.get(name):
+            yield f"export {name}={shlex.quote(value)}"
+    for name, what in server.needs.items():
+        yield f': "${{{name}:?is not set; name the file of {what}}}"'
+    if server.instances > 1:
+        yield f"export INSTANCE=0  # of 0 to {server.instances - 1}; all that follows, for each"
+    yield "use() {"
+    yield from (f"  {line}" for line in _use(server))
+    yield "}"
+    for name, command in (("ready", server.ready), ("metrics", server.metrics)):
+        yield f"{name}() {{"
+        yield f"  {command}"
+        yield "}"
+    yield f"access=({' '.join(server.access)})"
+    yield 'use "$BUNDLE" 0'
+
+
+def _use(server: Server) -> Iterator[str]:
+    several = server.instances > 1
+    yield 'export BUNDLE="$1" RUN="$1-run' + ("-$INSTANCE" if several else "") + '"'
+    for name, port in server.ports.items():
+        instance = f" + {PORT_STEP} * INSTANCE" if several else ""
+        yield f"export SERVE_{name.upper()}_PORT=$(({port} + $2{instance}))"
+    yield f'export URL="{server.url}"'
+
+
+def canary_step(servers: Sequence[Server]) -> int:
+    """How far from its ports a second server listens on the same machine."""
+    highest = max((port for server in servers for port in server.ports.values()), default=0)
+    return CANARY_STEP if highest + CANARY_STEP <= HIGHEST_PORT else -CANARY_STEP

@@ -1,0 +1,184 @@
+"""The door: HAProxy before the servers, which lets in who shows a certificate."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from ...bundle import File
+from ...render import text
+from ..manifest import Because
+from .files import READ
+from .objects import budget, dns, metadata
+from .options import Gateway
+from .pod import RESTRICTED, SECRET_MODE, SERVER, Workload, security
+
+COMPONENT = "gateway"
+FILE = "haproxy.cfg"
+FOLDER, TLS_FOLDER = "/etc/gateway", "/run/secrets/gateway-tls"
+# Its ports by protocol, and the one that tells whether a server is there.
+PORTS = {"http": 8443, "grpc": 8444}
+HEALTH_PORT = 8404
+# HAProxy finds the key of `server.pem` in a file of that name and one more ending.
+TLS_FILES = {"tls.crt": "server.pem", "tls.key": "server.pem.key", "ca.crt": "clients.pem"}
+MOST_SERVERS = 64
+
+
+def configuration(workload: Workload) -> File:
+    """What a machine may change of it comes by variables."""
+    container = workload.container
+    rendered = text(
+        f"kubernetes/{FILE}.j2",
+        name=workload.names.deployment,
+        front=ports(workload),
+        health_port=HEALTH_PORT,
+        ports=container.ports,
+        ready=container.ready_path if container.asked_by == "http" else None,
+        most_servers=_most_servers(workload),
+        drain_s=container.stop_s,
+    )
+    return File(rendered.encode())
+
+
+def ports(workload: Workload) -> dict[str, int]:
+    """The gateway's port for each protocol that clients speak."""
+    return {name: port for name, port in PORTS.items() if name in workload.container.ports}
+
+
+def objects(workload: Workload, options: Gateway, config: File) -> Iterator[dict[str, Any]]:
+    """The objects of the gateway; its settings have a name that tells them apart."""
+    names = workload.names
+    settings = f"{names.gateway}-{hashlib.sha256(config.data).hexdigest()[:12]}"
+    yield {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(names, settings, COMPONENT),
+        "immutable": True,
+        "data": {FILE: config.data.decode()},
+    }
+    yield _deployment(workload, options, settings)
+    yield {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(names, names.gateway, COMPONENT),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": names.selector(COMPONENT),
+            "ports": [
+                {"name": f"{name}-tls", "port": port, "targetPort": name, "protocol": "TCP"}
+                for name, port in ports(workload).items()
+            ],
+        },
+    }
+    yield _network_policy(workload)
+    yield budget(names, names.gateway, COMPONENT)
+
+
+def _deployment(workload: Workload, options: Gateway, settings: str) -> dict[str, Any]:
+    names = workload.names
+    selector = {"matchLabels": names.selector(COMPONENT)}
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": selector,
+    }
+    pod = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": security(),
+        "topologySpreadConstraints": [spread],
+        "terminationGracePeriodSeconds": Because(
+            workload.container.stop_s + workload.options.deregistration_s,
+            "As long as the servers have for the requests that go through it",
+        ),
+        "containers": [_container(workload, options)],
+        "volumes": _volumes(options, settings),
+    }
+    if secrets := workload.options.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in secrets]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(names, names.gateway, COMPONENT),
+        "spec": {
+            "replicas": options.replicas,
+            "selector": selector,
+            "template": {"metadata": {"labels": names.labels(COMPONENT)}, "spec": pod},
+        },
+    }
+
+
+def _container(workload: Workload, options: Gateway) -> dict[str, Any]:
+    check = {"httpGet": {"path": "/ready", "port": "health"}, "periodSeconds": 5}
+    size = {"memory": "512Mi", "ephemeral-storage": "64Mi"}
+    variables = {
+        "GATEWAY_HOST": "",
+        "GATEWAY_TLS_FOLDER": TLS_FOLDER,
+        "GATEWAY_SERVERS": workload.names.pods,
+    }
+    return {
+        "name": COMPONENT,
+        "image": options.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["haproxy", "-W", "-db", "-f", f"{FOLDER}/{FILE}"],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"}
+            for name, port in {**ports(workload), "health": HEALTH_PORT}.items()
+        ],
+        "readinessProbe": check,
+        "livenessProbe": {**check, "httpGet": {"path": "/live", "port": "health"}},
+        "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", _drain(workload)]}}},
+        "resources": {"requests": {"cpu": "500m", **size}, "limits": size},
+        "securityContext": RESTRICTED,
+        "volumeMounts": [
+            {"name": "settings", "mountPath": FOLDER, "readOnly": True},
+            {"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True},
+        ],
+    }
+
+
+def _drain(workload: Workload) -> str:
+    """HAProxy drops requests at the usual signal; at this one it ends with the last of them."""
+    options = workload.options
+    return f"sleep {options.deregistration_s}; kill -USR1 1; sleep {workload.container.stop_s}"
+
+
+def _volumes(options: Gateway, settings: str) -> list[dict[str, Any]]:
+    items = [{"key": key, "path": path} for key, path in TLS_FILES.items()]
+    secret = {"secretName": options.tls_secret, "defaultMode": SECRET_MODE, "items": items}
+    return [
+        {"name": "settings", "configMap": {"name": settings, "defaultMode": READ}},
+        {"name": "tls", "secret": secret},
+    ]
+
+
+def _network_policy(workload: Workload) -> dict[str, Any]:
+    """Everybody may knock; inside it reaches the servers only."""
+    names = workload.names
+    inside = [workload.container.ports[name] for name in ports(workload)]
+    servers = {"podSelector": {"matchLabels": names.selector(SERVER)}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(names, names.gateway, COMPONENT),
+        "spec": {
+            "podSelector": {"matchLabels": names.selector(COMPONENT)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [
+                {"ports": [{"protocol": "TCP", "port": p} for p in ports(workload).values()]}
+            ],
+            "egress": [
+                dns(),
+                {"to": [servers], "ports": [{"protocol": "TCP", "port": p} for p in inside]},
+            ],
+        },
+    }
+
+
+def _most_servers(workload: Workload) -> int:
+    """Places for servers, found by name as they come."""
+    scale = workload.options.autoscaling
+    return max(MOST_SERVERS, workload.replicas, scale.max_replicas if scale else 0)

@@ -1,0 +1,126 @@
+"""What a deployment file says about the service under Kubernetes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from ...deployment import Strict
+from ...images import Reference
+from ..container import ContainerOptions, Count, Seconds
+
+LabelText = r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)"
+ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
+LabelKey = Annotated[
+    str, Field(pattern=rf"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?{LabelText}$", max_length=253)
+]
+LabelValue = Annotated[str, Field(pattern=rf"^{LabelText}?$", max_length=63)]
+HostFolder = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/+=@-]*$", max_length=1000)]
+SubPath = Annotated[str, Field(pattern=r"^([A-Za-z0-9._+=@-]+(/[A-Za-z0-9._+=@-]+)*)?$")]
+Text = Annotated[str, Field(pattern=r"^[ -~]*$", max_length=1000)]
+Percent = Annotated[int, Field(ge=1, le=100)]
+
+
+class Csi(Strict):
+    """A volume that its driver makes for each pod."""
+
+    driver: LabelKey
+    attributes: dict[LabelKey, Text] = Field(default_factory=dict)
+
+
+class Volume(Strict):
+    """Where a model is: in a claim, in a folder of every node, or behind a driver.
+
+    `path` is the folder of the model in there; without it, the volume itself is.
+    """
+
+    claim: ObjectName | None = None
+    host_path: HostFolder | None = None
+    csi: Csi | None = None
+    path: SubPath = ""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        given = [name for name in ("claim", "host_path", "csi") if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) or "none of claim, host_path and csi"
+            raise ValueError(f"names {said}; give exactly one of claim, host_path and csi")
+        if ".." in f"{self.path}/{self.host_path or ''}".split("/"):
+            raise ValueError("leaves its folder by ..; give a path without it")
+        return self
+
+
+class Autoscaling(Strict):
+    """Between how many servers, and at what load one more is asked for.
+
+    `waiting_requests` and `kv_cache_percent` are the mean of the servers.
+    """
+
+    min_replicas: Count = 1
+    max_replicas: Count
+    waiting_requests: Count = 8
+    kv_cache_percent: Percent = 80
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            what = f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}"
+            raise ValueError(f"{what}; swap them")
+        return self
+
+
+class Gateway(Strict):
+    """The door for clients, who must show a certificate: HAProxy, from any image that has it.
+
+    `tls_secret` holds `tls.crt`, `tls.key` and `ca.crt`, by which clients are judged.
+    """
+
+    image: Reference
+    tls_secret: ObjectName
+    replicas: Count = 2
+
+
+class Update(Strict):
+    """How many servers may be too many, or missing, while a new version comes."""
+
+    max_surge: Annotated[int, Field(ge=0, le=1_000)] = 0
+    max_unavailable: Annotated[int, Field(ge=0, le=1_000)] = 1
+
+    @model_validator(mode="after")
+    def _moves(self) -> Self:
+        if not self.max_surge and not self.max_unavailable:
+            raise ValueError("max_surge and max_unavailable are both 0; raise one of them")
+        return self
+
+
+class Options(ContainerOptions):
+    """How the service runs under Kubernetes.
+
+    There are `replicas` servers, as many as the deployment has instances unless it says otherwise.
+    `model` is the volume of the checkpoint, `draft_model` that of the draft model; both are only
+    read. `node_selector` replaces the one that the GPU gives. `key_secret` holds `key`, that of the
+    restricted APIs, `tls_secret` what the server itself encrypts gRPC with, and `ssh_secret` the
+    keys by which the pods of one server on several nodes trust each other. `resources` are further
+    ones of the cluster, such as network adapters, and `resource_claims` templates of such claims.
+    """
+
+    replicas: Count | None = None
+    model: Volume = Volume(claim="model")
+    draft_model: Volume = Volume(claim="draft-model")
+    node_selector: dict[LabelKey, LabelValue] | None = None
+    priority_class: ObjectName | None = None
+    runtime_class: ObjectName | None = None
+    image_pull_secrets: list[ObjectName] = Field(default_factory=list)
+    key_secret: ObjectName = "server-key"
+    tls_secret: ObjectName = "server-tls"
+    ssh_secret: ObjectName = "server-ssh"
+    topology_key: LabelKey | None = None
+    resources: dict[LabelKey, Count] = Field(default_factory=dict)
+    resource_claims: list[ObjectName] = Field(default_factory=list)
+    monitoring_namespace: ObjectName = "monitoring"
+    deregistration_s: Seconds = 15
+    update: Update = Update()
+    autoscaling: Autoscaling | None = None
+    gateway: Gateway | None = None
+    kserve: bool = False

@@ -1,0 +1,308 @@
+"""The pod of a server: one container on one node, with nothing that it does not need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...documents import load_yaml
+from ..container import BUNDLE, HOME, KEY_FOLDER, SCRATCH_GIB, TLS_FOLDER, USER, Container
+from ..manifest import Because
+from . import files
+from .files import ConfigMap
+from .names import Names
+from .options import Options, Volume
+
+DATA = Path(__file__).parents[2] / "data" / "kubernetes.yaml"
+
+SERVER = "server"
+LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
+SSH_FOLDER = "/run/secrets/server-ssh"
+SSH_PORT = 2222
+SECRET_MODE = 0o440
+
+# Life is asked for when the start is over, and no more when the pod ends: a server may load and
+# drain for as long as it needs to. In between it has two minutes to answer under load.
+# Source: kubernetes/kubernetes, pkg/kubelet/kubelet.go, SyncTerminatingPod.
+STARTUP_PERIOD_S = 10
+READINESS = {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3}
+LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12}
+
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """All that the objects of a service are made of."""
+
+    container: Container
+    options: Options
+    names: Names
+    maps: list[ConfigMap]
+
+    @property
+    def replicas(self) -> int:
+        return self.options.replicas or self.container.request.deployment.instances
+
+    @property
+    def nodes(self) -> int:
+        return self.container.request.nodes
+
+    @property
+    def model_volumes(self) -> dict[str, Volume]:
+        """The volume of each model, in the order of the container's."""
+        volumes = {"model": self.options.model, "draft-model": self.options.draft_model}
+        return dict(list(volumes.items())[: len(self.container.models)])
+
+
+def pod(workload: Workload) -> dict[str, Any]:
+    """The pod of a server, or of the first of its nodes."""
+    container, options = workload.container, workload.options
+    asked: dict[str, Any] = {
+        "priorityClassName": options.priority_class,
+        "runtimeClassName": options.runtime_class,
+        "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets],
+        "resourceClaims": [
+            {"name": name, "resourceClaimTemplateName": name} for name in options.resource_claims
+        ],
+    }
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": Because(
+            False, "Variables of other services could be taken for settings of the server"
+        ),
+        "securityContext": security(),
+        "nodeSelector": _node_selector(container, options),
+        "tolerations": _tolerations(container),
+        "topologySpreadConstraints": _spread(workload),
+        **{key: value for key, value in asked.items() if value},
+        "terminationGracePeriodSeconds": Because(
+            container.stop_s + options.deregistration_s,
+            f"{options.deregistration_s} s until nobody sends requests any more, and "
+            f"{container.stop_s} s for those that are under way",
+        ),
+        "containers": [_server(workload)],
+        "volumes": _volumes(workload),
+    }
+
+
+def worker_pod(workload: Workload) -> dict[str, Any]:
+    """The pod of every other node of a server: its ranks are started from the first."""
+    found = pod(workload)
+    server = {
+        name: value
+        for name, value in found["containers"][0].items()
+        if name not in ("startupProbe", "livenessProbe", "lifecycle")
+    }
+    server["ports"] = [{"name": "ssh", "containerPort": SSH_PORT, "protocol": "TCP"}]
+    server["readinessProbe"] = {"tcpSocket": {"port": "ssh"}, **READINESS}
+    del found["topologySpreadConstraints"]  # it belongs to its group, wherever that is
+    return {**found, "containers": [server]}
+
+
+def first_pods(workload: Workload) -> dict[str, str]:
+    """The labels of one pod for each server: its only one, or the first of a group."""
+    first = LEADER if workload.nodes > 1 else {}
+    return {**workload.names.selector(SERVER), **first}
+
+
+def security() -> dict[str, Any]:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _server(workload: Workload) -> dict[str, Any]:
+    container, options = workload.container, workload.options
+    start, probe = container.start_s, _probe(container, container.ready_path)
+    command = container.command
+    if workload.nodes > 1:
+        command = ["bash", f"{BUNDLE}/kubernetes/group.sh"]
+    return {
+        "name": SERVER,
+        "image": container.image.reference,
+        "imagePullPolicy": "IfNotPresent",
+        "command": command,
+        "env": [{"name": name, "value": value} for name, value in _environment(workload).items()],
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"}
+            for name, port in container.ports.items()
+        ],
+        "startupProbe": {
+            **probe,
+            "periodSeconds": STARTUP_PERIOD_S,
+            "timeoutSeconds": 5,
+            "failureThreshold": Because(-(-start.value // STARTUP_PERIOD_S), start.reason),
+        },
+        "readinessProbe": {**probe, **READINESS},
+        "livenessProbe": Because(
+            {**_probe(container, container.live_path), **LIVENESS},
+            "Asked neither before the first answer nor while the pod ends",
+        ),
+        "lifecycle": {"preStop": {"sleep": {"seconds": options.deregistration_s}}},
+        "resources": _resources(container, options),
+        "securityContext": RESTRICTED,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(workload),
+    }
+
+
+def _environment(workload: Workload) -> dict[str, str]:
+    container = workload.container
+    if workload.nodes == 1:
+        return container.environment
+    return {
+        **container.environment,
+        "GROUP_SCRIPT": container.command[1],
+        "GROUP_RANKS_PER_NODE": str(container.gpus),
+        "GROUP_SSH_PORT": str(SSH_PORT),
+        "GROUP_SSH_FOLDER": SSH_FOLDER,
+        "GROUP_START_TIMEOUT_S": str(container.start_s.value),
+    }
+
+
+def _probe(container: Container, path: str) -> dict[str, Any]:
+    match container.asked_by:
+        case "http":
+            return {"httpGet": {"path": path, "port": "http", "scheme": "HTTP"}}
+        case "grpc":
+            return {"grpc": {"port": container.ports["grpc"]}}
+        case "tcp":
+            return {"tcpSocket": {"port": next(iter(container.ports))}}
+
+
+def _resources(container: Container, options: Options) -> dict[str, Any]:
+    """No limit of cores: a server that is held back for a moment holds all its GPUs back."""
+    memory, cpus = container.memory_gib, container.cpus
+    claims = [{"name": name} for name in options.resource_claims]
+    exact: dict[str, str | Because] = {
+        "nvidia.com/gpu": str(container.gpus),
+        "memory": Because(f"{memory.value}Gi", memory.reason),
+        "ephemeral-storage": Because(
+            f"{2 * SCRATCH_GIB}Gi", f"{SCRATCH_GIB} GiB each for {HOME} and /tmp [assumed]"
+        ),
+        **{name: str(count) for name, count in options.resources.items()},
+    }
+    return {
+        "requests": {"cpu": Because(str(cpus.value), cpus.reason), **exact},
+        "limits": {name: _value(quantity) for name, quantity in exact.items()},
+        **({"claims": claims} if claims else {}),
+    }
+
+
+def _value(quantity: str | Because) -> str:
+    return str(quantity.value) if isinstance(quantity, Because) else quantity
+
+
+def _mounts(workload: Workload) -> list[dict[str, Any]]:
+    folders = workload.container.models.values()
+    volumes = workload.model_volumes.items()
+    return [
+        {"name": "bundle", "mountPath": BUNDLE, "readOnly": True},
+        *(
+            {"name": role, "mountPath": folder, **_read(volume)}
+            for folder, (role, volume) in zip(folders, volumes, strict=True)
+        ),
+        {"name": "home", "mountPath": HOME},
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "shm", "mountPath": "/dev/shm"},
+        *(
+            {"name": name, "mountPath": folder, "readOnly": True}
+            for name, _, folder in _secrets(workload)
+        ),
+    ]
+
+
+def _read(volume: Volume) -> dict[str, Any]:
+    return {"readOnly": True, **({"subPath": volume.path} if volume.path else {})}
+
+
+def _volumes(workload: Workload) -> list[dict[str, Any]]:
+    shm = workload.container.shm_gib
+    scratch = {"sizeLimit": f"{SCRATCH_GIB}Gi"}
+    in_memory = {"medium": "Memory", "sizeLimit": Because(f"{shm.value}Gi", shm.reason)}
+    return [
+        {"name": "bundle", "projected": files.volume(workload.maps)},
+        *(
+            {"name": role, **_source(workload.names, role, volume)}
+            for role, volume in workload.model_volumes.items()
+        ),
+        {"name": "home", "emptyDir": scratch},
+        {"name": "tmp", "emptyDir": scratch},
+        {"name": "shm", "emptyDir": in_memory},
+        *(
+            {"name": name, "secret": {"secretName": secret, "defaultMode": SECRET_MODE}}
+            for name, secret, _ in _secrets(workload)
+        ),
+    ]
+
+
+def _source(names: Names, role: str, volume: Volume) -> dict[str, Any]:
+    """A folder of the node comes by a claim: a pod of its own right may not mount one."""
+    if volume.csi is None:
+        claim = volume.claim or names.volume(role)
+        return {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+    attributes = {"volumeAttributes": dict(volume.csi.attributes)} if volume.csi.attributes else {}
+    return {"csi": {"driver": volume.csi.driver, "readOnly": True, **attributes}}
+
+
+def _secrets(workload: Workload) -> list[tuple[str, str, str]]:
+    """The secrets that the server reads: volume, name of the Secret, and folder."""
+    container, options = workload.container, workload.options
+    rows = {
+        ("server-key", options.key_secret, KEY_FOLDER): container.has_key,
+        ("server-tls", options.tls_secret, TLS_FOLDER): container.has_tls,
+        ("server-ssh", options.ssh_secret, SSH_FOLDER): workload.nodes > 1,
+    }
+    return [row for row, is_needed in rows.items() if is_needed]
+
+
+def _node_selector(container: Container, options: Options) -> dict[str, Any]:
+    arch = {"kubernetes.io/arch": container.architecture}
+    if options.node_selector is not None:
+        return {**options.node_selector, **arch}
+    row = _gpu_products()[container.request.deployment.hardware.gpu]
+    doubt = "" if row["verified"] else "; not verified: kubectl get nodes -L nvidia.com/gpu.product"
+    product = Because(row["value"], f"{row['source']}{doubt}")
+    return {"nvidia.com/gpu.product": product, **arch}
+
+
+def _tolerations(container: Container) -> list[dict[str, str]]:
+    """Of nodes that keep others away from their GPUs, or from another kind of processor."""
+    found = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    if container.architecture != "amd64":
+        other = {"key": "kubernetes.io/arch", "operator": "Equal", "value": container.architecture}
+        found.append({**other, "effect": "NoSchedule"})
+    return found
+
+
+def _spread(workload: Workload) -> list[dict[str, Any]]:
+    """One zone or node less takes as few servers as possible."""
+    selector = {"matchLabels": first_pods(workload)}
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": selector,
+        }
+        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+    ]
+
+
+@cache
+def _gpu_products() -> Mapping[str, Any]:
+    document: Mapping[str, Any] = load_yaml(DATA.read_text(encoding="utf-8"))["gpu_products"]
+    return document

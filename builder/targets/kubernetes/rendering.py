@@ -1,0 +1,104 @@
+"""The files for Kubernetes: folders that `kubectl apply -k` takes, each read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...bundle import File
+from ...render import resource_root
+from .. import Rendered, Request
+from ..container import container
+from ..manifest import manifest
+from . import autoscaling, files, gateway, kserve, objects
+from .names import names
+from .options import Options
+from .pod import SERVER, Workload
+
+FOLDER = "kubernetes"
+# What starts the ranks of a server on several nodes.
+GROUP_SCRIPTS = ("group.sh", "rank.sh")
+
+Documents = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def render(request: Request, options: Options) -> Rendered:
+    """A folder for each part, and one file that joins them."""
+    served = container(request, options)
+    scripts = dict(_scripts()) if request.nodes > 1 else {}
+    called = names(request.deployment, served.server)
+    maps = files.config_maps(called.base, {**served.files, **scripts})
+    workload = Workload(served, options, called, maps)
+    rendered: dict[str, File] = dict(scripts)
+    folders = _folders(workload)
+    for folder, documents in folders.items():
+        for name, content in documents.items():
+            title = f"{folder} of {called.deployment}: {name.replace('-', ' ')}."
+            rendered[f"{FOLDER}/{folder}/{name}.yaml"] = manifest(title, *content)
+    rendered |= dict(_kustomizations(called.deployment, folders))
+    return Rendered(rendered, None)
+
+
+def _scripts() -> Iterator[tuple[str, File]]:
+    root = resource_root("templates") / FOLDER
+    for name in GROUP_SCRIPTS:
+        yield f"{FOLDER}/{name}", File((root / name).read_bytes(), executable=True)
+
+
+def _folders(workload: Workload) -> dict[str, Documents]:
+    """The documents of every file, by folder and file."""
+    options, labels = workload.options, workload.names.labels(SERVER)
+    volumes = list(objects.model_volumes(workload))
+    shared: Documents = {
+        "files": [found.document(labels) for found in workload.maps],
+        **({"model-volumes": volumes} if volumes else {}),
+        "network-policy": [objects.network_policy(workload)],
+        "disruption-budget": [objects.disruption_budget(workload)],
+    }
+    runner = objects.group(workload) if workload.nodes > 1 else objects.deployment(workload)
+    folders: dict[str, Documents] = {
+        "shared": shared,
+        "base": {
+            "workload": [runner],
+            "services": [objects.service(workload), objects.pods_service(workload)],
+        },
+    }
+    if options.autoscaling:
+        folders["autoscaling"] = {
+            "autoscaler": [autoscaling.autoscaler(workload, options.autoscaling)]
+        }
+    if options.gateway:
+        config = gateway.configuration(workload)
+        found = list(gateway.objects(workload, options.gateway, config))
+        folders["gateway"] = {"gateway": found}
+    if options.kserve:
+        service = [kserve.runtime(workload), kserve.inference_service(workload)]
+        folders["kserve"] = {"inference-service": service}
+    return folders
+
+
+def _kustomizations(
+    deployment: str, folders: Mapping[str, Documents]
+) -> Iterator[tuple[str, File]]:
+    """What belongs to each folder, and what `kubectl apply -k` of the whole takes."""
+    parents = {"base": ["../shared"], "kserve": ["../shared"]}
+    components = [name for name in ("autoscaling", "gateway") if name in folders]
+    for folder, documents in folders.items():
+        is_component = folder in components
+        resources = [*parents.get(folder, []), *(f"{name}.yaml" for name in documents)]
+        yield (
+            f"{FOLDER}/{folder}/kustomization.yaml",
+            manifest(f"{folder} of {deployment}.", _joined(resources, is_component)),
+        )
+    title = f"{deployment}: kubectl apply -k of this folder, in your namespace."
+    whole = {**_joined(["base"]), **({"components": components} if components else {})}
+    yield f"{FOLDER}/kustomization.yaml", manifest(title, whole)
+
+
+def _joined(resources: list[str], is_component: bool = False) -> dict[str, Any]:
+    kind, version = ("Component", "v1alpha1") if is_component else ("Kustomization", "v1beta1")
+    return {
+        "apiVersion": f"kustomize.config.k8s.io/{version}",
+        "kind": kind,
+        "resources": resources,
+    }

@@ -1,0 +1,153 @@
+"""Who asks whom: the configuration of Prometheus, of the blackbox exporter and of Alertmanager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...watching import metrics
+from ...watching.metrics import SERVER_JOB
+from ..manifest import Because
+from .rules import INTERVAL
+from .watched import Instance, Watched
+
+# Names of the blackbox exporter's modules.
+READY, CERTIFICATE = "server_ready", "server_certificate"
+PROBE_TIMEOUT = "5s"
+# A server that answers no later is asked again; the shortest that a loaded one still keeps.
+SCRAPE_TIMEOUT = "10s"
+
+
+def prometheus(watched: Watched) -> dict[str, Any]:
+    interval = watched.duration(INTERVAL, 1)
+    timeout = min(interval, SCRAPE_TIMEOUT, key=lambda text: int(text[:-1]))
+    builders = {
+        SERVER_JOB: _server,
+        "ready": _ready,
+        "certificate": _certificate,
+        "gpu": _gpu,
+    }
+    return {
+        "global": {
+            "scrape_interval": interval,
+            "scrape_timeout": timeout,
+            "evaluation_interval": interval,
+        },
+        "rule_files": ["rules/recording.yml", "rules/alerts.yml"],
+        "alerting": {
+            "alertmanagers": [{"static_configs": [{"targets": [watched.options.alertmanager]}]}]
+        },
+        "scrape_configs": [builders[job](watched) for job in watched.jobs],
+    }
+
+
+def _server(watched: Watched) -> dict[str, Any]:
+    assert watched.exposition is not None  # else there is no such job
+    return {
+        "job_name": SERVER_JOB,
+        "metrics_path": metrics.path(watched.server),
+        "static_configs": [
+            _target(watched, row, row.address(watched.exposition)) for row in watched.instances
+        ],
+    }
+
+
+def _ready(watched: Watched) -> dict[str, Any]:
+    path = watched.entry["ready"].get("path")
+    targets = [
+        f"http://{row.address('http')}{path}" if path else row.address("grpc")
+        for row in watched.instances
+    ]
+    return _probe(watched, "ready", READY, targets)
+
+
+def _certificate(watched: Watched) -> dict[str, Any]:
+    targets = [row.address("grpc") for row in watched.instances]
+    return _probe(watched, "certificate", CERTIFICATE, targets)
+
+
+def _probe(watched: Watched, job: str, module: str, targets: list[str]) -> dict[str, Any]:
+    """A job in which an exporter asks one target of each instance."""
+    asked = zip(watched.instances, targets, strict=True)
+    return {
+        "job_name": job,
+        "metrics_path": "/probe",
+        "params": {"module": [module]},
+        "static_configs": [_target(watched, row, target) for row, target in asked],
+        "relabel_configs": [
+            {"source_labels": ["__address__"], "target_label": "__param_target"},
+            {"target_label": "__address__", "replacement": watched.options.blackbox},
+        ],
+    }
+
+
+def _gpu(watched: Watched) -> dict[str, Any]:
+    hosts = dict.fromkeys(row.host for row in watched.instances)
+    port = watched.options.dcgm_port
+    assert port is not None  # else there is no such job
+    rows = [Instance(host, {"dcgm": port}) for host in hosts]
+    return {
+        "job_name": "gpu",
+        "static_configs": [
+            {
+                "targets": [row.address("dcgm")],
+                "labels": {"deployment": watched.deployment.name, "instance": row.host},
+            }
+            for row in rows
+        ],
+    }
+
+
+def _target(watched: Watched, instance: Instance, address: str) -> dict[str, Any]:
+    """One instance, known by the same name in every job."""
+    name = instance.address(watched.front)
+    labels = {"deployment": watched.deployment.name, "instance": name}
+    return {"targets": [address], "labels": labels}
+
+
+def blackbox(watched: Watched) -> dict[str, Any]:
+    """The modules that the probes ask for."""
+    trusting = Because(
+        {"insecure_skip_verify": True},
+        "The dates are asked for, not the trust: that is each client's own matter.",
+    )
+    ready: dict[str, Any] = {"prober": "http", "timeout": PROBE_TIMEOUT}
+    if watched.readiness == "grpc":
+        grpc = {"tls": watched.has_tls, **({"tls_config": trusting} if watched.has_tls else {})}
+        ready = {"prober": "grpc", "timeout": PROBE_TIMEOUT, "grpc": grpc}
+    else:
+        ready["http"] = {"preferred_ip_protocol": "ip4", "valid_status_codes": [200]}
+    certificate = {
+        "prober": "tcp",
+        "timeout": PROBE_TIMEOUT,
+        "tcp": {"tls": True, "preferred_ip_protocol": "ip4", "tls_config": trusting},
+    }
+    found = {"ready": (READY, ready), "certificate": (CERTIFICATE, certificate)}
+    return {"modules": {name: row for job, (name, row) in found.items() if job in watched.jobs}}
+
+
+def alertmanager() -> dict[str, Any]:
+    """An example: who is woken, and who finds a ticket in the morning."""
+    return {
+        "route": {
+            "receiver": "tickets",
+            "group_by": ["deployment", "alertname"],
+            "group_wait": "30s",
+            "group_interval": "5m",
+            "repeat_interval": "4h",
+            "routes": [{"receiver": "pager", "matchers": ['severity="critical"']}],
+        },
+        "inhibit_rules": [
+            Because(
+                {
+                    "source_matchers": ['alertname="ServerNotReady"'],
+                    "target_matchers": ['severity="warning"'],
+                    "equal": ["deployment", "instance"],
+                },
+                "What a server suffers from that is not there, nobody needs to know.",
+            )
+        ],
+        "receivers": [
+            {"name": name, "webhook_configs": [{"url": f"http://127.0.0.1:9095/{name}"}]}
+            for name in ("pager", "tickets")
+        ],
+    }

@@ -1,0 +1,179 @@
+"""What is watched: one server of the deployment, its instances, and the jobs that ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ...deployment import SERVERS, Deployment
+from ...errors import Problem, nearest
+from ...watching import metrics, signals
+from ...watching.metrics import SERVER_JOB, Family
+from .. import PORT_STEP, Request
+from .options import Options
+
+TARGET = "monitoring"
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+# Servers bring their metrics up to date once a second, and no rate has less than two values.
+_SHORTEST_WINDOW_S = 5
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One server process: the address by which it is known, and its ports by protocol."""
+
+    host: str
+    ports: Mapping[str, int]
+
+    def address(self, protocol: str) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.ports[protocol]}"
+
+
+@dataclass(frozen=True)
+class Watched:
+    request: Request
+    options: Options
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.request.deployment
+
+    @cached_property
+    def server(self) -> str:
+        return _server(self.deployment, self.options)
+
+    @cached_property
+    def entry(self) -> Mapping[str, Any]:
+        return self.request.entries[self.server]
+
+    @property
+    def front(self) -> str:
+        """The protocol by which an instance is known."""
+        return str(self.entry["ready"]["port"])
+
+    @property
+    def instances(self) -> list[Instance]:
+        own = str(self.entry["host"])
+        return [
+            Instance(
+                host,
+                {name: port + PORT_STEP * index for name, port in self.entry["ports"].items()},
+            )
+            for host in self.options.hosts or [ANY_ADDRESS.get(own, own)]
+            for index in range(self.deployment.instances)
+        ]
+
+    @property
+    def exposition(self) -> str | None:
+        """The protocol at whose port the server shows metrics, if it shows any."""
+        on = metrics.served_with(self.server)
+        if on and not self.request.engine.options.get(on):
+            return None
+        protocol = metrics.protocol(self.server)
+        return protocol if protocol in self.entry["ports"] and self.can_export else None
+
+    @cached_property
+    def can_export(self) -> dict[str, Family]:
+        """What the release can export, whatever the options say."""
+        return metrics.of_server(self.server, self.request.release)
+
+    @property
+    def metric_names(self) -> dict[str, str]:
+        """The server's metrics by the words of signals."""
+        return signals.metric_names(self.server, self.request.release.metrics.prefix)
+
+    @cached_property
+    def families(self) -> dict[str, Family]:
+        """What is exported, by the server as it is set and by the exporters that are asked."""
+        own = self.can_export if self.exposition else {}
+        given = self.request.engine.options
+        return {
+            **metrics.of_jobs(self.jobs),
+            **{name: row for name, row in own.items() if not row.needs or given.get(row.needs)},
+        }
+
+    @cached_property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs of Prometheus."""
+        can = {
+            SERVER_JOB: self.exposition is not None,
+            "ready": self.options.blackbox is not None and self.readiness is not None,
+            "certificate": self.options.blackbox is not None and self.has_tls,
+            "gpu": self.options.dcgm_port is not None,
+        }
+        return tuple(job for job, asked in can.items() if asked)
+
+    @property
+    def has_tls(self) -> bool:
+        return "SERVE_TLS_CERTIFICATE" in self.entry["environment"]
+
+    @property
+    def readiness(self) -> str | None:
+        """How an exporter asks for readiness: `http`, `grpc`, or not at all.
+
+        A gRPC server that wants a client's certificate would refuse it.
+        """
+        if self.front == "grpc" and "SERVE_TLS_CLIENT_CA" in self.entry["environment"]:
+            return None
+        return self.front
+
+    def absent(self) -> dict[str, str]:
+        """Why jobs and metrics are not there."""
+        unprobed = "" if self.options.blackbox else f"targets.{TARGET}.blackbox is off"
+        reasons = {
+            SERVER_JOB: self._why_no_metrics(),
+            "ready": unprobed or "readiness asks for a client's certificate",
+            "certificate": unprobed or "the server has no TLS",
+            "gpu": f"targets.{TARGET}.dcgm_port is off",
+        }
+        for name, family in self.can_export.items():
+            why = f"{family.needs} is not set" if self.exposition else self._why_no_metrics()
+            reasons |= dict.fromkeys((name, *family.samples), why)
+        for name in metrics.of_jobs(metrics.jobs()):
+            job = metrics.job_of(name)
+            if job in reasons:
+                reasons[name] = reasons[job]
+        return reasons
+
+    def _why_no_metrics(self) -> str:
+        if not self.can_export:
+            return f"{self.server} of release {self.request.release.name} has no known metrics"
+        option = metrics.served_with(self.server)
+        return f"{option} is not set" if option else f"targets.{self.server}.metrics is off"
+
+    def seconds(self, text: str, least_s: int = 0) -> int:
+        """A time of the data as this monitoring has it."""
+        full = int(text[:-1]) * _UNITS[text[-1]]
+        return max(-(-full // self.options.speed), least_s)
+
+    def duration(self, text: str, least_s: int = 0) -> str:
+        """Likewise, in the words of Prometheus."""
+        seconds = self.seconds(text, least_s)
+        size, unit = max((size, unit) for unit, size in _UNITS.items() if seconds % size == 0)
+        return f"{seconds // size}{unit}" if seconds else "0s"
+
+    def window(self, text: str) -> str:
+        """Likewise, of a time to look back: never so short that it holds no two values."""
+        return self.duration(text, _SHORTEST_WINDOW_S)
+
+
+def problems(deployment: Deployment) -> Iterator[Problem]:
+    """Why a deployment cannot be watched."""
+    servers = [name for name in SERVERS if name in deployment.targets]
+    given = deployment.targets[TARGET].get("server")
+    if not servers:
+        what = f"{TARGET} has no server to watch"
+        yield Problem("targets", what, f"add {' or '.join(SERVERS)}")
+    elif given is not None and given not in servers:
+        what = f"{given} is no target of the deployment"
+        yield Problem(f"targets.{TARGET}.server", what, nearest(given, servers))
+
+
+def _server(deployment: Deployment, options: Options) -> str:
+    others = (given.get("server") for given in deployment.targets.values())
+    wanted = [options.server, *others, "triton", "trtllm_serve"]
+    return next(name for name in wanted if name in deployment.targets)

@@ -1,0 +1,123 @@
+"""The files of a job, each read back as it was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...bundle import File, to_json
+from ...hardware import load as load_gpu
+from ...render import resource_root, text, yaml_text
+from .. import PREFILL_FOLDER, Rendered, Request, load
+from ..choice import server_of
+from . import directives, layout, service
+from .options import Options
+from .service import Service, Side
+
+FOLDER = "slurm"
+BENCH_LIMIT_S = 3600
+
+
+def render(request: Request, options: Options) -> Rendered:
+    """The batch scripts, the supervisor and what it reads."""
+    found = _service(request, options)
+    files = {
+        **_scripts(found),
+        "service.json": File(to_json(service.document(found))),
+        "supervisor.py": File((resource_root("supervisor") / "supervisor.py").read_bytes()),
+    }
+    if found.is_disaggregated:
+        files[service.SIDES_FILE] = File(_sides(found).encode())
+    elif found.has_router:
+        files[service.HAPROXY_FILE] = File(_haproxy(found).encode())
+    if options.site.mpi == "none":
+        alone = resource_root("templates") / FOLDER / "alone.sh"
+        files["alone.sh"] = File(alone.read_bytes(), executable=True)
+    return Rendered({f"{FOLDER}/{name}": file for name, file in files.items()}, None)
+
+
+def _service(request: Request, options: Options) -> Service:
+    deployment, target = request.deployment, server_of(request.deployment, options.server)
+    sides: tuple[Side, ...]
+    if request.prefill and options.prefill:
+        sides = (
+            _side("prefill", request.prefill, target, options, options.prefill.servers),
+            _side("decode", request, target, options, options.servers),
+        )
+    else:
+        sides = (_side("server", request, target, options, deployment.instances),)
+    size = load_gpu(deployment.hardware.gpu).gpus_per_node
+    return Service(target, options, sides, layout.of([side.group for side in sides], size))
+
+
+def _side(name: str, request: Request, target: str, options: Options, servers: int) -> Side:
+    """So many servers of a deployment, listening where the job wants them."""
+    module, deployment = load(target), request.deployment
+    given = {**deployment.targets[target], "host": options.heard_at}
+    entry = module.render(request, module.Options.model_validate(given)).launch
+    assert entry is not None  # a server has one
+    gpus = deployment.hardware.num_gpus // deployment.instances
+    ranks = 1 if options.site.mpi == "none" else gpus
+    folder = f"{PREFILL_FOLDER}/" if name == "prefill" else ""
+    return Side(name, request, entry, folder, layout.Group(deployment.role, servers, gpus, ranks))
+
+
+def _scripts(found: Service) -> dict[str, File]:
+    name, options, nodes = found.deployment.name, found.options, found.layout
+    points = _concurrencies(found.deployment.workload.concurrency)
+    parts = {
+        "serve": directives.serve(name, options, nodes),
+        "preflight": directives.preflight(name, options, nodes, service.PREFLIGHT_TIMEOUT_S),
+    }
+    if options.site.toolkit:
+        parts["bench"] = directives.bench(name, options, len(points), BENCH_LIMIT_S)
+    return {
+        f"{script}.sbatch": _script(script, asked, found, points) for script, asked in parts.items()
+    }
+
+
+def _script(name: str, asked: list[list[str]], found: Service, points: Sequence[int]) -> File:
+    """A batch script that Slurm reads as it was meant."""
+    # Not above: it comes with all of `check`, which other renderings need not wait for.
+    from ...check.sbatch import directives as read_directives
+
+    rendered = text(
+        f"{FOLDER}/{name}.sbatch.j2",
+        name=found.deployment.name,
+        parts=asked,
+        site=found.site,
+        concurrencies=points,
+    )
+    if (read := read_directives(rendered)) != asked:
+        raise AssertionError(f"{name}.sbatch reads back as {read}, meant was {asked}")
+    return File(rendered.encode(), executable=True)
+
+
+def _haproxy(found: Service) -> str:
+    return text(
+        f"{FOLDER}/{service.HAPROXY_FILE}.j2",
+        name=found.deployment.name,
+        host=found.options.listens,
+        front=found.front_ports,
+        servers=found.servers,
+        ready=found.sides[0].entry["ready"]["path"],
+        drain_s=found.options.drain_s,
+    )
+
+
+def _sides(found: Service) -> str:
+    document: dict[str, Any] = service.sides_document(found)
+    return yaml_text(
+        f"{FOLDER}/{service.SIDES_FILE}.j2",
+        expected=document,
+        name=found.deployment.name,
+        document=document,
+    )
+
+
+def _concurrencies(most: int) -> list[int]:
+    """Doubling from one up to the workload's."""
+    points = [1]
+    while points[-1] * 2 < most:
+        points.append(points[-1] * 2)
+    return [*points, most] if most > 1 else points

@@ -1,0 +1,359 @@
+"""What the job runs: the steps of `service.json`, which the supervisor reads.
+
+In it `{bundle}` is the bundle's folder, `{job}` the folder of this job's state and `{host}` the
+name of the node whose address clients are told. A step's `files` are copies in the job's folder of
+files of the bundle, in which `{NAME}` is the host of the step of that name, and a line `port: N`
+of its own port has the one that it got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from ...deployment import Deployment
+from ...site import Site
+from .. import PORT_STEP, Request, variables
+from .layout import Group, Layout, Place
+from .options import Options, Router
+
+FORMAT = 1
+ROUTER = "router"
+HAPROXY_FILE = "router.cfg"
+SIDES_FILE = "disaggregated.yaml"
+LOOPBACK = "127.0.0.1"
+PROGRAMS = {"trtllm_serve": ["trtllm-serve"], "triton": ["tritonserver"]}
+LAUNCHER = "trtllm-llmapi-launch"
+# A server that drains answers what it has, and a little more is left to end in order.
+STOP_MARGIN_S = 30
+ROUTER_START_TIMEOUT_S = 60
+# The engine's own router cuts every answer off after 180 s unless it is told otherwise.
+# Source: TensorRT-LLM tensorrt_llm/commands/serve.py, `disaggregated --request_timeout`.
+ROUTER_REQUEST_TIMEOUT_S = 3600
+HEALTH = {"period_s": 5, "timeout_s": 5, "failures": 6}
+GENERATION_PERIOD_S = 60
+SMOKE_TIMEOUT_S = 600
+CRASH_WINDOW_S = 600
+PREFLIGHT_TIMEOUT_S = 900  # the import of a cold image alone takes five minutes
+# Variables of the fabric that a job may inherit, and that break the transfer between servers.
+# Source: NVIDIA/TensorRT-LLM#18373, examples/disaggregated/slurm/benchmark/start_worker.sh
+LEAKED = ("UCX_TLS",)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Servers alike: the target's entry in `launch.json`, as it is under Slurm.
+
+    `folder` is where the files of the target are in the bundle.
+    """
+
+    name: str
+    request: Request
+    entry: Mapping[str, Any]
+    folder: str
+    group: Group
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """All that a job runs. Several servers have a router before them."""
+
+    target: str
+    options: Options
+    sides: tuple[Side, ...]
+    layout: Layout
+
+    @property
+    def site(self) -> Site:
+        return self.options.site
+
+    @property
+    def deployment(self) -> Deployment:
+        """The deployment that the bundle is of."""
+        return self.sides[-1].request.deployment
+
+    @property
+    def is_disaggregated(self) -> bool:
+        return len(self.sides) > 1
+
+    @property
+    def servers(self) -> list[Server]:
+        """The servers of all sides; those on one node have ports of their own."""
+        ports: Mapping[str, int] = self.sides[0].entry["ports"]
+        return [
+            Server(side, f"{side.name}{number}", place, instance_ports(ports, place.slot))
+            for side, places in zip(self.sides, self.layout.places, strict=True)
+            for number, place in enumerate(places)
+        ]
+
+    @property
+    def has_router(self) -> bool:
+        return sum(side.group.servers for side in self.sides) > 1
+
+    @property
+    def front_ports(self) -> dict[str, int]:
+        """Where clients ask: the router's, or those of the only server."""
+        ports: Mapping[str, int] = self.sides[0].entry["ports"]
+        return front_ports(ports, self.options.router) if self.has_router else dict(ports)
+
+    @property
+    def model(self) -> str:
+        """The name by which clients ask for the model."""
+        if self.target == "triton":
+            return str(self.sides[0].entry["model_name"])
+        checkpoint = self.deployment.checkpoint
+        folder = self.site.checkpoints.get(checkpoint, checkpoint)
+        return PurePosixPath(folder).name if folder.startswith("/") else folder
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server: its side's, at a place, with ports of its own."""
+
+    side: Side
+    name: str
+    place: Place
+    ports: Mapping[str, int]
+
+
+def instance_ports(ports: Mapping[str, int], slot: int) -> dict[str, int]:
+    """The ports of one of several servers on a node, as the start scripts set them."""
+    return {name: port + slot * PORT_STEP for name, port in ports.items()}
+
+
+def front_ports(ports: Mapping[str, int], router: Router) -> dict[str, int]:
+    """The ports of a router for the protocols that its servers speak with clients."""
+    own = {"http": router.http_port, "grpc": router.grpc_port}
+    return {name: port for name, port in own.items() if name in ports}
+
+
+def document(service: Service) -> dict[str, Any]:
+    """`service.json` as a whole."""
+    options, deployment = service.options, service.deployment
+    generation = {**_generation(service), "period_s": GENERATION_PERIOD_S}
+    return {
+        "format": FORMAT,
+        "name": deployment.name,
+        "bundle_digest_file": "manifest.json",
+        "model": service.model,
+        "engine": deployment.engine.model_dump(),
+        "server": service.target,
+        "state_folder": service.site.state_folder,
+        "steps": steps(service),
+        "front": ROUTER if service.has_router else service.servers[0].name,
+        "health": {**HEALTH, "generation": generation},
+        "smoke": _smoke(service),
+        "preflight": _preflight(service),
+        "time": {
+            "limit_s": options.time_limit_s,
+            "successor_lead_s": options.successor_lead_s,
+            "drain_s": options.drain_s,
+        },
+        "limits": {"attempts": options.attempts, "crash_window_s": CRASH_WINDOW_S},
+    }
+
+
+def steps(service: Service) -> list[dict[str, Any]]:
+    """One step for each server, and one for the router."""
+    found = [_server(service, server) for server in service.servers]
+    return found + ([_router(service)] if service.has_router else [])
+
+
+def _server(service: Service, server: Server) -> dict[str, Any]:
+    side, place, site = server.side, server.place, service.site
+    entry, group = side.entry, side.group
+    default_stop_s = service.options.drain_s + STOP_MARGIN_S
+    return {
+        "name": server.name,
+        "role": group.role,
+        **_extent(service, place, group.ranks, group.gpus // place.nodes),
+        "gpu_indices": list(place.gpus) if place.gpus else None,
+        "argv": [entry["argv"][0], f"{side.folder}{entry['argv'][1]}"],
+        "launcher": [*container_command(site, service.target), *_launcher(service, server)],
+        "environment": _environment(service, server),
+        "srun": [f"--mpi={site.mpi}", *_srun(site, service.target)],
+        "ports": dict(server.ports),
+        "ready": dict(entry["ready"]),
+        "critical": True,
+        "files": {},
+        "start_after": [],
+        "start_timeout_s": entry["start_timeout_s"],
+        "stop_timeout_s": entry.get("stop_timeout_s", default_stop_s),
+    }
+
+
+def _extent(service: Service, place: Place, tasks: int, gpus: int) -> dict[str, Any]:
+    """The nodes of a step and what starts on each."""
+    return {
+        "nodes": place.nodes,
+        "first_node": place.first_node,
+        "het_group": place.part if service.layout.heterogeneous else None,
+        "ntasks": tasks,
+        "ntasks_per_node": -(-tasks // place.nodes),
+        "gpus_per_node": gpus,
+    }
+
+
+def _router(service: Service) -> dict[str, Any]:
+    """HAProxy before servers that are alike, the engine's own before those of two sides."""
+    site, entry = service.site, service.sides[0].entry
+    program = service.target if service.is_disaggregated else ROUTER
+    argv, file = ["haproxy", "-W", "-db", "-f"], HAPROXY_FILE
+    if service.is_disaggregated:
+        timeout = ["--request_timeout", str(ROUTER_REQUEST_TIMEOUT_S)]
+        argv, file = ["trtllm-serve", "disaggregated", *timeout, "-c"], SIDES_FILE
+    return {
+        "name": ROUTER,
+        "role": "router",
+        **_extent(service, Place(), 1, 0),
+        "gpu_indices": None,
+        "argv": [*argv, f"{{job}}/{file}"],
+        "launcher": container_command(site, program),
+        "environment": dict(site.environment),
+        "srun": ["--mpi=none", "--gres=none", *_srun(site, program)],
+        "ports": service.front_ports,
+        "ready": dict(entry["ready"]),
+        "critical": True,
+        "files": {file: f"slurm/{file}"},
+        "start_after": [server.name for server in service.servers],
+        "start_timeout_s": ROUTER_START_TIMEOUT_S,
+        "stop_timeout_s": STOP_MARGIN_S,
+    }
+
+
+def _srun(site: Site, program: str) -> list[str]:
+    """Of every step: it may share its node, its end is that of all ranks, it is bound nowhere."""
+    shared = ["--overlap", "--kill-on-bad-exit=1", "--cpu-bind=none"]
+    return [*shared, *container_options(site, program), *site.srun]
+
+
+def _launcher(service: Service, server: Server) -> list[str]:
+    """What stands before the server's command: variables, the ranks' launcher, its memory.
+
+    The ranks' launcher passes its words on without quotes, so that none of them may hold a space.
+    """
+    site, gpus = service.site, server.place.gpus
+    environment = _environment(service, server)
+    words = ["env"]
+    for name in LEAKED:
+        words += ["-u", name] if name not in environment else []
+    if gpus:  # Slurm itself would show a step all GPUs of the job
+        words.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}")
+    words += ["bash", "slurm/alone.sh"] if site.mpi == "none" else [LAUNCHER]
+    return [*words, *(["numactl", "-m", site.memory_nodes] if site.memory_nodes else [])]
+
+
+def _environment(service: Service, server: Server) -> dict[str, str]:
+    """Variables of all ranks. The engine's own are here since only one rank runs the start script.
+
+    Those of the site win; a checkpoint is named where the site says where it is. What a router on
+    the same node asks need not be heard by others.
+    """
+    site, request = service.site, server.side.request
+    folders = {name: site.checkpoints.get(value) for name, value in request.checkpoints.items()}
+    behind = service.has_router and not service.is_disaggregated
+    return {
+        **variables(request.environment),
+        **site.environment,
+        **{name: folder for name, folder in folders.items() if folder},
+        "SERVE_HOST": LOOPBACK if behind else service.options.listens,
+        **{f"SERVE_{name.upper()}_PORT": f"{{port:{name}}}" for name in server.ports},
+        **({"INSTANCE": server.name.removeprefix(server.side.name)} if behind else {}),
+    }
+
+
+def container_options(site: Site, program: str) -> list[str]:
+    """Pyxis options of a step; they stand on srun only, since sbatch may not know them."""
+    image = site.container.images.get(program)
+    if site.container.runtime != "pyxis" or image is None:
+        return []
+    root = ["--container-remap-root"] if site.container.remap_root else []
+    return [
+        f"--container-image={image}",
+        f"--container-mounts={','.join(_mounts(site))}",
+        *("--no-container-mount-home", "--no-container-entrypoint"),
+        *root,
+    ]
+
+
+def container_command(site: Site, program: str) -> list[str]:
+    """What starts a program in an Apptainer image."""
+    image = site.container.images.get(program)
+    if site.container.runtime != "apptainer" or image is None:
+        return []
+    return ["apptainer", "exec", "--nv", "--bind", ",".join(_mounts(site)), image]
+
+
+def _mounts(site: Site) -> Iterator[str]:
+    """In a container a folder has the name that it has outside, where its mount gives no other."""
+    yield "{bundle}:{bundle}:ro"
+    yield "{job}:{job}"
+    for mount in site.container.mounts:
+        yield mount if ":" in mount else f"{mount}:{mount}"
+
+
+def _generation(service: Service) -> dict[str, Any]:
+    """The least that a working server can be asked for."""
+    if service.target == "triton":
+        path = f"/v2/models/{service.model}/generate"
+        return {"path": path, "body": {"text_input": "Hello", "sampling_param_max_tokens": 1}}
+    body = {"model": service.model, "prompt": "Hello", "max_tokens": 1}
+    return {"path": "/v1/completions", "body": body}
+
+
+def _smoke(service: Service) -> dict[str, Any] | None:
+    """The smoke suite, where the toolkit is installed; else the supervisor asks for one token."""
+    python, ports = service.site.toolkit, service.front_ports
+    if python is None:
+        return None
+    url = "http://{host}:{port:http}"
+    if service.target == "triton":
+        others = {"grpc": "off", "metrics": "off", **{name: f"{{port:{name}}}" for name in ports}}
+        others["model"] = service.model
+        rest = "&".join(f"{name}={value}" for name, value in others.items() if name != "http")
+        url = f"triton://{{host}}:{{port:http}}?{rest}"
+    elif service.is_disaggregated:  # its router does not tell the model; NVIDIA/TensorRT-LLM#12213
+        url += f"?model={quote(service.model)}"
+    argv = [python, "-m", "launch", "smoke", url, "--json"]
+    return {"argv": argv, "timeout_s": SMOKE_TIMEOUT_S}
+
+
+def _preflight(service: Service) -> dict[str, Any]:
+    """What a node must have before the long job may start."""
+    site, request = service.site, service.sides[-1].request
+    folders = request.checkpoints.items()
+    image = site.container.images.get(service.target)
+    ranks = [] if site.mpi == "none" else [LAUNCHER]
+    return {
+        "timeout_s": PREFLIGHT_TIMEOUT_S,
+        "gpus": service.layout.parts[0].gpus_per_node,
+        "mpi": site.mpi,
+        "images": {service.target: image} if image else {},
+        "mounts": [mount.partition(":")[0] for mount in site.container.mounts],
+        "checkpoints": {name: site.checkpoints.get(value, value) for name, value in folders},
+        "programs": [*PROGRAMS[service.target], *ranks],
+        "ports": sorted({port for step in steps(service) for port in step["ports"].values()}),
+    }
+
+
+def sides_document(service: Service) -> dict[str, Any]:
+    """The option file of the router of both sides; `{NAME}` stands for the host of a server."""
+
+    def servers(side: Side) -> dict[str, Any]:
+        urls = [
+            f"{{{server.name}}}:{{port:{server.name}:http}}"
+            for server in service.servers
+            if server.side is side
+        ]
+        return {"num_instances": len(urls), "urls": urls}
+
+    prefill, decode = service.sides
+    return {
+        "hostname": service.options.listens,
+        "port": service.options.router.http_port,
+        "context_servers": servers(prefill),
+        "generation_servers": servers(decode),
+    }

@@ -1,0 +1,76 @@
+"""Service level objectives: what a deployment promises its users, and how fast it may miss it.
+
+Latency objectives are those of the deployment, at the 95th percentile; without them none is made
+up. Availability has a default, which is marked as assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..deployment import Deployment
+
+Kind = Literal["availability", "ttft", "itl"]
+
+ASSUMED_AVAILABILITY = 0.99
+LATENCY_SHARE = 0.95
+# The time over which an error budget counts.
+PERIOD_DAYS = 30
+# So many times faster than allowed, the budget goes while an alert fires. Each alert looks at a
+# long window, and at a short one so that it ends soon after the fault.
+# Source: Google, The Site Reliability Workbook, chapter 5, table 5-8.
+BURN_RATES = {"fast": 14.4, "slow": 6.0}
+# A fault of everything is above every threshold, however small the objective.
+HIGHEST_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A share of requests that must be good, and what good means.
+
+    `limit_ms` bounds a latency; availability has none. `evidence` is `deployment` where the
+    deployment asks for it, else `assumed`.
+    """
+
+    kind: Kind
+    title: str
+    good: str
+    share: float
+    limit_ms: float | None
+    evidence: Literal["deployment", "assumed"]
+
+    @property
+    def budget(self) -> float:
+        """The share of requests that may be bad."""
+        return round(1 - self.share, 10)
+
+    def burn(self, rate: str) -> float:
+        """The share of bad requests above which the budget goes as fast as an alert allows."""
+        return round(min(BURN_RATES[rate] * self.budget, HIGHEST_SHARE), 10)
+
+
+def objectives(deployment: Deployment, availability: float | None = None) -> tuple[Objective, ...]:
+    """The objectives of a deployment; `availability` is the share that it asks for, if it does."""
+    found = [
+        Objective(
+            "availability",
+            "Availability",
+            "answered: neither failed by the server nor refused for lack of room",
+            availability or ASSUMED_AVAILABILITY,
+            None,
+            "deployment" if availability else "assumed",
+        )
+    ]
+    slo = deployment.slo
+    if slo and slo.ttft_ms:
+        good = f"a first token within {slo.ttft_ms:g} ms"
+        found.append(
+            Objective("ttft", "Time to first token", good, LATENCY_SHARE, slo.ttft_ms, "deployment")
+        )
+    if slo and slo.itl_ms:
+        good = f"a token every {slo.itl_ms:g} ms on average, or faster"
+        found.append(
+            Objective("itl", "Time between tokens", good, LATENCY_SHARE, slo.itl_ms, "deployment")
+        )
+    return tuple(found)

@@ -1,0 +1,94 @@
+"""Evidence for a handover: the results of runs, put into the bundle that they are of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from builder import bundle as bundles
+from builder.bundle import Bundle
+from builder.errors import BadInput, Problem
+
+from .report import evidence, page
+from .report.arguments import FILE
+
+# What a run says of itself, and its results. Logs stay where they are: they may hold anything.
+ABOUT = "run.json"
+RESULTS = ("smoke.json", "bench.json")
+
+
+def attach(bundle: Bundle, runs: Sequence[Path]) -> bool:
+    """Make these runs the evidence of a bundle, with one page about all of them.
+
+    Tells whether a signature had to go, which was of other files. Raises `BadInput` with every run
+    that is not of this bundle or has no results.
+    """
+    problems = [problem for run in runs for problem in _problems(bundle, run)]
+    if problems:
+        raise BadInput(problems)
+    named = dict(zip(_names(runs), runs, strict=True))
+    files = {
+        f"{name}/{file.name}": file.read_bytes()
+        for name, run in named.items()
+        for file in _files(run)
+    }
+    files[FILE] = _page(bundle, named).encode()
+    return bundles.attach(bundle, files)
+
+
+def _files(run: Path) -> list[Path]:
+    return [run / name for name in (ABOUT, *RESULTS) if (run / name).is_file()]
+
+
+def _problems(bundle: Bundle, run: Path) -> Iterator[Problem]:
+    where, files = str(run), _files(run)
+    if not any(file.name in RESULTS for file in files):
+        what = f"holds neither {' nor '.join(RESULTS)}"
+        yield Problem(where, what, "give the folder of a run, or the results of a benchmark")
+        return
+    digests = {file: digest for file in files if (digest := _digest(file))}
+    if not digests:
+        what = "does not say of which bundle it is"
+        yield Problem(where, what, "name the bundle and not a URL when you start or measure")
+    for file, digest in digests.items():
+        if digest != bundle.digest:
+            what = f"is of a bundle of digest {digest}, this one has {bundle.digest}"
+            yield Problem(str(file), what, "start and measure this bundle")
+
+
+def _digest(file: Path) -> str | None:
+    """The digest of the bundle that a result is of, `None` if it does not say."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise BadInput(Problem(str(file), f"cannot be read: {fault}")) from None
+    return bundles.subject_digest(document)
+
+
+def _names(runs: Sequence[Path]) -> Iterator[str]:
+    """The folders' names, as far as they are words, and all different."""
+    taken: dict[str, int] = {}
+    for run in runs:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.resolve().name).strip(".-") or "run"
+        taken[name] = taken.get(name, 0) + 1
+        yield name if taken[name] == 1 else f"{name}-{taken[name]}"
+
+
+def _page(bundle: Bundle, runs: Mapping[str, Path]) -> str:
+    """The report, which names the places in the bundle and no folders of this machine."""
+    found = evidence.gather(list(runs.values()))
+    shown = [
+        replace(
+            one, place=f"{bundles.EVIDENCE}/{name}", manifest=bundle.manifest, notes=_notes(one)
+        )
+        for one, name in zip(found, runs, strict=True)
+    ]
+    return page.text(shown)
+
+
+def _notes(one: evidence.Evidence) -> tuple[str, ...]:
+    """Those that are true of it in its bundle, which is here."""
+    return tuple(note for note in one.notes if not note.startswith("The bundle is not shown"))

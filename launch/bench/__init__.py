@@ -1,0 +1,1 @@
+"""What users feel: load on an endpoint, and its measures."""

@@ -1,0 +1,58 @@
+"""Load clients: each sends an `Ask` and gives back its `Record`.
+
+While a request runs, a client only keeps what arrives and when. It is read after the request has
+ended, in slices, so that reading one answer delays the time stamps of no other.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, get_args
+
+from builder.errors import BadInput, Problem
+
+from ...smoke.endpoint import Endpoint
+from ..record import Record
+from ..request import Ask
+
+Api = Literal["openai_chat", "openai_completions", "generate_stream", "grpc"]
+APIS: tuple[Api, ...] = get_args(Api)
+
+
+class Client(Protocol):
+    async def prepare(self) -> None:
+        """Ask the server once for what every request needs. Raises `NotReady`."""
+
+    async def ask(self, ask: Ask, index: int, scheduled_ns: int | None = None) -> Record:
+        """Always ends, within the time of the ask, and raises for no fault of the server's."""
+
+    async def close(self) -> None: ...
+
+
+def connect(endpoint: Endpoint, api: Api) -> Client:
+    """A client that is not prepared yet. Raises `BadInput` where the endpoint has no such API."""
+    is_triton = api in ("generate_stream", "grpc")
+    address = endpoint.grpc if api == "grpc" else endpoint.url
+    if is_triton != (endpoint.kind == "triton") or not address:
+        known = ", ".join(offered(endpoint))
+        raise BadInput(
+            Problem(str(address or endpoint.grpc), f"offers no {api}", f"known: {known}")
+        )
+    if api == "grpc":
+        from .kserve_grpc import KserveGrpcClient
+
+        return KserveGrpcClient(endpoint)
+    if api == "generate_stream":
+        from .generate_stream import GenerateStreamClient
+
+        return GenerateStreamClient(endpoint)
+    from .openai_sse import OpenAISseClient
+
+    return OpenAISseClient(endpoint, chat=api == "openai_chat")
+
+
+def offered(endpoint: Endpoint) -> tuple[Api, ...]:
+    """The APIs of an endpoint, the one that measures it best first."""
+    if endpoint.kind == "trtllm_serve":
+        return ("openai_chat", "openai_completions")
+    addresses: dict[Api, str | None] = {"grpc": endpoint.grpc, "generate_stream": endpoint.url}
+    return tuple(api for api, address in addresses.items() if address)

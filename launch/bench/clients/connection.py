@@ -1,0 +1,186 @@
+"""One request on a connection of its own: what arrives is kept with its time, unread."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from builder.errors import NotReady, Problem
+
+from ...access import Access
+from ..record import Failure, Kind
+from .receiver import Loop
+
+PREPARE_TIMEOUT_S = 30.0
+
+
+class Exchange(asyncio.Protocol):
+    """`ended` is set by what looks like the end, or by the end of the connection.
+
+    `sent_ns` is when the request was given to the socket; before that, when it was tried.
+    """
+
+    is_long = False  # whether more is to be said than a socket takes at once
+
+    def __init__(self, request: bytes) -> None:
+        self.sent_ns = time.monotonic_ns()
+        self.arrivals: list[int] = []
+        self.parts: list[bytes] = []
+        self.ended_ns = 0
+        self.is_connected = self.lost = False
+        self.fault: Exception | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._request = request
+        self._transport: asyncio.WriteTransport | None = None
+        self._stream: socket.socket | None = None
+
+    async def over(self, stream: socket.socket, address: tuple[str, int], loop: Loop) -> None:
+        """Ends when the request was sent. Raises `OSError`."""
+        self._stream, self._loop = stream, loop
+        await loop.sock_connect(stream, address)
+        self.is_connected, self.sent_ns = True, time.monotonic_ns()
+        await loop.sock_sendall(stream, self._request)
+        loop.receiver.watch(stream, self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+        self.is_connected, self.sent_ns = True, time.monotonic_ns()
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self.received(time.monotonic_ns(), data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(exc)
+
+    def received(self, arrived_ns: int, data: bytes) -> bool:
+        if not data:
+            self._lose(None)
+            return True
+        self.arrivals.append(arrived_ns)
+        self.parts.append(data)
+        self.look(data)
+        return self.ended.done()
+
+    def broken(self, fault: OSError) -> None:
+        self._lose(fault)
+
+    def close(self) -> None:
+        """Nothing more is waited for."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self._stream is not None:
+            self._loop.receiver.unwatch(self._stream)
+            self._stream.close()
+        self.end(time.monotonic_ns())
+
+    def look(self, data: bytes) -> None:
+        """Whether what has just arrived is the end, which `end` is told."""
+        raise NotImplementedError
+
+    def say(self, data: bytes) -> None:
+        """Send a little more."""
+        if self._transport is not None:
+            self._transport.write(data)
+        elif self._stream is not None:
+            try:
+                self._stream.send(data)
+            except OSError as fault:
+                self._lose(fault)
+
+    def end(self, at_ns: int) -> None:
+        if not self.ended.done():
+            self.ended_ns = at_ns
+            self.ended.set_result(None)
+
+    def _lose(self, fault: Exception | None) -> None:
+        if not self.ended.done():
+            self.lost, self.fault = True, fault
+            self.end(time.monotonic_ns())
+
+
+@dataclass(slots=True)
+class Server:
+    """Where requests go; the name is looked up once. Its answers are read one after the other."""
+
+    url: str
+    access: Access
+    protocol: str = "http/1.1"
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _address: tuple[str, int] | None = None
+    _family: int = socket.AF_INET
+    _tls: ssl.SSLContext | None = None
+
+    async def prepare(self) -> None:
+        """Raises `NotReady`."""
+        parts = urlsplit(self.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+        except OSError as fault:
+            raise NotReady(Problem(self.url, f"cannot be looked up: {fault}")) from None
+        self._family, _, _, _, address = found[0]
+        self._address = (str(address[0]), port)
+        if parts.scheme == "https":
+            self._tls = tls(self.access, self.protocol)
+
+    @asynccontextmanager
+    async def exchange(self, exchange: Exchange, timeout_s: float) -> AsyncIterator[Failure | None]:
+        """Lasts from the end of the exchange; tells why it is none that can be read.
+
+        One at a time gets there, so that not all answers that end together are read at once.
+        """
+        failure = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connect(exchange)
+                await exchange.ended
+        except TimeoutError:
+            failure = Failure("timeout", f"no end within {timeout_s:g} s")
+        except OSError as fault:
+            kind: Kind = "cut" if exchange.is_connected else "refused"
+            failure = Failure(kind, fault.strerror or str(fault), retryable=True)
+        except asyncio.CancelledError:
+            exchange.close()
+            raise
+        async with self._reading:
+            exchange.close()
+            yield failure
+
+    async def _connect(self, exchange: Exchange) -> None:
+        if self._address is None:
+            await self.prepare()
+        assert self._address is not None
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, Loop) and self._tls is None and not exchange.is_long:
+            stream = socket.socket(self._family, socket.SOCK_STREAM)
+            stream.setblocking(False)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await exchange.over(stream, self._address, loop)
+            return
+        name = (self.access.server_name or urlsplit(self.url).hostname) if self._tls else None
+        await loop.create_connection(
+            lambda: exchange, *self._address, ssl=self._tls, server_hostname=name
+        )
+
+
+def tls(access: Access, protocol: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(
+        cadata=access.root.decode("ascii") if access.root else None
+    )
+    context.set_alpn_protocols([protocol])
+    if access.certificate and access.certificate_key:
+        with tempfile.NamedTemporaryFile() as file:  # which is all that OpenSSL is given here
+            file.write(access.certificate_key + b"\n" + access.certificate)
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context

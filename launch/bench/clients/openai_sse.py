@@ -1,0 +1,158 @@
+"""The OpenAI APIs for completions and chats, streamed as server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from builder.errors import BadInput, NotReady, Problem
+
+from ...smoke.endpoint import Endpoint
+from ..record import Record
+from ..request import Ask
+from . import sse
+from .http1 import HttpServer
+from .transcript import Transcript, whole
+
+DONE = b"[DONE]"
+# Where a delta of a chat holds output besides `content`.
+OUTPUTS = ("reasoning_content", "reasoning")
+
+
+class OpenAISseClient:
+    def __init__(self, endpoint: Endpoint, chat: bool) -> None:
+        self._server = HttpServer.of(endpoint)
+        self._headers = endpoint.access.http_headers
+        self._chat = chat
+        self._path = "/v1/chat/completions" if chat else "/v1/completions"
+        self._model = endpoint.model
+
+    async def prepare(self) -> None:
+        """Raises `NotReady` where no model is served."""
+        await self._server.prepare()
+        if self._model is None:
+            found = await self._server.document("/v1/models", self._headers)
+            try:
+                self._model = str(found["data"][0]["id"])
+            except (KeyError, IndexError, TypeError):
+                where = f"{self._server.url}/v1/models"
+                raise NotReady(Problem(where, "names no model")) from None
+
+    async def ask(self, ask: Ask, index: int, scheduled_ns: int | None = None) -> Record:
+        if self._model is None:
+            await self.prepare()
+        body = json.dumps(self._body(ask)).encode()
+        reader = _Reader(Transcript(ask))
+        return await sse.ask(
+            self._server, self._path, self._headers, body, reader, index, scheduled_ns
+        )
+
+    async def close(self) -> None:
+        """Every connection ended with its request."""
+
+    def _body(self, ask: Ask) -> dict[str, Any]:
+        options = {"include_usage": True}
+        if ask.count_messages:
+            options["continuous_usage_stats"] = True
+        values = {
+            "max_tokens": ask.max_tokens,
+            "temperature": ask.temperature,
+            "seed": ask.seed,
+            "ignore_eos": ask.ignore_eos or None,
+        }
+        sent = {name: value for name, value in values.items() if value is not None}
+        return {
+            "model": ask.model or self._model,
+            **self._prompt(ask),
+            **sent,
+            "stream": True,
+            "stream_options": options,
+        }
+
+    def _prompt(self, ask: Ask) -> dict[str, Any]:
+        if not self._chat and ask.messages is None:
+            return {"prompt": ask.prompt}
+        if self._chat and ask.messages is not None:
+            return {"messages": ask.messages}
+        if self._chat and isinstance(ask.prompt, str):
+            return {"messages": [{"role": "user", "content": ask.prompt}]}
+        wanted, other = (
+            ("a text or messages", "token ids") if self._chat else ("a prompt", "a chat")
+        )
+        api = "openai_completions" if self._chat else "openai_chat"
+        raise BadInput(Problem(self._path, f"takes {wanted}, not {other}", f"use {api}"))
+
+
+class _Reader:
+    """Final is a finish reason, the mark `[DONE]` and nothing after that but the usage between."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self.transcript = transcript
+        self._done = False
+        self._usage: Mapping[str, Any] = {}
+        self._ids = 0
+        self._plain = sse.Pattern()  # a chunk with a text and nothing else, before the last one
+
+    def event(self, arrived_ns: int, data: bytes) -> None:
+        transcript = self.transcript
+        if transcript.finish_reason is None and (text := self._plain.text(data)) is not None:
+            transcript.messages.append((arrived_ns, text, None))
+        elif self._done:
+            transcript.fail("overrun", f"after [DONE] came {data[:80]!r}")
+        elif data == DONE:
+            self._done = True
+            transcript.is_final = transcript.finish_reason is not None
+        elif (chunk := sse.document(data, transcript)) is not None:
+            if usage := chunk.get("usage"):
+                self._usage = usage
+            if choices := chunk.get("choices"):
+                text = self._choice(arrived_ns, choices[0], usage)
+                if text and not (usage or self._ids or transcript.finish_reason):
+                    self._plain.learn(data, text)
+            elif not usage:
+                transcript.fail("malformed", f"no completion: {data[:80]!r}")
+
+    def end(self) -> None:
+        if self._usage:
+            _count(self._usage, self.transcript)
+        elif self._ids:
+            self.transcript.output_tokens, self.transcript.count_source = self._ids, "token_ids"
+
+    def _choice(
+        self, arrived_ns: int, choice: dict[str, Any], usage: Mapping[str, Any] | None
+    ) -> str:
+        """The text of a chunk."""
+        transcript = self.transcript
+        if transcript.finish_reason is not None:
+            transcript.fail("overrun", f"after the final chunk came {str(choice)[:80]}")
+            return ""
+        text = choice.get("text")
+        if text is None:
+            delta = choice.get("delta") or {}
+            text = delta.get("content") or _said(delta)
+        if ids := choice.get("token_ids"):
+            self._ids += len(ids)
+        so_far = whole(usage.get("completion_tokens")) if usage else self._ids or None
+        transcript.messages.append((arrived_ns, text, so_far))
+        if reason := choice.get("finish_reason"):
+            transcript.finish_reason = reason
+            if (steps := choice.get("avg_decoded_tokens_per_iter")) is not None:
+                transcript.server["tokens_per_step"] = float(steps)
+        return str(text)
+
+
+def _said(delta: Mapping[str, Any]) -> str:
+    """The text of a delta; a call of a tool is output as well."""
+    text = "".join([delta[name] for name in OUTPUTS if delta.get(name)])
+    return text or (json.dumps(delta["tool_calls"]) if delta.get("tool_calls") else "")
+
+
+def _count(usage: Mapping[str, Any], transcript: Transcript) -> None:
+    prompt = usage.get("prompt_tokens_details") or {}
+    output = usage.get("completion_tokens_details") or {}
+    transcript.prompt_tokens = whole(usage.get("prompt_tokens"))
+    transcript.output_tokens = whole(usage.get("completion_tokens"))
+    transcript.count_source = "usage"
+    transcript.cached_tokens = whole(prompt.get("cached_tokens"))
+    transcript.reasoning_tokens = whole(output.get("reasoning_tokens"))

@@ -1,0 +1,144 @@
+"""The event loop of a load: what arrives on a stream is kept at once, past the loop's machinery.
+
+A token that goes through callbacks costs three times as much, and waking up for each one costs as
+much as all else that is done for it. So the loop sleeps a little between two looks, and the kernel
+tells when data came. Everything else is asyncio as usual.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import selectors
+import socket
+import struct
+import sys
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from selectors import EVENT_READ, EVENT_WRITE, SelectorKey
+from typing import Any, Protocol
+
+READ_BYTES = 1 << 13  # at a time; room for more costs time for each token
+# Only Linux tells of a TCP stream when its data came; elsewhere it has come when it is read.
+STAMPS = sys.platform == "linux"
+SO_TIMESTAMPNS = 35  # has no name in `socket`
+STAMP = struct.Struct("@ll")  # seconds and ns of CLOCK_REALTIME
+STAMP_SPACE = socket.CMSG_SPACE(STAMP.size)
+NS_PER_S = 1_000_000_000
+NAP_S = 0.001 if STAMPS else 0.0
+MASKS = {EVENT_READ: select.EPOLLIN, EVENT_WRITE: select.EPOLLOUT}
+
+
+def ask_for_stamps(stream: socket.socket) -> None:
+    """Have the kernel tell when data comes, on a socket or on all that it accepts."""
+    if STAMPS:
+        stream.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+
+def arrival_ns(told: Sequence[tuple[int, int, bytes]], now_ns: int, clocks_ns: int) -> int:
+    """When data came that the kernel told this of, or now. `clocks_ns` is by how much
+    CLOCK_REALTIME is ahead of CLOCK_MONOTONIC."""
+    if not told:
+        return now_ns
+    came: tuple[int, int] = STAMP.unpack(told[0][2])
+    return min(now_ns, came[0] * NS_PER_S + came[1] - clocks_ns)
+
+
+class Sink(Protocol):
+    def received(self, arrived_ns: int, data: bytes) -> bool:
+        """Keeps data, which is empty at the end of the connection. True if that was all."""
+
+    def broken(self, fault: OSError) -> None: ...
+
+
+class Receiver(selectors.BaseSelector):
+    """A selector that reads the sockets of `watch` itself and reports all others."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._keys: dict[int, SelectorKey] = {}
+        self._streams: dict[int, tuple[socket.socket, Sink]] = {}
+
+    def watch(self, stream: socket.socket, sink: Sink) -> None:
+        """Until `unwatch`, or the end of the stream."""
+        ask_for_stamps(stream)
+        if STAMPS:
+            # A packet that only acknowledges a token costs as much as reading it.
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        self._streams[stream.fileno()] = (stream, sink)
+        self._epoll.register(stream, select.EPOLLIN)
+
+    def unwatch(self, stream: socket.socket) -> None:
+        if self._streams.pop(stream.fileno(), None) is not None:
+            self._epoll.unregister(stream)
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> SelectorKey:
+        number = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        if number in self._keys:
+            raise KeyError(f"{fileobj!r} is registered")
+        key = SelectorKey(fileobj, number, events, data)
+        mask = sum(bits for event, bits in MASKS.items() if events & event)
+        self._epoll.register(number, mask)
+        self._keys[number] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> SelectorKey:
+        key = self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+        self._epoll.unregister(key.fd)
+        return key
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        """What is ready besides streams; nothing at the end of one, which its owner waits for."""
+        streams = self._streams
+        deadline = None if timeout is None else time.monotonic() + max(timeout, 0)
+        while True:
+            left_s = None if deadline is None else max(0, deadline - time.monotonic())
+            fired = self._epoll.poll(left_s)
+            now_ns = time.monotonic_ns()
+            clocks_ns = time.time_ns() - now_ns
+            ready, ended = [], False
+            for number, mask in fired:
+                if (stream := streams.get(number)) is not None:
+                    ended = self._read(*stream, now_ns, clocks_ns) or ended
+                elif (key := self._keys.get(number)) is not None:
+                    events = EVENT_WRITE if mask & ~select.EPOLLIN else 0
+                    events |= EVENT_READ if mask & ~select.EPOLLOUT else 0
+                    ready.append((key, events & key.events))
+            if ready or ended or not fired or timeout == 0:
+                return ready
+            if NAP_S and (deadline is None or deadline - time.monotonic() > NAP_S):
+                time.sleep(NAP_S)
+
+    def get_map(self) -> Mapping[Any, SelectorKey]:
+        return self._keys
+
+    def get_key(self, fileobj: Any) -> SelectorKey:
+        return self._keys[fileobj if isinstance(fileobj, int) else fileobj.fileno()]
+
+    def close(self) -> None:
+        self._epoll.close()
+
+    def _read(self, stream: socket.socket, sink: Sink, now_ns: int, clocks_ns: int) -> bool:
+        try:
+            data, told, _, _ = stream.recvmsg(READ_BYTES, STAMP_SPACE)
+        except BlockingIOError:
+            return False
+        except OSError as fault:
+            self.unwatch(stream)
+            sink.broken(fault)
+            return True
+        if not data:
+            self.unwatch(stream)
+        return sink.received(arrival_ns(told, now_ns, clocks_ns), data)
+
+
+class Loop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.receiver = Receiver()
+        super().__init__(self.receiver)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """As `asyncio.run`, in such a loop."""
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(main)

@@ -1,0 +1,110 @@
+"""A request whose answer is a stream of server-sent events, read after its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ..record import Record
+from .http1 import BUSY, OK, HttpExchange, HttpServer, fault_of
+from .http_answer import Answer, Malformed
+from .transcript import Transcript
+
+SLICE = 128  # events that are read between two looks at what arrives
+_read_json = json.JSONDecoder().raw_decode
+
+
+class Reader(Protocol):
+    transcript: Transcript
+
+    def event(self, arrived_ns: int, data: bytes) -> None:
+        """Takes one event into the transcript."""
+
+    def end(self) -> None:
+        """There are no more events."""
+
+
+class Pattern:
+    """An event that was read, but for its text: another one that differs in nothing else needs no
+    JSON to be read, which is most of what reading a token costs."""
+
+    def __init__(self) -> None:
+        self._before = self._behind = b""
+
+    def learn(self, data: bytes, text: str) -> None:
+        """`text` is the value of one string of an event; where it stands must be certain."""
+        before, found, behind = data.partition(f'"{text}"'.encode())
+        if found and found not in behind and b"\\" not in data:
+            self._before, self._behind = before + b'"', b'"' + behind
+
+    def text(self, data: bytes) -> str | None:
+        """`None` where this is not certainly such an event."""
+        before, behind = self._before, self._behind
+        if not (before and data.startswith(before) and data.endswith(behind)):
+            return None
+        text = data[len(before) : -len(behind)]
+        if b'"' in text or b"\\" in text or len(data) < len(before) + len(behind):
+            return None
+        try:
+            return text.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+
+
+async def ask(
+    server: HttpServer,
+    path: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    reader: Reader,
+    index: int,
+    scheduled_ns: int | None,
+) -> Record:
+    transcript = reader.transcript
+    headers = {**headers, **transcript.ask.headers}
+    exchange = HttpExchange(server.request("POST", path, headers, body))
+    async with server.exchange(exchange, transcript.ask.timeout_s) as failure:
+        status, events = None, 0
+        try:
+            answer = exchange.answer()
+            if answer.head is not None:
+                status = answer.head.status
+                events = await _read(answer, reader) if status == OK else 0
+            failure = failure or fault_of(exchange, answer)
+            if failure is None and not events:
+                reader.event(exchange.ended_ns, answer.body())
+        except Malformed as fault:
+            transcript.fail("malformed", str(fault))
+        reader.end()
+        transcript.failure = transcript.failure or failure
+        return transcript.record(index, exchange.sent_ns, exchange.ended_ns, scheduled_ns, status)
+
+
+async def _read(answer: Answer, reader: Reader) -> int:
+    """How many events there were."""
+    events = 0
+    for arrived_ns, data in answer.events():
+        reader.event(arrived_ns, data)
+        events += 1
+        if not events % SLICE:
+            await asyncio.sleep(0)
+    return events
+
+
+def document(data: bytes, transcript: Transcript) -> dict[str, Any] | None:
+    """The JSON object of an event. What is none, or is an error, fails the transcript."""
+    try:
+        found = _read_json(data.decode("utf-8"))[0]
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        transcript.fail("malformed", f"no JSON object: {data[:80]!r}")
+        return None
+    if "error" in found or found.get("object") == "error":
+        error = found.get("error") or found
+        told: Mapping[str, Any] = error if isinstance(error, dict) else {"message": error}
+        transcript.fail("in_stream", str(told.get("message", told)), told.get("code") in BUSY)
+        return None
+    return found

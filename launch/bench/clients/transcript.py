@@ -1,0 +1,127 @@
+"""What one stream said, message by message, and the judgement that makes a record of it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from ..record import CountSource, Failure, Kind, Record
+from ..request import Ask
+
+
+class Transcript:
+    """A reader fills it in the order of arrival, then asks for the record.
+
+    `is_final` is for the transport's own mark; a message after `finish_reason` is an overrun.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        # Arrival, text, and tokens so far where they are known.
+        self.messages: list[tuple[int, str, int | None]] = []
+        self.may_be_cumulative = False
+        self.finish_reason: str | None = None
+        self.is_final = False
+        self.failure: Failure | None = None
+        self.prompt_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.count_source: CountSource | None = None
+        self.reasoning_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.server: dict[str, float] = {}
+
+    def fail(self, kind: Kind, message: str, retryable: bool = False) -> None:
+        """The first failure stays."""
+        self.failure = self.failure or Failure(kind, message[:300], retryable)
+
+    def record(
+        self, index: int, sent_ns: int, ended_ns: int, scheduled_ns: int | None, status: int | None
+    ) -> Record:
+        ask = self.ask
+        cumulative = self.may_be_cumulative and self._is_cumulative()
+        message_ns, message_tokens = self._outputs(cumulative)
+        text = None
+        if ask.keep_text:
+            texts = [text for _, text, _ in self.messages]
+            text = max(texts, key=len, default="") if cumulative else "".join(texts)
+        self._judge(message_tokens)
+        return Record(
+            index=index,
+            sent_ns=sent_ns,
+            ended_ns=ended_ns,
+            scheduled_ns=scheduled_ns,
+            first_token_ns=message_ns[0] if message_ns else None,
+            last_token_ns=message_ns[-1] if message_ns else None,
+            message_ns=message_ns,
+            message_tokens=message_tokens,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            count_source=self.count_source if self.output_tokens is not None else None,
+            reasoning_tokens=self.reasoning_tokens,
+            requested_tokens=ask.max_tokens,
+            finish_reason=self.finish_reason,
+            text=text,
+            failure=self.failure,
+            status=status,
+            server=self.server,
+            task=ask.task,
+            call=ask.call,
+            attempt=ask.attempt,
+            cached_tokens=self.cached_tokens,
+        )
+
+    def _is_cumulative(self) -> bool:
+        """Whether each text continues the one before, as only whole texts do for long."""
+        texts = [text for _, text, _ in self.messages if text]
+        grows = (later.startswith(text) for text, later in itertools.pairwise(texts))
+        return len(texts) > 1 and texts[-1] != texts[0] and all(grows)
+
+    def _outputs(self, cumulative: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Arrivals of messages with output, and tokens of each where they are known.
+
+        As many tokens as messages are one in each, since a message with output has one at least.
+        """
+        if not cumulative and all(so_far is None for _, _, so_far in self.messages):
+            came_ns = tuple([arrival for arrival, text, _ in self.messages if text])
+            return came_ns, (1,) * len(came_ns) if self.output_tokens == len(came_ns) else ()
+        arrivals: list[int] = []
+        tokens: list[int] = []
+        length = told = 0
+        is_told = bool(self.messages)
+        for arrival, text, so_far in self.messages:
+            new = len(text) - length if cumulative else len(text)
+            more = 0 if so_far is None else so_far - told
+            if new > 0 or more > 0:
+                arrivals.append(arrival)
+                tokens.append(more)
+                is_told = is_told and so_far is not None
+            length, told = max(length, len(text)), told + max(more, 0)
+        if is_told and sum(tokens) == self._counted(told):
+            return tuple(arrivals), tuple(tokens)
+        if self.output_tokens == len(arrivals):
+            return tuple(arrivals), (1,) * len(arrivals)
+        return tuple(arrivals), ()
+
+    def _counted(self, told: int) -> int:
+        return told if self.output_tokens is None else self.output_tokens
+
+    def _judge(self, message_tokens: tuple[int, ...]) -> None:
+        """Finds why this is no success, unless something is known already."""
+        ask, count = self.ask, self.output_tokens
+        if not self.is_final:
+            self.fail("unfinished", "the stream ended without its final mark")
+        told = max((so_far for _, _, so_far in self.messages if so_far is not None), default=None)
+        if count is None:
+            if ask.ignore_eos and self.finish_reason not in (None, "length"):
+                what = f"ended with {self.finish_reason}"
+                self.fail("wrong_count", f"{what}, {ask.max_tokens} tokens are due")
+        elif told is not None and told != count:
+            self.fail("wrong_count", f"{told} tokens came, the server counts {count}")
+        elif count > ask.max_tokens or (ask.ignore_eos and count != ask.max_tokens):
+            due = "are due" if ask.ignore_eos else "may come"
+            self.fail("wrong_count", f"{count} tokens came, {ask.max_tokens} {due}")
+
+
+def whole(value: Any) -> int | None:
+    """A count as servers tell it, or `None` for anything else."""
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

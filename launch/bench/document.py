@@ -1,0 +1,122 @@
+"""The results of a benchmark on disk: `bench.json`, `points.csv` and `requests.jsonl`.
+
+All three are complete at any time; whatever was measured until then is in them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from builder.errors import BadInput, Problem
+
+from .seen import Seen
+
+BENCH, POINTS, REQUESTS = "bench.json", "points.csv", "requests.jsonl"
+FORMAT = 1
+KIND = "bench"
+# What of a point is no single value, or for reports only.
+NOT_IN_CSV = ("samples", "server", "errors")
+
+
+class Results:
+    """The files of one benchmark in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._requests = (folder / REQUESTS).open("w", encoding="utf-8", buffering=1)
+
+    def close(self) -> None:
+        self._requests.close()
+
+    def request(self, label: str, one: Seen) -> None:
+        """A line for a request, without the arrivals of its messages."""
+        measures = {
+            name: value if value is None else round(value, 4)
+            for name in ("ttft_ms", "tpot_ms", "e2e_ms")
+            if one.ok and (value := getattr(one, name)) is not None
+        }
+        row = {"point": label, **one.record.as_json(), **measures}
+        self._requests.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def write(self, document: Mapping[str, Any]) -> None:
+        """Both files appear as a whole, so that a reader never sees half of one."""
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        for name, content in ((BENCH, text), (POINTS, table(document))):
+            new = self.folder / f"{name}.new"
+            new.write_text(content, encoding="utf-8")
+            new.replace(self.folder / name)
+
+
+def create(folder: Path | None, name: str) -> Results:
+    """Results in a folder that holds none, or in a new one under `runs/`. Raises `BadInput`."""
+    if folder is None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        folder = Path("runs").absolute() / f"{name}-bench-{stamp}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / BENCH).exists():
+            what = f"holds a {BENCH} already"
+            raise BadInput(Problem(str(folder), what, "choose another --run-dir"))
+        return Results(folder)
+    except OSError as fault:
+        what = f"cannot hold results: {(fault.strerror or str(fault)).lower()}"
+        raise BadInput(Problem(str(folder), what, "choose another --run-dir")) from None
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """The document of a run folder or a file. Raises `BadInput`."""
+    file = path / BENCH if path.is_dir() else path
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as fault:
+        what = f"cannot be read: {(fault.strerror or str(fault)).lower()}"
+        raise BadInput(Problem(str(file), what)) from None
+    except ValueError as fault:
+        raise BadInput(Problem(str(file), f"is no JSON: {fault}")) from None
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise BadInput(Problem(str(file), f"is no {BENCH} of this toolkit"))
+    if document.get("format") != FORMAT:
+        what = f"has format {document.get('format')}; this toolkit reads {FORMAT}"
+        raise BadInput(Problem(str(file), what))
+    return document
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """The points as CSV: a column for each value, named by its path."""
+    rows = [_about(document) | dict(_flat(point, "")) for point in document["points"]]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _about(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What every row says of the whole, so that no row is taken for what it is not."""
+    subject = document["subject"]
+    engine, bundle = subject["engine"], subject["bundle"] or {}
+    return {
+        "date": document["started"],
+        "model": subject["model"],
+        "engine": engine["used"],
+        "release": engine["release"],
+        "rehearsal": engine["rehearsal"],
+        "bundle_digest": bundle.get("digest"),
+    }
+
+
+def _flat(row: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if name in NOT_IN_CSV:
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

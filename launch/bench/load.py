@@ -1,0 +1,208 @@
+"""A load: which requests are sent, and when each of them is."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from .clients import Client
+from .record import Record
+from .request import Ask
+
+Kind = Literal["concurrency", "poisson", "gamma", "trace", "tasks"]
+Emit = Callable[[Record], None]
+
+NS = 1_000_000_000
+CLOSED: tuple[Kind, ...] = ("concurrency", "tasks")
+# A call of a task that the server had no room for is sent again after this time, then twice it...
+RETRY_WAIT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request of a load. An open loop sends it `at_s` after its start."""
+
+    index: int
+    ask: Ask
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Calls that depend on each other: each one's prompt follows the answer to those before it."""
+
+    index: int
+    calls: tuple[Ask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """All of a load, or a process's share of it.
+
+    A closed loop keeps `concurrency` requests or tasks under way; with `duration_s` it repeats
+    its calls until then, counting on from `period`. An open loop sends at its own times. Both
+    start at `start_ns` of CLOCK_MONOTONIC, or at once if that is 0.
+    """
+
+    kind: Kind
+    calls: tuple[Call, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    concurrency: int = 1
+    duration_s: float | None = None
+    retries: int = 3
+    start_ns: int = 0
+    period: int = 0
+
+    @property
+    def closed(self) -> bool:
+        return self.kind in CLOSED
+
+    @property
+    def connections(self) -> int:
+        """As many requests as can be under way at a time."""
+        return self.concurrency if self.closed else len(self.calls)
+
+    @property
+    def size(self) -> int:
+        """Requests, not counting repeats and retries."""
+        return len(self.calls) + sum(len(task.calls) for task in self.tasks)
+
+    def share(self, number: int, of: int) -> LoadPlan:
+        """What one of several processes sends. Streams of a closed loop stay equally long."""
+        if not self.closed:
+            return replace(self, calls=self.calls[number::of])
+        streams = range(number, self.concurrency, of)
+
+        def ours(place: int) -> bool:
+            return place % self.concurrency in streams
+
+        return replace(
+            self,
+            calls=tuple(call for place, call in enumerate(self.calls) if ours(place)),
+            tasks=tuple(task for place, task in enumerate(self.tasks) if ours(place)),
+            concurrency=len(streams),
+            period=self.period or len(self.calls) or len(self.tasks),
+        )
+
+    def starting(self, start_ns: int) -> LoadPlan:
+        return replace(self, start_ns=start_ns)
+
+
+def arrivals_s(count: int, rate_per_s: float, burstiness: float, seed: int) -> Iterator[float]:
+    """Times of arrivals whose gaps are gamma distributed with a mean of 1 / rate.
+
+    `burstiness` is the distribution's shape: 1 gives Poisson arrivals, less gives bursts, more
+    gives a steadier flow.
+    """
+    chance = random.Random(seed)
+    at_s = 0.0
+    for _ in range(count):
+        at_s += chance.gammavariate(burstiness, 1 / (rate_per_s * burstiness))
+        yield at_s
+
+
+async def drive(plan: LoadPlan, client: Client, emit: Emit, stopping: asyncio.Event) -> None:
+    """Send the load; `emit` gets every record. Ends early, and gives up what is under way, if
+    `stopping` is set."""
+    ways: Mapping[Kind, Any] = {"concurrency": _closed, "tasks": _tasks}
+    work = asyncio.ensure_future(ways.get(plan.kind, _open)(plan, client, emit))
+    stop = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stop.cancel()
+        work.cancel()  # no effect where it is done
+        with suppress(asyncio.CancelledError):
+            await work
+
+
+async def _closed(plan: LoadPlan, client: Client, emit: Emit) -> None:
+    await _until(plan.start_ns)
+    calls = _repeated(plan) if plan.duration_s else iter(plan.calls)
+
+    async def stream() -> None:
+        for call in calls:  # shared: each stream takes the next one
+            emit(await client.ask(call.ask, call.index))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(plan.concurrency):
+            group.create_task(stream())
+
+
+def _repeated(plan: LoadPlan) -> Iterator[Call]:
+    end_ns = (plan.start_ns or time.monotonic_ns()) + int((plan.duration_s or 0) * NS)
+    period = plan.period or len(plan.calls)
+    for turn in itertools.count() if plan.calls else ():
+        for call in plan.calls:
+            if time.monotonic_ns() >= end_ns:
+                return
+            yield replace(call, index=call.index + turn * period)
+
+
+async def _open(plan: LoadPlan, client: Client, emit: Emit) -> None:
+    start_ns = plan.start_ns or time.monotonic_ns()
+
+    async def send(call: Call, at_ns: int) -> None:
+        emit(await client.ask(call.ask, call.index, at_ns))
+
+    async with asyncio.TaskGroup() as group:
+        for call in plan.calls:
+            at_ns = start_ns + int(call.at_s * NS)
+            await _until(at_ns)
+            group.create_task(send(call, at_ns))
+
+
+async def _tasks(plan: LoadPlan, client: Client, emit: Emit) -> None:
+    await _until(plan.start_ns)
+    tasks = iter(plan.tasks)
+
+    async def stream() -> None:
+        for task in tasks:
+            await _task(task, plan.retries, client, emit)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(plan.concurrency):
+            group.create_task(stream())
+
+
+async def _task(task: Task, retries: int, client: Client, emit: Emit) -> None:
+    """One call after the other; a call that fails for good ends the task."""
+    before: Ask | None = None
+    answer = ""
+    for number, own in enumerate(task.calls):
+        ask = replace(_following(before, answer, own), task=task.index, call=number, keep_text=True)
+        record = await _asked(ask, task.index * len(task.calls) + number, retries, client, emit)
+        if not record.ok:
+            return
+        before, answer = ask, record.text or ""
+
+
+async def _asked(ask: Ask, index: int, retries: int, client: Client, emit: Emit) -> Record:
+    for attempt in itertools.count():
+        record = await client.ask(replace(ask, attempt=attempt), index)
+        emit(record)
+        if record.failure is None or not record.failure.retryable or attempt == retries:
+            return record
+        await asyncio.sleep(RETRY_WAIT_S * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def _following(before: Ask | None, answer: str, own: Ask) -> Ask:
+    """The call with all that was said before it."""
+    if before is None:
+        return own
+    if own.messages is not None:
+        said = {"role": "assistant", "content": answer}
+        return replace(own, messages=(*(before.messages or ()), said, *own.messages))
+    return replace(own, prompt=f"{before.prompt}{answer}{own.prompt}")
+
+
+async def _until(at_ns: int) -> None:
+    if (left_ns := at_ns - time.monotonic_ns()) > 0:
+        await asyncio.sleep(left_ns / NS)

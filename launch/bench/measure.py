@@ -1,0 +1,233 @@
+"""The measures of a point: what its requests say of throughput, latency, errors and cost.
+
+A request that failed counts as an error, and in nothing else. Units are in the names; percentiles
+are those of `summary`, latencies those of `seen`, and throughput is that of the `window`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from . import cost, summary, told, window
+from .load import NS, LoadPlan
+from .seen import US_PER_MS, Seen
+from .window import Wanted, Window
+
+# Per measure and point, so that two runs can be compared with confidence intervals.
+MOST_SAMPLES = 2000
+SAMPLE_DIGITS = 3
+# An SLO holds at a point if so many of its requests are within it.
+SHARE_WITHIN_SLO = 0.99
+LONGEST_EXAMPLE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Limits for a request in ms. `itl_ms` holds for the mean gap of its tokens: its TPOT."""
+
+    ttft_ms: float | None = None
+    itl_ms: float | None = None
+    e2e_ms: float | None = None
+
+    def holds(self, one: Seen) -> bool:
+        """A request that failed, or whose gaps are not known, is not within a limit on them."""
+        pairs = (
+            (self.ttft_ms, one.ttft_ms),
+            (self.itl_ms, one.tpot_ms if (one.record.output_tokens or 0) != 1 else 0.0),
+            (self.e2e_ms, one.e2e_ms),
+        )
+        return one.ok and all(
+            limit is None or (value is not None and value <= limit) for limit, value in pairs
+        )
+
+    def as_json(self) -> dict[str, float | None]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What turns times into judgements and money."""
+
+    slo: Slo | None = None
+    num_gpus: int | None = None
+    price_per_gpu_hour_usd: float | None = None
+    window: Wanted = "steady"
+
+
+def point(
+    seen: Sequence[Seen], plan: LoadPlan, settings: Settings, perf: Sequence[told.Row] = ()
+) -> dict[str, Any]:
+    """The measures of all requests of a load that came to an end; `perf` are the server's own."""
+    seen = sorted(seen, key=lambda one: one.record.sent_ns)
+    good = [one for one in seen if one.ok]
+    counts: dict[str, Any] = {"sent": len(seen), "ok": len(good), "failed": len(seen) - len(good)}
+    document: dict[str, Any] = {"requests": counts, "errors": _errors(seen)}
+    if not good:
+        return {**document, **_NOTHING, "tasks": _tasks(seen, plan)}
+    held = window.of(seen, plan, settings.window)
+    chosen = [one for one in held.chosen if one.ok]
+    counts["in_window"] = len(chosen)
+    tasks = _tasks(seen, plan)
+    throughput = _throughput(good, held, settings)
+    per_s = {key: throughput[f"{key}_per_s"] for key in ("output_tokens", "total_tokens")}
+    per_s["tasks"] = tasks and tasks["ok"] / held.seconds
+    return {
+        "duration_s": _duration_s(seen),
+        "window": held.as_json(seen[0].record.sent_ns),
+        **document,
+        **_latencies(chosen),
+        "queue_ms": told.queue_ms(chosen, perf),
+        "server_ttft_ms": told.server_ttft_ms(chosen, perf),
+        **throughput,
+        "goodput": _goodput(held.chosen, throughput["requests_per_s"], settings.slo),
+        "speculative": told.speculative(chosen, perf),
+        "kv_cache": told.kv_cache(chosen, perf),
+        "cost": cost.of(settings.price_per_gpu_hour_usd, settings.num_gpus, per_s),
+        "tasks": tasks,
+        "samples": _samples(chosen),
+    }
+
+
+_NOTHING: Mapping[str, Any] = {
+    "duration_s": None,
+    "window": None,
+    **dict.fromkeys(("ttft_ms", "itl_ms", "itl_of", "tpot_ms", "e2e_ms", "late_ms")),
+    **dict.fromkeys(("queue_ms", "server_ttft_ms", "prompt_tokens", "output_tokens")),
+    **dict.fromkeys(("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")),
+    **dict.fromkeys(("output_tokens_per_s_per_user", "output_tokens_per_s_per_gpu")),
+    **dict.fromkeys(("goodput", "speculative", "kv_cache", "cost")),
+    "samples": {},
+}
+
+
+def _errors(seen: Iterable[Seen]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for one in seen:
+        if failure := one.record.failure:
+            example = failure.message[:LONGEST_EXAMPLE]
+            found.setdefault(failure.kind, {"count": 0, "example": example})["count"] += 1
+    return found
+
+
+def _duration_s(seen: Sequence[Seen]) -> float:
+    last_ns = max(one.record.ended_ns for one in seen)
+    return round((last_ns - seen[0].record.sent_ns) / NS, 4)
+
+
+def _latencies(chosen: Sequence[Seen]) -> dict[str, Any]:
+    gaps: Counter[int] = Counter()
+    for one in chosen:
+        gaps.update(one.gaps_us())
+    known = all(one.tokens for one in chosen if one.arrivals_ns)
+    return {
+        "ttft_ms": summary.of(one.ttft_ms for one in chosen),
+        "itl_ms": summary.of_counts({gap / US_PER_MS: count for gap, count in gaps.items()}),
+        "itl_of": "tokens" if known else "messages",
+        "tpot_ms": summary.of(one.tpot_ms for one in chosen),
+        "e2e_ms": summary.of(one.e2e_ms for one in chosen),
+        "late_ms": summary.of(one.late_ms for one in chosen),
+        "prompt_tokens": summary.of(one.record.prompt_tokens for one in chosen),
+        "output_tokens": summary.of(one.record.output_tokens for one in chosen),
+    }
+
+
+def _throughput(good: Sequence[Seen], held: Window, settings: Settings) -> dict[str, Any]:
+    """Of the window's time; what the server did not count is not guessed."""
+    ended = [one for one in good if held.from_ns <= one.record.ended_ns < held.to_ns]
+    output, total = _tokens_per_s(good, held)
+    tpot = summary.of(one.tpot_ms for one in held.chosen if one.ok)
+    per_gpu = output / settings.num_gpus if output is not None and settings.num_gpus else None
+    return {
+        "output_tokens_per_s": _rounded(output),
+        "total_tokens_per_s": _rounded(total),
+        "requests_per_s": _rounded(len(ended) / held.seconds),
+        "output_tokens_per_s_per_user": _rounded(1000 / tpot["mean"])
+        if tpot and tpot["mean"]  # nothing between tokens that came together
+        else None,
+        "output_tokens_per_s_per_gpu": _rounded(per_gpu),
+    }
+
+
+def _tokens_per_s(good: Sequence[Seen], held: Window) -> tuple[float | None, float | None]:
+    """Output tokens as they arrived, and with them the prompts whose first token did."""
+    if any(one.record.output_tokens is None for one in good):
+        return None, None
+    output = sum(one.tokens_between(held.from_ns, held.to_ns) for one in good) / held.seconds
+    prompts = [
+        one.record.prompt_tokens
+        for one in good
+        if held.from_ns <= (one.record.first_token_ns or 0) < held.to_ns
+    ]
+    known = [count for count in prompts if count is not None]
+    return output, output + sum(known) / held.seconds if len(known) == len(prompts) else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _goodput(
+    chosen: Sequence[Seen], requests_per_s: float, slo: Slo | None
+) -> dict[str, float] | None:
+    """Requests within the SLO: a second, and their share of those that were sent."""
+    if slo is None:
+        return None
+    within = sum(slo.holds(one) for one in chosen)
+    good = sum(one.ok for one in chosen)
+    return {
+        "requests_per_s": round(requests_per_s * within / good, 4) if good else 0.0,
+        "share": round(within / len(chosen), 4),
+    }
+
+
+def _tasks(seen: Sequence[Seen], plan: LoadPlan) -> dict[str, Any] | None:
+    """A task is done if its last call is; its time is that of all its calls and waits."""
+    if plan.kind != "tasks":
+        return None
+    rows: dict[int, list[Seen]] = {}
+    for one in seen:
+        rows.setdefault(one.record.task or 0, []).append(one)
+    last = {task.index: len(task.calls) - 1 for task in plan.tasks}
+    done = [
+        row
+        for number, row in rows.items()
+        if any(one.ok and one.record.call == last[number] for one in row)
+    ]
+    times = [
+        (max(one.record.ended_ns for one in row) - min(one.record.sent_ns for one in row)) / NS
+        for row in done
+    ]
+    return {
+        "count": len(rows),
+        "ok": len(done),
+        "calls": len(seen),
+        "retries": sum(one.record.attempt > 0 for one in seen),
+        "total_s": summary.of(times),
+    }
+
+
+def _samples(chosen: Sequence[Seen]) -> dict[str, list[float]]:
+    """In the order of sending, evenly spaced where there are too many."""
+    step = max(1, -(-len(chosen) // MOST_SAMPLES))
+    return {
+        name: [
+            round(value, SAMPLE_DIGITS)
+            for one in chosen[::step]
+            if (value := getattr(one, name)) is not None
+        ]
+        for name in ("ttft_ms", "tpot_ms", "e2e_ms")
+    }
+
+
+def largest_within_slo(points: Iterable[Mapping[str, Any]]) -> int | None:
+    """The largest concurrency up to which the SLO holds at every point that was measured."""
+    largest = None
+    closed = [one for one in points if one["load"]["kind"] in ("concurrency", "tasks")]
+    for one in sorted(closed, key=lambda one: int(one["load"]["concurrency"])):
+        if not one["goodput"] or one["goodput"]["share"] < SHARE_WITHIN_SLO:
+            break
+        largest = int(one["load"]["concurrency"])
+    return largest

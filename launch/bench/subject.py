@@ -1,0 +1,142 @@
+"""The subject of a measurement: which model, engine and bundle answer at an endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from builder.bundle import Bundle
+from builder.errors import NotReady, Problem
+
+from ..run import SUMMARY
+from ..smoke import engine
+from ..smoke.client import Fault, NotOffered, Refused
+from ..smoke.endpoint import Endpoint
+from ..smoke.http import json_of, session
+
+UNKNOWN = "unknown"
+ENGINE_WORD = ", TensorRT-LLM "
+TIMEOUT_S = 10.0
+
+
+def of(
+    endpoint: Endpoint,
+    bundle: Bundle | None,
+    run: Mapping[str, Any] | None,
+    told: tuple[str, str | None],
+    num_gpus: int | None = None,
+) -> dict[str, Any]:
+    """The bundle's word where there is one, and the server's: its version and its model's name.
+
+    Whether this is a rehearsal is told by the run that started the server, else by the version. A
+    Triton server tells its engine's in a metric; without one it is unknown.
+    """
+    version, model = told
+    hardware = hardware_of(bundle)
+    facts = _checkpoint(bundle)
+    used = _used(endpoint, run, version)
+    return {
+        "name": bundle.launch["name"] if bundle else endpoint.url or endpoint.grpc,
+        "model": facts.get("name") or model,
+        "precision": precision(facts),
+        "gpu": hardware.get("gpu"),
+        "num_gpus": num_gpus or hardware.get("num_gpus"),
+        "engine": {
+            **(bundle.launch["engine"] if bundle else {"name": None, "release": None}),
+            "used": used,
+            "rehearsal": used == "reference",
+        },
+        "bundle": bundle
+        and {
+            "name": bundle.launch["name"],
+            "folder": str(bundle.folder),
+            "digest": bundle.digest,
+        },
+        "target": endpoint.kind,
+        "url": endpoint.url or f"grpc://{endpoint.grpc}",
+        "server_version": version,
+    }
+
+
+def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> str:
+    if endpoint.rehearsal or engine.is_reference(version):
+        return "reference"
+    if run:
+        return str(run["engine"]["used"])
+    return "tensorrt_llm" if endpoint.kind == "trtllm_serve" or ENGINE_WORD in version else UNKNOWN
+
+
+def ask(endpoint: Endpoint) -> tuple[str, str | None]:
+    """The server's version and the name of its model, by its own word. Raises `NotReady`."""
+    try:
+        return asyncio.run(_ask(endpoint))
+    except (Fault, Refused, NotOffered) as fault:
+        where = endpoint.url or f"grpc://{endpoint.grpc}"
+        raise NotReady(Problem(where, f"does not say what it serves: {fault}")) from None
+
+
+async def _ask(endpoint: Endpoint) -> tuple[str, str | None]:
+    if endpoint.kind == "triton":
+        from ..smoke.suite import clients
+
+        async with AsyncExitStack() as stack:
+            first = (await clients(endpoint, stack))[0]
+            try:
+                word = await first.served()
+            except Refused:  # the model index is closed to those without the key
+                word = f"Triton {UNKNOWN}"
+            told = await engine.version(endpoint)
+            return f"{word}{ENGINE_WORD}{told}" if told else word, None
+    model = endpoint.model
+    if model is None:
+        async with session(endpoint.url or "", TIMEOUT_S) as http:
+            models = (await json_of(http, "/v1/models")).get("data") or [{}]
+            model = models[0].get("id")
+    return await engine.version(endpoint) or UNKNOWN, model
+
+
+def hardware_of(bundle: Bundle | None) -> Mapping[str, Any]:
+    return deployment(bundle).get("hardware") or {}
+
+
+def deployment(bundle: Bundle | None) -> Mapping[str, Any]:
+    """What the user asked for, as the bundle holds it."""
+    if bundle is None:
+        return {}
+    document: Mapping[str, Any] = yaml.safe_load((bundle.folder / "deployment.yaml").read_bytes())
+    return document
+
+
+def _checkpoint(bundle: Bundle | None) -> Mapping[str, Any]:
+    if bundle is None:
+        return {}
+    facts: Mapping[str, Any] = json.loads((bundle.folder / "checkpoint.json").read_bytes())
+    return facts
+
+
+def precision(facts: Mapping[str, Any]) -> str | None:
+    """As the checkpoint's own quantization has it; without one the weights are BF16."""
+    return (facts["quantization"]["quant_algo"] or "BF16") if facts else None
+
+
+def vocabulary_size(bundle: Bundle | None) -> int | None:
+    """Of the model that a bundle serves."""
+    config = _checkpoint(bundle).get("config", {})
+    size = {**config, **(config.get("text_config") or {})}.get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
+def running(bundle: Bundle, ports: Mapping[str, int], runs: Path) -> Mapping[str, Any] | None:
+    """The `run.json` of the server that was started from this bundle on these ports, if it runs."""
+    for file in sorted(runs.glob(f"*/{SUMMARY}"), reverse=True):
+        facts: Mapping[str, Any] = json.loads(file.read_bytes())
+        ours = facts.get("bundle", {}).get("digest") == bundle.digest
+        if ours and facts.get("outcome") == "ready" and facts.get("ports") == dict(ports):
+            return facts
+    return None

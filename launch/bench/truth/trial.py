@@ -1,0 +1,160 @@
+"""A trial: a load on the truth server, and how far what a client says of it is from the truth."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from builder.errors import ChecksFailed, Problem
+
+from .. import workers
+from ..load import Call, LoadPlan
+from ..record import Record
+from ..request import Ask
+from .log import Entry
+from .schedule import HEADER, MS, Schedule
+from .server import Truth
+
+NS_PER_S = 1e9
+TIMEOUT_S = 60.0
+PROMPT = "Say something."
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`streams` at a time, each with a token every `itl_ms` after its first one."""
+
+    streams: int
+    requests: int
+    tokens: int
+    itl_ms: float
+    ttft_ms: float = 50.0
+
+    @property
+    def offered_tokens_per_s(self) -> float:
+        """With all streams under way."""
+        return self.streams / self.itl_ms * 1000
+
+    @property
+    def schedule(self) -> Schedule:
+        """What the truth server is started with."""
+        return Schedule(self.ttft_ms, self.itl_ms, self.tokens)
+
+    def asks(self) -> list[Ask]:
+        return [
+            Ask(
+                PROMPT,
+                self.tokens,
+                ignore_eos=True,
+                timeout_s=TIMEOUT_S,
+                headers={HEADER: f"id={number}"},
+            )
+            for number in range(self.requests)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One request, as its client or the server saw it; times in ns."""
+
+    begun_ns: int
+    first_ns: int
+    last_ns: int
+    tokens: int
+
+    @property
+    def ttft_ms(self) -> float:
+        return (self.first_ns - self.begun_ns) / MS
+
+    @property
+    def tpot_ms(self) -> float:
+        return (self.last_ns - self.first_ns) / MS / (self.tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Errors are what a client says less the truth, of means; percentages are of the truth.
+
+    `late_percent` is how much slower than its schedule the server itself was.
+    """
+
+    tokens_per_s: float  # true
+    ttft_error_ms: float
+    ttft_error_percent: float
+    tpot_error_percent: float
+    throughput_error_percent: float
+    late_percent: float
+    cpu_s_per_1k_tokens: float
+    peak_mib: float
+
+
+def run(trial: Trial, truth: Truth, core: int | None = None) -> Comparison:
+    """The toolkit's own client, in one process. Raises `ChecksFailed` where a request failed."""
+    calls = tuple(Call(number, ask) for number, ask in enumerate(trial.asks()))
+    plan = LoadPlan("concurrency", calls, concurrency=trial.streams)
+    records: list[Record] = []
+    cores = () if core is None else (core,)
+    [spent] = workers.run(
+        plan, truth.endpoint, truth.api, 1, records.append, threading.Event(), cores
+    )
+    if failed := [one for one in records if one.failure is not None]:
+        what = f"{len(failed)} of {len(records)} requests failed; the first: {failed[0].failure}"
+        raise ChecksFailed(Problem("truth server", what))
+    seen = {one.index: timing(one) for one in records}
+    return compare(trial, seen, truth.log(trial.requests), spent.cpu_s, spent.peak_mib)
+
+
+def timing(record: Record) -> Timing:
+    """Of a record that is no failure and has output."""
+    assert record.first_token_ns is not None
+    assert record.last_token_ns is not None
+    tokens = record.output_tokens or 0
+    return Timing(record.sent_ns, record.first_token_ns, record.last_token_ns, tokens)
+
+
+def compare(
+    trial: Trial,
+    seen: Mapping[int, Timing],
+    log: Mapping[int, Entry],
+    cpu_s: float,
+    peak_mib: float,
+) -> Comparison:
+    ours, truth = list(seen.values()), [true(log[number]) for number in seen]
+    ttft_ms, true_ttft_ms = (
+        statistics.fmean(one.ttft_ms for one in rows) for rows in (ours, truth)
+    )
+    tpot_ms, true_tpot_ms = (
+        statistics.fmean(one.tpot_ms for one in rows) for rows in (ours, truth)
+    )
+    tokens_per_s = throughput(truth)
+    return Comparison(
+        tokens_per_s=tokens_per_s,
+        ttft_error_ms=ttft_ms - true_ttft_ms,
+        ttft_error_percent=100 * (ttft_ms / true_ttft_ms - 1),
+        tpot_error_percent=100 * (tpot_ms / true_tpot_ms - 1),
+        throughput_error_percent=100 * (throughput(ours) / tokens_per_s - 1),
+        late_percent=100 * (true_tpot_ms / trial.itl_ms - 1),
+        cpu_s_per_1k_tokens=cpu_s / sum(one.tokens for one in ours) * 1000,
+        peak_mib=peak_mib,
+    )
+
+
+def throughput(rows: Sequence[Timing]) -> float:
+    """Tokens per second from the first beginning to the last token."""
+    span_ns = max(one.last_ns for one in rows) - min(one.begun_ns for one in rows)
+    return sum(one.tokens for one in rows) / span_ns * NS_PER_S
+
+
+def cores() -> tuple[int | None, int | None]:
+    """One for the server and another one for the client, where there are two."""
+    usable = sorted(os.sched_getaffinity(0))
+    return (usable[0], usable[-1]) if len(usable) > 1 else (None, None)
+
+
+def true(entry: Entry) -> Timing:
+    assert entry.first_ns is not None
+    assert entry.last_ns is not None
+    return Timing(entry.arrived_ns, entry.first_ns, entry.last_ns, entry.tokens)

@@ -1,0 +1,195 @@
+"""Processes that send one load together: started, led, and their records merged as they come."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Protocol, Self
+
+from builder.errors import ChecksFailed, Problem
+
+from ..smoke.endpoint import Endpoint
+from .clients import Api
+from .load import LoadPlan
+from .record import Record
+from .worker import LENGTH, Failed, Job, Message, Ready, Spent, Start, Stop, frame
+
+TOOLKIT = Path(__file__).parents[2]
+# Not as the main module, whose classes would be others than the parent's.
+PROGRAM = "from launch.bench.worker import main; main()"
+LEAD_NS = 50_000_000  # between the word to start and the start
+POLL_S = 0.1  # how soon a stop is seen
+STOP_S = 10.0  # for a worker to hand over what it has
+READ_BYTES = 1 << 20
+
+OnRecord = Callable[[Record], None]
+
+
+class Stopping(Protocol):
+    def is_set(self) -> bool: ...
+
+
+def run(
+    plan: LoadPlan,
+    endpoint: Endpoint,
+    api: Api,
+    processes: int,
+    on_record: OnRecord,
+    stop: Stopping,
+    cores: Sequence[int] = (),
+) -> tuple[Spent, ...]:
+    """Send the load, each record handed over as it comes, and say what each process spent.
+
+    Ends early if `stop` is set. Where anything is raised, an interrupt of the user's as well, the
+    processes are stopped first and what they had measured is handed over. `cores` are where they
+    run alone. Raises `NotReady` or `BadInput` of a worker's client, and `ChecksFailed` where a
+    worker died.
+    """
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(_Worker(number + 1, processes)) for number in range(processes)
+        ]
+        for number, worker in enumerate(workers):
+            core = cores[number % len(cores)] if cores else None
+            worker.send(Job(plan.share(number, processes), endpoint, api, core))
+        try:
+            return _led(workers, on_record, stop)
+        except BaseException:
+            _hand_over(workers, on_record)
+            raise
+
+
+def _led(workers: Sequence[_Worker], on_record: OnRecord, stop: Stopping) -> tuple[Spent, ...]:
+    ready, spent, told = 0, [], False
+    for message in _messages(workers):
+        match message:
+            case Record():
+                on_record(message)
+            case Spent():
+                spent.append(message)
+            case Failed():
+                raise message.kind(message.problems)
+            case Ready():
+                ready += 1
+                if ready == len(workers):
+                    _tell(workers, Start(time.monotonic_ns() + LEAD_NS))
+        if stop.is_set() and not told:
+            told = True
+            _tell(workers, Stop())
+    return tuple(spent)
+
+
+def _hand_over(workers: Sequence[_Worker], on_record: OnRecord) -> None:
+    """What was measured until now; whoever does not end in time is killed afterwards."""
+    _tell(workers, Stop())
+    deadline = time.monotonic() + STOP_S
+    with suppress(ChecksFailed):  # something else ended the load already
+        for message in _messages(workers):
+            if isinstance(message, Record):
+                on_record(message)
+            if time.monotonic() > deadline:
+                return
+
+
+def _tell(workers: Sequence[_Worker], command: Start | Stop) -> None:
+    for worker in workers:
+        worker.send(command)
+
+
+def _messages(workers: Sequence[_Worker]) -> Iterator[Message | None]:
+    """What the workers say until the last one has ended, and `None` whenever they are silent.
+
+    Raises `ChecksFailed` where one ends without a last word.
+    """
+    with selectors.DefaultSelector() as selector:
+        for worker in workers:
+            if not worker.ended:
+                selector.register(worker.socket, selectors.EVENT_READ, worker)
+        while selector.get_map():
+            ready = selector.select(POLL_S)
+            if not ready:
+                yield None
+            for key, _ in ready:
+                yield from key.data.messages()
+                if key.data.ended:
+                    selector.unregister(key.data.socket)
+
+
+class _Worker:
+    """One process. Leaving kills it if it still runs."""
+
+    def __init__(self, number: int, of: int) -> None:
+        self.ended = False
+        self._name = f"load process {number} of {of}"
+        self._data = bytearray()
+        self._said_last = False
+
+    def __enter__(self) -> Self:
+        self.socket, child = socket.socketpair()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        with child:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, str(child.fileno())],
+                env=os.environ | {"PYTHONPATH": _path()},
+                pass_fds=(child.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+        try:
+            self._process.wait(0 if not self.ended else STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def send(self, command: Job | Start | Stop) -> None:
+        """A worker that has ended hears nothing; `messages` says so."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.socket.sendall(frame(command))
+
+    def messages(self) -> Iterator[Message]:
+        """Those that are there. Raises `ChecksFailed` at an end without a last word."""
+        try:
+            data = self.socket.recv(READ_BYTES)
+        except ConnectionResetError:
+            data = b""
+        self.ended = not data
+        self._data += data
+        while len(self._data) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._data)
+            end = LENGTH.size + length
+            if len(self._data) < end:
+                break
+            message: Message = pickle.loads(self._data[LENGTH.size : end])
+            del self._data[:end]
+            self._said_last = isinstance(message, Spent | Failed)
+            yield message
+        if self.ended and not self._said_last:
+            raise ChecksFailed(Problem(self._name, self._death()))
+
+    def _death(self) -> str:
+        status = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode("utf-8", errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
+        return f"died with status {status}: {last}"
+
+
+def _path() -> str:
+    """Where workers find this program, wherever they are started."""
+    return os.pathsep.join(filter(None, (str(TOOLKIT), os.environ.get("PYTHONPATH"))))

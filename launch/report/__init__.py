@@ -1,0 +1,1 @@
+"""What runs measured, on one page that a person likes to read."""

@@ -1,0 +1,272 @@
+"""The figures of a report: each a chart with its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from . import chart, published, table
+from .chart import Chart, Mark, Series
+from .evidence import Evidence
+from .measured import Measured, Point
+from .numerals import milliseconds, number, percent, unit
+from .published import Published
+from .table import NUMERIC, Table
+
+PERCENTILES = ("p50", "p90", "p95", "p99")
+MISSING = {
+    "interactivity": "it needs the number of GPUs, and a rehearsal has none",
+    "itl": "the tool that measured does not say the gaps between tokens",
+}
+FEW = 2  # runs whose bands and p90 lines can still be told apart
+
+Place = Callable[[Evidence, Point], tuple[float | None, float | None]]
+LoadOf = Callable[[Point], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`missing` says why there is no chart; `strokes` name the kinds of lines in it."""
+
+    name: str
+    title: str
+    how: str
+    linear: Markup | None
+    logarithmic: Markup | None
+    table: Table
+    missing: str = ""
+    strokes: tuple[str, ...] = ()
+
+
+def of(runs: Sequence[Evidence]) -> list[Figure]:
+    return [
+        _throughput(runs),
+        _interactivity(runs),
+        _percentiles(runs, "ttft_ms", "Time to first token"),
+        _percentiles(runs, "itl_ms", "Inter-token latency"),
+    ]
+
+
+def _throughput(runs: Sequence[Evidence]) -> Figure:
+    def place(_: Evidence, point: Point) -> tuple[float | None, float | None]:
+        median_ms = point.spread("e2e_ms").p50
+        return (None if median_ms is None else median_ms / 1000, point.rate("output_tokens_per_s"))
+
+    drawn = Chart(
+        name="throughput",
+        title="Throughput over latency",
+        x_title="median end-to-end latency (s)",
+        y_title="output tokens/s",
+        series=tuple(_series(index, run, place) for index, run in enumerate(runs)),
+        published=tuple(
+            Mark(row.e2e_ms / 1000, row.output_tokens_per_s, row.label, _published_tip(row))
+            for row in _drawn(runs)
+            if row.e2e_ms and row.output_tokens_per_s
+        ),
+    )
+    rows = [
+        (run.title, point.label, _rate(point, "output_tokens_per_s"),
+         milliseconds(point.spread("e2e_ms").p50), milliseconds(point.spread("e2e_ms").p90),
+         milliseconds(point.spread("e2e_ms").p99), _rate(point, "requests_per_s"),
+         _rate(point, "total_tokens_per_s"))
+        for run, point in _points(runs)
+    ]  # fmt: skip
+    columns = ("output tokens/s", "e2e p50", "e2e p90", "e2e p99", "requests/s", "total tokens/s")
+    how = (
+        "Up and left is better. Labels read load:tokens per second, c8 being 8 requests at a time."
+    )
+    return _figure(drawn, how, _table(drawn.title, runs, columns, rows))
+
+
+def _interactivity(runs: Sequence[Evidence]) -> Figure:
+    def place(run: Evidence, point: Point) -> tuple[float | None, float | None]:
+        if run.rehearsal:
+            return (None, None)  # a miniature on CPU has no GPU to divide by
+        return (
+            point.rate("output_tokens_per_s_per_user"),
+            point.rate("output_tokens_per_s_per_gpu"),
+        )
+
+    series = tuple(_series(index, run, place) for index, run in enumerate(runs))
+    drawn = Chart(
+        name="interactivity",
+        title="Speed for a user, output of a GPU",
+        x_title="output tokens/s for each user",
+        y_title="output tokens/s from each GPU",
+        series=series,
+        published=tuple(
+            Mark(
+                row.tokens_per_s_per_user, row.tokens_per_s_per_gpu, row.label, _published_tip(row)
+            )
+            for row in _drawn(runs)
+            if row.tokens_per_s_per_user and row.tokens_per_s_per_gpu
+        ),
+        front=tuple(front([(mark.x, mark.y) for one in series for mark in one.marks])),
+    )
+    rows = [
+        (run.title, point.label, _rate(point, "output_tokens_per_s_per_user"),
+         number(None) if run.rehearsal else _rate(point, "output_tokens_per_s_per_gpu"),
+         milliseconds(point.spread("tpot_ms").mean),
+         milliseconds(point.spread("tpot_ms").p50), milliseconds(point.spread("tpot_ms").p99))
+        for run, point in _points(runs)
+    ]  # fmt: skip
+    columns = ("tokens/s/user", "tokens/s/GPU", "TPOT mean", "TPOT p50", "TPOT p99")
+    how = "Up and right is better. No run beats the grey Pareto front in both at once."
+    return _figure(drawn, how, _table(drawn.title, runs, columns, rows))
+
+
+def front(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The places that no other one exceeds in both directions, by x."""
+    best: list[tuple[float, float]] = []
+    for x, y in sorted(places, reverse=True):
+        if not best or y > best[-1][1]:
+            best.append((x, y))
+    return best[::-1]
+
+
+def _percentiles(runs: Sequence[Evidence], name: str, title: str) -> Figure:
+    load_of, load_title = _load(runs)
+    short = name.removesuffix("_ms").upper()
+    slo = next((run.measured.slo[name] for run in runs if name in run.measured.slo), None)
+    drawn = Chart(
+        name=name.removesuffix("_ms"),
+        title=f"{title} ({short})",
+        x_title=load_title,
+        y_title=f"{short} (ms)",
+        series=tuple(
+            _tails(index, run, name, load_of, len(runs) <= FEW) for index, run in enumerate(runs)
+        ),
+        limit=None if slo is None else (slo, f"SLO {milliseconds(slo)}"),
+        loads=True,
+    )
+    rows = [
+        (run.title, point.label, milliseconds(point.spread(name).mean),
+         *(milliseconds(getattr(point.spread(name), p)) for p in PERCENTILES),
+         milliseconds(point.spread(name).max))
+        for run, point in _points(runs)
+    ]  # fmt: skip
+    how = f"Down is better. {_gaps(runs) if name == 'itl_ms' else ''}".strip()
+    strokes = ("p50", "p90", "p99") if len(runs) <= FEW else ("p50", "p99")
+    columns = ("mean", *PERCENTILES, "max")
+    return _figure(drawn, how, _table(drawn.title, runs, columns, rows), strokes)
+
+
+def _tails(index: int, run: Evidence, name: str, load_of: LoadOf, full: bool) -> Series:
+    """The median over the load, with the p99 line, and in full with p90 and the band between."""
+    points = [
+        (load, point, point.spread(name))
+        for point in run.measured.points
+        if (load := load_of(point)) and point.spread(name).p50 is not None
+    ]
+    marks = [Mark(load, spread.p50 or 0, "", _tip(run, point)) for load, point, spread in points]
+    p90 = tuple((load, s.p90) for load, _, s in points if s.p90 is not None)
+    p99 = tuple((load, s.p99) for load, _, s in points if s.p99 is not None)
+    band = tuple((load, s.p50 or 0, s.p99) for load, _, s in points if s.p99 is not None)
+    if not full:
+        return Series(index, tuple(marks), (("line p99", p99),))
+    return Series(index, tuple(marks), (("line p90", p90), ("line p99", p99)), band)
+
+
+def _gaps(runs: Sequence[Evidence]) -> str:
+    """Whose gaps are between messages, which may hold several tokens."""
+    names = [run.title for run in runs if any(p.itl_of != "tokens" for p in run.measured.points)]
+    if not names:
+        return ""
+    return f"Gaps are between messages, not tokens, for {', '.join(names)}."
+
+
+def _load(runs: Sequence[Evidence]) -> tuple[LoadOf, str]:
+    """What the loads of these runs have in common: so many at a time, or so many a second."""
+    if any(point.concurrency for run in runs for point in run.measured.points):
+        return (lambda point: point.concurrency), "requests at a time"
+    return (lambda point: point.rate_per_s), "requests per second"
+
+
+def _series(index: int, run: Evidence, place: Place) -> Series:
+    marks = []
+    for point in run.measured.points:
+        x, y = place(run, point)
+        if x is not None and y is not None:
+            marks.append(Mark(x, y, f"{point.label}:{_plain(point)}", _tip(run, point)))
+    return Series(index, tuple(marks))
+
+
+def _plain(point: Point) -> str:
+    rate = point.rate("output_tokens_per_s")
+    return "" if rate is None else f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
+def _figure(drawn: Chart, how: str, its_table: Table, strokes: tuple[str, ...] = ()) -> Figure:
+    if not any(one.marks for one in drawn.series):
+        why = MISSING.get(drawn.name, "nothing was measured for it")
+        return Figure(drawn.name, drawn.title, how, None, None, its_table, f"Not drawn: {why}.")
+    linear, logarithmic = chart.svg(drawn, False), chart.svg(drawn, True)
+    return Figure(drawn.name, drawn.title, how, linear, logarithmic, its_table, "", strokes)
+
+
+def _table(
+    caption: str,
+    runs: Sequence[Evidence],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+) -> Table:
+    heads = [("load", "code"), *((title, NUMERIC) for title in columns)]
+    return table.dense(table.of_runs(caption, len(runs), heads, rows))
+
+
+def _points(runs: Sequence[Evidence]) -> Iterator[tuple[Evidence, Point]]:
+    for run in runs:
+        for point in run.measured.points:
+            yield run, point
+
+
+def _rate(point: Point, name: str) -> str:
+    return number(point.rate(name))
+
+
+def _tip(run: Evidence, point: Point) -> tuple[str, ...]:
+    """What a reader learns of a point: everything that the charts are made of."""
+    e2e, ttft, itl = (point.spread(name) for name in ("e2e_ms", "ttft_ms", "itl_ms"))
+    lines = [
+        f"{run.title}, {point.label}",
+        f"{number(point.rate('output_tokens_per_s'))} output tokens/s",
+        f"e2e {_tail(e2e.p50, e2e.p99)}",
+        f"TTFT {_tail(ttft.p50, ttft.p99)}",
+        f"ITL {_tail(itl.p50, itl.p99)}",
+        f"{number(point.rate('output_tokens_per_s_per_user'))} tokens/s/user, "
+        f"{number(point.rate('output_tokens_per_s_per_gpu'))} /GPU",
+    ]
+    if point.failed:
+        lines.append(f"{point.failed} of {number(point.sent)} requests failed")
+    if point.goodput_share is not None:
+        lines.append(f"within the SLO: {percent(point.goodput_share)}")
+    return tuple(lines)
+
+
+def _tail(median: float | None, p99: float | None) -> str:
+    return f"p50 {milliseconds(median)}, p99 {milliseconds(p99)}"
+
+
+def _drawn(runs: Sequence[Evidence]) -> list[Published]:
+    """Published figures, once each. A miniature on CPU is not drawn beside a real GPU."""
+    rows = (row for run in runs if not run.rehearsal for row in published.of(run))
+    return list({(row.source, row.label, row.note): row for row in rows}.values())
+
+
+def _published_tip(row: Published) -> tuple[str, ...]:
+    lines = [
+        f"Published: {row.source}",
+        f"{unit(row.output_tokens_per_s, 'output tokens/s')} at {row.label.partition(':')[0]}",
+        *([f"median latency {milliseconds(row.e2e_ms)}"] if row.e2e_ms else []),
+        row.workload,
+        *(f"differs: {what}" for what in row.differences),
+    ]
+    return tuple(line for line in lines if line)
+
+
+def headline(run: Measured) -> Point | None:
+    """The point with the highest output."""
+    points = [point for point in run.points if point.rate("output_tokens_per_s") is not None]
+    return max(points, key=lambda point: point.rate("output_tokens_per_s") or 0, default=None)

@@ -1,0 +1,82 @@
+"""A bench.json document of what another tool measured: what its file does not say stays null."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...bench.document import FORMAT, KIND
+
+Document = dict[str, Any]
+STATISTICS = ("n", "mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")
+
+
+def bench(
+    tool: str,
+    *,
+    version: str | None = None,
+    api: str | None = None,
+    name: str,
+    model: str | None,
+    url: str | None = None,
+    started: str | None = None,
+    ended: str | None = None,
+    interrupted: bool = False,
+    workload: Mapping[str, Any],
+    seed: float | None = None,
+    points: Sequence[Document],
+) -> Document:
+    return {
+        "format": FORMAT,
+        "kind": KIND,
+        "toolkit_version": None,
+        "started": started,
+        "ended": ended,
+        "outcome": "interrupted" if interrupted else "complete",
+        "subject": {"name": model or name, "model": model, "url": url},
+        "client": {"tool": tool, "version": version, "api": api},
+        "workload": dict(workload),
+        "slo": None,
+        "seed": seed,
+        "points": list(points),
+        "largest_concurrency_within_slo": None,
+    }
+
+
+def load(concurrency: float | None, rate_per_s: float | None, burstiness: float | None) -> Document:
+    """How requests arrived: so many at a time, or so many a second."""
+    if rate_per_s is not None:
+        kind = "poisson" if burstiness in (None, 1) else "gamma"
+        row = {"kind": kind, "rate_per_s": rate_per_s, "concurrency": concurrency}
+        return row | ({"burstiness": burstiness} if kind == "gamma" else {})
+    return {"kind": "concurrency" if concurrency else "unlimited", "concurrency": concurrency}
+
+
+def label(row: Document) -> str:
+    if row.get("rate_per_s") is not None:
+        return f"r{row['rate_per_s']:g}"
+    return f"c{row['concurrency']:g}" if row["concurrency"] else "unlimited"
+
+
+def point(row: Document, **values: Any) -> Document:
+    """A point under a load; rates per user follow from the mean time per output token."""
+    tpot = (values.get("tpot_ms") or {}).get("mean")
+    return {
+        "load": row,
+        "label": label(row),
+        "errors": {},
+        "itl_of": "tokens",
+        **values,
+        "output_tokens_per_s_per_user": 1000 / tpot if tpot else None,
+        "output_tokens_per_s_per_gpu": None,
+    }
+
+
+def spread(values: Mapping[str, float | None]) -> Document | None:
+    """Statistics under the names of bench.json, or null where there are none."""
+    row = {name: values.get(name) for name in STATISTICS}
+    return row if any(value is not None for value in row.values()) else None
+
+
+def lengths(isl: float | None, osl: float | None, words: str, kind: str = "fixed") -> Document:
+    return {"kind": kind, "isl": isl, "osl": osl, "words": words}

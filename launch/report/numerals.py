@@ -1,0 +1,52 @@
+"""Numbers as a reader likes them: as many digits as mean something, with their unit."""
+
+from __future__ import annotations
+
+NONE = "\u2013"  # an en dash
+SPACE = "\u00a0"  # a number and its unit stay on one line
+
+
+def number(value: float | None) -> str:
+    """About three significant digits, thousands apart.
+
+    >>> [number(x) for x in (12345.6, 12.34, 1.0, 0.01234)]
+    ['12,346', '12.3', '1', '0.0123']
+    """
+    if value is None:
+        return NONE
+    size = abs(value)
+    if size >= 1e15 or 0 < size < 1e-4:
+        return f"{value:.3g}"
+    decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 4 if size < 0.1 else 3
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def unit(value: float | None, name: str) -> str:
+    return NONE if value is None else f"{number(value)}{SPACE}{name}"
+
+
+def milliseconds(value: float | None) -> str:
+    """
+    >>> [milliseconds(x).replace(SPACE, ' ') for x in (83.6, 5801)]
+    ['83.6 ms', '5.8 s']
+    """
+    if value is not None and abs(value) >= 1000:
+        return unit(value / 1000, "s")
+    return unit(value, "ms")
+
+
+def percent(share: float | None) -> str:
+    return NONE if share is None else unit(share * 100, "%")
+
+
+def ratio(value: float | None, base: float | None) -> str:
+    """The change from a base, as a signed percentage."""
+    if value is None or not base:
+        return NONE
+    change = (value / base - 1) * 100
+    return f"{change:+,.{0 if abs(change) >= 100 else 1}f}{SPACE}%"
+
+
+def usd(value: float | None) -> str:
+    return NONE if value is None else f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"

@@ -1,0 +1,211 @@
+"""The page: evidence to one HTML file that loads nothing and runs no script but its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from builder import __version__
+from builder.errors import BadInput, Problem
+
+from . import chart, comparison, evidence, figures, memory_bar, numerals, published, tables, verdict
+from .checked import Checked
+from .evidence import Evidence
+from .published import Published
+from .table import Table
+from .traps import TRAPS
+
+HERE = Path(__file__).parent
+GENERATOR = "trtllm-deployment-toolkit"
+HEAD_BYTES = 2000  # the page says who wrote it within these
+
+
+def write(runs: Sequence[Path], file: Path) -> None:
+    """The report of run folders and result files, written as a whole. Raises `BadInput`."""
+    save(text(evidence.gather(runs)), file)
+
+
+def save(page: str, file: Path) -> None:
+    new = file.with_name(f"{file.name}.new")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(page, encoding="utf-8")
+        new.replace(file)
+    except OSError as fault:
+        reason = (fault.strerror or str(fault)).lower()
+        what = f"cannot be written: {reason}"
+        raise BadInput(Problem(str(file), what, "choose another file with -o")) from None
+
+
+def is_report(file: Path) -> bool:
+    """Whether a file is a page of this toolkit."""
+    try:
+        with file.open("rb") as content:
+            return f'<meta name="generator" content="{GENERATOR} '.encode() in content.read(
+                HEAD_BYTES
+            )
+    except OSError:
+        return False
+
+
+def text(runs: Sequence[Evidence]) -> str:
+    """Every value is escaped by the template or by `Markup.format`."""
+    css, js = _asset("page.css"), _asset("page.js")
+    return _template().render(
+        **_head(runs), **_first_screen(runs), **_charts(runs), **_others(runs), **_details(runs),
+        css=Markup(css), js=Markup(js), css_hash=_hash(css), js_hash=_hash(js),
+        version=__version__, generator=GENERATOR, dash=numerals.NONE,
+    )  # fmt: skip
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2")
+
+
+def _asset(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def _hash(code: str) -> str:
+    """What the content security policy knows a style or a script by."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}"
+
+
+def _head(runs: Sequence[Evidence]) -> dict[str, Any]:
+    rehearsal = any(run.rehearsal for run in runs)
+    if len(runs) > 1:
+        kind, heading = "Comparison", f"{len(runs)} runs side by side"
+        subject = list(dict.fromkeys(run.measured.subject.name for run in runs))
+    else:
+        kind, heading, subject = "Benchmark", runs[0].title, _subject(runs[0])
+    kind = f"{kind}, with a rehearsal" if len(runs) > 1 and rehearsal else kind
+    kind = "Rehearsal" if len(runs) == 1 and rehearsal else kind
+    return {
+        "title": f"{kind}: {heading}",
+        "kind": kind,
+        "heading_text": heading,
+        "subject": subject,
+        "rehearsal": rehearsal,
+    }
+
+
+def _subject(run: Evidence) -> list[str]:
+    result, subject = run.measured, run.measured.subject
+    gpus = f"{subject.num_gpus or '?'}x {subject.gpu}" if subject.gpu else None
+    engine = " ".join(filter(None, (subject.engine, subject.release)))
+    parts = (subject.model, gpus, engine, subject.target, result.api, result.workload)
+    date = (result.started or "")[:10]
+    return [part for part in (*parts, date) if part]
+
+
+def _first_screen(runs: Sequence[Evidence]) -> dict[str, Any]:
+    return {
+        "marks": verdict.marks_of(runs),
+        "verdict": verdict.of(runs),
+        "tiles": verdict.tiles(runs[0]) if len(runs) == 1 else [],
+        "overview": comparison.overview(runs) if len(runs) > 1 else None,
+    }
+
+
+def _charts(runs: Sequence[Evidence]) -> dict[str, Any]:
+    measured = any(run.measured.points for run in runs)
+    drawn = figures.of(runs) if measured else []
+    return {"figures": drawn, "legend": list(_legend(runs, drawn))}
+
+
+def _legend(runs: Sequence[Evidence], drawn: Sequence[figures.Figure]) -> Iterator[dict[str, Any]]:
+    for index, run in enumerate(runs):
+        yield {"key": index, "title": run.title, "swatch": chart.swatch(index)}
+    shapes = [figure.linear for figure in drawn if figure.linear]
+    for key, title in (("published", "published by others"), ("front", "Pareto front")):
+        if any(f'data-series="{key}"' in one for one in shapes):
+            yield {"key": key, "title": title, "swatch": chart.sign(key)}
+
+
+def _others(runs: Sequence[Evidence]) -> dict[str, Any]:
+    rows = list(dict.fromkeys(row for run in runs for row in published.of(run)))
+    return {
+        "comparison": [t for t in _comparison(runs) if t.rows],
+        "published": tables.published(rows) if rows else None,
+        "workload_warning": _warning(rows),
+    }
+
+
+def _comparison(runs: Sequence[Evidence]) -> Iterator[Any]:
+    if len(runs) > 1:
+        yield comparison.settings(runs)
+        yield comparison.changes(runs)
+
+
+def _warning(rows: Sequence[Published]) -> str:
+    """What differs, in full for one figure; for more, where to read it."""
+    differing = [row for row in rows if row.differences]
+    if len(differing) == 1:
+        return f"{differing[0].source}: {'; '.join(differing[0].differences)}."
+    count = "All" if len(differing) == len(rows) else f"{len(differing)} of"
+    text = f"{count} {len(rows)} figures were measured under another workload, or do not say under "
+    return f"{text}which; the last column has the details." if differing else ""
+
+
+def _details(runs: Sequence[Evidence]) -> dict[str, Any]:
+    server = [tables.server_side(runs), tables.tasks(runs), tables.quality(runs)]
+    return {
+        "errors": tables.errors(runs),
+        "smoke": [
+            _smoke(run, run.smoke, t) for run in runs if run.smoke and (t := tables.smoke(run))
+        ],
+        "server": [table for table in server if table and table.rows],
+        "metrics": [table for run in runs if (table := tables.metrics(run))],
+        "bundles": [_bundle(run, table) for run, table in _bundles(runs)],
+        "runs": [
+            {"title": run.title, "provenance": tables.provenance(run), "notes": run.notes}
+            for run in runs
+        ],
+        "traps": {tool: TRAPS[tool] for run in runs if (tool := run.measured.tool) in TRAPS},
+    }
+
+
+def _smoke(run: Evidence, found: Checked, table: Table) -> dict[str, Any]:
+    summary = (
+        f"Smoke suite, {run.title}: {found.passed} of {found.checks} checks passed, "
+        f"{found.failed} failed, {found.warnings} with a warning; {found.skipped} do not apply."
+    )
+    return {"summary": summary, "table": table, "failed": bool(found.failed)}
+
+
+def _bundles(runs: Sequence[Evidence]) -> Iterator[tuple[Evidence, Table]]:
+    """Each bundle once."""
+    by_digest = {run.measured.subject.bundle_digest: run for run in reversed(runs) if run.manifest}
+    for run in by_digest.values():
+        if table := tables.decisions(run):
+            yield run, table
+
+
+def _bundle(run: Evidence, table: Table) -> dict[str, Any]:
+    parts = tables.memory_parts(run)
+    return {
+        "title": run.measured.subject.bundle_name or run.title,
+        "decisions": table,
+        "summary": f"{len(table.rows)} decisions with their reasons",
+        "memory": tables.memory(run),
+        "bar": memory_bar.svg(parts),
+        "key": [
+            (memory_bar.colour(index, name), f"{name} {numerals.number(gib)} GiB")
+            for index, (name, gib) in enumerate(parts)
+        ],
+    }

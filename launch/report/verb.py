@@ -1,0 +1,63 @@
+"""`launch report`: one page from runs and result files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from builder.errors import BadInput, Problem
+
+from . import comparison, evidence, page
+from .arguments import FILE
+from .evidence import Evidence
+
+
+def run(options: argparse.Namespace) -> None:
+    file = options.output or _beside(options.runs)
+    _check_replaceable(file)
+    runs = evidence.gather(options.runs)
+    page.save(page.text(runs), file)
+    if options.json:
+        print(json.dumps(summary(runs, file), indent=2, ensure_ascii=False))
+    else:
+        print(file)
+
+
+def summary(runs: Sequence[Evidence], file: Path) -> dict[str, Any]:
+    """The runs, and how each differs from the first one at the same load."""
+    return {
+        "file": str(file),
+        "runs": [
+            {
+                "title": run.title,
+                "place": run.place,
+                "tool": run.measured.tool,
+                "rehearsal": run.rehearsal,
+                "interrupted": run.measured.interrupted,
+                "near_limit": run.measured.near_limit,
+                "points": [point.label for point in run.measured.points],
+                "sent": run.measured.sent,
+                "failed": run.measured.failed,
+                "notes": list(run.notes),
+            }
+            for run in runs
+        ],
+        "differences": [asdict(row) for row in comparison.differences(runs)],
+    }
+
+
+def _beside(runs: Sequence[Path]) -> Path:
+    return runs[0] / FILE if len(runs) == 1 and runs[0].is_dir() else Path(FILE)
+
+
+def _check_replaceable(file: Path) -> None:
+    """Only a page that this verb wrote is replaced."""
+    if file.is_dir():
+        raise BadInput(Problem(str(file), "is a folder", "name a file with -o"))
+    if file.exists() and not page.is_report(file):
+        remedy = "choose another file with -o, or remove it"
+        raise BadInput(Problem(str(file), "exists and is no report", remedy))

@@ -1,0 +1,1 @@
+"""Services under Slurm: submitted, watched, replaced, measured and stopped from a login node."""

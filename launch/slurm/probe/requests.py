@@ -1,0 +1,154 @@
+"""The requests that Slurm takes, each tried by `sbatch --test-only`; nothing runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from builder.errors import NotReady, Problem
+
+from .. import scheduler
+from . import trial
+from .asked import Asked
+from .profile import Finding, Found, Left
+from .trial import UNKNOWN_OPTION
+
+GPU_REQUESTS = {"gpus_per_node": "--gpus-per-node={}", "gres": "--gres=gpu:{}"}
+# Of a node; no published one has more.
+MOST_GPUS, MOST_CPUS = 16, 4096
+PLAIN = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    name: str
+    nodes: int
+    is_default: bool
+
+
+def name(asked: Asked) -> Finding:
+    if asked.name:
+        return Finding("name", asked.name, "given with --name")
+    shown = scheduler.call(["scontrol", "show", "config"]).stdout
+    named = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
+    return Finding("name", named.group(1) if named else "site", "Slurm's name of the cluster")
+
+
+def partitions() -> list[Partition]:
+    """Those that are up, the default one first. They are tried before they are believed."""
+    done = scheduler.call(["sinfo", "--noheader", "--format=%R|%P|%a|%D"])
+    if done.returncode:
+        raise NotReady(Problem("sinfo", scheduler.words(done.stderr), scheduler.LOGIN_NODE))
+    nodes: dict[tuple[str, bool], int] = {}
+    for line in done.stdout.splitlines():
+        name, marked, state, count = line.split("|")
+        if state == "up" and PLAIN.match(name):
+            key = (name, marked.endswith("*"))
+            nodes[key] = nodes.get(key, 0) + int(count)
+    found = [Partition(name, count, default) for (name, default), count in nodes.items()]
+    return sorted(found, key=lambda one: not one.is_default)
+
+
+def gpu_partition(asked: Asked, partitions: Sequence[Partition]) -> tuple[Partition, Finding, int]:
+    """The first partition that takes a request for GPUs, how it does, and how many on a node.
+
+    Without such a one, the first that takes whole nodes.
+    """
+    wanted = asked.given.get("partition")
+    candidates = [one for one in partitions if wanted in (None, one.name)]
+    refusals = []
+    for one in candidates:
+        base = [*asked.sbatch, f"--partition={one.name}", "--nodes=1"]
+        for request, option in GPU_REQUESTS.items():
+            answer = trial.ask(*base, option.format(1))
+            if answer.ok:
+                count = _most_gpus(base, option)
+                how = f"tried: {option.format(count)} is accepted, {count + 1} is not"
+                return one, Finding("gpu_request", request, how), count
+            refusals.append(f"{one.name}, {option.format(1)}: {answer.words}")
+    for one in candidates:
+        if trial.ask(*asked.sbatch, f"--partition={one.name}", "--exclusive").ok:
+            how = "tried: no request for GPUs is accepted, one for a whole node is"
+            return one, Finding("gpu_request", "none", how), 0
+    remedy = "name --partition, --account or --qos"
+    what = "; ".join(refusals) or f"has no partition {wanted or 'that is up'}"
+    raise NotReady(Problem("Slurm", what, remedy))
+
+
+def _most_gpus(base: Sequence[str], option: str) -> int:
+    return _most(lambda count: trial.ask(*base, option.format(count)).ok, MOST_GPUS)
+
+
+def gpu_options(request: Finding, gpus: int) -> list[str]:
+    option = GPU_REQUESTS.get(request.value)
+    return [option.format(gpus)] if option else ["--exclusive"]
+
+
+def given(asked: Asked, partition: Partition) -> Iterator[Finding]:
+    how = "given with --partition" if "partition" in asked.given else "tried: it takes such jobs"
+    yield Finding("partition", partition.name, how)
+    for name, value in asked.given.items():
+        if name != "partition":
+            yield Finding(name, value, f"given with --{name}; part of every trial")
+
+
+def client(
+    asked: Asked, partitions: Sequence[Partition], gpu_partition: Partition
+) -> Iterator[Found]:
+    """A partition that has no GPUs to waste on a client."""
+    rest = [option for option in asked.sbatch if not option.startswith("--partition=")]
+    for one in partitions:
+        base = [*rest, f"--partition={one.name}", "--nodes=1"]
+        gpus = [trial.ask(*base, option.format(1)) for option in GPU_REQUESTS.values()]
+        if one != gpu_partition and not any(a.ok for a in gpus) and trial.ask(*base).ok:
+            how = "tried: it takes jobs, and none that ask for a GPU"
+            yield Finding("client_partition", one.name, how)
+            return
+    yield Left("client_partition", "tried: each partition has GPUs; clients share the servers'")
+
+
+def exclusive(base: Sequence[str]) -> Finding:
+    answer = trial.ask(*base, "--exclusive", "--mem=0")
+    if answer.ok:
+        return Finding("exclusive", True, "tried: --exclusive --mem=0 is accepted")
+    return Finding("exclusive", False, f"tried: --exclusive --mem=0 is refused: {answer.words}")
+
+
+def block_size(base: Sequence[str], partition: Partition) -> Found:
+    """The largest segment that the nodes of a job can be asked to stand in."""
+
+    def ask(nodes: int) -> trial.Answer:
+        return trial.ask(*base, f"--nodes={nodes}", f"--segment={nodes}")
+
+    first = ask(1)
+    if first.code == UNKNOWN_OPTION:
+        return Left("block_size", "tried: this Slurm does not know --segment")
+    if not first.ok:
+        return Left("block_size", f"tried: --segment=1 is refused: {first.words}")
+    most = _most(lambda nodes: ask(nodes).ok, partition.nodes)
+    if most == partition.nodes:
+        why = f"tried: --segment={most}, all nodes, is accepted: the topology has no blocks, or one"
+        return Left("block_size", why)
+    how = f"tried: --segment={most} is accepted for {most} nodes, {most + 1} is not"
+    return Finding("block_size", most, how)
+
+
+def cpus(base: Sequence[str]) -> Found:
+    def ask(count: int) -> trial.Answer:
+        return trial.ask(*base, "--nodes=1", "--ntasks=1", f"--cpus-per-task={count}")
+
+    if not (first := ask(1)).ok:
+        return Left("cpus_per_node", f"tried: --cpus-per-task=1 is refused: {first.words}")
+    most = _most(lambda count: ask(count).ok, MOST_CPUS)
+    how = f"tried: --cpus-per-task={most} is accepted, {most + 1} is not"
+    return Finding("cpus_per_node", most, how)
+
+
+def _most(takes: Callable[[int], bool], limit: int) -> int:
+    """The largest number up to a limit that is taken; 1 is."""
+    low, above = 1, limit + 1
+    while above - low > 1:
+        middle = (low + above) // 2
+        low, above = (middle, above) if takes(middle) else (low, middle)
+    return low

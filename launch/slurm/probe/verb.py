@@ -1,0 +1,45 @@
+"""The probe as a whole: requests first, then one job on nodes, then the profile."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from builder.errors import BadInput, Problem
+
+from ..waiting import Say
+from . import nodes, profile, requests
+from .asked import Asked
+
+
+def probe(asked: Asked, say: Say) -> str:
+    """The text of a profile. Raises `NotReady` where nothing can be tried."""
+    partitions = requests.partitions()
+    say(f"partitions: {', '.join(one.name for one in partitions)}")
+    partition, request, gpus = requests.gpu_partition(asked, partitions)
+    say(f"partition {partition.name}: {gpus} GPUs on a node, asked for by {request.value}")
+    base = [*asked.sbatch, f"--partition={partition.name}"]
+    gpu_options = requests.gpu_options(request, gpus)
+    found = [
+        requests.name(asked),
+        *requests.given(asked, partition),
+        *requests.client(asked, partitions, partition),
+        request,
+        requests.exclusive(base),
+        requests.cpus(base),
+        requests.block_size(base, partition),
+    ]
+    with _folder(asked) as folder:
+        found += nodes.found(asked, base, partition, gpu_options, Path(folder), say)
+    found.append(profile.Left("checkpoints, environment, sbatch, srun", "nobody can try them"))
+    return profile.text(found)
+
+
+def _folder(asked: Asked) -> tempfile.TemporaryDirectory[str]:
+    try:
+        asked.root.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix=".probe-", dir=asked.root)
+    except OSError as fault:
+        reason = (fault.strerror or str(fault)).lower()
+        remedy = "name a folder that this host and all nodes see with --state"
+        raise BadInput(Problem(str(asked.root), f"cannot be used: {reason}", remedy)) from None

@@ -1,0 +1,139 @@
+"""The scheduler: Slurm's commands, what they answer and why they refuse."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import BadInput, NotReady, Problem
+
+ENDED = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "REVOKED", "SPECIAL_EXIT", "TIMEOUT"),
+}
+COMMAND_TIMEOUT_S = 60.0
+FIELDS = "%i|%j|%T|%r|%N"
+LOGIN_NODE = "run this where Slurm's commands are, such as a login node of the cluster"
+SEE_CONTROLLER = "see whether slurmctld runs: scontrol ping"
+NO_SUCH_JOB = "Invalid job id"
+SPEAKER = re.compile(r"^(sbatch|srun|squeue|scancel|slurm_\w+): (error: |fatal: )?")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as Slurm knows it. `reason` says why it waits, or how it ended."""
+
+    id: str
+    name: str
+    state: str
+    reason: str
+    nodes: str
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in ENDED
+
+    @property
+    def words(self) -> str:
+        state = self.state.lower()
+        return state if self.reason in ("None", "") else f"{state}, {self.reason}"
+
+
+def call(
+    argv: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = COMMAND_TIMEOUT_S,
+) -> subprocess.CompletedProcess[str]:
+    """One command of Slurm, whatever its end. Raises `NotReady` if it is not there or hangs."""
+    try:
+        return subprocess.run(
+            argv,
+            env=outside() if environment is None else environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise NotReady(Problem(argv[0], "is not on the path", LOGIN_NODE)) from None
+    except subprocess.TimeoutExpired:
+        what = f"does not answer within {timeout_s:g} s"
+        raise NotReady(Problem(argv[0], what, SEE_CONTROLLER)) from None
+
+
+def outside() -> dict[str, str]:
+    """This environment without what a job around it says: a new job must not inherit its shape."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("SLURM_") or name == "SLURM_CONF"
+    }
+
+
+def submit(
+    script: Path,
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    arguments: Sequence[str] = (),
+) -> str:
+    """The id of a new job. Raises `BadInput` with the reasons of a refusal."""
+    done = call(["sbatch", "--parsable", *options, str(script), *arguments], environment)
+    if done.returncode:
+        raise BadInput(refusal(script, done))
+    return done.stdout.strip().partition(";")[0]
+
+
+def check(script: Path, options: Sequence[str], environment: Mapping[str, str]) -> list[Problem]:
+    """Why Slurm would refuse the script; nothing is submitted."""
+    done = call(["sbatch", "--test-only", *options, str(script)], environment)
+    return [refusal(script, done)] if done.returncode else []
+
+
+def refusal(script: Path, done: subprocess.CompletedProcess[str]) -> Problem:
+    """Code 1 is a cluster that has no such nodes, 255 an option that its Slurm does not know."""
+    unknown = done.returncode == 255
+    remedy = "render with the profile of this site" if unknown else "see the nodes with: sinfo -Nl"
+    return Problem(str(script), f"is refused by Slurm: {words(done.stderr)}", remedy)
+
+
+def words(output: str) -> str:
+    """What a command of Slurm says, on one line, without its own name."""
+    lines = (SPEAKER.sub("", line.strip()) for line in output.splitlines())
+    return "; ".join(dict.fromkeys(filter(None, lines))) or "it says no reason"
+
+
+def jobs(only: str | None = None) -> dict[str, Job]:
+    """All jobs that Slurm knows by id, in one call. The first part stands for a heterogeneous job.
+
+    Raises `NotReady` if Slurm does not answer.
+    """
+    done = call(["squeue", "--noheader", "--states=all", f"--format={FIELDS}", *_only(only)])
+    if done.returncode and NO_SUCH_JOB not in done.stderr:
+        raise NotReady(Problem("squeue", words(done.stderr), SEE_CONTROLLER))
+    rows = (line.split("|") for line in done.stdout.splitlines())
+    return {row[0].removesuffix("+0"): Job(row[0].removesuffix("+0"), *row[1:]) for row in rows}
+
+
+def _only(job_id: str | None) -> list[str]:
+    return [f"--jobs={job_id}"] if job_id else []
+
+
+def by_name(known: Iterable[Job]) -> dict[str, dict[str, Job]]:
+    """A job is of the service whose name it has: a number may come again on a cluster."""
+    found: dict[str, dict[str, Job]] = {}
+    for job in known:
+        found.setdefault(job.name, {})[job.id] = job
+    return found
+
+
+def cancel(job_id: str, *options: str) -> None:
+    """Whether the job is still there or not."""
+    done = call(["scancel", "--quiet", *options, job_id])
+    if done.returncode and NO_SUCH_JOB not in done.stderr:
+        raise NotReady(Problem(f"job {job_id}", f"cannot be cancelled: {words(done.stderr)}"))

@@ -1,0 +1,153 @@
+"""A sweep under Slurm: a job array that measures a service, collected into one report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from builder.bundle import Bundle
+from builder.errors import BadInput, ChecksFailed, Problem
+
+from .. import cli
+from ..bench import document, measure, subject
+from ..report import page
+from ..report.arguments import FILE
+from ..smoke import endpoint as endpoints
+from . import scheduler
+from .scheduler import Job
+from .submission import BENCH, Submission
+from .waiting import Say
+
+LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is measured: a service by its URL, with further options of `launch bench`."""
+
+    order: Submission
+    url: str
+    folder: Path
+    words: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> list[str]:
+        """The bundle's own workload; a person's words win, since they come last."""
+        asked = subject.deployment(self.order.bundle)
+        workload, slo = asked.get("workload") or {}, asked.get("slo") or {}
+        given = {name: workload.get(name) for name in ("isl", "osl")}
+        given["gpus"] = (asked.get("hardware") or {}).get("num_gpus")
+        given["slo"] = ",".join(f"{name}={value}" for name, value in slo.items() if value)
+        named = [(f"--{name}", str(value)) for name, value in given.items() if value]
+        return [*(word for pair in named for word in pair), *self.words]
+
+    def make_folder(self) -> None:
+        """Raises `BadInput` if there is something in it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if any(self.folder.iterdir()):
+            raise BadInput(Problem(str(self.folder), "is not empty", "choose another --run-dir"))
+
+
+def run(sweep: Sweep, say: Say) -> Path:
+    """The report of all points, each measured by a job of the array. Raises what failed."""
+    order, folder = sweep.order, sweep.folder
+    script = order.script(BENCH)
+    if not script.is_file():
+        remedy = "measure with --here, or render with site.toolkit, a Python that has this toolkit"
+        raise BadInput(Problem(str(order.bundle.folder), "has no job that measures", remedy))
+    sweep.make_folder()
+    options = ["--export=ALL", *order.options, f"--output={folder}/point-%a.log"]
+    variables = {**order.environment, "SERVER": sweep.url, "RESULTS": str(folder)}
+    array = scheduler.submit(script, options, variables, sweep.options)
+    say(f"job array {array}: measures {sweep.url}; results in {folder}")
+    try:
+        tasks = _wait(array, say)
+    except BaseException:
+        scheduler.cancel(array)
+        raise
+    report = collect(sweep)
+    if lost := [_fault(job, folder) for job in tasks if job.state != "COMPLETED"]:
+        raise ChecksFailed(lost)
+    return report
+
+
+def here(sweep: Sweep, _: Say) -> Path:
+    """The report of the points that this host measured."""
+    sweep.make_folder()
+    words = [*sweep.options, "--run-dir", str(sweep.folder / "0")]
+    if code := cli.main(["bench", sweep.url, *words]):
+        raise ChecksFailed(Problem(sweep.url, f"was not measured: exit code {code}"))
+    return collect(sweep)
+
+
+def collect(sweep: Sweep) -> Path:
+    """The points of all jobs as one result in the folder, and its report."""
+    folder = sweep.folder
+    parts = sorted(folder.glob(f"*/{document.BENCH}"), key=lambda file: int(file.parent.name))
+    if not parts:
+        raise ChecksFailed(Problem(str(folder), "holds no result", "see the logs there"))
+    whole = merged([document.read(file) for file in parts], sweep.order.bundle, sweep.url)
+    with closing(document.Results(folder)) as results:
+        results.write(whole)
+    requests = [file.with_name(document.REQUESTS).read_text(encoding="utf-8") for file in parts]
+    (folder / document.REQUESTS).write_text("".join(requests), encoding="utf-8")
+    page.write([folder], folder / FILE)
+    return folder / FILE
+
+
+def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> dict[str, Any]:
+    """One document: the first one's words, everyone's points, and what the bundle says of them."""
+    first, points = documents[0], [point for one in documents for point in one["points"]]
+    told = first["subject"]
+    about = subject.of(endpoints.of_url(url), bundle, None, (told["server_version"], told["model"]))
+    whole = all(one["outcome"] == "complete" for one in documents)
+    return {
+        **first,
+        "subject": about,
+        "started": min(one["started"] for one in documents),
+        "ended": max(one["ended"] for one in documents),
+        "outcome": "complete" if whole else "interrupted",
+        "points": points,
+        "largest_concurrency_within_slo": measure.largest_within_slo(points),
+    }
+
+
+def _wait(array: str, say: Say) -> list[Job]:
+    """The jobs of the array as Slurm saw them last, when it has ended them all."""
+    seen, said = dict[str, Job](), ""
+    while True:
+        rows = scheduler.jobs(array)
+        seen |= rows
+        alive = [job for job in rows.values() if job.is_alive]
+        words = ", ".join(f"{job.id} {job.words}" for job in alive)
+        if not alive:
+            return [job for job in seen.values() if "[" not in job.id]
+        if words != said:
+            said = words
+            say(f"job array {array}: {words}")
+        time.sleep(LOOK_S)
+
+
+def _fault(job: Job, folder: Path) -> Problem:
+    """Why a job of the array failed, in the words of its log's last error."""
+    log = folder / f"point-{job.id.rpartition('_')[2]}.log"
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return Problem(f"job {job.id}", f"{job.words}; {errors[-1] if errors else 'no error'} in {log}")
+
+
+def server_url(order: Submission, endpoint: Mapping[str, Any]) -> str:
+    """The published endpoint as `launch bench` and `launch smoke` take it."""
+    ports, host = dict(endpoint["ports"]), endpoint["host"]
+    if order.document.get("server") != "triton":
+        is_disaggregated = any(step["role"] == "prefill" for step in order.document["steps"])
+        named = f"?model={quote(endpoint['model'])}" if is_disaggregated else ""
+        return f"{endpoint['urls']['http']}{named}"
+    others = {"grpc": "off", "metrics": "off", **ports, "model": endpoint["model"]}
+    rest = "&".join(f"{name}={value}" for name, value in others.items() if name != "http")
+    return f"triton://{host}:{ports['http']}?{rest}"

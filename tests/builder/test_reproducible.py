@@ -1,0 +1,121 @@
+"""Two handoffs of one deployment are the same bytes, wherever and by whomever they are rendered."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder import bundle, checkpoint, pipeline
+from tests.conftest import ROOT
+
+PRESET = "deepseek-v3.2-nvfp4-gb200"
+OPTIONS = (
+    *("--target", "monitoring", "--target", "handoff"),
+    *("--set", "targets.kubernetes.server=triton", "--set", "targets.compose.server=triton"),
+)
+
+# Another user on another machine, as far as a process can see them.
+MACHINES = {
+    "umask": ("umask 077", {}),
+    "locale": ("true", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+    "hash seed": ("true", {"PYTHONHASHSEED": "4711"}),
+    "time": ("true", {"TZ": "Pacific/Kiritimati", "SOURCE_DATE_EPOCH": "1"}),
+    "user": ("true", {"HOME": "/nonexistent", "USER": "nobody", "LOGNAME": "nobody"}),
+    "optimised": ("true", {"PYTHONOPTIMIZE": "2"}),
+}
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file with its mode."""
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def render(folder: Path, before: str = "true", environment: dict[str, str] | None = None) -> Path:
+    words = [sys.executable, "-m", "builder", "render", PRESET, "-o", str(folder), *OPTIONS]
+    subprocess.run(
+        ["bash", "-c", f'{before}; exec "$@"', "render", *words],
+        cwd=folder.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return render(tmp_path_factory.mktemp("first") / "bundle")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_same_bytes_on_another_machine(machine: str, first: Path, tmp_path: Path) -> None:
+    (tmp_path / "a folder").mkdir()
+    other = render(tmp_path / "a folder" / "of another name", *MACHINES[machine])
+    assert contents(other) == contents(first)
+    assert "handoff/sbom.cdx.json" in contents(other)
+    assert bundle.SUMS in contents(other)
+
+
+def test_another_checkout_renders_the_same_bytes(first: Path, tmp_path: Path) -> None:
+    for name in ("builder", "templates", "model_repository", "supervisor"):
+        ignored = shutil.ignore_patterns("*.pyc")
+        shutil.copytree(ROOT / name, tmp_path / "checkout" / name, ignore=ignored)
+    other = render(tmp_path / "bundle", environment={"PYTHONPATH": str(tmp_path / "checkout")})
+    assert contents(other) == contents(first)
+
+
+def rendered_again(folder: Path) -> dict[str, bytes]:
+    return {path: file.data for path, file in pipeline.render_again(folder).items()}
+
+
+def rendered(folder: Path) -> dict[str, bytes]:
+    """What rendering again makes; the list of digests is made when it is written."""
+    return {path: data for path, (data, _) in contents(folder).items() if path != bundle.SUMS}
+
+
+def test_a_bundle_holds_all_that_it_is_rendered_from(
+    make_miniature: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Its checkpoint and its draft model may be gone."""
+    names = {"model": "meta-llama/Llama-3.3-70B-Instruct", "draft": "meta-llama/Meta-Llama-3.1-8B"}
+    for folder, name in names.items():
+        shutil.copytree(make_miniature(name), tmp_path / folder)
+    draft = f"draft={{checkpoint: {tmp_path / 'draft'}, tokens: 3, method: draft_target}}"
+    changes = [f"checkpoint={tmp_path / 'model'}", draft]
+    pipeline.render("llama-tiny", tmp_path / "bundle", changes, more_targets=["handoff"])
+    for folder in names:
+        shutil.rmtree(tmp_path / folder)
+    assert (tmp_path / "bundle/handoff/draft.sha256").is_file()
+    assert rendered_again(tmp_path / "bundle") == rendered(tmp_path / "bundle")
+
+
+def test_the_tensors_of_a_folder_are_those_of_its_bundle(
+    make_miniature: Callable[[str], Path],
+) -> None:
+    """A folder may hold other ones than its configuration lets expect."""
+    facts = checkpoint.gather(str(make_miniature("llama-tiny")))
+    facts = replace(facts, groups=facts.groups[1:])
+    assert checkpoint.from_document(checkpoint.to_document(facts)).groups == facts.groups
+
+
+def test_prefill_servers_are_rendered_again_with_their_side(tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    changes = [
+        f"targets.slurm.site={ROOT / 'tests/golden/site.yaml'}",
+        "targets.slurm.prefill.deployment=deepseek-v3.2-nvfp4-gb300-prefill",
+    ]
+    pipeline.render("deepseek-v3.2-nvfp4-gb300-decode", folder, changes)
+    assert "prefill/manifest.json" in rendered(folder)
+    assert rendered_again(folder) == rendered(folder)

@@ -1,0 +1,345 @@
+"""Runbook and objectives: what they say, and that no value of a user becomes structure."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from builder import checkpoint, deployment, licence, pipeline
+from builder.bundle import Bundle
+from builder.targets.handoff import markdown, page
+from builder.targets.handoff.document import (
+    Bullets,
+    Command,
+    Document,
+    Facts,
+    Note,
+    Paragraph,
+    Remedies,
+    Section,
+    Table,
+    Text,
+    code,
+    plain,
+)
+from tests.handoff import runbook
+
+REQUEST: dict[str, Any] = {
+    "name": "chat",
+    "checkpoint": "nvidia/DeepSeek-V3.2-NVFP4",
+    "hardware": {"gpu": "gb200", "num_gpus": 4},
+    "engine": {"release": "1.2.1"},
+    "workload": {"isl": 800, "osl": 1600, "concurrency": 64},
+    "targets": {"trtllm_serve": {}, "triton": {}, "handoff": {}},
+}
+SHELLCHECK = str(Path(sys.executable).with_name("shellcheck"))
+AWKWARD = (
+    "a | b",
+    "`ls`; ``two``",
+    "# heading",
+    "</code><script>alert(1)</script>",
+    "[text](javascript:alert(1)) ![](x)",
+    "**bold** _low_ ~~gone~~ <b>",
+    "line\nbreak\r\n\n# next",
+    "- item\n1. item\n> quote",
+    "{{ 7 * 7 }} {% raw %} @{name} ${HOME} $(id)",
+    "&amp; &lt; \\ \\| \\`",
+    "```\nfence\n```",
+    "“quotes” 'and' \"these\" é 漢 ‮",
+)
+
+Render = Callable[..., Bundle]
+
+
+@pytest.fixture
+def render(tmp_path: Path) -> Render:
+    def make(**changes: Any) -> Bundle:
+        (tmp_path / "request.yaml").write_text(yaml.safe_dump({**REQUEST, **changes}))
+        return pipeline.render(str(tmp_path / "request.yaml"), tmp_path / "bundle", force=True)
+
+    return make
+
+
+def text(bundle: Bundle, name: str) -> str:
+    return (bundle.folder / "handoff" / name).read_text(encoding="utf-8")
+
+
+@dataclass
+class Outline(HTMLParser):
+    """The tags of a page in their order, and its text."""
+
+    tags: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        self.links += [value for name, value in attrs if name == "href" and value]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def outline(html: str) -> Outline:
+    found = Outline()
+    found.feed(html)
+    return found
+
+
+# What it says
+
+
+def test_the_runbook_answers_what_a_receiving_team_asks(render: Render) -> None:
+    found = text(render(), "runbook.md")
+    for said in (
+        "nvidia/DeepSeek-V3.2-NVFP4",
+        "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3",
+        "| `8001` | gRPC | Triton Inference Server | `127.0.0.1` |",
+        "| weights | 100.4 |",
+        "1,357,728 tokens of 45,312 bytes",
+        "| `max_requests` | 256 |",
+        "272 output tok/s",
+        "Nobody had run this deployment on GB200",
+        "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)",
+        '`kv_cache_config.dtype` | `"fp8"` | FP8 halves the bytes',
+        "MIT",
+        "no Python code of the checkpoint is run",
+        "CVE-2026-65119",
+        "[mirror.md](mirror.md)",
+        "[sbom.cdx.json](sbom.cdx.json)",
+    ):
+        assert said in found, said
+
+
+def test_every_alert_rule_links_to_a_part_of_the_runbook(render: Render) -> None:
+    bundle = render(
+        targets={"triton": {}, "monitoring": {}, "handoff": {}}, slo={"ttft_ms": 1000, "itl_ms": 20}
+    )
+    rules = yaml.safe_load((bundle.folder / "monitoring/rules/alerts.yml").read_text())
+    links = [
+        rule["annotations"]["runbook_url"] for group in rules["groups"] for rule in group["rules"]
+    ]
+    found = outline(text(bundle, "runbook.html"))
+    assert len(links) > 12
+    for link in links:
+        page, _, anchor = link.partition("#")
+        assert (bundle.folder / page).is_file() and anchor in found.ids
+
+
+def test_a_bundle_without_rules_still_tells_what_to_look_at(render: Render) -> None:
+    assert "alert-requests-fail" in outline(text(render(), "runbook.html")).ids
+
+
+def test_only_what_the_bundle_holds_has_instructions(render: Render) -> None:
+    chapters = outline(text(render(), "runbook.html")).ids
+    assert "node" in chapters
+    assert not {"slurm", "kubernetes", "compose"} & set(chapters)
+    both = render(targets={**REQUEST["targets"], "kubernetes": {"server": "triton"}})
+    assert "kubernetes" in outline(text(both, "runbook.html")).ids
+
+
+def test_objectives_are_those_of_the_deployment_and_none_is_made_up(render: Render) -> None:
+    without = text(render(), "slo.md")
+    assert "assumed" in without and "first token within" not in without
+    with_limits = text(render(slo={"ttft_ms": 1000, "itl_ms": 20}), "slo.md")
+    assert "a first token within 1000 ms" in with_limits
+
+
+def test_remote_code_is_named_where_it_is_on(render: Render) -> None:
+    found = text(render(engine_config={"trust_remote_code": True}), "runbook.md")
+    assert "Python code that comes with the checkpoint runs in the server" in found
+
+
+def test_a_licence_that_is_not_known_is_said_to_be(
+    render: Render, make_miniature: Callable[[str], Path]
+) -> None:
+    found = text(render(checkpoint=str(make_miniature("llama-tiny"))), "runbook.md")
+    assert "not known to this toolkit; read the card" in found
+
+
+def test_every_model_that_ships_has_a_licence_with_its_source() -> None:
+    for name in checkpoint.known_names():
+        found = licence.of(checkpoint.gather(name))
+        assert found and found.name and found.source, name
+
+
+# Its form
+
+
+def test_both_forms_have_the_same_chapters_and_commands(render: Render) -> None:
+    bundle = render()
+    written, shown = text(bundle, "runbook.md"), outline(text(bundle, "runbook.html"))
+    tokens = MarkdownIt("commonmark").enable("table").parse(written)
+    fences = [token.content.rstrip() for token in tokens if token.type == "fence"]
+    assert fences and len(fences) == shown.tags.count("pre")
+    headings = [token.tag for token in tokens if token.type == "heading_open"]
+    assert headings == [tag for tag in shown.tags if tag in ("h1", "h2", "h3", "h4")]
+
+
+def test_every_link_of_the_page_leads_somewhere(render: Render) -> None:
+    bundle = render()
+    for name in ("runbook", "slo"):
+        found = outline(text(bundle, f"{name}.html"))
+        for link in found.links:
+            if link.startswith("#"):
+                assert link[1:] in found.ids
+            elif not link.startswith(("https:", "data:")):
+                known = (bundle.folder / "handoff" / link).exists()
+                assert known or link == "../evidence/report.html", link
+
+
+def test_two_handoffs_are_the_same_byte_for_byte(render: Render) -> None:
+    one, two = (
+        {
+            path: path.read_bytes()
+            for path in (render().folder / "handoff").rglob("*")
+            if path.is_file()
+        }
+        for _ in range(2)
+    )
+    assert one == two
+
+
+# What users give
+
+
+def everywhere(words: str) -> Document:
+    """A document with these words wherever a value can stand."""
+    row: tuple[Text, ...] = (plain(words), code(words))
+    blocks = (
+        Paragraph((*plain(words), *code(words))),
+        Bullets(row),
+        Note("info", words, plain(words)),
+        Facts(((words, plain(words)), (words, code(words)))),
+        Table(words, (words, words), (row,)),
+        Command(words, "true\n", plain(words)),
+        Remedies(((plain(words), plain(words), "true\n"),)),
+        Section("inner", words, ()),
+    )
+    return Document(words, words, (words,), (Section("outer", words, blocks),))
+
+
+def markdown_structure(written: str) -> list[str]:
+    """The kinds of all tokens, but for what splits a text into pieces."""
+    found: list[str] = []
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(written):
+        found.append(token.type)
+        found += [
+            child.type
+            for child in token.children or ()
+            if child.type not in ("text", "text_special", "softbreak")
+        ]
+    return found
+
+
+@pytest.mark.parametrize("words", AWKWARD)
+def test_awkward_words_stay_words(words: str) -> None:
+    assert_words_stay_words(words)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(codec="utf-8")).filter(str.strip))
+def test_any_words_stay_words(words: str) -> None:
+    assert_words_stay_words(words)
+
+
+def assert_words_stay_words(words: str) -> None:
+    plain_document, awkward = everywhere("words"), everywhere(words)
+    assert outline(page.write(awkward)).tags == outline(page.write(plain_document)).tags
+    written, expected = markdown.write(awkward), markdown.write(plain_document)
+    assert markdown_structure(written) == markdown_structure(expected), written
+
+
+def test_a_users_words_are_read_as_they_were_written(render: Render) -> None:
+    bundle = render(notes=list(AWKWARD))
+    words = " ".join("".join(outline(text(bundle, "runbook.html")).words).split())
+    for note in AWKWARD:
+        assert " ".join(note.split()) in words
+
+
+@pytest.mark.parametrize("folder", ["it's $HOME", "a`id`b", 'say "hi"; rm -rf x', "é & | > y"])
+def test_a_path_is_one_word_of_the_shell(
+    folder: str, render: Render, make_miniature: Callable[[str], Path], tmp_path: Path
+) -> None:
+    weights = shutil.copytree(make_miniature("llama-tiny"), tmp_path / folder)
+    found = text(
+        render(checkpoint=str(weights), targets={"trtllm_serve": {}, "handoff": {}}), "runbook.md"
+    )
+    (line,) = (line for line in found.splitlines() if line.startswith("export CHECKPOINT="))
+    printed = subprocess.run(
+        ["bash", "-c", f'{line}\nprintf %s "$CHECKPOINT"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert printed.stdout == str(weights)
+
+
+def test_commands_of_every_preset_are_sound_shell(tmp_path: Path) -> None:
+    """One server, several, one side of a service; with and without a draft model."""
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    for preset in deployment.preset_names():
+        bundle = pipeline.render(preset, tmp_path / preset, more_targets=["handoff"])
+        for number, block in enumerate(runbook.read(bundle.folder / "handoff/runbook.md")):
+            (scripts / f"{preset}-{number}.sh").write_text(f"#!/usr/bin/env bash\n{block.script}")
+    # Variables and functions are those of the shell that all blocks are typed into.
+    shared = "SC2034,SC2154,SC2119,SC2120,SC2317,SC2329"
+    command = [
+        SHELLCHECK,
+        "--shell=bash",
+        f"--exclude={shared}",
+        *map(str, sorted(scripts.iterdir())),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_server_that_cannot_run_alone_has_no_instructions_for_a_node(tmp_path: Path) -> None:
+    decode = "deepseek-v3.2-nvfp4-gb300-decode"
+    found = text(pipeline.render(decode, tmp_path / "b", more_targets=["handoff"]), "runbook.md")
+    assert "No instructions to start it" in found and "Run it on a node" not in found
+
+
+def test_what_the_deployment_accepts_is_said_with_its_reason(render: Render) -> None:
+    reason = "The router is not used here, and no prompt comes from outside."
+    row = {"product": "tensorrt_llm", "version": "1.2.1", "reason": reason}
+    found = text(render(accepted_advisories=[row]), "runbook.md")
+    assert f"> **Accepted by the deployment.** {reason}" in found
+
+
+def test_all_targets_are_rendered_within_a_second(tmp_path: Path) -> None:
+    """The best of three: other programs run on this machine."""
+    targets = {
+        "triton": {},
+        "trtllm_serve": {},
+        "handoff": {},
+        "monitoring": {},
+        "compose": {"server": "triton"},
+        "kubernetes": {"server": "triton"},
+    }
+    (tmp_path / "request.yaml").write_text(yaml.safe_dump({**REQUEST, "targets": targets}))
+    times = []
+    for turn in range(3):
+        start = time.process_time()
+        pipeline.render(str(tmp_path / "request.yaml"), tmp_path / str(turn))
+        times.append(time.process_time() - start)
+    assert min(times) < 1.0

@@ -1,0 +1,166 @@
+"""Every command of a rendered runbook, typed as it is printed, with a real server behind it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder import pipeline
+from builder.bundle import Bundle
+from launch import stand_ins
+from launch.target import FILES, Target
+from tests.handoff import runbook
+from tests.handoff.conftest import Generations, free_port
+from tests.handoff.runbook import Block
+from tests.handoff.shell import Shell
+from tests.kubernetes.conftest import tool
+from tests.monitoring.conftest import Start, watch
+from tests.monitoring.programs import program
+from tests.slurm.cluster import Cluster, Shape, why_not
+
+STOP = "node-stop"
+PORTS = {"triton": ("http_port", "grpc_port", "metrics_port"), "trtllm_serve": ("port",)}
+SITE = """\
+name: test
+gpu_request: gres
+container: {{runtime: none}}
+mpi: pmi2
+exclusive: false
+cpus_per_node: 4
+python: {python}
+state_folder: {state}
+"""
+
+
+def blocks(bundle: Bundle) -> list[Block]:
+    return runbook.read(bundle.folder / "handoff" / "runbook.md")
+
+
+def typed(shell: Shell, commands: Sequence[Block]) -> None:
+    """Every one, each after those before it, unless the runbook says that nobody has tried it."""
+    for block in commands:
+        if block.not_tried is None:
+            output = shell.type(block.script)
+            assert block.prints is None or block.prints in output, f"{block}\n{output}"
+
+
+def in_order(commands: Sequence[Block]) -> list[Block]:
+    """As they are printed. Alerts are about a server that runs: theirs come before it is stopped,
+    and what several of them look at is typed once."""
+    alerts = list({b.script: b for b in commands if b.chapter == "alerts"}.values())
+    others = [block for block in commands if block.chapter != "alerts"]
+    last = next(index for index, block in enumerate(others) if block.place[-1] == STOP)
+    return [*others[:last], *alerts, *others[last:]]
+
+
+def with_secrets(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Options of a Triton with a key and mutual TLS, and the variables that its clients set."""
+    (folder := folder / "secrets").mkdir()
+    environment = dict.fromkeys(FILES, "") | {"SERVE_HOST": "127.0.0.1"}
+    bare = Target("triton", folder, (), {}, environment, "http", None, 1, 1, None, (), "1.2.1")
+    files = stand_ins.with_stand_ins(bare, folder)
+    key, certificate, server_key, client_ca = (files.environment[name] for name in FILES)
+    tls = {"certificate": certificate, "key": server_key, "client_ca": client_ca}
+    clients = files.client_files
+    own = {
+        "TLS_CA": clients.tls_ca,
+        "TLS_CERTIFICATE": clients.tls_certificate,
+        "TLS_KEY": clients.tls_key,
+    }
+    return {"key_file": key, "grpc_tls": tls}, {name: str(path) for name, path in own.items()}
+
+
+@pytest.mark.parametrize("server", PORTS)
+def test_every_command_on_a_node_does_what_the_runbook_says(
+    server: str,
+    generations: Generations,
+    signed: Callable[[Bundle], None],
+    with_engine: Mapping[str, str],
+    start: Start,
+    tmp_path: Path,
+) -> None:
+    """The first part, about the bundle itself, is the same for both servers and is typed once."""
+    secrets, own = with_secrets(tmp_path) if server == "triton" else ({}, {})
+    ports = {name: free_port() for name in PORTS[server]}
+    bundle = generations({server: {**ports, **secrets}, "monitoring": {}})
+    signed(bundle)
+    prometheus = watch(start, bundle, free_port(), tmp_path / "metrics")
+    path = f"{Path(program('promtool')).parent}:{with_engine['PATH']}"
+    environment = {**with_engine, **own, "PATH": path, "PROMETHEUS_URL": prometheus.url}
+    commands = [b for b in blocks(bundle) if b.chapter != "verify" or server == "triton"]
+    with Shell(tmp_path, environment) as shell:
+        typed(shell, in_order(commands))
+    for file in tmp_path.glob("*/server.pid"):
+        assert not Path(f"/proc/{file.read_text().strip()}").exists()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    if reason := why_not():
+        pytest.skip(f"no Slurm cluster on this machine: {reason}")
+    with Cluster(tmp_path / "c", Shape(nodes=2)) as running:
+        yield running
+
+
+@pytest.mark.slurm
+def test_every_command_under_slurm_does_what_the_runbook_says(
+    generations: Generations, with_engine: Mapping[str, str], cluster: Cluster, tmp_path: Path
+) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text(SITE.format(python=sys.executable, state=tmp_path / "state"))
+    slurm = {"site": str(site), "drain_s": 3}
+    bundle = generations({"trtllm_serve": {"port": free_port()}, "slurm": slurm})
+    path = f"{with_engine['PATH']}:{cluster.environment['PATH']}"
+    environment = {**with_engine, **cluster.environment, "PATH": path, "SERVICE_FREE_PORTS": "1"}
+    chapters = ("setup", "slurm")
+    commands = [block for block in blocks(bundle) if block.chapter in chapters]
+    assert {block.chapter for block in commands} == set(chapters)
+    with Shell(tmp_path, environment) as shell:
+        typed(shell, commands)
+    cluster.wait_idle()
+    runs = [json.loads(path.read_text()) for path in (tmp_path / "state").glob("*/jobs/*/run.json")]
+    assert {run["outcome"] for run in runs} == {"stopped", "handed_over"}
+
+
+@pytest.fixture
+def containers(tmp_path: Path) -> Bundle:
+    """A bundle and its next one for container platforms."""
+    request = {
+        "name": "chat",
+        "checkpoint": "llama-tiny",
+        "hardware": {"gpu": "h100", "num_gpus": 1},
+        "engine": {"release": "1.2.1"},
+        "workload": {"isl": 512, "osl": 128, "concurrency": 16},
+        "targets": ["triton", "kubernetes", "compose", "handoff"],
+    }
+    (tmp_path / "chat.yaml").write_text(yaml.safe_dump(request))
+    pipeline.render(str(tmp_path / "chat.yaml"), tmp_path / "chat-next", ["workload.concurrency=8"])
+    return pipeline.render(str(tmp_path / "chat.yaml"), tmp_path / "chat")
+
+
+def test_the_commands_of_container_platforms_that_need_no_cluster_do_what_it_says(
+    containers: Bundle,
+    with_engine: Mapping[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`docker compose` is Compose without Docker, which it does not need to read a file."""
+    (tmp_path / "bin").mkdir()
+    docker = tmp_path / "bin" / "docker"
+    docker.write_text(f'#!/bin/sh\nshift\nexec "{tool("docker-compose")}" "$@"\n')
+    docker.chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{tool('kubectl').parent}:{with_engine['PATH']}"
+    chapters = ("setup", "kubernetes", "compose")
+    commands = [block for block in blocks(containers) if block.chapter in chapters]
+    with Shell(tmp_path, {**with_engine, "PATH": path}) as shell:
+        typed(shell, commands)
+    left = [block for block in blocks(containers) if block.not_tried]
+    with capsys.disabled():
+        print(f"\nrunbook: {len(left)} commands not tried, all of kubernetes and compose")
+    assert {block.chapter for block in left} == {"kubernetes", "compose"}

@@ -1,0 +1,98 @@
+"""Whether an object is exactly what a release of Kubernetes, or a definition of its own, knows.
+
+A field that no definition names is a fault, as it would be dropped in silence or refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import yaml
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+from tests.conftest import ROOT
+
+MINORS = ("1.35", "1.36", "1.37")
+SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
+DEFINITIONS = ROOT.parent / "shared" / "crds"
+# Kinds that come with software beside Kubernetes, by the file of their definition.
+FOREIGN = {
+    "LeaderWorkerSet": "leaderworkersets",
+    "ServingRuntime": "servingruntimes",
+    "InferenceService": "inferenceservices",
+}
+
+Object = Mapping[str, Any]
+
+
+def faults(found: Object, minor: str) -> list[str]:
+    """What the definition of an object's kind has against it, each fault with its path."""
+    validator = _foreign(found["kind"]) if found["kind"] in FOREIGN else _known(minor, found)
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(found)]
+
+
+def definitions_are_here() -> bool:
+    return DEFINITIONS.is_dir()
+
+
+def _known(minor: str, found: Object) -> Draft202012Validator:
+    group, _, version = found["apiVersion"].rpartition("/")
+    name = "-".join(filter(None, (found["kind"].lower(), group.partition(".")[0], version)))
+    return _validator(minor, name)
+
+
+@cache
+def _validator(minor: str, name: str) -> Draft202012Validator:
+    schema = json.loads((_folder(minor) / f"{name}.json").read_text())
+    registry = Resource.from_contents(schema) @ _definitions(minor)
+    return Draft202012Validator(schema, registry=registry)
+
+
+@cache
+def _definitions(minor: str) -> Registry[Any]:
+    found = json.loads((_folder(minor) / "_definitions.json").read_text())
+    registry: Registry[Any] = Registry()
+    return Resource.from_contents(found) @ registry
+
+
+@cache
+def _folder(minor: str) -> Path:
+    [folder] = SCHEMAS.glob(f"v{minor}.*-local-strict")
+    return folder
+
+
+@cache
+def _foreign(kind: str) -> Draft202012Validator:
+    text = (DEFINITIONS / f"{FOREIGN[kind]}.yaml").read_text()
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    document = yaml.load(text, Loader=loader)
+    [version] = [row for row in document["spec"]["versions"] if row["storage"]]
+    schema = version["schema"]["openAPIV3Schema"]
+    schema["properties"]["metadata"] = {
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
+    _close(schema)
+    return Draft202012Validator(schema)
+
+
+def _close(node: Any) -> None:
+    """Make every field that a definition does not name a fault, unless it says otherwise."""
+    for inner in _inner(node):
+        _close(inner)
+    keeps = isinstance(node, dict) and node.get("x-kubernetes-preserve-unknown-fields")
+    if isinstance(node, dict) and "properties" in node and not keeps:
+        node.setdefault("additionalProperties", False)
+
+
+def _inner(node: Any) -> Iterator[Any]:
+    """The definitions inside one; the names of its fields are none."""
+    if isinstance(node, dict):
+        yield from node.get("properties", {}).values()
+        yield from (node[key] for key in ("items", "additionalProperties") if key in node)

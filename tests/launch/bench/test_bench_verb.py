@@ -1,0 +1,227 @@
+"""`launch bench` from the outside: a server measured, results left, interrupts and wrong orders."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.bench import document, host
+from launch.bench.truth.schedule import Schedule
+from launch.bench.truth.server import Truth
+from tests.launch.bench.conftest import Reference
+from tests.launch.conftest import Launch
+
+SMALL = ("--isl", "24", "--osl", "6")
+
+
+def bench(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launch", "bench", *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def measured(reference: Reference, folder: Path, *arguments: str) -> dict[str, Any]:
+    """A benchmark of the target of the bundle, run where its server was started."""
+    server = (reference.bundle.folder, "--target", "trtllm_serve", "--run-dir", folder)
+    done = bench(reference.folder, *server, *SMALL, "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found == document.read(folder)
+    return found
+
+
+def test_a_bundle_is_measured_point_by_point(reference: Reference, tmp_path: Path) -> None:
+    slo = ("--slo", "ttft_ms=60000,itl_ms=60000", "--price-per-gpu-hour", "3.6")
+    found = measured(reference, tmp_path, "--concurrency", "1,4", "--requests", "12", *slo)
+    assert found["outcome"] == "complete"
+    assert [one["label"] for one in found["points"]] == ["c1", "c4"]
+    for one in found["points"]:
+        assert one["requests"] | {"in_window": 0} == {
+            "sent": 12, "ok": 12, "failed": 0, "in_window": 0
+        }  # fmt: skip
+        assert one["prompt_tokens"]["min"] == one["prompt_tokens"]["max"] == 24
+        assert one["output_tokens"]["min"] == one["output_tokens"]["max"] == 6
+        assert 0 < one["ttft_ms"]["p50"] <= one["ttft_ms"]["p99"] < one["e2e_ms"]["max"]
+        assert one["queue_ms"]["n"] == one["server_ttft_ms"]["n"] == 12
+        assert one["server_ttft_ms"]["p50"] < one["ttft_ms"]["p99"]
+        assert one["cost"]["usd_per_million_output_tokens"] > 0
+    assert found["largest_concurrency_within_slo"] == 4
+    lines = (tmp_path / "requests.jsonl").read_text().splitlines()
+    assert Counter(json.loads(line)["point"] for line in lines) == {"c1": 12, "c4": 12}
+
+
+def test_a_rehearsal_is_known_and_said(reference: Reference, tmp_path: Path) -> None:
+    found = measured(reference, tmp_path / "a", "--concurrency", "1", "--requests", "2")
+    subject = found["subject"]
+    assert subject["engine"]["used"] == "reference"
+    assert subject["engine"]["rehearsal"] is True
+    assert subject["bundle"]["digest"] == reference.bundle.digest
+    assert (subject["gpu"], subject["num_gpus"]) == ("h100", 1)
+    url = bench(tmp_path, reference.url, *SMALL, "--concurrency", "1", "--requests", "2")
+    assert "a rehearsal: the reference engine on a miniature" in url.stdout
+
+
+def test_the_tokenizer_is_that_of_the_servers_checkpoint(
+    reference: Reference, tmp_path: Path
+) -> None:
+    found = measured(reference, tmp_path, "--concurrency", "1", "--requests", "1")
+    assert "text of an exact token count" in found["workload"]["prompts"]
+    assert "miniature" in found["workload"]["prompts"]
+
+
+def test_a_task_grows_with_each_answer(reference: Reference, tmp_path: Path) -> None:
+    order = ("--workload", "agent", "--calls", "3", "--turn", "10", "--concurrency", "2")
+    found = measured(reference, tmp_path, *order, "--requests", "2", "--api", "openai_completions")
+    tasks = found["points"][0]["tasks"]
+    assert (tasks["count"], tasks["ok"], tasks["calls"], tasks["retries"]) == (2, 2, 6, 0)
+    rows = map(json.loads, (tmp_path / "requests.jsonl").read_text().splitlines())
+    prompts = {(row["task"], row["call"]): row["prompt_tokens"] for row in rows}
+    for task in (0, 1):
+        lengths = [prompts[task, call] for call in range(3)]
+        assert lengths[0] == 24
+        assert all(b >= a + 10 + 1 for a, b in pairwise(lengths))
+
+
+def test_a_trace_is_replayed_at_its_times(reference: Reference, tmp_path: Path) -> None:
+    rows = [{"timestamp": t, "input_length": 20, "output_length": 3} for t in (0, 400, 800)]
+    (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    order = ("--workload", "trace", "--data", str(tmp_path / "trace.jsonl"), "--speed", "2")
+    found = measured(reference, tmp_path / "run", *order)
+    [point] = found["points"]
+    assert (point["label"], point["requests"]["ok"]) == ("trace x2", 3)
+    assert point["duration_s"] > 0.4
+    assert point["late_ms"]["max"] < 100
+
+
+def test_progress_is_json_lines_away_from_a_terminal(reference: Reference, tmp_path: Path) -> None:
+    done = bench(tmp_path, reference.url, *SMALL, "--concurrency", "2", "--requests", "4")
+    assert done.returncode == 0
+    rows = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    said = [(row["point"], row["state"], row["done"]) for row in rows if row["state"] != "runs"]
+    assert said == [
+        ("c2 warm-up", "begins", 0), ("c2 warm-up", "ended", 2),
+        ("c2", "begins", 0), ("c2", "ended", 4),
+    ]  # fmt: skip
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.fixture
+def slow() -> Any:
+    """A server whose answers take their time."""
+    with Truth("openai_completions", Schedule(ttft_ms=100, itl_ms=20)) as truth:
+        yield truth
+
+
+def test_an_interrupt_keeps_what_was_measured(slow: Truth, launch: Launch, tmp_path: Path) -> None:
+    order = (
+        "--isl",
+        "8",
+        "--osl",
+        "4",
+        "--concurrency",
+        "2",
+        "--requests",
+        "1000",
+        "--warmup",
+        "0",
+    )
+    running = launch("bench", slow.endpoint.url, *order, "--run-dir", "run")
+    lines = tmp_path / "run" / "requests.jsonl"
+    deadline = time.monotonic() + 30
+    while not lines.is_file() or lines.read_text().count("\n") < 4:
+        assert time.monotonic() < deadline, running.errors.read_text()
+        time.sleep(0.02)
+    running.signal(signal.SIGINT)
+    assert running.end() == 130
+    found = document.read(tmp_path / "run")
+    assert found["outcome"] == "interrupted"
+    [point] = found["points"]
+    assert point["requests"]["ok"] == point["requests"]["sent"] >= 4
+    assert point["ttft_ms"]["p50"] == pytest.approx(100, abs=50)
+    assert "Traceback" not in running.errors.read_text()
+
+
+def test_a_second_interrupt_leaves_at_once(slow: Truth, launch: Launch, tmp_path: Path) -> None:
+    running = launch("bench", slow.endpoint.url, "--concurrency", "1", "--run-dir", "run")
+    running.wait_for_error('"state": "begins"')
+    for _ in range(2):
+        running.signal(signal.SIGTERM)
+    assert running.end(5) == 143
+    assert document.read(tmp_path / "run")["outcome"] == "interrupted"
+
+
+def test_a_server_without_a_success_fails_the_benchmark(tmp_path: Path) -> None:
+    with Truth("openai_completions", Schedule(trap="too_many_requests")) as truth:
+        url = truth.endpoint.url or ""
+        done = bench(tmp_path, url, "--concurrency", "2", "--requests", "4")
+    assert done.returncode == 6
+    assert "error: point c2: no request succeeded; unavailable: " in done.stderr
+
+
+def test_a_result_near_this_hosts_own_limit_is_marked(slow: Truth, tmp_path: Path) -> None:
+    calibrations = {
+        name: {"limit_tokens_per_s": limit, "cpus": 2}
+        for name, limit in (("low", 20.0), ("high", 2000.0))
+    }
+    for name, one in calibrations.items():
+        host.keep({"openai_completions": one}, tmp_path / name)
+        order = ("--isl", "8", "--osl", "4", "--concurrency", "2", "--requests", "8")
+        url, run = slow.endpoint.url or "", tmp_path / f"run-{name}"
+        done = bench(tmp_path, url, *order, "--calibration", tmp_path / name, "--run-dir", run)
+        assert done.returncode == 0, done.stderr
+        client = document.read(run)["client"]
+        assert client["marked"] is (name == "low")
+        assert ("marked: this client was at" in done.stdout) is (name == "low")
+        assert client["share_of_limit"] > 0
+
+
+def test_a_calibration_of_another_host_is_bad_input(slow: Truth, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"identity": {"host": "elsewhere"}, "apis": {}}')
+    done = bench(tmp_path, slow.endpoint.url or "", "--calibration", "c.json")
+    assert done.returncode == 2
+    assert "is of another host or version (elsewhere)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rate", "3", "--concurrency", "2"), "--rate: is for open loops"),
+        (("--workload", "trace"), "--data: is needed for trace"),
+        (("--workload", "agent", "--duration", "3"), "--duration: is not for agent"),
+        (("--concurrency", "1,0"), "0 is below 1"),
+        (("--slo", "ttft=3"), "ttft: no limit has this name"),
+        (("--quality", "lm-eval"), "--quality-python: is needed"),
+        (("--api", "grpc"), "offers no grpc"),
+        (("--tokenizer", "."), "has no tokenizer.json"),
+        (("--target", "triton"), "is for bundles"),
+    ],
+)
+def test_wrong_orders_are_said_before_anything_is_sent(
+    arguments: tuple[str, ...], message: str, slow: Truth, tmp_path: Path
+) -> None:
+    done = bench(tmp_path, slow.endpoint.url or "", *arguments)
+    assert done.returncode in (2, 3)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
+    done = bench(tmp_path, "http://127.0.0.1:9")
+    assert done.returncode == 5
+    assert "no server answers" in done.stderr
+
+
+@pytest.mark.parametrize("form", [(), ("calibrate",), ("diff",)])
+def test_every_form_has_help(form: tuple[str, ...], tmp_path: Path) -> None:
+    done = bench(tmp_path, *form, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: python -m launch bench")

@@ -1,0 +1,312 @@
+"""Every client says of a request what the server did, whatever the server is."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.errors import BadInput, NotReady
+from launch.access import Access
+from launch.bench.clients import APIS, Api, connect, offered, receiver
+from launch.bench.clients.sse import Pattern
+from launch.bench.record import Record
+from launch.bench.request import Ask
+from launch.bench.truth.log import Entry
+from launch.bench.truth.schedule import HEADER, MS, Schedule
+from launch.bench.truth.script import INPUT_TOKENS, TOKEN, script
+from launch.bench.truth.server import Truth
+from launch.smoke.endpoint import Endpoint, of_url
+from tests.launch.bench.conftest import Reference
+from tests.model_repository.conftest import Served
+
+Truths = Callable[[Api], Truth]
+Run = Callable[[Coroutine[Any, Any, None]], None]
+COUNTED = {"openai_chat": "usage", "openai_completions": "usage"}
+
+
+@pytest.fixture(params=["loop", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """The loop of the load, and the usual one, which TLS needs."""
+    runs: dict[str, Run] = {"loop": receiver.run, "asyncio": asyncio.run}
+    return runs[request.param]
+
+
+def ask_all(endpoint: Endpoint, api: Api, asks: list[Ask], run: Run = receiver.run) -> list[Record]:
+    """Side by side, in the order of the asks."""
+    records: list[Record] = []
+
+    async def send() -> None:
+        client = connect(endpoint, api)
+        try:
+            asked = (client.ask(ask, number) for number, ask in enumerate(asks))
+            records.extend(await asyncio.gather(*asked))
+        finally:
+            await client.close()
+
+    run(send())
+    return records
+
+
+def ask_truth(truth: Truth, ask: Ask, run: Run = receiver.run) -> tuple[Record, Entry]:
+    ask = dataclasses.replace(ask, headers={HEADER: "id=0"})
+    [record] = ask_all(truth.endpoint, truth.api, [ask], run)
+    return record, truth.log(1)[0]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_record_says_what_the_server_did(truths: Truths, api: Api, run: Run) -> None:
+    record, entry = ask_truth(truths(api), Ask("Hi", 12, ignore_eos=True, keep_text=True), run)
+    assert record.failure is None
+    assert (record.output_tokens, record.requested_tokens) == (12, 12)
+    assert record.count_source == COUNTED.get(api, "final")
+    assert record.message_tokens == (1,) * 12
+    assert record.prompt_tokens == INPUT_TOKENS
+    assert (record.finish_reason, record.text) == ("length", TOKEN * 12)
+    assert entry.first_ns is not None
+    assert entry.last_ns is not None
+    assert record.first_token_ns is not None
+    assert record.last_token_ns is not None
+    assert record.sent_ns < entry.arrived_ns
+    assert entry.first_ns <= record.first_token_ns < record.last_token_ns <= record.ended_ns
+    assert entry.last_ns <= record.last_token_ns
+
+
+def test_a_prompt_may_be_longer_than_a_socket_holds(truths: Truths, run: Run) -> None:
+    record, _ = ask_truth(truths("openai_completions"), Ask("long " * 2_000_000, 4), run)
+    assert record.failure is None
+    assert record.output_tokens == 4
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_no_server_is_told_as_refused(api: Api) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    kind = "trtllm_serve" if api.startswith("openai") else "triton"
+    endpoint = Endpoint(kind, f"http://{address}", grpc=address, model="m")  # type: ignore[arg-type]
+
+    async def prepare() -> None:
+        client = connect(endpoint, api)
+        try:
+            await client.prepare()
+        finally:
+            await client.close()
+
+    if kind == "triton":
+        with pytest.raises(NotReady, match=address):
+            receiver.run(prepare())
+    else:
+        [record] = ask_all(endpoint, api, [Ask("Hi", timeout_s=5)])
+        assert record.failure is not None
+        assert (record.failure.kind, record.failure.retryable) == ("refused", True)
+
+
+def test_an_endpoint_has_apis_of_its_kind_only() -> None:
+    triton = of_url("triton://127.0.0.1?http=off&grpc=8001")
+    assert offered(triton) == ("grpc",)
+    with pytest.raises(BadInput, match="known: grpc"):
+        connect(triton, "generate_stream")
+    with pytest.raises(BadInput, match="known: openai_chat, openai_completions"):
+        connect(of_url("http://127.0.0.1:1"), "grpc")
+
+
+@pytest.mark.parametrize("api", ["openai_chat", "generate_stream", "grpc"])
+def test_a_client_that_is_busy_still_knows_when_a_token_came(truths: Truths, api: Api) -> None:
+    truth, records = truths(api), list[Record]()
+
+    async def send() -> None:
+        client = connect(truth.endpoint, api)
+        await client.prepare()
+        asked = asyncio.create_task(client.ask(Ask("Hi", 1, headers={HEADER: "id=0"}), 0))
+        await asyncio.sleep(0.03)
+        time.sleep(0.3)  # while the first token comes
+        records.append(await asked)
+
+    receiver.run(send())
+    entry = truth.log(1)[0]
+    assert records[0].first_token_ns is not None
+    assert entry.first_ns is not None
+    assert 0 <= records[0].first_token_ns - entry.first_ns < 100 * MS
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b'{"a":"x","content":"two words"}', "two words"),
+        (b'{"a":"x","content":""}', ""),
+        ('{"a":"x","content":"\u00e9"}'.encode(), "\u00e9"),
+        (b'{"a":"x","content":"a","b":"c"}', None),
+        (b'{"a":"y","content":"b"}', None),
+        (b'{"a":"x","content":"\\n"}', None),
+        (b'{"a":"x","content":"\xff"}', None),
+        (b'{"a":"x","content":"}', None),
+    ],
+)
+def test_an_event_that_differs_in_its_text_alone_needs_no_json(
+    data: bytes, text: str | None
+) -> None:
+    pattern = Pattern()
+    assert pattern.text(data) is None
+    pattern.learn(b'{"a":"x","content":"one"}', "one")
+    assert pattern.text(data) == text
+
+
+@pytest.mark.parametrize("data", [b'{"a":"one","content":"one"}', b'{"content":"\\u006fne"}'])
+def test_where_a_text_stands_must_be_certain(data: bytes) -> None:
+    pattern = Pattern()
+    pattern.learn(data, "one")
+    assert pattern.text(data) is None
+
+
+def test_a_chat_takes_no_token_ids(truths: Truths) -> None:
+    with pytest.raises(BadInput, match="use openai_completions"):
+        ask_all(truths("openai_chat").endpoint, "openai_chat", [Ask((1, 2))])
+
+
+def test_a_request_that_is_given_up_closes_its_connection(run: Run) -> None:
+    closed: list[bool] = []
+
+    async def give_up() -> None:
+        begun = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            begun.set()
+            while await reader.read(100):
+                pass
+            closed.append(True)
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = connect(Endpoint("trtllm_serve", url, model="m"), "openai_chat")
+        asked = asyncio.create_task(client.ask(Ask("Hi"), 0))
+        await begun.wait()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        server.close()
+        deadline = time.monotonic() + 5
+        while not closed and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+
+    run(give_up())
+    assert closed == [True]
+
+
+def test_the_key_and_the_headers_of_an_ask_are_sent() -> None:
+    heads: list[bytes] = []
+
+    async def send() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno")
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base"
+        endpoint = Endpoint("trtllm_serve", url, model="m", access=Access(key="secret"))
+        record = await connect(endpoint, "openai_chat").ask(Ask("Hi", headers={"a": "b"}), 0)
+        assert record.failure is not None
+        assert (record.failure.kind, record.failure.message) == ("http", "401: no")
+        assert record.status == 401
+        server.close()
+
+    receiver.run(send())
+    assert heads[0].startswith(b"POST /base/v1/chat/completions HTTP/1.1\r\n")
+    assert b"\r\napi-key: secret\r\n" in heads[0]
+    assert b"\r\na: b\r\n" in heads[0]
+
+
+def test_a_server_over_tls_is_measured(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
+    made = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject)
+    subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    steps = script(Schedule(tokens=5), "openai_chat").steps
+    records: list[Record] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.writelines(step.data for step in steps)
+        writer.close()
+
+    async def send() -> None:
+        server = await asyncio.start_server(answer, "localhost", 0, ssl=tls)
+        url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+        for root in (certificate.read_bytes(), None):
+            endpoint = Endpoint("trtllm_serve", url, model="m", access=Access(root=root))
+            records.append(await connect(endpoint, "openai_chat").ask(Ask("Hi", 5), 0))
+        server.close()
+
+    receiver.run(send())
+    trusted, unknown = records
+    assert (trusted.failure, trusted.output_tokens) == (None, 5)
+    assert unknown.failure is not None
+    assert unknown.failure.kind == "refused"
+    assert "certificate" in unknown.failure.message.lower()
+
+
+def triton(served: Served) -> Endpoint:
+    return Endpoint(
+        "triton", served.client.http_url, grpc=served.client.grpc_url, model="tensorrt_llm"
+    )
+
+
+@pytest.mark.parametrize("api", ["grpc", "generate_stream"])
+def test_triton_counts_tokens_of_every_message(served: Served, api: Api) -> None:
+    prompt = "tokens=7 per_step=3 step_ms=30"
+    [record] = ask_all(triton(served), api, [Ask(prompt, 20, keep_text=True)])
+    assert record.failure is None
+    assert (record.output_tokens, record.count_source) == (7, "final")
+    assert record.message_tokens == (3, 3, 1)
+    assert record.prompt_tokens == 8
+    assert record.text == "0:0 0:1 0:2 0:3 0:4 0:5 0:6"
+    assert record.finish_reason == "stop"
+    assert record.server["total_draft_tokens"] >= record.server["total_accepted_draft_tokens"]
+
+
+@pytest.mark.parametrize("api", ["grpc", "generate_stream"])
+def test_triton_may_end_before_the_tokens_that_are_due(served: Served, api: Api) -> None:
+    [record] = ask_all(triton(served), api, [Ask("tokens=5", 9, ignore_eos=True)])
+    assert record.failure is not None
+    assert record.failure.kind == "wrong_count"
+
+
+@pytest.mark.parametrize(("api", "kind"), [("grpc", "in_stream"), ("generate_stream", "in_stream")])
+def test_an_error_in_a_stream_of_triton_is_told(served: Served, api: Api, kind: str) -> None:
+    prompt = "tokens=20 fail=overheated fail_at=3 step_ms=20"
+    [record] = ask_all(triton(served), api, [Ask(prompt, 30)])
+    assert record.failure is not None
+    assert record.failure.kind == kind
+    assert "overheated" in record.failure.message
+    assert record.first_token_ns is not None
+
+
+@pytest.mark.parametrize("api", ["openai_chat", "openai_completions"])
+def test_trtllm_serve_is_measured(reference: Reference, api: Api) -> None:
+    asks = [
+        Ask("one two three", 8, ignore_eos=True, temperature=0.0, seed=1, count_messages=counted)
+        for counted in (False, True)
+    ]
+    for record in ask_all(of_url(reference.url), api, asks):
+        assert record.failure is None
+        assert (record.output_tokens, record.count_source) == (8, "usage")
+        assert record.prompt_tokens
+    assert sum(record.message_tokens) == 8
+
+
+def test_trtllm_serve_takes_token_ids(reference: Reference) -> None:
+    [record] = ask_all(of_url(reference.url), "openai_completions", [Ask((5, 6, 7), 4)])
+    assert record.failure is None
+    assert record.prompt_tokens == 3

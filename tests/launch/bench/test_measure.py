@@ -1,0 +1,214 @@
+"""The measures of a point: each one by its definition, on requests whose times are known."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from launch.bench import measure, summary, told
+from launch.bench.load import LoadPlan, Task
+from launch.bench.measure import Settings, Slo
+from launch.bench.request import Ask
+from launch.bench.seen import Seen
+from tests.launch.bench.records import failed, seen, stream
+
+WHOLE = Settings(window="whole")
+
+
+def point(rows: Sequence[Seen], settings: Settings = WHOLE, **plan: Any) -> dict[str, Any]:
+    return measure.point(rows, LoadPlan(**{"kind": "concurrency", **plan}), settings)
+
+
+def test_latencies_are_those_of_the_definitions() -> None:
+    one = seen(sent_ms=7, ttft_ms=50, itl_ms=5, tokens=9)
+    assert one.ttft_ms == 50
+    assert one.tpot_ms == 5
+    assert one.e2e_ms == 90
+
+
+def test_a_message_of_three_tokens_is_three_gaps() -> None:
+    assert set(seen(tokens=9, per_message=3).gaps_us()) == {5000}
+    assert sum(seen(tokens=9, per_message=3).gaps_us().values()) == 6
+
+
+def test_without_counts_a_gap_is_one_of_messages_and_said_to_be() -> None:
+    found = point([seen(tokens=9, per_message=3, counted=False)])
+    assert found["itl_ms"]["p50"] == 15
+    assert found["itl_of"] == "messages"
+    assert point([seen()])["itl_of"] == "tokens"
+
+
+def test_a_single_token_has_no_time_per_token() -> None:
+    found = point([seen(tokens=1)])
+    assert found["tpot_ms"] is None
+    assert found["output_tokens_per_s_per_user"] is None
+
+
+def test_tokens_that_all_came_together_give_a_user_no_rate() -> None:
+    found = point([seen(tokens=4, itl_ms=0)])
+    assert found["tpot_ms"]["mean"] == 0
+    assert found["output_tokens_per_s_per_user"] is None
+
+
+def test_percentiles_are_those_of_numpy() -> None:
+    values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6, 5.0]
+    found = summary.of(values)
+    assert found is not None
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    for percent in (50, 90, 95, 99):
+        assert found[f"p{percent}"] == pytest.approx(cuts[percent - 1], abs=1e-4)
+    assert (found["n"], found["min"], found["max"]) == (7, 1.0, 9.0)
+    assert found["mean"] == pytest.approx(statistics.fmean(values), abs=1e-4)
+    assert found["stddev"] == pytest.approx(statistics.pstdev(values), abs=1e-4)
+
+
+def test_counted_values_are_summed_up_as_if_each_stood_alone() -> None:
+    assert summary.of_counts({1.0: 3, 7.0: 2}) == summary.of([1.0, 1.0, 1.0, 7.0, 7.0])
+    assert summary.of([]) is None
+
+
+def test_a_failed_request_is_an_error_and_in_nothing_else() -> None:
+    good = [seen(0), seen(1, sent_ms=100)]
+    with_failed = point([*good, failed(2), failed(3), failed(4, kind="cut")])
+    alone = point(good)
+    assert with_failed["errors"] == {
+        "timeout": {"count": 2, "example": "it took too long"},
+        "cut": {"count": 1, "example": "it took too long"},
+    }
+    assert with_failed["requests"] == {"sent": 5, "ok": 2, "failed": 3, "in_window": 2}
+    for name in ("ttft_ms", "tpot_ms", "e2e_ms", "itl_ms", "output_tokens"):
+        assert with_failed[name] == alone[name]
+
+
+def test_a_point_without_any_success_has_errors_only() -> None:
+    found = point([failed(0), failed(1)])
+    assert found["requests"]["failed"] == 2
+    assert found["ttft_ms"] is found["output_tokens_per_s"] is found["goodput"] is None
+    assert set(found) == set(point([seen()]))
+
+
+def test_throughput_of_a_whole_load_is_its_tokens_over_its_time() -> None:
+    found = point([seen(0), seen(1, sent_ms=930)], Settings(window="whole", num_gpus=4))
+    assert found["output_tokens_per_s"] == pytest.approx(10, rel=1e-6)
+    assert found["total_tokens_per_s"] == pytest.approx(30, rel=1e-6)
+    assert found["output_tokens_per_s_per_gpu"] == pytest.approx(2.5, rel=1e-6)
+    assert found["output_tokens_per_s_per_user"] == 200
+
+
+def test_the_steady_window_leaves_out_the_first_and_the_last_wave() -> None:
+    rows = stream(concurrency=4, waves=5)
+    rows = [*rows[:-4], *[seen(n, 400, ttft_ms=900) for n in range(16, 20)]]  # a slow drain
+    found = point(rows, Settings(), concurrency=4)
+    assert found["window"]["kind"] == "steady"
+    assert found["requests"]["in_window"] == 12
+    assert found["e2e_ms"]["max"] == 100
+    assert found["output_tokens_per_s"] == pytest.approx(4 * 5 / 0.1, rel=0.01)
+    assert found["requests_per_s"] == pytest.approx(40, rel=0.01)
+
+
+def test_a_load_of_fewer_than_three_waves_counts_as_a_whole() -> None:
+    assert point(stream(4, 2), Settings(), concurrency=4)["window"]["kind"] == "whole"
+
+
+def test_an_open_loop_leaves_out_a_tenth_at_each_end() -> None:
+    rows = [seen(n, sent_ms=10 * n, scheduled_ns=int((10 * n - 2) * 1e6)) for n in range(30)]
+    found = measure.point(rows, LoadPlan("poisson"), Settings())
+    assert found["requests"]["in_window"] == 24
+    assert found["late_ms"]["max"] == 2
+
+
+def test_goodput_counts_requests_within_every_limit() -> None:
+    rows = [seen(0), seen(1, ttft_ms=80), seen(2, itl_ms=20), failed(3)]
+    found = point(rows, Settings(Slo(ttft_ms=60, itl_ms=10), window="whole"))
+    assert found["goodput"]["share"] == 0.25
+    assert found["goodput"]["requests_per_s"] == pytest.approx(
+        found["requests_per_s"] / 3, abs=1e-3
+    )
+
+
+def test_the_largest_concurrency_within_the_slo_ends_before_the_first_that_is_not() -> None:
+    def at(concurrency: int, share: float) -> dict[str, Any]:
+        load = {"kind": "concurrency", "concurrency": concurrency}
+        return {"load": load, "goodput": {"share": share}}
+
+    points = [at(8, 1.0), at(1, 1.0), at(2, 0.995), at(4, 0.9)]
+    assert measure.largest_within_slo(points) == 2
+    assert measure.largest_within_slo(points[3:]) is None
+
+
+def test_cost_is_the_price_of_all_gpus_over_what_they_do() -> None:
+    settings = Settings(num_gpus=4, price_per_gpu_hour_usd=3.6, window="whole")
+    found = point([seen(0), seen(1, sent_ms=930)], settings)
+    assert found["cost"]["usd_per_million_output_tokens"] == pytest.approx(400, rel=1e-6)
+    assert found["cost"]["usd_per_million_total_tokens"] == pytest.approx(400 / 3, rel=1e-6)
+    assert found["cost"]["usd_per_task"] is None
+    assert point([seen()])["cost"] is None
+
+
+def test_a_task_is_done_with_its_last_call_and_timed_as_a_whole() -> None:
+    ask = Ask("hi")
+    plan = LoadPlan("tasks", tasks=(Task(0, (ask, ask)), Task(1, (ask, ask))))
+    rows = [
+        seen(0, 0, task=0, call=0),
+        seen(1, 500, task=0, call=1, attempt=1),
+        seen(2, 0, task=1, call=0),
+    ]
+    settings = Settings(num_gpus=1, price_per_gpu_hour_usd=3600, window="whole")
+    found = measure.point(rows, plan, settings)
+    assert found["tasks"] | {"total_s": None} == {
+        "count": 2, "ok": 1, "calls": 3, "retries": 1, "total_s": None
+    }  # fmt: skip
+    assert found["tasks"]["total_s"]["mean"] == 0.57
+    assert found["cost"]["usd_per_task"] == pytest.approx(0.57, rel=1e-4)
+
+
+def test_throughput_is_unknown_where_nobody_counted() -> None:
+    found = point([seen(output_tokens=None, message_tokens=())])
+    assert found["output_tokens_per_s"] is found["total_tokens_per_s"] is None
+    assert found["requests_per_s"] > 0
+
+
+def test_acceptance_is_weighted_by_draft_tokens() -> None:
+    rows = [
+        seen(server={"total_draft_tokens": 90.0, "total_accepted_draft_tokens": 9.0}),
+        seen(server={"total_draft_tokens": 10.0, "total_accepted_draft_tokens": 10.0}),
+    ]
+    found = point(rows)["speculative"]
+    assert (found["acceptance_rate"], found["source"]) == (0.19, "answers")
+
+
+PERF = {
+    "request_id": 7,
+    "perf_metrics": {
+        "timing_metrics": {
+            "arrival_time": 10.0,
+            "first_scheduled_time": 10.002,
+            "first_token_time": 10.05,
+        },
+        "kv_cache_metrics": {"num_reused_blocks": 3, "num_missed_blocks": 1},
+        "speculative_decoding": {"total_draft_tokens": 8, "total_accepted_draft_tokens": 6},
+    },
+}
+
+
+def test_what_answers_do_not_say_comes_from_perf_metrics() -> None:
+    perf = [told.perf_row(PERF), told.perf_row({"perf_metrics": {}})]
+    found = measure.point([seen()], LoadPlan("concurrency"), WHOLE, perf)
+    assert found["speculative"]["acceptance_rate"] == 0.75
+    assert found["kv_cache"] == {"reused_share": 0.75, "source": "/perf_metrics"}
+    assert found["queue_ms"]["mean"] == pytest.approx(2)
+    assert found["server_ttft_ms"]["mean"] == pytest.approx(50)
+
+
+def test_reuse_is_told_by_cached_tokens_too() -> None:
+    found = point([seen(cached_tokens=6), seen(cached_tokens=1)])
+    assert found["kv_cache"] == {"reused_share": 0.35, "source": "usage"}
+
+
+def test_samples_are_evenly_spaced_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "MOST_SAMPLES", 4)
+    rows = [seen(n, sent_ms=n, ttft_ms=n + 1) for n in range(10)]
+    assert point(rows)["samples"]["ttft_ms"] == [1, 4, 7, 10]

@@ -1,0 +1,40 @@
+"""A server says which engine it runs, and a rehearsal is known by that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from launch.bench import subject
+from launch.smoke.endpoint import Endpoint
+from tests.model_repository.conftest import Served
+
+TRITON = Endpoint("triton", None, grpc="127.0.0.1:8001", model="tensorrt_llm")
+
+
+@pytest.mark.parametrize(
+    ("version", "used", "rehearsal"),
+    [
+        ("Triton 2.51.0, tensorrt_llm 1 is READY, TensorRT-LLM 1.2.1", "tensorrt_llm", False),
+        ("Triton 2.51.0, tensorrt_llm 1 is READY, TensorRT-LLM 1.2.1+reference", "reference", True),
+        ("Triton 2.51.0, tensorrt_llm 1 is READY", "unknown", False),
+    ],
+)
+def test_the_engine_behind_triton_is_known_by_its_version(
+    version: str, used: str, rehearsal: bool
+) -> None:
+    engine = subject.of(TRITON, None, None, (version, None))["engine"]
+    assert (engine["used"], engine["rehearsal"]) == (used, rehearsal)
+
+
+def test_triton_tells_the_version_of_its_engine(served: Served) -> None:
+    endpoint = replace(TRITON, grpc=served.client.grpc_url, metrics=served.metrics_url)
+    version, _ = subject.ask(endpoint)
+    assert version.startswith("Triton 2.")
+    assert version.endswith(", TensorRT-LLM 1.2.1+stub")
+
+
+def test_a_server_without_metrics_does_not_tell_its_engine(served: Served) -> None:
+    version, _ = subject.ask(replace(TRITON, grpc=served.client.grpc_url))
+    assert version.endswith("is READY")

@@ -1,0 +1,142 @@
+"""Several processes send one load: every record comes, on one clock, whatever ends the load."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder.errors import BadInput, ChecksFailed, NotReady
+from launch.bench import workers
+from launch.bench.clients import Api
+from launch.bench.load import Call, LoadPlan
+from launch.bench.record import Record
+from launch.bench.request import Ask
+from launch.bench.truth.schedule import HEADER
+from launch.bench.truth.server import Truth
+from launch.smoke.endpoint import Endpoint
+from tests.conftest import ROOT
+
+Truths = Callable[[Api], Truth]
+NEVER = threading.Event()
+
+
+def load(requests: int, streams: int, trap: str = "plain", tokens: int = 10) -> LoadPlan:
+    calls = (
+        Call(number, Ask("Hi", tokens, timeout_s=30, headers={HEADER: f"id={number} trap={trap}"}))
+        for number in range(requests)
+    )
+    return LoadPlan("concurrency", tuple(calls), concurrency=streams)
+
+
+@pytest.mark.parametrize("api", ["openai_chat", "grpc"])
+def test_the_records_of_all_processes_come_together(truths: Truths, api: Api) -> None:
+    truth, records = truths(api), list[Record]()
+    began_ns = time.monotonic_ns()
+    spent = workers.run(load(12, 4), truth.endpoint, api, 2, records.append, NEVER)
+    log = truth.log(12)
+    assert sorted(record.index for record in records) == list(range(12))
+    assert all(record.ok for record in records)
+    for record in records:
+        assert began_ns < record.sent_ns < log[record.index].arrived_ns < record.ended_ns
+    assert len(spent) == 2
+    assert all(one.cpu_s > 0 and one.peak_mib > 10 for one in spent)
+
+
+def test_a_stop_gives_up_what_is_under_way(truths: Truths) -> None:
+    truth, records, stop = truths("openai_chat"), list[Record](), threading.Event()
+
+    def one(record: Record) -> None:
+        records.append(record)
+        stop.set()
+
+    began = time.monotonic()
+    workers.run(load(400, 2), truth.endpoint, "openai_chat", 2, one, stop)
+    assert time.monotonic() - began < 10
+    assert 1 <= len(records) < 400
+    truth.log(len(records))
+
+
+def test_an_interrupt_keeps_what_was_measured(truths: Truths) -> None:
+    truth, records = truths("openai_chat"), list[Record]()
+
+    def one(record: Record) -> None:
+        records.append(record)
+        if len(records) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        workers.run(load(400, 2), truth.endpoint, "openai_chat", 1, one, NEVER)
+    assert 3 <= len(records) < 400
+    assert len({record.index for record in records}) == len(records)
+
+
+def test_a_server_that_is_not_there_is_told_as_that() -> None:
+    endpoint = Endpoint("trtllm_serve", "http://127.0.0.1:1")
+    with pytest.raises(NotReady, match="/v1/models"):
+        workers.run(load(4, 4), endpoint, "openai_chat", 2, print, NEVER)
+
+
+def test_a_request_that_cannot_be_asked_is_told_as_that(truths: Truths) -> None:
+    plan = LoadPlan("concurrency", (Call(0, Ask((1, 2))),), concurrency=1)
+    with pytest.raises(BadInput, match="use openai_completions"):
+        workers.run(plan, truths("openai_chat").endpoint, "openai_chat", 1, print, NEVER)
+
+
+def children() -> list[int]:
+    """Load processes of this process."""
+    found = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [
+        int(pid)
+        for pid in found
+        if b"launch.bench.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def test_a_process_that_dies_is_named(truths: Truths) -> None:
+    def kill() -> None:
+        while not (found := children()):
+            time.sleep(0.01)
+        os.kill(found[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    plan = load(2, 2, trap="stalled")
+    with pytest.raises(ChecksFailed, match=r"load process . of 2: died with status -9"):
+        workers.run(plan, truths("generate_stream").endpoint, "generate_stream", 2, print, NEVER)
+    killer.join()
+    assert children() == []
+
+
+def test_no_process_outlives_its_parent() -> None:
+    program = (
+        "import os, threading, time\n"
+        "from launch.bench import workers\n"
+        "from launch.bench.truth.server import Truth\n"
+        "from tests.launch.bench.test_workers import NEVER, children, load\n"
+        "def end():\n"
+        "    while not (found := children()):\n"
+        "        time.sleep(0.01)\n"
+        "    print(*found, flush=True)\n"
+        "    os._exit(1)\n"
+        "with Truth('openai_chat') as truth:\n"
+        "    threading.Thread(target=end).start()\n"
+        "    workers.run(load(2, 2, 'stalled'), truth.endpoint, 'openai_chat', 1, print, NEVER)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    [pid] = done.stdout.split()
+    deadline = time.monotonic() + 10
+    while (
+        Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,290 @@
+"""Scales, fronts, comparisons and published figures: what the charts and tables are made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.report import (
+    chart,
+    comparison,
+    evidence,
+    figures,
+    labels,
+    page,
+    published,
+    scale,
+    verdict,
+)
+from launch.report.chart import Chart, Mark, Series
+from launch.report.evidence import Evidence
+from tests.launch.report import samples
+
+Runs = Callable[..., list[Evidence]]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    """The evidence of documents."""
+
+    def gather(*documents: samples.Json) -> list[Evidence]:
+        folders = [
+            samples.run_folder(tmp_path / str(index), document)
+            for index, document in enumerate(documents)
+        ]
+        return evidence.gather(folders)
+
+    return gather
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([276, 4361], (0, 1000, 2000, 3000, 4000, 5000)),
+        ([0.3], (0, 0.1, 0.2, 0.3)),
+        ([1.0], (0, 0.2, 0.4, 0.6, 0.8, 1.0)),
+        ([], (0, 0.2, 0.4, 0.6, 0.8, 1.0)),
+    ],
+)
+def test_linear_axes_start_at_zero_and_end_at_a_round_number(
+    values: list[float], ticks: tuple[float, ...]
+) -> None:
+    made = scale.linear(values, 0, 100)
+    assert made.ticks == pytest.approx(ticks)
+    assert (made.at(0), made.at(ticks[-1])) == pytest.approx((0, 100))
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([276, 4361], (200, 500, 1000, 2000, 5000)),
+        ([3.4, 3.5], (2, 5)),
+        ([5], (5, 10)),
+        ([1, 1e6], (1, 10, 100, 1e3, 1e4, 1e5, 1e6)),
+        ([0], (1, 2, 5, 10)),
+    ],
+)
+def test_logarithmic_axes_hold_all_values_between_round_numbers(
+    values: list[float], ticks: tuple[float, ...]
+) -> None:
+    made = scale.logarithmic(values, 0, 100)
+    assert made.ticks == pytest.approx(ticks)
+    assert made.at(made.low) == 0 and made.at(made.high) == 100
+
+
+def test_loads_are_marked_where_they_were_measured() -> None:
+    assert scale.of_loads([1, 2, 4, 8, 16, 32, 64], 0, 100).ticks == (1, 2, 4, 8, 16, 32, 64)
+    assert scale.of_loads([8], 0, 100).at(8) == pytest.approx(50)
+    assert scale.of_loads([100, 101, 102, 200], 0, 100).ticks == (100, 200)
+
+
+def test_the_front_holds_what_nothing_beats_in_both() -> None:
+    places = [(1.0, 9.0), (2.0, 8.0), (2.0, 7.0), (1.5, 5.0), (3.0, 3.0), (0.5, 9.0)]
+    assert figures.front(places) == [(1.0, 9.0), (2.0, 8.0), (3.0, 3.0)]
+    assert figures.front([]) == []
+
+
+def test_the_front_spans_the_runs(runs: Runs) -> None:
+    slow = samples.bench("slow", points=[samples.point(n, tpot_ms=9) for n in samples.LOADS])
+    found = figures.of(runs(samples.bench("fast"), slow))[1]
+    assert found.linear and found.linear.count('class="front"') == 1
+
+
+def test_labels_stand_on_nothing_else() -> None:
+    marks = tuple(Mark(x, x, f"c{x}:{x * 1000}", ("tip",)) for x in range(1, 30))
+    drawn = Chart("n", "t", "x", "y", (Series(0, marks),))
+    text = str(chart.svg(drawn, False))
+    place = r"translate\(([\d.]+) ([\d.]+)\)"
+    words = r'<text class="label[^"]*" x="([-\d.]+)" y="([-\d.]+)">(.+?)</text>'
+    found = re.findall(f"{place}(?:(?!<g ).)*{words}", text)
+    assert 5 <= len(found) < 29
+    boxes = [
+        (float(a) + float(x), float(b) + float(y), len(label) * labels.LETTER)
+        for a, b, x, y, label in found
+    ]
+    for index, (x, y, width) in enumerate(boxes):
+        assert x > chart.LEFT and x + width < chart.WIDTH
+        for other_x, other_y, other_width in boxes[:index]:
+            apart = x >= other_x + other_width or other_x >= x + width
+            assert apart or abs(y - other_y) >= labels.LINE
+
+
+def test_every_series_has_a_shape_and_a_colour_of_its_own() -> None:
+    signs = [str(chart.swatch(index)) for index in range(20)]
+    assert len(set(signs)) == 20
+
+
+def test_open_loops_are_drawn_over_their_rate(runs: Runs) -> None:
+    points = []
+    for rate in (0.5, 1.0, 2.0):
+        point = samples.point(4)
+        point |= {"load": {"kind": "poisson", "rate_per_s": rate}, "label": f"r{rate:g}"}
+        points.append(point)
+    found = figures.of(runs(samples.bench(points=points)))
+    assert found[2].linear and "requests per second" in found[2].linear
+    assert "r0.5:" in str(found[0].linear)
+
+
+def test_what_was_not_measured_is_not_drawn(runs: Runs) -> None:
+    point = samples.point(1)
+    point |= {"itl_ms": None, "output_tokens_per_s_per_gpu": None}
+    drawn = {figure.name: figure for figure in figures.of(runs(samples.bench(points=[point])))}
+    assert drawn["throughput"].linear
+    assert drawn["interactivity"].linear is None
+    assert "number of GPUs" in drawn["interactivity"].missing
+    assert drawn["itl"].linear is None
+
+
+def test_runs_are_compared_load_by_load_with_the_first(runs: Runs) -> None:
+    fast = samples.bench("fast", points=[samples.point(n) for n in (1, 8)])
+    slow = samples.bench("slow", points=[samples.point(n, tpot_ms=6.8) for n in (8, 16)])
+    (row,) = comparison.differences(runs(fast, slow))
+    assert (row.run, row.load) == ("slow", "c8")
+    assert row.changes["TPOT p50"] == pytest.approx(1.0)
+    assert row.changes["TTFT p50"] == pytest.approx(0.0)
+    assert row.changes["output tokens/s"] == pytest.approx(-0.495, abs=0.01)
+
+
+def test_settings_that_differ_are_listed_and_no_others(runs: Runs) -> None:
+    one, other = samples.bench("one"), samples.bench("other")
+    other["subject"] |= {"precision": "fp8"}
+    other["workload"] |= {"isl": 1024}
+    found = comparison.settings(runs(one, other))
+    assert found.columns == ("setting", "one", "other")
+    assert found.rows == (("precision", "nvfp4", "fp8"), ("isl", "800", "1,024"))
+
+
+def test_decisions_of_two_bundles_are_compared(runs: Runs, rendered: samples.Json) -> None:
+    one, other = runs(samples.bench("one", bundle=rendered), samples.bench("two", bundle=rendered))
+    assert other.manifest
+    decisions = [
+        {**row, "value": 32} if row["path"] == "max_batch_size" else row
+        for row in other.manifest["decisions"]
+    ]
+    changed = replace(other, manifest={**other.manifest, "decisions": decisions})
+    assert ("max_batch_size", "64", "32") in comparison.settings([one, changed]).rows
+
+
+def test_published_figures_carry_source_and_workload(runs: Runs, rendered: samples.Json) -> None:
+    (row,) = published.of(runs(samples.bench(bundle=rendered))[0])
+    assert row.source == "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)"
+    assert "ShareGPT, 500 prompts, output length 1600" in row.workload
+    assert (row.concurrency, row.output_tokens_per_s, row.e2e_ms) == (1, 272, 5801)
+    assert (row.tokens_per_s_per_user, row.tokens_per_s_per_gpu) == (272, 68)
+    assert row.label == "c1:272"
+
+
+PUBLISHED = {
+    "source": "somebody",
+    "engine": "vllm 0.14.1",
+    "workload": "input 1024 tokens",
+    "num_gpus": 8,
+    "isl": 1024,
+    "osl": 1600,
+    "incomplete": ["precision"],
+    "figures": [{"concurrency": 512, "output_tokens_per_s": 4370}, {"tpot_gain_percent": 23}],
+}
+
+
+def test_a_workload_that_differs_is_said(runs: Runs, rendered: samples.Json) -> None:
+    (run,) = runs(samples.bench(bundle=rendered))
+    (row,) = published.of(replace(run, manifest={"published": [PUBLISHED]}))
+    assert row.differences == (
+        "input 1,024 tokens, here 800",
+        "concurrency 512 was not measured here",
+        "engine vllm 0.14.1, here tensorrt_llm",
+        "8 GPUs, here 4",
+        "not said: precision",
+    )
+    assert row.tokens_per_s_per_gpu == 4370 / 8
+
+
+def test_the_warning_about_workloads_names_what_differs(runs: Runs, rendered: samples.Json) -> None:
+    (run,) = runs(samples.bench(bundle=rendered))
+    assert run.manifest
+    with_one = replace(run, manifest={**run.manifest, "published": [PUBLISHED]})
+    text = page.text([with_one])
+    assert "<strong>The workload differs.</strong> somebody: input 1,024 tokens, here 800" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "tone", "title"),
+    [
+        ({}, "good", "Within the SLO with up to 16 requests at a time"),
+        ({"largest_concurrency_within_slo": None}, "warning", "No load met the service level"),
+        ({"slo": None}, "good", "4,361 output tokens/s at c64"),
+        ({"outcome": "interrupted"}, "warning", "Within the SLO with up to 16 requests at a time"),
+        ({"points": []}, "good", "Nothing was measured"),
+    ],
+)
+def test_the_verdict(runs: Runs, changes: samples.Json, tone: str, title: str) -> None:
+    found = verdict.of(runs(samples.bench(**changes)))
+    assert (found.tone, found.title.replace("\u00a0", " ")) == (tone, title)
+
+
+def test_marks_come_before_any_figure(runs: Runs) -> None:
+    document = samples.bench(outcome="interrupted", points=[samples.point(1, failed=2)])
+    document["client"] |= {"marked": True, "share_of_limit": 0.82}
+    document["subject"]["engine"]["rehearsal"] = True
+    found = runs(document)
+    assert [mark.title for mark in verdict.marks_of(found)] == [
+        "Rehearsal",
+        "Interrupted",
+        "Near the client's limit",
+        "Failed requests",
+    ]
+    text = page.text(found).replace("\u00a0", " ")
+    assert text.index("Near the client") < text.index('class="verdict')
+    assert "at 82 % of its own limit" in text
+    assert "2 of 20 requests failed (10 %): 2 cut." in text
+
+
+def test_a_mark_that_runs_share_is_made_once(runs: Runs) -> None:
+    documents = [samples.bench(name, outcome="interrupted") for name in ("one", "two", "three")]
+    documents[2]["outcome"] = "complete"
+    (mark,) = verdict.marks_of(runs(*documents))
+    assert mark.title == "Interrupted: one, two"
+
+
+def test_a_rehearsal_never_delivers_most(runs: Runs) -> None:
+    quick = [samples.point(64, tpot_ms=0.1)]
+    found = runs(samples.bench("real"), samples.bench("tiny", rehearsal=True, points=quick))
+    assert verdict.of(found).title == "real delivers most"
+    rehearsals = verdict.of([found[1], found[1]])
+    assert rehearsals.title == "Rehearsals side by side; their speed says nothing about the GPU"
+
+
+def test_failed_smoke_checks_make_the_verdict_bad(runs: Runs) -> None:
+    (run,) = runs(samples.bench())
+    assert run.smoke
+    failing = replace(run, smoke=replace(run.smoke, failed=1))
+    assert verdict.of([failing]).tone == "bad"
+
+
+def test_scores_are_shown_with_their_interval(runs: Runs) -> None:
+    task = {"task": "gsm8k", "metric": "exact_match", "score": 0.93, "low": 0.9, "high": 0.95,
+            "items": 200, "reference": 0.94, "verdict": "like the reference"}  # fmt: skip
+    text = page.text(runs(samples.bench(quality={"tasks": [task]})))
+    for part in ("gsm8k", "0.93", "0.9 to 0.95", "like the reference"):
+        assert part in text
+
+
+def test_metrics_of_the_server_are_shown_as_what_they_grew_by(runs: Runs) -> None:
+    point = samples.point(1)
+    point["server"] = {"a_total": {"before": 10, "after": 30}, "b": 0.5}
+    text = page.text(runs(samples.bench(points=[point])))
+    assert re.search(r'a_total</th><td class="num">20</td>', text)
+    assert re.search(r'b</th><td class="num">0.5</td>', text)
+
+
+def test_many_metrics_stay_a_small_page(runs: Runs) -> None:
+    points = [samples.point(n) for n in samples.LOADS]
+    for point in points:
+        point["server"] = {f"metric_{index}": {"before": 0, "after": 1} for index in range(500)}
+    text = page.text(runs(*[samples.bench(f"run {n}", points=points) for n in range(4)]))
+    assert "460 more are in bench.json" in text
+    assert len(text.encode()) < 300_000

@@ -1,0 +1,94 @@
+"""The overview of services, from folders as supervisors leave them and a real queue."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.slurm.conftest import MakeBundle, Slurm
+from tests.slurm.service import wait_until
+
+SERVICES = 500
+LIMIT_S = 1.0
+
+
+def moment(seconds: float) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+
+
+def leave(root: Path, name: str, job_id: str, *, beat_s: float = 0, **run: Any) -> None:
+    """What the supervisor of a job that serves has written, `beat_s` ago for the last time."""
+    folder = root / name / "jobs" / job_id
+    folder.mkdir(parents=True)
+    facts = {"job_id": job_id, "generation": 1, "bundle_digest": "d", "outcome": None, "why": None}
+    times = {"until": moment(3600), "heartbeat": moment(-beat_s)}
+    facts |= {"state": "serving", "successor": None, **times, **run}
+    (folder / "run.json").write_text(json.dumps(facts))
+    endpoint = {"job_id": job_id, "model": "m", "until": times["until"], "lease_s": 60}
+    endpoint |= {"urls": {"http": "http://n:1"}, "heartbeat": f"jobs/{job_id}/run.json"}
+    (root / name / "endpoint.json").write_text(json.dumps(endpoint))
+
+
+@pytest.fixture
+def queued(slurm: Slurm) -> str:
+    """A job that runs on the cluster and is of no service."""
+    submit = ["sbatch", "--parsable", "--output=/dev/null", "--job-name=svc", "--wrap=sleep 60"]
+    job_id = slurm.cluster.run(*submit).stdout.strip()
+    wait_until(lambda: "RUNNING" in slurm.cluster.run("squeue", "-h", "-o%T").stdout, 20)
+    return job_id
+
+
+def test_500_services_take_less_than_a_second(slurm: Slurm) -> None:
+    """Each with a job of its own in the queue."""
+    submit = "sbatch --hold --output=/dev/null --wrap=true --job-name=svc{}"
+    slurm.cluster.run("sh", "-c", f"seq {SERVICES} | xargs -P 4 -I{{}} {submit}")
+    queue = slurm.cluster.run("squeue", "-h", "-o%j %i").stdout.splitlines()
+    for name, job_id in map(str.split, queue):
+        leave(slurm.state, name, job_id)
+    best = min(timed(slurm) for _ in range(3))
+    rows = slurm.status()
+    assert [row["state"] for row in rows] == ["pending"] * SERVICES
+    assert best < LIMIT_S, best
+
+
+def timed(slurm: Slurm) -> float:
+    began = time.perf_counter()
+    slurm("status")
+    return time.perf_counter() - began
+
+
+def test_a_supervisor_without_a_heartbeat_is_silent(slurm: Slurm, queued: str) -> None:
+    leave(slurm.state, "svc", queued, beat_s=120)
+    (row,) = slurm.status()
+    assert (row["state"], row["url"]) == ("silent", None)
+
+
+def test_an_endpoint_never_points_at_a_dead_job(slurm: Slurm) -> None:
+    leave(slurm.state, "svc", "999999")
+    (row,) = slurm.status()
+    assert (row["state"], row["url"], row["slurm"]) == ("dead", None, None)
+
+
+def test_the_reason_of_an_end_stands_under_its_service(slurm: Slurm) -> None:
+    leave(slurm.state, "svc", "7", state="ended", outcome="rank_died", why="rank 3: killed")
+    lines = slurm("status").stdout.splitlines()
+    assert lines[1].split() == ["svc", "7", "1", "ended", "-", "-", "rank_died"]
+    assert lines[2].strip() == "rank 3: killed"
+
+
+def test_a_job_that_waits_says_why(slurm: Slurm, make_bundle: MakeBundle) -> None:
+    bundle = make_bundle("bundle")
+    slurm("submit", bundle.folder, "--sbatch=--begin=now+1hour")
+    (row,) = slurm.status("svc")
+    assert (row["state"], row["slurm"]) == ("pending", "pending, BeginTime")
+
+
+def test_an_unknown_service_is_named_with_the_nearest(slurm: Slurm, queued: str) -> None:
+    leave(slurm.state, "llama", queued)
+    done = slurm("status", "lama", code=2)
+    assert "service lama: has no state in" in done.stderr and "did you mean llama?" in done.stderr

@@ -1,0 +1,266 @@
+"""Triton's start script: it stops its server as asked, says how it ended, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from builder import pipeline
+from builder.bundle import Bundle
+from launch import triton
+from launch.interrupts import Interrupts
+from launch.process import Server
+from tests.model_repository.conftest import free_ports, wait_until_ready
+from tests.model_repository.test_drain import DEAD, LONG, end
+from tests.model_repository.triton_client import Response, Triton
+
+NAME = f"script-test-{os.getpid()}"
+STAND_IN_WITHOUT_END = """#!/bin/sh
+[ "$1" = --help ] && exit
+trap "" TERM
+echo started
+sleep 600 &
+wait
+"""
+IN_A_CONTAINER = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
+
+
+@dataclass(frozen=True)
+class Script:
+    """The running start script, and a client of its server."""
+
+    process: Server
+    client: Triton
+
+    @property
+    def processes(self) -> dict[int, list[str]]:
+        """The commands of all live processes in its session, itself among them."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                words = (folder / "cmdline").read_text().split("\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[3]) == self.process.pid and fields[0] not in "ZX":
+                found[int(folder.name)] = words
+        return found
+
+    @property
+    def server_pid(self) -> int:
+        commands = self.processes.items()
+        [pid] = [pid for pid, words in commands if words[0].endswith("/tritonserver")]
+        return pid
+
+    @property
+    def log(self) -> str:
+        return self.process.log.read_text()
+
+    @property
+    def regions(self) -> list[Path]:
+        return triton.shared_memory(NAME)
+
+    def stream(self, prompt: str) -> Generator[Response, None, None]:
+        """The rest of a stream whose first response is there."""
+        responses = self.client.stream(prompt, streaming=True, max_tokens=100000)
+        next(responses)
+        return responses
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+    def assert_ended(self, status: int, within_s: float) -> None:
+        before_s = time.monotonic()
+        assert self.process.exit_status(30) == status, self.log
+        assert time.monotonic() - before_s < within_s
+        deadline_s = time.monotonic() + 1
+        while left := self.processes:  # what was killed is gone when the kernel is done with it
+            assert time.monotonic() < deadline_s, left
+        assert self.regions == []
+
+
+def wait_for_log(script: Script, text: str) -> None:
+    deadline_s = time.monotonic() + 10
+    while text not in script.log:
+        assert time.monotonic() < deadline_s, script.log
+        threading.Event().wait(0.01)
+
+
+Begin = Callable[..., Script]
+TO_A_FULL_DISK = ("bash", "-c", 'exec "$@" >/dev/full 2>&1', "--")
+
+
+@pytest.fixture(scope="module")
+def ports() -> list[int]:
+    return free_ports(3)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, ports: list[int]) -> Bundle:
+    names = ("http", "grpc", "metrics")
+    given = [f"targets.triton.{name}_port={port}" for name, port in zip(names, ports, strict=True)]
+    folder = tmp_path_factory.mktemp("bundle") / "b"
+    return pipeline.render("llama-tiny", folder, [f"name={NAME}", *given])
+
+
+@pytest.fixture
+def begin(
+    bundle: Bundle, ports: list[int], programs: list[Path], tmp_path: Path
+) -> Iterator[Begin]:
+    """Starts the script, with `before` it on its command line and `first` on its path."""
+    with ExitStack() as stack:
+        interrupts = stack.enter_context(Interrupts())
+
+        def start(
+            *before: str, first: Path | None = None, script: Path | None = None, wait: bool = True
+        ) -> Script:
+            entries = [*([first] if first else []), *programs, os.environ["PATH"]]
+            path = os.pathsep.join(map(str, entries))
+            process = stack.enter_context(
+                Server(
+                    [*before, "bash", str(script or bundle.folder / "triton/serve.sh")],
+                    cwd=tmp_path,
+                    environment={**os.environ, "PATH": path},
+                    log=tmp_path / "server.log",
+                    grace_s=10,
+                    interrupts=interrupts,
+                )
+            )
+            client = Triton(f"http://127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}")
+            if wait:
+                wait_until_ready(process, client)
+            return Script(process, client)
+
+        yield start
+
+
+def test_a_stop_lets_streams_end_whole_and_exits_0(begin: Begin) -> None:
+    script = begin()
+    streams = [script.stream(f"tokens=100 step_ms=10 name={index}") for index in range(8)]
+    script.signal(signal.SIGTERM)
+    with ThreadPoolExecutor(8) as pool:
+        wholes: list[list[Response]] = list(pool.map(list, streams))
+    ends = [responses[-1] for responses in wholes]
+    assert all(last.final and last.text[0].endswith(" 0:99") for last in ends)
+    script.assert_ended(0, within_s=8)
+
+
+def test_an_idle_connection_holds_nothing_up(begin: Begin) -> None:
+    script = begin()
+    with httpx.Client(base_url=script.client.http_url, trust_env=False) as client:
+        assert client.get("/v2/health/ready").is_success
+        running = script.stream("tokens=50 step_ms=20")
+        script.signal(signal.SIGTERM)
+        assert list(running)[-1].final
+        script.assert_ended(0, within_s=8)
+    assert "Found 1 HTTP service connections" in script.log
+
+
+def test_a_request_on_an_old_connection_is_refused_after_a_stop(begin: Begin) -> None:
+    script = begin()
+    generate = "/v2/models/tensorrt_llm/generate"
+    with httpx.Client(base_url=script.client.http_url, trust_env=False) as client:
+        assert client.post(generate, json={"text_input": "tokens=1"}).is_success
+        running = script.stream("tokens=100 step_ms=20")
+        script.signal(signal.SIGTERM)
+        wait_for_log(script, "Found 1 HTTP service connections")
+        deadline_s = time.monotonic() + 1
+        while (refused := client.post(generate, json={"text_input": "tokens=1"})).is_success:
+            assert time.monotonic() < deadline_s
+        assert "the server is about to end; retry elsewhere or later" in refused.text
+        assert list(running)[-1].final
+        script.assert_ended(0, within_s=8)
+
+
+def test_a_second_signal_ends_it_at_once(begin: Begin) -> None:
+    script = begin()
+    running = script.stream(LONG.format("long"))
+    script.signal(signal.SIGTERM)
+    next(running)
+    wait_for_log(script, "Signal (15) received")
+    script.signal(signal.SIGTERM)
+    script.assert_ended(128 + signal.SIGKILL, within_s=2)
+    assert "the server is killed after a second signal" in script.log
+
+
+def test_a_killed_server_leaves_nothing_and_starts_again_on_its_ports(begin: Begin) -> None:
+    script = begin()
+    streams = [script.stream(LONG.format(index)) for index in range(8)]
+    os.kill(script.server_pid, signal.SIGKILL)
+    script.assert_ended(128 + signal.SIGKILL, within_s=5)
+    for responses in streams:
+        end(responses)
+    again = begin()
+    assert again.client.ask("tokens=1")[0].text == ["0:0"]
+    again.signal(signal.SIGTERM)
+    again.assert_ended(0, within_s=8)
+
+
+@pytest.mark.parametrize("before", [(), IN_A_CONTAINER], ids=["plain", "first process"])
+def test_a_dead_engine_ends_it_with_an_error(begin: Begin, before: tuple[str, ...]) -> None:
+    script = begin(*before)
+    assert "gone" in end(script.client.stream("die=gone fail_at=3", streaming=True))
+    script.assert_ended(DEAD, within_s=10)
+    assert "the server exits because the engine is dead: RuntimeError: gone" in script.log
+
+
+def test_as_the_first_process_of_a_container_it_stops_in_order(begin: Begin) -> None:
+    script = begin(*IN_A_CONTAINER)
+    running = script.stream("tokens=50 step_ms=20")
+    [first] = [pid for pid, words in script.processes.items() if words[0] == "bash"]
+    os.kill(first, signal.SIGTERM)
+    assert list(running)[-1].final
+    script.assert_ended(0, within_s=8)
+
+
+def test_nobody_else_can_read_what_passes_through_shared_memory(begin: Begin) -> None:
+    script = begin()
+    assert script.client.ask("tokens=1")
+    [region] = script.regions
+    assert stat.S_IMODE(region.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_does_not_end_is_killed_with_all_it_started(
+    begin: Begin, bundle: Bundle, tmp_path: Path, number: signal.Signals
+) -> None:
+    stand_in = tmp_path / "bin" / "tritonserver"
+    stand_in.parent.mkdir()
+    stand_in.write_text(STAND_IN_WITHOUT_END)
+    stand_in.chmod(0o755)
+    text = (bundle.folder / "triton/serve.sh").read_text()
+    assert text.count("310") == 2
+    hasty = tmp_path / "serve.sh"
+    hasty.write_text(text.replace("310", "1"))
+    script = begin(first=stand_in.parent, script=hasty, wait=False)
+    wait_for_log(script, "started")
+    script.signal(number)
+    script.assert_ended(128 + signal.SIGKILL, within_s=5)
+    assert "the server is killed as it has not ended in 1 s" in script.log
+
+
+def test_a_full_disk_of_the_log_stops_nothing(begin: Begin) -> None:
+    script = begin(*TO_A_FULL_DISK)
+    assert script.client.ask("tokens=3")[0].text == ["0:0 0:1 0:2"]
+    assert "no_such_fault" in end(script.client.stream("crash=no_such_fault fail_at=1"))
+    running = script.stream("tokens=50 step_ms=20")
+    script.signal(signal.SIGTERM)
+    assert list(running)[-1].final
+    script.assert_ended(0, within_s=8)
+
+
+def test_a_full_disk_of_the_log_keeps_no_dead_engine_alive(begin: Begin) -> None:
+    script = begin(*TO_A_FULL_DISK)
+    assert "gone" in end(script.client.stream("die=gone fail_at=3", streaming=True))
+    script.assert_ended(DEAD, within_s=10)

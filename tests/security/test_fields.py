@@ -1,0 +1,96 @@
+"""Every string of a deployment file takes harmless letters only, or any text as a mere value."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from tests.security.hostile import MODELS, Text, names, texts
+
+COUNT = 10_000
+
+# Strings that take any text; test_injection puts hostile ones into each of them, but for those that
+# must be one of a list.
+FREE = {
+    *("checkpoint", "notes[]", "environment.*", "draft.checkpoint", "accepted_advisories[].reason"),
+    *("targets.slurm.site.checkpoints{}", "targets.slurm.site.environment.*"),
+    *(
+        "targets.kubernetes.model.csi.attributes.*",
+        "targets.kubernetes.draft_model.csi.attributes.*",
+    ),
+}
+ONE_OF_A_LIST = {
+    *("hardware.gpu", "engine.release", "images{}", "targets{}"),
+    *("targets.slurm.site.container.images{}", "targets.slurm.prefill.deployment"),
+}
+# Rules that let more through, each with what: they are rendered as words, quoted where it matters.
+WIDER = {
+    "targets.slurm.site.constraint": "&|*()[]",
+    "targets.slurm.site.sbatch[]": "[]&|*%",
+    "targets.slurm.site.srun[]": "[]&|*%",
+    "targets.monitoring.runbook_url": "?&~",
+    "targets.monitoring.alertmanager": "[]",
+    "targets.monitoring.blackbox": "[]",
+    "targets.slurm.site.container.images.*": "#",
+}
+OPTIONS = ("targets.slurm.site.sbatch[]", "targets.slurm.site.srun[]")
+# Strings that are never a word of a command of their own: those may begin with a dash.
+NO_WORDS = ("targets.kubernetes.", "targets.monitoring.")
+HARMLESS = r"A-Za-z0-9._/:@+=,%\-"
+
+CONSTRAINED = sorted(
+    {row for row in texts() if row.path not in FREE | ONE_OF_A_LIST},
+    key=lambda row: (row.path, row.pattern or ""),
+)
+
+
+@pytest.fixture(scope="module")
+def fuzzed() -> list[str]:
+    return names(COUNT)
+
+
+def accepted(row: Text, given: list[str]) -> list[str]:
+    """The texts that a deployment file may hold there, as its own validation says."""
+    rule: Any = Annotated[str, Field(pattern=row.pattern, max_length=row.longest)]
+    adapter = TypeAdapter[str](rule)
+    found = []
+    for text in given:
+        try:
+            found.append(adapter.validate_python(text, strict=True))
+        except ValidationError:
+            continue
+    return found
+
+
+def test_the_strings_of_a_deployment_file_are_all_known() -> None:
+    free = {row.path for row in texts() if row.pattern in (None, r"^[^\x00]*$", "^[ -~]*$")}
+    nested = {"engine_config", "targets.slurm.prefill.deployment"}  # judged by their own tables
+    assert free - nested == (FREE | ONE_OF_A_LIST) - nested
+
+
+@pytest.mark.parametrize("row", CONSTRAINED, ids=lambda row: row.path)
+def test_ten_thousand_names_find_no_way_past_a_rule(row: Text, fuzzed: list[str]) -> None:
+    """What passes has no letter that a shell, YAML, HTML or a template would act on."""
+    letters = HARMLESS + re.escape(WIDER.get(row.path, ""))
+    for text in accepted(row, fuzzed):
+        assert re.fullmatch(f"[{letters}]*", text), text
+        may_lead = row.path in OPTIONS or row.path.startswith(NO_WORDS)
+        assert may_lead or not text.startswith("-"), text
+
+
+def test_some_of_the_names_pass(fuzzed: list[str]) -> None:
+    """Else the test above would say nothing."""
+    counts = {row.path: len(accepted(row, fuzzed)) for row in CONSTRAINED}
+    assert counts["name"] > 500 and counts["targets.triton.model_name"] > 500
+    assert sum(count == 0 for count in counts.values()) < len(counts) / 2
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_unknown_keys_are_refused_everywhere(model: type[BaseModel]) -> None:
+    given = {"no such key": 1, **({"site": {}} if "site" in model.model_fields else {})}
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(given)
+    assert "extra_forbidden" in {row["type"] for row in caught.value.errors()}

@@ -1,0 +1,134 @@
+"""Paths: no name of a user, a bundle or a bulletin leads out of the folder that it belongs into."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from builder import bundle, pipeline
+from builder.errors import BadInput, DamagedBundle
+from tests.conftest import Run
+
+LEAVING = ("..", "../x", "a/../../x", "/etc/x", "a/b", "x/..", ".", "~x", "a\\..\\x", "x\x00y")
+
+
+@pytest.mark.parametrize("name", LEAVING)
+@pytest.mark.parametrize("path", ["name", "targets.triton.model_name"])
+def test_a_name_that_becomes_a_folder_is_one_name(path: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        pipeline.render("llama-tiny", tmp_path / "b", [f"{path}={json.dumps(name)}"])
+    assert path in str(caught.value) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["model", "draft_model"])
+@pytest.mark.parametrize(
+    "volume",
+    ['{claim: m, path: "../x"}', '{claim: m, path: "/x"}', '{host_path: "/models/../etc"}'],
+)
+def test_a_volume_is_not_left(path: str, volume: str) -> None:
+    settings = ["targets.kubernetes.server=trtllm_serve", f"targets.kubernetes.{path}={volume}"]
+    with pytest.raises(BadInput) as caught:
+        pipeline.plan("llama-tiny", settings)
+    assert f"targets.kubernetes.{path}" in str(caught.value)
+
+
+def listed(folder: Path, name: str, data: bytes) -> None:
+    """Makes a bundle list one file more."""
+    path = folder / bundle.MANIFEST
+    manifest = json.loads(path.read_text())
+    digest = hashlib.sha256(data).hexdigest()
+    manifest["files"][name] = {"sha256": digest, "bytes": len(data), "mode": "644"}
+    path.write_bytes(bundle.to_json(manifest))
+
+
+@pytest.mark.parametrize("name", ["../secret", "{outside}/secret", "link/secret", "link"])
+def test_a_bundle_that_lists_what_is_not_its_own_is_damaged(name: str, tmp_path: Path) -> None:
+    """With the right digest: else it would be found for that."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for place in (outside / "secret", tmp_path / "secret"):
+        place.write_bytes(b"secret")
+    folder = pipeline.render("llama-tiny", tmp_path / "b").folder
+    (folder / "link").symlink_to(outside / "secret" if name == "link" else outside)
+    listed(folder, name.format(outside=outside), b"secret")
+    with pytest.raises(DamagedBundle):
+        bundle.read(folder)
+
+
+def test_a_link_in_a_bundles_place_is_not_written_through(tmp_path: Path, builder: Run) -> None:
+    """What a link leads to is kept, as any folder of others is."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "keep").write_text("mine")
+    (tmp_path / "b").symlink_to(outside)
+    done = builder("render", "llama-tiny", "-o", "b")
+    assert done.returncode == 2
+    assert [path.name for path in outside.iterdir()] == ["keep"]
+
+
+def test_a_link_inside_a_bundle_is_not_followed_when_it_is_replaced(
+    tmp_path: Path, builder: Run
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "keep").write_text("mine")
+    folder = pipeline.render("llama-tiny", tmp_path / "b").folder
+    (folder / "link").symlink_to(outside)
+    assert builder("render", "llama-tiny", "-o", "b").returncode == 2
+    assert builder("render", "llama-tiny", "-o", "b", "--force").returncode == 0
+    assert (outside / "keep").read_text() == "mine" and not (folder / "link").exists()
+
+
+@pytest.mark.parametrize("name", ["../llama-tiny", "./llama-tiny", "/llama-tiny", "presets/x"])
+def test_a_preset_is_a_name(name: str, builder: Run) -> None:
+    done = builder("plan", name)
+    assert done.returncode == 2 and "is neither a file nor a preset" in done.stderr
+
+
+def test_a_shard_outside_of_its_checkpoint_is_not_read(tmp_path: Path, builder: Run) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    weights = {"weight_map": {"w": "../secret"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(weights))
+    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    done = builder("inspect", "checkpoint")
+    assert done.returncode == 3 and "../secret" in done.stderr
+
+
+def test_a_release_table_is_one_file(tmp_path: Path) -> None:
+    for name in ("../1.2.1", "..", "/etc/passwd", "1.2.1/../1.2.1"):
+        with pytest.raises(BadInput):
+            pipeline.plan("llama-tiny", [f"engine.release={name}"])
+
+
+def test_an_advisory_file_is_written_under_its_own_name_only(tmp_path: Path, builder: Run) -> None:
+    """A bulletin gives no names: what it is about decides."""
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/triton.yaml").symlink_to(tmp_path / "outside")
+    document = {
+        "document": {
+            "csaf_version": "2.0",
+            "tracking": {
+                "id": "1",
+                "initial_release_date": "2026-11-01T00:00:00Z",
+                "current_release_date": "2026-11-01T00:00:00Z",
+            },
+        },
+        "product_tree": {
+            "branches": [
+                {"name": "TensorRT-LLM", "product": {"name": "9.9", "product_id": "../../x"}}
+            ]
+        },
+        "vulnerabilities": [{"cve": "CVE-2026-1234", "product_status": {"fixed": ["../../x"]}}],
+    }
+    (tmp_path / "c.json").write_text(json.dumps(document))
+    assert builder("advisories", "update", "c.json", "-o", "new").returncode == 0
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        "tensorrt_llm.yaml",
+        "triton.yaml",
+    ]
+    assert not (tmp_path / "outside").exists()

@@ -1,0 +1,82 @@
+"""A small server for the supervisor's tests: it answers, and fails as it is told to.
+
+`server.py PORT [--start-s S] [--answer-s S] [--fail]`. GET /health; POST /v1/completions;
+GET /status with its pid; POST /fault {"health": 503 | "exit": code | "mute": true}. On SIGTERM it
+answers what is in flight and exits with 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+from typing import Any
+
+
+class Server:
+    def __init__(self, answer_s: float) -> None:
+        self._answer_s = answer_s
+        self._health = 200
+        self._is_mute = False
+        self.in_flight = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.in_flight += 1
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            path = head.split()[1].decode()
+            fields = dict(row.lower().split(b": ", 1) for row in head.split(b"\r\n")[1:] if row)
+            body = await reader.readexactly(int(fields.get(b"content-length", 0)))
+            status, answer = await self._answer(path, json.loads(body or b"{}"))
+            content = json.dumps(answer).encode()
+            lines = f"HTTP/1.1 {status} -\r\nContent-Length: {len(content)}\r\nConnection: close"
+            writer.write(lines.encode() + b"\r\n\r\n" + content)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client is gone
+        finally:
+            self.in_flight -= 1
+            writer.close()
+
+    async def _answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path == "/health":
+            return self._health, {}
+        if path == "/status":
+            return 200, {"pid": os.getpid(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        if path == "/fault":
+            if "exit" in body:
+                os._exit(body["exit"])
+            self._health = body.get("health", self._health)
+            self._is_mute = body.get("mute", self._is_mute)
+            return 200, {}
+        while self._is_mute:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(self._answer_s)
+        return 200, {"choices": [{"text": " four"}], "job": os.environ.get("SLURM_JOB_ID")}
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("--start-s", type=float, default=0.0)
+    parser.add_argument("--answer-s", type=float, default=0.02)
+    parser.add_argument("--fail", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.fail:
+        return 7
+    await asyncio.sleep(chosen.start_s)
+    server = Server(chosen.answer_s)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    listener = await asyncio.start_server(server.handle, "0.0.0.0", chosen.port, backlog=1024)
+    await stop.wait()
+    listener.close()
+    while server.in_flight:
+        await asyncio.sleep(0.01)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(asyncio.run(main()))

@@ -1,0 +1,182 @@
+"""A service outlives its job: a successor takes over while clients are served."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from tests.slurm.conftest import MakeService
+from tests.slurm.service import Clients, Service, server, wait_until
+
+# The lead is longer than the job: the successor is submitted as soon as the service is up.
+AT_ONCE = {"limit_s": 60, "successor_lead_s": 60, "drain_s": 5}
+NEVER = {"limit_s": 300, "successor_lead_s": 0}
+
+
+def test_no_request_fails_while_a_successor_takes_over(make_service: MakeService) -> None:
+    service = make_service(time={**NEVER, "drain_s": 5, "settle_s": 2})
+    first = service.serving()
+    with Clients(service.endpoint) as clients:
+        clients.wait_for(500)
+        service.lead(first)
+        run = service.wait_for_end(first)
+        clients.wait_for(500)
+    second = service.owner()
+    assert clients.failures == []
+    assert len(clients.answers) >= 1000
+    assert set(clients.answers) == {first, second}
+    assert (run["outcome"], run["successor"]) == ("handed_over", second)
+    assert service.slurm_state(first) == "COMPLETED"
+    assert service.run(str(second))["predecessor"] == first
+    assert service.run(str(second))["generation"] == 2
+
+
+def test_the_successor_comes_before_the_time_limit(make_service: MakeService) -> None:
+    service = make_service(time=AT_ONCE)
+    first = service.serving()
+    wait_until(lambda: service.owner() not in (first, None), 30)
+    assert service.wait_for_end(first)["outcome"] == "handed_over"
+
+
+def test_there_is_one_successor_at_a_time(make_service: MakeService) -> None:
+    service = make_service(time=NEVER)
+    first = service.serving()
+    lock = service.folder / "successor.lock"
+    blocker = service.cluster.run(
+        "sbatch", "--parsable", "-o/dev/null", "--wrap=sleep 60"
+    ).stdout.strip()
+    lock.write_text(json.dumps({"owner": "0", "successor": blocker, "since": ""}))
+    service.lead(first)
+    service.cluster.run("srun", "sleep", "1")
+    assert service.run(first)["successors"] == []
+    service.cluster.run("scancel", blocker)
+    wait_until(lambda: service.owner() not in (first, None), 30)
+
+
+def test_a_failing_successor_is_tried_again_only_so_often(make_service: MakeService) -> None:
+    service = make_service(time={**NEVER, "limit_s": 300})
+    first = service.serving()
+    (service.bundle / "slurm" / "service.json").write_text(
+        json.dumps({**service.specification, "steps": [server("server0", "--fail")]})
+    )
+    service.lead(first)
+    wait_until(lambda: "gave_up" in service.events(first), 30, lambda: service.explain(first))
+    run = service.run(first)
+    assert len(run["successors"]) == 2
+    assert (run["state"], service.owner()) == ("serving", first)
+    assert service.ask("/v1/completions", {})["job"] == first
+
+
+def test_a_stop_file_ends_the_service_and_its_succession(make_service: MakeService) -> None:
+    service = make_service([server("server0", "--answer-s=0.5")])
+    job = service.serving()
+    with Clients(service.endpoint, 1) as clients:
+        clients.wait_for(1)
+        (service.folder / "stop").touch()
+        wait_until(lambda: service.endpoint() is None, 10)
+    assert service.wait_for_end(job)["outcome"] == "stopped"
+    assert service.slurm_state(job) == "COMPLETED"
+    assert service.run(job)["successors"] == []
+
+
+def test_a_second_job_of_a_service_that_runs_is_refused(make_service: MakeService) -> None:
+    service = make_service()
+    first = service.serving()
+    run = service.wait_for_end(service.submit())
+    assert (run["outcome"], service.owner()) == ("not_admitted", first)
+    assert f"job {first} serves test" in run["why"]
+
+
+def test_the_endpoint_of_a_job_that_was_killed_is_taken_over(make_service: MakeService) -> None:
+    service = make_service()
+    first = service.serving()
+    service.close()
+    service.wait_for_end(first)
+    assert service.owner() == first
+    second = service.serving()
+    assert service.owner() == second
+    run = service.run(first)
+    assert (run["outcome"], run["why"]) == ("killed", f"found dead by job {second}")
+
+
+def test_a_canary_waits_for_its_promotion(make_service: MakeService) -> None:
+    service = make_service()
+    first = service.serving()
+    canary = service.submit(SERVICE_CANARY="1", SERVICE_PREDECESSOR=first)
+    service.wait_for(canary, "admitted")
+    assert service.owner() == first
+    assert (service.job_folder(canary) / "endpoint.json").exists()
+    (service.job_folder(canary) / "promote").touch()
+    assert service.wait_for_end(first)["outcome"] == "handed_over"
+    assert service.owner() == canary
+
+
+def test_no_request_fails_while_a_replacement_is_not_admitted(make_service: MakeService) -> None:
+    service = make_service(time=NEVER)
+    first = service.serving()
+    refuses = {"argv": ["sh", "-c", "echo it does not answer; exit 3"], "timeout_s": 9}
+    (service.bundle / "slurm" / "service.json").write_text(
+        json.dumps({**service.specification, "smoke": refuses})
+    )
+    with Clients(service.endpoint) as clients:
+        clients.wait_for(500)
+        canary = service.submit(SERVICE_CANARY="1", SERVICE_PREDECESSOR=first)
+        run = service.wait_for_end(canary)
+        clients.wait_for(500)
+    assert clients.failures == []
+    assert set(clients.answers) == {first}
+    assert (run["outcome"], run["why"]) == ("not_admitted", "smoke: it does not answer")
+    assert service.owner() == first
+
+
+def test_a_job_serves_again_if_its_successor_dies_at_once(make_service: MakeService) -> None:
+    service = make_service(time={**NEVER, "drain_s": 2, "settle_s": 2})
+    first = service.serving()
+    service.lead(first)
+    service.wait_for(first, "draining")
+    second = service.owner()
+    assert second not in (first, None)
+    service.cluster.run("scancel", str(second))
+    wait_until(lambda: service.owner() == first, 20)
+    assert service.ask("/v1/completions", {})["job"] == first
+
+
+def test_a_job_that_slurm_requeues_serves_again(make_service: MakeService) -> None:
+    node = ["--nodelist=node3", "--exclusive", "--gres=gpu:4"]
+    service = make_service()
+    job = service.serving("--partition=again", "--requeue", *node)
+    urgent = ["--partition=urgent", *node, "--output=/dev/null", "--wrap=true"]
+    service.cluster.run("sbatch", *urgent)
+    earlier = service.job_folder(job) / "run-0.json"
+
+    def hurried() -> bool:
+        """Slurm lets a job that it requeues wait for two minutes; an operator need not."""
+        update = ["scontrol", "update", f"jobid={job}", "starttime=now"]
+        if service.slurm_state(job) == "PENDING":  # the two minutes may be set a little later
+            service.cluster.run(*update, check=False)
+        return earlier.exists()
+
+    wait_until(hurried, 60, lambda: service.explain(job))
+    service.wait_for(job, "serving")
+    assert json.loads(earlier.read_text())["outcome"] == "preempted"
+    assert service.run(job)["restarts"] == 1
+
+
+def test_a_service_that_fails_is_started_anew_only_so_often(make_service: MakeService) -> None:
+    limits = {"attempts": 2, "crash_window_s": 60, "restart": True}
+    service = make_service(limits=limits)
+    first = service.serving()
+    service_crashes(service)
+    run = service.wait_for_end(first)
+    second = run["successor"]
+    assert (run["outcome"], run["exit_code"]) == ("server_exited_0", 71)
+    service.wait_for(second, "serving")
+    service_crashes(service)
+    run = service.wait_for_end(second)
+    assert (run["outcome"], run["successor"]) == ("server_exited_0", None)
+    assert "gave_up" in service.events(second)
+
+
+def service_crashes(service: Service) -> None:
+    os.kill(service.ask("/status")["pid"], signal.SIGTERM)

@@ -1,0 +1,244 @@
+"""What the supervisor knows without a cluster: files, answers, ports and its own words."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor import supervisor
+from tests.conftest import ROOT
+
+
+def write(path: Path, **content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def test_it_runs_with_the_python_of_old_distributions() -> None:
+    text = (ROOT / "supervisor" / "supervisor.py").read_text()
+    assert ast.parse(text, feature_version=(3, 9)).body
+    with pytest.raises(SyntaxError):  # so that newer forms are seen at all
+        ast.parse("match 1:\n    case _: pass", feature_version=(3, 9))
+
+
+def test_it_needs_no_package() -> None:
+    tree = ast.parse((ROOT / "supervisor" / "supervisor.py").read_text())
+    imported: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or ".")
+    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names | {"__future__"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_text"),
+    [
+        ({"choices": [{"text": " four"}]}, True),
+        ({"choices": [{"message": {"content": "four"}}]}, True),
+        ({"choices": [{"message": {"content": None, "reasoning_content": "hm"}}]}, True),
+        ({"text_output": "four"}, True),
+        ({"choices": [{"text": ""}]}, False),
+        ({"choices": []}, False),
+        ({"error": "no"}, False),
+    ],
+)
+def test_an_answer_generates_if_it_has_text(answer: Any, is_text: bool) -> None:
+    assert supervisor.has_text(json.dumps(answer).encode()) == is_text
+
+
+def test_an_answer_that_is_no_json_has_no_text() -> None:
+    assert not supervisor.has_text(b"<html>")
+
+
+def test_times_are_read_as_they_are_written() -> None:
+    assert supervisor.seconds_of(supervisor.stamp(1000.125)) == 1000.125
+
+
+def test_ports_are_looked_at_in_one_go() -> None:
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        found = supervisor.look_at_ports("node1", [taken, 0, 0])
+    assert found["taken"] == [taken]
+    assert len(set(found["free"])) == 2
+    assert taken not in found["free"]
+
+
+def test_a_connected_client_is_counted_until_it_leaves() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert supervisor.connections(port) == 0
+        with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0]:
+            assert supervisor.connections(port) == 1
+            client.close()
+        assert supervisor.connections(port) == 0
+
+
+def test_the_owner_withdraws_its_endpoint(tmp_path: Path) -> None:
+    write(tmp_path / "endpoint.json", job_id="1")
+    supervisor.Endpoint(tmp_path, "1").withdraw()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_endpoint_of_another_job_stays(tmp_path: Path) -> None:
+    write(tmp_path / "endpoint.json", job_id="2")
+    supervisor.Endpoint(tmp_path, "1").withdraw()
+    assert supervisor.Endpoint(tmp_path, "2").owner() == "2"
+
+
+def test_an_endpoint_that_is_replaced_while_it_is_withdrawn_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "endpoint.json", job_id="2")
+    endpoint = supervisor.Endpoint(tmp_path, "1")
+    monkeypatch.setattr(endpoint, "owner", lambda: "1")  # what it read just before
+    endpoint.withdraw()
+    assert supervisor.Endpoint(tmp_path, "2").owner() == "2"
+    assert [path.name for path in tmp_path.iterdir()] == ["endpoint.json"]
+
+
+def test_a_full_disk_has_room_for_the_last_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = supervisor.Record(tmp_path, {"state": "serving"})
+
+    def write_on_full_disk() -> None:
+        if (tmp_path / "reserve").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        (tmp_path / "written").touch()
+
+    record.keep(write_on_full_disk)
+    assert (tmp_path / "written").exists()
+    assert "No space left" in capsys.readouterr().err
+
+
+def test_any_other_fault_of_a_write_is_raised(tmp_path: Path) -> None:
+    record = supervisor.Record(tmp_path, {})
+    with pytest.raises(FileNotFoundError):
+        record.keep(lambda: (tmp_path / "none" / "file").touch())
+
+
+def test_a_requeued_job_keeps_its_earlier_record(tmp_path: Path) -> None:
+    write(tmp_path / "run.json", restarts=0, outcome="preempted")
+    (tmp_path / "drain").touch()
+    record = supervisor.Record(tmp_path, {"restarts": 0})
+    assert record.run["restarts"] == 1
+    assert supervisor.read_json(tmp_path / "run-0.json") == {"restarts": 0, "outcome": "preempted"}
+    assert not (tmp_path / "drain").exists()
+
+
+def test_failures_are_counted_within_the_window(tmp_path: Path) -> None:
+    for name, ended, code in (("1", 100, 70), ("2", 200, 70), ("3", 300, 0), ("4", 400, 71)):
+        path = tmp_path / name / "run.json"
+        write(path, job_id=name, ended=supervisor.stamp(ended), exit_code=code)
+    write(tmp_path / "5" / "run.json", job_id="5", ended=None)
+    assert supervisor.recent_failures(tmp_path, since=150) == ["2", "4"]
+
+
+def test_a_probe_counts_misses_only_after_the_first_good_answer() -> None:
+    answers = iter(["starting", "starting", None, "gone", "gone"])
+    probe = supervisor.Probe(lambda: next(answers), period_s=0, failures=2)
+    probe.run()  # until the answers are over, which is an error that it keeps
+    assert (probe.is_ready, probe.misses, probe.is_lost) == (True, 2, True)
+    assert isinstance(probe.error, StopIteration)
+
+
+def test_an_admitted_server_that_never_answers_again_is_lost() -> None:
+    answers = iter(["mute", "mute"])
+    probe = supervisor.Probe(lambda: next(answers), period_s=0, failures=2, is_ready=True)
+    probe.run()
+    assert probe.is_lost
+
+
+def test_a_server_that_was_never_ready_is_not_lost() -> None:
+    answers = iter(["starting", "starting", "starting"])
+    probe = supervisor.Probe(lambda: next(answers), period_s=0, failures=2)
+    probe.run()
+    assert (probe.is_ready, probe.is_lost) == (False, False)
+
+
+def said(*ends: str) -> str:
+    """What srun says, with what it adds once it has told Slurm to end the others."""
+    first, *others = [f"srun: error: {end}" for end in ends]
+    return "\n".join([first, "srun: launch/slurm: _step_signal: Terminating StepId=1.0", *others])
+
+
+@pytest.mark.parametrize(
+    ("says", "rank"),
+    [
+        (said("n1: task 0: Killed"), 0),
+        (said("n1: task 0: Exited with exit code 9", "n1: tasks 1-3: Terminated"), 0),
+        (said("n2: task 3: Killed", "n1: task 0: Exited with exit code 1"), 3),
+        # A node says at once what ended within a moment, by rank.
+        (said("n1: task 0: Exited with exit code 1", "n1: task 3: Killed"), 3),
+        (
+            said(
+                "n1: task 0: Exited with exit code 1",
+                "n1: task 3: Exited with exit code 5",
+                "n1: tasks 1-2: Terminated",
+            ),
+            3,
+        ),
+        (said("n1: tasks 0,3: Exited with exit code 1", "n1: tasks 1-2: Terminated"), 3),
+        # All failed alike, or gave way to Slurm in their own manner.
+        (said("n1: tasks 0-3: Exited with exit code 1", "n2: tasks 4-7: Terminated"), 0),
+        (said("n1: task 0: Exited with exit code 9", "n1: tasks 1-3: Exited with exit code 4"), 0),
+    ],
+)
+def test_the_rank_that_ended_first_is_told_from_those_that_followed(says: str, rank: int) -> None:
+    assert supervisor.first_rank(supervisor.bad_ends(says), per_node=4) == rank
+
+
+def test_ranks_are_read_as_slurm_lists_them() -> None:
+    assert supervisor.ranks_of("0,2-4,7") == [0, 2, 3, 4, 7]
+
+
+@pytest.mark.parametrize("name", ["SLURM_NTASKS_PER_NODE", "SLURM_GPUS_PER_NODE", "SLURM_NNODES"])
+def test_a_step_does_not_inherit_the_shape_of_the_job(name: str) -> None:
+    assert supervisor.SRUN_INPUT.match(name)
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_CONF", "SLURM_JOB_NODELIST"])
+def test_a_step_knows_its_job(name: str) -> None:
+    assert not supervisor.SRUN_INPUT.match(name)
+
+
+def test_every_outcome_has_its_own_exit_code() -> None:
+    failures = [code for code in supervisor.OUTCOMES.values() if code]
+    assert len(set(failures)) == len(failures)
+    assert set(supervisor.OUTCOMES) >= supervisor.RESTARTABLE
+
+
+def safetensors(path: Path, length: int) -> None:
+    """A header for 4 bytes, and that many bytes after it."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"0" * length)
+
+
+def test_a_whole_checkpoint_has_no_faults(tmp_path: Path) -> None:
+    write(tmp_path / "config.json")
+    safetensors(tmp_path / "model.safetensors", 4)
+    assert supervisor.checkpoint_faults(tmp_path) == []
+
+
+def test_all_faults_of_a_checkpoint_are_found(tmp_path: Path) -> None:
+    write(tmp_path / "config.json")
+    weights = {"a": "one.safetensors", "b": "two.safetensors", "c": "three.safetensors"}
+    write(tmp_path / "model.safetensors.index.json", weight_map=weights)
+    safetensors(tmp_path / "one.safetensors", 3)
+    (tmp_path / "two.safetensors").write_bytes(b"\xff" * 9)
+    one, three, two = supervisor.checkpoint_faults(tmp_path)
+    assert one.endswith("bytes, not 72")
+    assert three.endswith("three.safetensors is missing")
+    assert two.endswith("two.safetensors is cut off: 9 bytes")
