@@ -45,7 +45,8 @@ class Checkpoint:
 
     `path` is its folder, or `None` where only shipped facts are known. `source` says where the
     facts come from, `file` in which file shipped ones are; `listing` is what the folder holds.
-    `published_bytes` is the size that its publisher names.
+    `published_bytes` is the size that its publisher names, `stored_groups` what the tensors of its
+    files add up to.
     """
 
     name: str
@@ -53,7 +54,6 @@ class Checkpoint:
     architecture: Architecture
     config: Config
     quantization: Quantization
-    groups: tuple[TensorGroup, ...]
     source: str
     verified: bool = True
     generation_config: Mapping[str, Any] = field(default_factory=dict)
@@ -61,6 +61,14 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     file: Path | None = None
     listing: Listing = NO_FILES
+    stored_groups: tuple[TensorGroup, ...] = ()
+
+    @cached_property
+    def groups(self) -> tuple[TensorGroup, ...]:
+        """Its tensors by role and dtype: those of its files, or else by arithmetic."""
+        return self.stored_groups or _computed_groups(
+            self.architecture, self.config, self.quantization
+        )
 
     @cached_property
     def text_config(self) -> Config:
@@ -132,7 +140,7 @@ def gather(reference: str, base: Path = Path()) -> Checkpoint:
 
 
 def read_shipped(path: Path) -> Checkpoint:
-    """Facts from a file of `builder/data/models`; its tensor groups are computed."""
+    """Facts from a file of `builder/data/models`."""
     document = load_yaml(path.read_text(encoding="utf-8"))
     config = document["config"]["values"]
     values = document.get("quantization", {}).get("values")
@@ -147,7 +155,6 @@ def read_shipped(path: Path) -> Checkpoint:
         architecture=architecture,
         config=config,
         quantization=found,
-        groups=_computed_groups(architecture, config, found),
         source=f"shipped facts: {document['config']['source']}",
         verified=document["config"]["verified"],
         published_bytes=document.get("checkpoint_bytes", {}).get("value"),
@@ -181,7 +188,7 @@ def read_folder(folder: Path) -> Checkpoint:
         architecture=architecture,
         config=config,
         quantization=found,
-        groups=_stored_groups(architecture, config, stored.values()),
+        stored_groups=_stored_groups(architecture, config, stored.values()),
         source=f"config.json and the headers of {len(stored)} tensors",
         generation_config=generation,
         listing=checkpoint_files.read(folder),
@@ -391,7 +398,6 @@ def from_document(document: Mapping[str, Any]) -> Checkpoint:
     )
     config = document["config"]
     architecture = _architecture(config, "checkpoint.json")
-    groups = tuple(TensorGroup(**row) for row in document.get("groups", ()))
     files = tuple(CheckpointFile(**row) for row in document.get("files", ()))
     return Checkpoint(
         name=document["name"],
@@ -399,7 +405,7 @@ def from_document(document: Mapping[str, Any]) -> Checkpoint:
         architecture=architecture,
         config=config,
         quantization=found,
-        groups=groups or _computed_groups(architecture, config, found),
+        stored_groups=tuple(TensorGroup(**row) for row in document.get("groups", ())),
         source=document["source"],
         generation_config=document.get("generation_config", {}),
         listing=Listing(files, document.get("revision"), document.get("licence")),

@@ -17,6 +17,9 @@ ROOT = Path(__file__).parent.parent
 # Marks the processes of a session's launch tests, apart from those of others on this machine.
 LAUNCH_TAG = "LAUNCH_TEST_SESSION"
 
+# Programs that the tests start run as they do for users, compiled once and not on every start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

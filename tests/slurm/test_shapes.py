@@ -126,7 +126,7 @@ def test_a_job_with_gpus_per_node_runs_steps_without_any(make_service: MakeServi
     one = ROUTER.replace("  server server1 {host:server1}:{port:server1:http}\n", "")
     service = make_service(steps, front="router", files={"router.cfg": one})
     service.serving("--gres=none", "--gpus-per-node=2", "--ntasks-per-node=1")
-    assert service.ask("/status")["gpus"] == "0,1"
+    assert len(set(service.ask("/status")["gpus"].split(","))) == 2
 
 
 def test_a_heterogeneous_job_has_steps_in_each_of_its_groups(make_service: MakeService) -> None:
