@@ -7,36 +7,25 @@ trusted for tensors: DeepSeek's NVFP4 exports leave their scale tensors out of i
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from . import checkpoint_files, safetensors
+from . import checkpoint_files, safetensors, tensor_groups
 from . import quantization as quantizations
-from .architecture import ARCHITECTURES, Architecture, Config, Role, Tensors
+from .architecture import ARCHITECTURES, Architecture, Config
 from .checkpoint_files import NO_FILES, CheckpointFile, Listing
 from .documents import load_json_mapping, load_yaml
 from .errors import BadFacts, Problem, nearest
 from .quantization import Quantization
 from .safetensors import Stored
+from .tensor_groups import TensorGroup
 
 MODELS = Path(__file__).parent / "data" / "models"
 QUANT_FILE = "hf_quant_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tiktoken.model")
-
-
-@dataclass(frozen=True, slots=True)
-class TensorGroup:
-    """What the tensors of one role and dtype add up to."""
-
-    role: Role
-    mtp: bool
-    dtype: str
-    count: int
-    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -66,7 +55,7 @@ class Checkpoint:
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
         """Its tensors by role and dtype: those of its files, or else by arithmetic."""
-        return self.stored_groups or _computed_groups(
+        return self.stored_groups or tensor_groups.computed(
             self.architecture, self.config, self.quantization
         )
 
@@ -188,7 +177,7 @@ def read_folder(folder: Path) -> Checkpoint:
         architecture=architecture,
         config=config,
         quantization=found,
-        stored_groups=_stored_groups(architecture, config, stored.values()),
+        stored_groups=tensor_groups.stored(architecture, config, stored.values()),
         source=f"config.json and the headers of {len(stored)} tensors",
         generation_config=generation,
         listing=checkpoint_files.read(folder),
@@ -305,62 +294,6 @@ def _differs(actual: Stored, expected: Stored) -> bool:
 
 def _pattern(name: str) -> str:
     return re.sub(r"\.\d+\.", ".*.", name)
-
-
-def _computed_groups(
-    architecture: Architecture, config: Config, found: Quantization
-) -> tuple[TensorGroup, ...]:
-    """Tensor groups by arithmetic; one expert stands for all experts of its layer."""
-    totals: Counter[tuple[Role, bool, str]] = Counter()
-    counts: Counter[tuple[Role, bool, str]] = Counter()
-    for tensors in architecture.tensors(architecture.text(config)):
-        experts = max(1, tensors.experts)
-        for layer in tensors.layers or (None,):
-            name = tensors.pattern.format(layer=layer, expert=0)
-            stored = found.stored(tensors, name) + found.kv_scales(architecture, tensors, name)
-            for tensor in stored:
-                key = (tensors.role, tensors.mtp, tensor.dtype)
-                totals[key] += tensor.nbytes * experts
-                counts[key] += experts
-    return _groups(counts, totals)
-
-
-def _stored_groups(
-    architecture: Architecture, config: Config, stored: Iterable[Stored]
-) -> tuple[TensorGroup, ...]:
-    """Tensor groups of the files, each tensor under the role that its name has."""
-    roles = _roles(architecture, config)
-    totals: Counter[tuple[Role, bool, str]] = Counter()
-    counts: Counter[tuple[Role, bool, str]] = Counter()
-    for tensor in stored:
-        known = roles.get(_module(tensor.name))
-        if known is None:
-            continue  # vision towers and the like: not part of the language model
-        key = (known.role, known.mtp, tensor.dtype)
-        totals[key] += tensor.nbytes
-        counts[key] += 1
-    return _groups(counts, totals)
-
-
-def _roles(architecture: Architecture, config: Config) -> dict[str, Tensors]:
-    return {
-        _module(name): tensors
-        for tensors in architecture.tensors(architecture.text(config))
-        for name in tensors.names()
-    }
-
-
-def _module(name: str) -> str:
-    """The module of a tensor: its name without `.weight`, a scale or a bias."""
-    return re.sub(
-        r"\.(weight(_scale(_2|_inv)?)?|input_scale|[kv]_scale|bias)$|_(blocks|scales)$", "", name
-    )
-
-
-def _groups(
-    counts: Counter[tuple[Role, bool, str]], totals: Counter[tuple[Role, bool, str]]
-) -> tuple[TensorGroup, ...]:
-    return tuple(TensorGroup(*key, counts[key], totals[key]) for key in sorted(counts))
 
 
 def to_document(checkpoint: Checkpoint) -> dict[str, Any]:

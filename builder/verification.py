@@ -7,7 +7,6 @@ first wrong byte is named.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -27,57 +26,19 @@ from .bundle import (
     subject_digest,
     sums,
 )
+from .damage import Damage, Place, mended
 from .errors import BadInput, DamagedBundle, Problem, ToolkitError
 from .signature import Signer
 from .supply import sbom
 
-REMEDY = "render again, or restore the file"
 CHECKPOINT = "checkpoint.json"
 
 # What a bundle is rendered from. Nothing else tells its content, so that a changed byte is found by
-# trying: all values in a file of the first size, one changed bit in one of the second. Both take
-# seconds at most.
+# trying.
 INPUTS = ("deployment.yaml", CHECKPOINT, gathering.IMPORTED_RELEASE)
-TRIED_BYTES, TRIED_BITS_BYTES = 4096, 32_768
 
 # Files are held in memory; results of long benchmarks take some megabytes.
 LARGEST_BYTES = 1 << 28
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The first byte that is wrong, counted from 0; `line` and `column` are counted from 1.
-
-    `found` or `expected` is `None` past the end of what is there or of what should be.
-    """
-
-    offset: int
-    line: int
-    column: int
-    found: int | None
-    expected: int | None
-
-    def __str__(self) -> str:
-        found, expected = _shown(self.found), _shown(self.expected)
-        return (
-            f"first at byte {self.offset}, line {self.line} column {self.column}: "
-            f"{found}, expected {expected}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """What is wrong with a file, and where in it if that can be known."""
-
-    file: str
-    what: str
-    remedy: str = REMEDY
-    place: Place | None = None
-
-    @property
-    def problem(self) -> Problem:
-        where = f"; {self.place}" if self.place else ""
-        return Problem(self.file, f"{self.what}{where}", self.remedy)
 
 
 @dataclass(slots=True)
@@ -213,7 +174,7 @@ class _Promise:
         digest = self.digests[path]
         if path in self.made_again and self.made_again[path].sha256 == digest:
             return self.made_again[path].data
-        return _mended(found, digest) if path in INPUTS else None
+        return mended(found, digest) if path in INPUTS else None
 
 
 def _damaged_files(contents: _Contents) -> Iterator[Damage]:
@@ -286,7 +247,7 @@ def _damaged(contents: _Contents, promise: _Promise, path: str, wanted: str) -> 
         size = f"{len(file.data)} bytes, {len(expected)} expected" if expected else ""
         what = f"differs from {listed}" + (f" ({size})" if size else "")
         what = promise.manifest_fault or what if path == MANIFEST else what
-        yield Damage(path, what, place=_place(file.data, expected))
+        yield Damage(path, what, place=Place.between(file.data, expected))
     elif file.executable != promise.modes.get(path, False):
         mode = "755" if promise.modes.get(path) else "644"
         yield Damage(path, f"must have mode {mode}", "use chmod")
@@ -302,7 +263,7 @@ def _damaged_sums(
         return
     found = contents.files[SUMS].data
     if found != expected:
-        yield Damage(SUMS, "is not the list of the files", place=_place(found, expected))
+        yield Damage(SUMS, "is not the list of the files", place=Place.between(found, expected))
     elif contents.files[SUMS].executable:
         yield Damage(SUMS, "must have mode 644", "use chmod")
 
@@ -356,38 +317,3 @@ def _judge_signature(
         report.signer = found
     else:
         report.damage.append(Damage(SIGNATURE, found, "sign the bundle again"))
-
-
-def _place(found: bytes, expected: bytes | None) -> Place | None:
-    """Where two contents begin to differ."""
-    if expected is None or found == expected:
-        return None
-    pairs = enumerate(zip(found, expected, strict=False))
-    offset = next((at for at, (a, b) in pairs if a != b), min(len(found), len(expected)))
-    before = expected[:offset]
-    line = before.rpartition(b"\n")[2].decode(errors="replace")
-    values = (data[offset] if offset < len(data) else None for data in (found, expected))
-    return Place(offset, before.count(b"\n") + 1, len(line) + 1, *values)
-
-
-def _shown(value: int | None) -> str:
-    if value is None:
-        return "the end"
-    return f'"{chr(value)}"' if 0x20 < value < 0x7F else f"byte 0x{value:02x}"
-
-
-def _mended(data: bytes, digest: str) -> bytes | None:
-    """The content that has the digest and differs in one byte, found by trying; else `None`."""
-    if len(data) > TRIED_BITS_BYTES:
-        return None
-    changes = range(1, 256) if len(data) <= TRIED_BYTES else [1 << bit for bit in range(8)]
-    before = hashlib.sha256()
-    for offset, value in enumerate(data):
-        rest = data[offset + 1 :]
-        for change in changes:
-            tried = before.copy()
-            tried.update(bytes((value ^ change,)) + rest)
-            if tried.hexdigest() == digest:
-                return data[:offset] + bytes((value ^ change,)) + rest
-        before.update(data[offset : offset + 1])
-    return None

@@ -15,10 +15,10 @@ from tests.conftest import ROOT
 # Each module may import the ones of its own row's left side, and anything further left.
 LAYERS = (
     {"errors"},
-    {"documents", "bundle", "command", "signature"},
+    {"documents", "bundle", "command", "damage", "signature"},
     {"architecture", "safetensors", "checkpoint_files"},
     {"quantization", "vocabulary", "images", "tags"},
-    {"deployment", "checkpoint", "hardware", "release"},
+    {"deployment", "checkpoint", "tensor_groups", "hardware", "release"},
     {"watching"},
     {"results", "options", "practice", "advisories", "release_import", "site", "licence"},
     {"gate", "csaf", "credentials"},

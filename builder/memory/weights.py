@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from ..architecture import Role
-from ..checkpoint import Checkpoint, TensorGroup
+from ..checkpoint import Checkpoint
+from ..tensor_groups import TensorGroup
 
 # Whole on every rank. All other roles are split over the ranks that share attention, except the
 # routed experts, which all ranks share.

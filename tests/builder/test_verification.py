@@ -13,7 +13,8 @@ import pytest
 from builder import bundle as bundles
 from builder import pipeline, verification
 from builder.bundle import File
-from builder.verification import Damage, Report
+from builder.damage import Damage
+from builder.verification import Report
 from tests.conftest import Run
 
 PRESET = "llama-tiny"
