@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
-import socket
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ from typing import Literal
 from builder.errors import NotReady, Problem
 from launch import engine, ready, triton
 from launch.interrupts import Interrupts
+from launch.ports import free_ports
 from launch.process import Server
 
 FOLDER = Path(__file__).parent
@@ -89,7 +89,7 @@ def start(
     """
     folder.mkdir()
     variant = VARIANTS[name]
-    http_port, grpc_port, metrics_port = _free_ports(3)
+    http_port, grpc_port, metrics_port = free_ports(3, HOST)
     region = f"benchmark-{uuid.uuid4().hex}"
     if variant.protocol == "grpc":
         repository = _repository(name, folder / "repository")
@@ -157,11 +157,3 @@ def _answers(port: int, path: str) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in sockets]

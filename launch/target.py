@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from builder.errors import BadInput, NotReady, Problem, nearest
 
 from . import access
 from .access import Access, ClientFiles
+from .ports import free_ports, listen
 
 URLS = {"http": "http://{host}:{port}", "metrics": "http://{host}:{port}/metrics"}
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -92,7 +91,7 @@ class Target:
 
     def on_free_ports(self) -> Target:
         """The same target on ports of this machine that nothing listens on."""
-        numbers = dict(zip(self.ports, _free_ports(self.host, len(self.ports)), strict=True))
+        numbers = dict(zip(self.ports, free_ports(len(self.ports), self.host), strict=True))
         variables = {f"SERVE_{name.upper()}_PORT": str(port) for name, port in numbers.items()}
         return replace(self, ports=numbers, environment={**self.environment, **variables})
 
@@ -109,7 +108,7 @@ class Target:
         problems = []
         for name, port in self.ports.items():
             try:
-                _listen(self.host, port).close()
+                listen(self.host, port).close()
             except OSError as fault:
                 remedy = (
                     "stop what listens there, or give this target another port in the deployment"
@@ -156,22 +155,3 @@ def read_one(bundle: Bundle, wanted: str | None) -> Target:
         what = f"is needed: the bundle has {len(known)} targets"
         raise BadInput(Problem("--target", what, f"choose one of {', '.join(known)}"))
     return read(bundle, wanted or known[0])
-
-
-def _free_ports(host: str, count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(_listen(host, 0)) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    one = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((host, port))
-        one.listen()
-    except OSError:
-        one.close()
-        raise
-    return one

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 from builder import bundle as bundles
 from builder import pipeline
 from launch.interrupts import Interrupts
+from launch.ports import free_ports
 from launch.process import MARK, Server
 from tests.conftest import LAUNCH_TAG
 
@@ -44,9 +44,7 @@ def local_bundle(tmp_path_factory: pytest.TempPathFactory) -> bundles.Bundle:
 def free_settings() -> list[str]:
     """Ports of all targets that are free on this machine, as settings."""
     names = ("trtllm_serve.port", "triton.http_port", "triton.grpc_port", "triton.metrics_port")
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
-        ports = [one.getsockname()[1] for one in sockets]
+    ports = free_ports(len(names))
     return [f"targets.{name}={port}" for name, port in zip(names, ports, strict=True)]
 
 

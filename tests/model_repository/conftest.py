@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ import pytest
 
 from launch import engine, triton
 from launch.interrupts import Interrupts
+from launch.ports import free_ports
 from launch.process import Server
 from tests.conftest import LAUNCH_TAG
 from tests.model_repository.triton_client import Triton
@@ -204,11 +204,3 @@ def wait_until_ready(server: Server, client: Triton) -> None:
         except httpx.TransportError:
             continue
     raise AssertionError("\n".join(server.last_lines()))
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

@@ -29,8 +29,9 @@ from builder import pipeline, release
 from builder.bundle import Bundle
 from builder.watching import alerts, metrics
 from launch import engine, triton
+from launch.ports import free_ports
 from launch.process import Server
-from tests.model_repository.conftest import ENGINE_STUB, free_ports
+from tests.model_repository.conftest import ENGINE_STUB
 from tests.monitoring.conftest import Prometheus, Start, wait_for, watch
 from tests.monitoring.programs import program
 

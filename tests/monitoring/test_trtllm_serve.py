@@ -12,8 +12,8 @@ import pytest
 from builder import pipeline, release
 from builder.bundle import Bundle
 from builder.watching import metrics
+from launch.ports import free_ports
 from tests.launch.conftest import Launch
-from tests.model_repository.conftest import free_ports
 from tests.monitoring.conftest import Start, watch
 
 NAME = f"serve-test-{os.getpid()}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from launch.ports import free_ports
 from tensorrt_llm.commands import serve
 from tests.reference.conftest import LLAMA, REFERENCE
 
@@ -24,14 +24,6 @@ PROMPT = "Once upon a time"
 # max_num_tokens: that of a decode server has no room for prompts, which it never computes.
 SIDES = {"prefill": 2048, "decode": 2}
 CHAT = [{"role": "user", "content": PROMPT}]
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        made = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in made:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in made]
 
 
 @contextmanager

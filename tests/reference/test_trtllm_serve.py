@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from launch.ports import free_ports
 from tensorrt_llm import SamplingParams
 from tensorrt_llm.commands import serve
 from tests.reference.conftest import DEEPSEEK, REFERENCE, EngineOf
@@ -34,17 +35,11 @@ PROMPT = "Once upon a time"
 GREEDY = {"model": "m", "temperature": 0, "ignore_eos": True}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Running:
     """A server process and its log."""
 
     def __init__(self, model: Path, options: Path) -> None:
-        self.port = free_port()
+        [self.port] = free_ports(1)
         arguments = [model, "--host", "127.0.0.1", "--port", self.port]
         arguments += ["--extra_llm_api_options", options, "--tool_parser", "deepseek_v32"]
         command = [sys.executable, REFERENCE / "bin" / "trtllm-serve", *arguments]
