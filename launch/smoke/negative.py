@@ -94,11 +94,14 @@ async def cancel(client: Client, endpoint: Endpoint) -> str:
                 break
     if metrics.total(before, REQUESTS) is None:
         return "left after the first text"
-    counted = metrics.total(before, REQUESTS, outcome="cancelled") or 0
+
+    def cancelled(now: metrics.Metrics) -> float:
+        return metrics.total(now, REQUESTS, outcome="cancelled") or 0
+
     after = await metrics.until(
-        endpoint, lambda now: (metrics.total(now, REQUESTS, outcome="cancelled") or 0) > counted
+        endpoint, lambda now: cancelled(now) > cancelled(before) and not metrics.total(now, RUNNING)
     )
-    if (metrics.total(after, REQUESTS, outcome="cancelled") or 0) <= counted:
+    if cancelled(after) <= cancelled(before):
         raise Fault("the model does not count the request that was left as cancelled")
     if running := metrics.total(after, RUNNING):
         raise Fault(f"{running:.0f} requests still run, none expected")
