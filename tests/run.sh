@@ -33,24 +33,31 @@ step() {
   names+=("$name")
 }
 
+finish() {
+  printf '\n'
+  for index in "${!names[@]}"; do
+    printf '%-12s %s\n' "${names[$index]}" "${results[$index]}"
+  done
+  exit "$failed"
+}
+
 step "ruff format" "$PYTHON" -m ruff format --check --quiet .
 step "ruff check" "$PYTHON" -m ruff check --quiet .
 step "mypy" "$PYTHON" -m mypy
 step "shellcheck" "$here/.venv/bin/shellcheck" launch/*.sh tests/*.sh
-step "pytest" "$PYTHON" -m pytest "$@"
+if [[ $# -gt 0 ]]; then
+  step "pytest" "$PYTHON" -m pytest "$@"
+  finish
+fi
+step "pytest alone" "$PYTHON" -m pytest -m alone
+step "pytest" "$PYTHON" -m pytest -m "not alone" --numprocesses 3 --dist loadfile
 # What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
 newer=${SLURM_ROOT:-/opt/slurm-newer}
-if [[ $# -gt 0 ]]; then
-  say "tests: with arguments for pytest, nothing is run on the newer Slurm"
-elif [[ $(id -u) -eq 0 ]] && timeout -s INT 300 tests/newer_slurm.sh "$newer" 2>/dev/null; then
+if [[ $(id -u) -eq 0 ]] && timeout -s INT 300 tests/newer_slurm.sh "$newer" 2>/dev/null; then
   step "newer Slurm" env SLURM_ROOT="$newer" "$PYTHON" -m pytest tests/slurm/test_accepted.py \
     tests/launch/slurm/test_probe.py
 else
   say "tests: no newer Slurm could be installed (tests/newer_slurm.sh); left out: --segment and blocks"
 fi
 
-printf '\n'
-for index in "${!names[@]}"; do
-  printf '%-12s %s\n' "${names[$index]}" "${results[$index]}"
-done
-exit "$failed"
+finish

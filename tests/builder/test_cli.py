@@ -132,6 +132,7 @@ def median_ms(*arguments: str, cwd: Path) -> float:
     return 1000 * min(rounds)
 
 
+@pytest.mark.alone
 def test_help_answers_in_a_tenth_of_a_second(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -140,6 +141,7 @@ def test_help_answers_in_a_tenth_of_a_second(
     assert taken < 100
 
 
+@pytest.mark.alone
 def test_a_preset_renders_in_half_a_second(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -148,6 +150,7 @@ def test_a_preset_renders_in_half_a_second(
     assert taken < 500
 
 
+@pytest.mark.alone
 def test_all_targets_render_in_a_second(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -265,6 +265,7 @@ def test_a_date_is_text(builder: Run, tmp_path: Path) -> None:
     assert builder("plan", "deployment.yaml").returncode == 0
 
 
+@pytest.mark.alone
 def test_aliases_that_multiply_are_refused_at_once(builder: Run, tmp_path: Path) -> None:
     bomb = ["a0: &a0 [x]"] + [
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)

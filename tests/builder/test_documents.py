@@ -117,6 +117,7 @@ def test_what_cannot_be_read_is_one_fault_at_its_place(
     assert found == place
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "text",
     [

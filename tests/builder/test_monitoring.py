@@ -535,6 +535,7 @@ def test_a_text_in_promql_stays_a_text(text: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.alone
 def test_monitoring_renders_fast() -> None:
     """All targets together have a second; this one takes a small part of it."""
     planned = pipeline.plan("llama-tiny", [SLO], ["monitoring"])

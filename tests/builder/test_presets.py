@@ -141,6 +141,7 @@ def test_variables_of_the_engine_are_set_unless_they_are_set_outside(tmp_path: P
     assert launch["environment"]["TRTLLM_ENABLE_PDL"] == "1"
 
 
+@pytest.mark.alone
 def test_planning_every_preset_takes_little_time() -> None:
     load("1.2.1")
     started = time.perf_counter()

@@ -20,6 +20,7 @@ def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Completed
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.alone
 def test_help_answers_within_100_ms() -> None:
     times = []
     for _ in range(7):

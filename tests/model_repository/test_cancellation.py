@@ -14,6 +14,8 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.model_repository.conftest import Served
 
+pytestmark = pytest.mark.alone
+
 # Between a client's leaving and the engine's abort, both by the clock that all processes share.
 ABORT_S = 0.2
 LONG = "tokens=100000 per_step=1 step_ms=10 name={}"

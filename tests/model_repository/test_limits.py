@@ -11,6 +11,8 @@ import pytest
 
 from tests.model_repository.conftest import Serve, Served
 
+pytestmark = pytest.mark.alone
+
 LIMITED = """
 triton_config:
   max_batch_size: 0

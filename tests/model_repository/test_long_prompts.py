@@ -10,6 +10,8 @@ import pytest
 
 from tests.model_repository.conftest import Served
 
+pytestmark = pytest.mark.alone
+
 WORDS = " word" * 100_000
 PROMPT = f"tokens=3 input=100000 tokenize_ms=500 name={{}}{WORDS}"
 TOO_LONG = f"tokens=3 input=200000 name={{}}{WORDS}{WORDS}"

@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
+import sys
+import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from launch.ports import free_ports
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -32,14 +37,21 @@ PACKAGES = (
 COMMANDS = ("slurmctld", "slurmd", "sbatch", "munged")
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 ROOT = os.environ.get("SLURM_ROOT", "")
+# The Python that runs this, where it is the distribution's own.
+PYTHON = tuple(
+    path
+    for path in (os.path.realpath(sys.executable), sysconfig.get_path("stdlib"))
+    if Path(path).is_relative_to("/usr")
+)
 # The other distribution's own files with all else of this machine, as long as the command runs.
-ENTER = """\
+ENTER = f"""\
 for folder in /*/; do
   case $folder in /usr/|/bin/|/sbin/|/lib*/|/etc/|/var/|/boot/|/lost+found/) continue ;; esac
   mkdir -p "$0$folder" && mount --rbind "$folder" "$0$folder" || exit 1
 done
-for file in /etc/hosts /etc/resolv.conf; do
-  touch "$0$file" && mount --bind "$file" "$0$file" || exit 1
+for path in /etc/hosts /etc/resolv.conf {shlex.join(PYTHON)}; do
+  if [ -d "$path" ]; then mkdir -p "$0$path"; else touch "$0$path"; fi &&
+    mount --bind "$path" "$0$path" || exit 1
 done
 exec chroot "$0" env -C "$PWD" "$@"
 """
@@ -257,7 +269,7 @@ class Cluster:
         host, address = (
             ("controller", NETWORK.format(254)) if self._network else (_host(), LOOPBACK)
         )
-        ports = list(_free_ports(shape.nodes + 1))
+        ports = free_ports(shape.nodes + 1)
         user = pwd.getpwuid(os.getuid()).pw_name
         lines = [
             CONFIGURATION.format(
@@ -407,15 +419,3 @@ def _step_daemons(tasks: Sequence[int]) -> set[int]:
 
 def _host() -> str:
     return socket.gethostname().split(".")[0]
-
-
-def _free_ports(count: int) -> Iterator[int]:
-    """All held until the last is found, so that none comes twice."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-            yield each.getsockname()[1]
-    finally:
-        for each in sockets:
-            each.close()

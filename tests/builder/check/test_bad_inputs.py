@@ -17,6 +17,8 @@ from builder.check.judge import MAX_CHARACTERS
 from tests.builder import measured
 from tests.builder.measured import Measured
 
+pytestmark = pytest.mark.alone
+
 GOOD = """\
 name: one
 checkpoint: ./weights

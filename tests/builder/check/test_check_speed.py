@@ -16,6 +16,8 @@ from tests.builder import measured
 from tests.builder.measured import Measured
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.alone
+
 CORPUS = ROOT.parent / "shared" / "corpus"
 
 ONE_FILE_S = 0.3

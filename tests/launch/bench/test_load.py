@@ -19,6 +19,8 @@ from launch.bench.request import Ask
 from launch.bench.truth.schedule import Schedule
 from launch.bench.truth.server import Truth
 
+pytestmark = pytest.mark.alone
+
 TTFT_S, ITL_S, TOKENS = 0.02, 0.002, 5
 
 

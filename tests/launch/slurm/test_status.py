@@ -43,6 +43,7 @@ def queued(slurm: Slurm) -> str:
     return job_id
 
 
+@pytest.mark.alone
 def test_500_services_take_less_than_a_second(slurm: Slurm) -> None:
     """Each with a job of its own in the queue."""
     submit = "sbatch --hold --output=/dev/null --wrap=true --job-name=svc{}"
