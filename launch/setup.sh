@@ -127,6 +127,35 @@ install_cluster_tools() {
   return "$status"
 }
 
+# The engine that the tests of Compose files run, with its client. It is unpacked, not installed, so
+# that no daemon of the packages starts; the tests start their own.
+docker=$root/.venv/docker
+
+find_docker() {
+  local PATH=$docker/usr/sbin:$docker/usr/bin:$PATH:/usr/sbin:/sbin name
+  for name in docker dockerd docker-init docker-proxy containerd runc ip; do
+    command -v "$name" >/dev/null || return 1
+  done
+}
+
+install_docker() {
+  command -v apt-get >/dev/null || return 1
+  local package
+  say "setup: no Docker engine found; unpacking it into $docker with apt-get"
+  mkdir -p "$docker/packages" && cd "$docker/packages" || return 1
+  as_root apt-get update -qq >&2 || return 1
+  # What it loads and runs.
+  as_root apt-get install -y -qq --no-install-recommends libdevmapper1.02.1 libseccomp2 \
+    iproute2 >&2 || return 1
+  apt-get download -qq docker.io containerd runc tini >&2 || return 1
+  # The client, where that is not in the first of them.
+  apt-get download -qq docker-cli 2>/dev/null
+  for package in ./*.deb; do
+    dpkg-deb -x "$package" "$docker" || return 1
+  done
+  rm -f ./*.deb
+}
+
 # What signs a bundle, with keys of both kinds.
 find_signing() {
   local name

@@ -13,6 +13,8 @@ find_slurm || install_slurm ||
   say "tests: Prometheus could not be installed; tests of monitoring are skipped"
 find_cluster_tools || install_cluster_tools ||
   say "tests: kubectl and Docker Compose could not be installed; tests that run them are skipped"
+(find_docker || install_docker) ||
+  say "tests: Docker could not be installed; tests of Compose files on an engine are skipped"
 find_signing || install_signing ||
   say "tests: OpenSSH and OpenSSL could not be installed; tests of signatures fail"
 find_mpi || install_mpi ||

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+from ..bundle import sums
 from ..deployment import Deployment
 from ..errors import Problem
 from ..hardware import load as load_gpu
@@ -25,7 +27,8 @@ SECRETS = {
     "server-certificate-key": ("SERVER_CERTIFICATE_KEY_FILE", f"{TLS_FOLDER}/tls.key"),
     "server-client-ca": ("SERVER_CLIENT_CA_FILE", f"{TLS_FOLDER}/ca.crt"),
 }
-HEALTH = {"interval": "15s", "timeout": "10s", "retries": 8, "start_interval": "5s"}
+# Without start_interval, which Compose refuses for a Docker Engine older than 25.
+HEALTH = {"interval": "15s", "timeout": "10s", "retries": 8}
 MOST_PROCESSES = 16384
 
 
@@ -70,6 +73,10 @@ def _service(container: Container, index: int) -> dict[str, Any]:
         "platform": f"linux/{container.architecture}",
         "entrypoint": container.command,
         "command": [],
+        "labels": Because(
+            {"files.sha256": _digest(container)},
+            "The files that it runs, so that `up` replaces the container when they differ",
+        ),
         "user": f"{USER}:{USER}",
         "environment": container.environment,
         **_confinement(container),
@@ -92,16 +99,23 @@ def _service(container: Container, index: int) -> dict[str, Any]:
     }
 
 
+def _digest(container: Container) -> str:
+    files = {path: file.sha256 for path, file in container.files.items()}
+    return hashlib.sha256(sums(files)).hexdigest()
+
+
 def _confinement(container: Container) -> dict[str, Any]:
     """No rights, and no place to write but two that are empty at every start.
 
-    Engines compile kernels and load them from there, which Docker forbids where it is not told.
+    Engines compile kernels and load them from there, which Docker forbids where it is not told. It
+    forgets the mode when a container starts again, but not the owner.
     """
-    scratch = f"rw,exec,nosuid,nodev,size={SCRATCH_GIB}g,mode=1777"
+    owner = f"uid={USER},gid={USER}"
+    scratch = f"rw,exec,nosuid,nodev,size={SCRATCH_GIB}g,mode=1777,{owner}"
     return {
         "read_only": True,
         "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges:true"],
+        "security_opt": ["no-new-privileges=true"],
         "init": True,
         "ipc": "private",
         "tmpfs": [f"/tmp:{scratch}", f"{HOME}:{scratch}"],
@@ -122,7 +136,7 @@ def _machine(container: Container, index: int) -> dict[str, Any]:
         "pids_limit": MOST_PROCESSES,
         "ulimits": Because(
             {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576},
-            "What NVIDIA's images ask for when they start",
+            "memlock and stack: what NVIDIA's images ask for when they start",
         ),
         "deploy": {"resources": {"reservations": {"devices": [device]}}},
     }

@@ -88,7 +88,7 @@ def test_the_server_may_do_nothing_but_serve(tmp_path: Path) -> None:
     assert service["user"] == "1000:1000"
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["security_opt"] == ["no-new-privileges=true"]
     assert service["ipc"] == "private"
     assert not {"privileged", "network_mode", "pid", "cap_add"} & set(service)
     assert all(row["read_only"] for row in service["volumes"])

@@ -144,23 +144,18 @@ def containers(tmp_path: Path) -> Bundle:
     return pipeline.render(str(tmp_path / "chat.yaml"), tmp_path / "chat")
 
 
-def test_the_commands_of_container_platforms_that_need_no_cluster_do_what_it_says(
+def test_the_commands_of_kubernetes_that_need_no_cluster_do_what_it_says(
     containers: Bundle,
     with_engine: Mapping[str, str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`docker compose` is Compose without Docker, which it does not need to read a file."""
-    (tmp_path / "bin").mkdir()
-    docker = tmp_path / "bin" / "docker"
-    docker.write_text(f'#!/bin/sh\nshift\nexec "{tool("docker-compose")}" "$@"\n')
-    docker.chmod(0o755)
-    path = f"{tmp_path / 'bin'}:{tool('kubectl').parent}:{with_engine['PATH']}"
-    chapters = ("setup", "kubernetes", "compose")
+    path = f"{tool('kubectl').parent}:{with_engine['PATH']}"
+    chapters = ("setup", "kubernetes")
     commands = [block for block in blocks(containers) if block.chapter in chapters]
     with Shell(tmp_path, {**with_engine, "PATH": path}) as shell:
         typed(shell, commands)
     left = [block for block in blocks(containers) if block.not_tried]
     with capsys.disabled():
-        print(f"\nrunbook: {len(left)} commands not tried, all of kubernetes and compose")
-    assert {block.chapter for block in left} == {"kubernetes", "compose"}
+        print(f"\nrunbook: {len(left)} commands not tried, all of kubernetes")
+    assert {block.chapter for block in left} == {"kubernetes"}

@@ -295,7 +295,7 @@ def test_d2_16_containers_have_no_privileges_and_jobs_no_readers(folder: Path) -
         assert pod["automountServiceAccountToken"] is False
     confined = service(folder)
     assert confined["user"] == "1000:1000" and confined["read_only"] is True
-    assert confined["cap_drop"] == ["ALL"] and "no-new-privileges:true" in confined["security_opt"]
+    assert confined["cap_drop"] == ["ALL"] and "no-new-privileges=true" in confined["security_opt"]
     for name, text in hostile.files(folder / "slurm", ".sbatch").items():
         assert "\numask 077\n" in text, name
 
