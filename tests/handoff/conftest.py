@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,12 @@ import yaml
 from builder import pipeline
 from builder.bundle import Bundle
 from launch import engine, triton
+from launch.ports import free_ports, listen
 from tests.conftest import ROOT
 from tests.monitoring.conftest import start as start
 
 # The second server on this machine listens so far from the first.
 STEP = 200
-BELOW_CLIENTS = (12_000, 32_000)
 
 
 @pytest.fixture(scope="session")
@@ -45,15 +43,10 @@ def with_engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port that is free, and the one of a second server beside it too.
-
-    Not one of those that clients get, who would take it before the server comes.
-    """
+    """A port that is free, and the one of a second server beside it too."""
     while True:
-        port = random.randrange(*BELOW_CLIENTS)
-        with ExitStack() as stack, suppress(OSError):
-            for one in (port, port + STEP):
-                stack.enter_context(socket.create_server(("127.0.0.1", one)))
+        [port] = free_ports(1)
+        with suppress(OSError), listen("127.0.0.1", port + STEP):
             return port
 
 
