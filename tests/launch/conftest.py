@@ -23,7 +23,11 @@ from tests.conftest import LAUNCH_TAG
 
 PRESET = "llama-tiny"
 TAG = LAUNCH_TAG
-NAME = os.environ.setdefault(TAG, f"test-{uuid.uuid4().hex[:12]}")
+# Of this process: tests run side by side, and pytest may import this file twice.
+OWN = f"test-{os.getpid()}-"
+if not os.environ.get(TAG, "").startswith(OWN):
+    os.environ[TAG] = f"{OWN}{uuid.uuid4().hex[:12]}"
+NAME = os.environ[TAG]
 
 
 @pytest.fixture(scope="session")
