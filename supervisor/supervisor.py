@@ -1251,7 +1251,8 @@ class Admission:
         code, output = self._aside.run("smoke", steps.front.nodes[:1], words, timeout_s)
         lines = output.splitlines()
         own = [line for line in lines if not line.startswith("srun: ")]
-        what = "\n".join((own or lines)[-20:])
+        faults = [line for line in own if line.startswith("error: ")]
+        what = "\n".join((faults or own or lines)[-20:])
         if code is None:
             what = f"no end in {timeout_s:.0f} s\n{what}"
         seconds = round(time.monotonic() - began, 3)

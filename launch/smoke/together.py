@@ -19,6 +19,7 @@ from .generation import MEDIUM
 from .metrics import MODEL, REQUESTS
 
 AT_ONCE = 8
+TRIES = 3
 SOAK = 64
 SOAK_AT_ONCE = 16
 BEGIN_TIMEOUT_S = 30.0
@@ -59,8 +60,11 @@ async def overlap(client: Client, _: Endpoint) -> str:
     words = []
     for limit in (64, None):
         name = "without max_tokens" if limit is None else f"max_tokens {limit}"
-        begun = await _begun_before_an_end(client, limit)
-        if begun == 1:
+        for _try in range(TRIES):  # where the machine is busy, one may end before others could begin
+            begun = await _begun_before_an_end(client, limit)
+            if begun > 1:
+                break
+        else:
             raise Fault(f"{name}: the second of {AT_ONCE} begins when the first one has ended")
         words.append(f"{begun} of {AT_ONCE} {name}")
     return f"begun before one ends: {', '.join(words)}"
@@ -83,7 +87,10 @@ async def counters(client: Client, endpoint: Endpoint) -> str:
             for name, labels in names.items()
         }
 
-    after = await metrics.until(endpoint, lambda now: min(grown(now).values()) >= 4)
+    after = await metrics.until(
+        endpoint,
+        lambda now: min(grown(now).values()) >= 4 and not metrics.total(now, PENDING),
+    )
     if wrong := {name: value for name, value in grown(after).items() if value != 4}:
         raise Fault(f"4 requests, but the counters grew by {wrong}")
     if pending := metrics.total(after, PENDING):

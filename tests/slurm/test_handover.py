@@ -130,6 +130,14 @@ def test_no_request_fails_while_a_replacement_is_not_admitted(make_service: Make
     assert service.owner() == first
 
 
+def test_a_service_that_is_not_admitted_names_the_check(make_service: MakeService) -> None:
+    """However much the smoke suite prints after it."""
+    words = "echo error: check N10 over grpc: it still runs; seq 100; exit 6"
+    service = make_service(smoke={"argv": ["sh", "-c", words], "timeout_s": 9})
+    run = service.wait_for_end(service.submit())
+    assert run["why"] == "smoke: error: check N10 over grpc: it still runs"
+
+
 def test_a_job_serves_again_if_its_successor_dies_at_once(make_service: MakeService) -> None:
     service = make_service(time={**NEVER, "drain_s": 2, "settle_s": 2})
     first = service.serving()
