@@ -49,7 +49,7 @@ class Shell:
         typed = self.folder / f".block{self._blocks}.sh"
         printed = typed.with_suffix(".out")
         typed.write_text(script)
-        timer = threading.Timer(BLOCK_TIMEOUT_S, self._bash.kill)
+        timer = threading.Timer(BLOCK_TIMEOUT_S, os.killpg, [self._bash.pid, signal.SIGKILL])
         timer.start()
         self._bash.stdin.write(f". ./{typed.name} >{printed.name} 2>&1; echo done\n")
         self._bash.stdin.flush()

@@ -27,7 +27,7 @@ from tests.handoff import docker_engine
 from tests.handoff.docker_engine import Engine
 from tests.handoff.shell import Shell
 from tests.handoff.test_runbook_commands import blocks, typed
-from tests.kubernetes.test_pod import GET
+from tests.kubernetes.box import GET
 
 USER = 1000
 CHAPTERS = ("setup", "compose")

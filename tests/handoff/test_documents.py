@@ -319,6 +319,14 @@ def test_a_server_that_cannot_run_alone_has_no_instructions_for_a_node(tmp_path:
     assert "No instructions to start it" in found and "Run it on a node" not in found
 
 
+def test_a_server_on_several_nodes_is_waited_for_as_the_group_that_it_is(tmp_path: Path) -> None:
+    targets = ["kubernetes", "handoff"]
+    own = ["targets.kubernetes.server=triton"]
+    several = "deepseek-r1-0528-nvfp4-gb200x16"
+    found = text(pipeline.render(several, tmp_path / "b", own, more_targets=targets), "runbook.md")
+    assert "kubectl wait leaderworkerset" in found and "kubectl rollout status" not in found
+
+
 def test_what_the_deployment_accepts_is_said_with_its_reason(render: Render) -> None:
     reason = "The router is not used here, and no prompt comes from outside."
     row = {"product": "tensorrt_llm", "version": "1.2.1", "reason": reason}

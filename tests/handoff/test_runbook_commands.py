@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from builder import pipeline
 from builder.bundle import Bundle
 from launch import stand_ins
 from launch.target import FILES, Target
@@ -19,7 +17,6 @@ from tests.handoff import runbook
 from tests.handoff.conftest import Generations, free_port
 from tests.handoff.runbook import Block
 from tests.handoff.shell import Shell
-from tests.kubernetes.conftest import tool
 from tests.monitoring.conftest import Start, watch
 from tests.monitoring.programs import program
 from tests.slurm.cluster import Cluster, Shape, why_not
@@ -42,12 +39,14 @@ def blocks(bundle: Bundle) -> list[Block]:
     return runbook.read(bundle.folder / "handoff" / "runbook.md")
 
 
-def typed(shell: Shell, commands: Sequence[Block]) -> None:
-    """Every one, each after those before it, unless the runbook says that nobody has tried it."""
+def typed(shell: Shell, commands: Sequence[Block]) -> str:
+    """What they print, every one after those before it."""
+    outputs = []
     for block in commands:
-        if block.not_tried is None:
-            output = shell.type(block.script)
-            assert block.prints is None or block.prints in output, f"{block}\n{output}"
+        assert block.not_tried is None, block
+        outputs.append(output := shell.type(block.script))
+        assert block.prints is None or block.prints in output, f"{block}\n{output}"
+    return "".join(outputs)
 
 
 def in_order(commands: Sequence[Block]) -> list[Block]:
@@ -126,36 +125,3 @@ def test_every_command_under_slurm_does_what_the_runbook_says(
     cluster.wait_idle()
     runs = [json.loads(path.read_text()) for path in (tmp_path / "state").glob("*/jobs/*/run.json")]
     assert {run["outcome"] for run in runs} == {"stopped", "handed_over"}
-
-
-@pytest.fixture
-def containers(tmp_path: Path) -> Bundle:
-    """A bundle and its next one for container platforms."""
-    request = {
-        "name": "chat",
-        "checkpoint": "llama-tiny",
-        "hardware": {"gpu": "h100", "num_gpus": 1},
-        "engine": {"release": "1.2.1"},
-        "workload": {"isl": 512, "osl": 128, "concurrency": 16},
-        "targets": ["triton", "kubernetes", "compose", "handoff"],
-    }
-    (tmp_path / "chat.yaml").write_text(yaml.safe_dump(request))
-    pipeline.render(str(tmp_path / "chat.yaml"), tmp_path / "chat-next", ["workload.concurrency=8"])
-    return pipeline.render(str(tmp_path / "chat.yaml"), tmp_path / "chat")
-
-
-def test_the_commands_of_kubernetes_that_need_no_cluster_do_what_it_says(
-    containers: Bundle,
-    with_engine: Mapping[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = f"{tool('kubectl').parent}:{with_engine['PATH']}"
-    chapters = ("setup", "kubernetes")
-    commands = [block for block in blocks(containers) if block.chapter in chapters]
-    with Shell(tmp_path, {**with_engine, "PATH": path}) as shell:
-        typed(shell, commands)
-    left = [block for block in blocks(containers) if block.not_tried]
-    with capsys.disabled():
-        print(f"\nrunbook: {len(left)} commands not tried, all of kubernetes")
-    assert {block.chapter for block in left} == {"kubernetes"}

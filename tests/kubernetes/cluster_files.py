@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,4 +79,23 @@ def served_pods(folder: Path) -> list[Object]:
     runtimes, services = of_kind(folder, "ServingRuntime"), of_kind(folder, "InferenceService")
     for runtime, service in zip(runtimes, services, strict=True):
         found.append({**runtime["spec"], **service["spec"]["predictor"]})
+    return found
+
+
+def config_maps(folder: Path) -> dict[str, Object]:
+    """Those of a folder, by name."""
+    return {row["metadata"]["name"]: row for row in of_kind(folder, "ConfigMap")}
+
+
+def pod_files(maps: Mapping[str, Object], pod: Object) -> dict[str, tuple[bytes, int]]:
+    """The bytes and mode of every file that a pod has of the bundle, by path."""
+    [volume] = [row for row in pod["volumes"] if row["name"] == "bundle"]
+    found = {}
+    for source in volume["projected"]["sources"]:
+        config = maps[source["configMap"]["name"]]
+        assert config["immutable"] is True
+        texts = {key: text.encode() for key, text in config.get("data", {}).items()}
+        others = {key: base64.b64decode(v) for key, v in config.get("binaryData", {}).items()}
+        for item in source["configMap"]["items"]:
+            found[item["path"]] = ({**texts, **others}[item["key"]], item["mode"])
     return found

@@ -41,24 +41,49 @@ def definitions_are_here() -> bool:
     return DEFINITIONS.is_dir()
 
 
+def schema(minor: str, found: Object) -> Object:
+    """That of an object's kind, which is one of Kubernetes itself."""
+    return _schema(minor, _name(found))
+
+
+def field(minor: str, around: Object, name: str) -> Object:
+    """The schema of a field, by the one of what it stands in; of a list, `items` is one."""
+    found = around.get("properties", {"items": around.get("items")}).get(name) or {}
+    if "$ref" in found:
+        target = _definitions(minor)["$defs"][found["$ref"].rpartition("/")[2]]
+        return {**target, **found}
+    result: Object = found
+    return result
+
+
 def _known(minor: str, found: Object) -> Draft202012Validator:
+    return _validator(minor, _name(found))
+
+
+def _name(found: Object) -> str:
     group, _, version = found["apiVersion"].rpartition("/")
-    name = "-".join(filter(None, (found["kind"].lower(), group.partition(".")[0], version)))
-    return _validator(minor, name)
+    return "-".join(filter(None, (found["kind"].lower(), group.partition(".")[0], version)))
+
+
+@cache
+def _schema(minor: str, name: str) -> Object:
+    found: Object = json.loads((_folder(minor) / f"{name}.json").read_text())
+    return found
 
 
 @cache
 def _validator(minor: str, name: str) -> Draft202012Validator:
-    schema = json.loads((_folder(minor) / f"{name}.json").read_text())
-    registry = Resource.from_contents(schema) @ _definitions(minor)
+    schema = _schema(minor, name)
+    registry: Registry[Any] = Registry()
+    for known in (_definitions(minor), schema):
+        registry = Resource.from_contents(known) @ registry
     return Draft202012Validator(schema, registry=registry)
 
 
 @cache
-def _definitions(minor: str) -> Registry[Any]:
-    found = json.loads((_folder(minor) / "_definitions.json").read_text())
-    registry: Registry[Any] = Registry()
-    return Resource.from_contents(found) @ registry
+def _definitions(minor: str) -> Object:
+    found: Object = json.loads((_folder(minor) / "_definitions.json").read_text())
+    return found
 
 
 @cache

@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,13 @@ from builder.bundle import File
 from builder.targets.kubernetes import files, names
 from builder.targets.manifest import manifest
 from tests.kubernetes import cluster_files
-from tests.kubernetes.cluster_files import ALL_PARTS, DIGEST, SEVERAL_NODES
+from tests.kubernetes.cluster_files import (
+    ALL_PARTS,
+    DIGEST,
+    SEVERAL_NODES,
+    config_maps,
+    pod_files,
+)
 
 LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 LABEL_KEY = re.compile(
@@ -42,26 +47,11 @@ def several_nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cluster_files.render(folder, "deepseek-v3.2-nvfp4-gb200", "trtllm_serve", *overrides)
 
 
-def pod_files(folder: Path, pod: Mapping[str, Any]) -> dict[str, tuple[bytes, int]]:
-    """The bytes and mode of every file that a pod has of the bundle, by path."""
-    maps = {row["metadata"]["name"]: row for row in cluster_files.of_kind(folder, "ConfigMap")}
-    [volume] = [row for row in pod["volumes"] if row["name"] == "bundle"]
-    found = {}
-    for source in volume["projected"]["sources"]:
-        config = maps[source["configMap"]["name"]]
-        assert config["immutable"] is True
-        texts = {key: text.encode() for key, text in config.get("data", {}).items()}
-        others = {key: base64.b64decode(v) for key, v in config.get("binaryData", {}).items()}
-        for item in source["configMap"]["items"]:
-            found[item["path"]] = ({**texts, **others}[item["key"]], item["mode"])
-    return found
-
-
 @pytest.mark.parametrize("server", ["triton", "trtllm_serve"])
 def test_a_pod_has_the_files_of_the_bundle_byte_for_byte(server: str, tmp_path: Path) -> None:
     folder = cluster_files.render(tmp_path / "bundle", "llama-tiny", server)
     [pod] = cluster_files.served_pods(folder)
-    found = pod_files(folder, pod)
+    found = pod_files(config_maps(folder), pod)
     bundle = folder.parent
     meant = {path for path in (bundle / server).rglob("*") if path.is_file()}
     assert set(found) == {path.relative_to(bundle).as_posix() for path in meant}
@@ -88,7 +78,7 @@ def test_any_bytes_survive_a_config_map(contents: dict[str, bytes]) -> None:
 
 
 def test_files_that_one_map_cannot_hold_stand_in_several() -> None:
-    given_files = {f"f{index}": File(bytes(400 * 1024)) for index in range(5)}
+    given_files = {f"f{index}": File(bytes(80 * 1024)) for index in range(5)}
     found = files.config_maps("x", given_files)
     assert [len(row.files) for row in found] == [2, 2, 1]
     assert len({row.name for row in found}) == 3
@@ -179,7 +169,7 @@ def test_a_group_has_one_pod_for_each_node(several_nodes: Path) -> None:
         [container] = pod["containers"]
         assert container["resources"]["limits"]["nvidia.com/gpu"] == "4"
         assert container["command"] == ["bash", "/bundle/kubernetes/group.sh"]
-        found = pod_files(several_nodes, pod)
+        found = pod_files(config_maps(several_nodes), pod)
         for script in ("group.sh", "rank.sh"):
             data, mode = found[f"kubernetes/{script}"]
             assert data == (several_nodes / script).read_bytes()

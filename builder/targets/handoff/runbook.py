@@ -64,6 +64,8 @@ def _known(request: Request, found: Sequence[Server]) -> frozenset[str]:
         "node": bool(found) and _runs_alone(request),
         "state_folder": _state_folder(request) is not None,
         "no_state_folder": _state_folder(request) is None,
+        "one_node": request.nodes == 1,
+        "several_nodes": request.nodes > 1,
         "one_instance": deployment.instances == 1,
         "several_instances": deployment.instances > 1,
         "streams": all(server.settings.get("decoupled", True) for server in found),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 from ...bundle import File
 from ..manifest import as_text
 
-# Kubernetes takes a MiB in all, names and labels included.
-MOST_BYTES = 900 * 1024
+# `kubectl apply` keeps the text of an object in an annotation; Kubernetes takes 256 KiB of those.
+# Source: kubernetes/apimachinery, pkg/api/validation/objectmeta.go, TotalAnnotationSizeLimitB.
+MOST_BYTES = 240 * 1024
 READ, EXECUTE = 0o444, 0o555
 
 
@@ -25,19 +27,16 @@ class ConfigMap:
 
     def document(self, labels: Mapping[str, str]) -> dict[str, Any]:
         """A file that is no text stands in another place."""
-        texts, others = {}, {}
+        places: dict[str, dict[str, str]] = {"data": {}, "binaryData": {}}
         for path, file in self.files.items():
-            if (text := as_text(file.data)) is not None:
-                texts[_key(path)] = text
-            else:
-                others[_key(path)] = base64.b64encode(file.data).decode()
+            place, content = _content(file)
+            places[place][_key(path)] = content
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": self.name, "labels": dict(labels)},
             "immutable": True,
-            **({"data": texts} if texts else {}),
-            **({"binaryData": others} if others else {}),
+            **{place: found for place, found in places.items() if found},
         }
 
 
@@ -46,10 +45,11 @@ def config_maps(base: str, files: Mapping[str, File]) -> list[ConfigMap]:
     groups: list[dict[str, File]] = [{}]
     size = 0
     for path, file in sorted(files.items()):
-        size += len(file.data)
+        own = _nbytes(path, file)
+        size += own
         if size > MOST_BYTES and groups[-1]:
             groups.append({})
-            size = len(file.data)
+            size = own
         groups[-1][path] = file
     return [ConfigMap(f"{base}-files-{_digest(group)}", group) for group in groups]
 
@@ -74,6 +74,19 @@ def _items(files: Mapping[str, File]) -> Iterator[dict[str, Any]]:
 def _key(path: str) -> str:
     """The path as a key, which knows no slash. All paths of a server begin alike, so none meet."""
     return path.replace("/", "__")
+
+
+def _nbytes(path: str, file: File) -> int:
+    """Of a file in the text that `kubectl apply` keeps: JSON that is safe inside HTML."""
+    written = json.dumps({_key(path): _content(file)[1]}, ensure_ascii=False)
+    return len(written.encode()) + sum(5 * written.count(letter) for letter in "<>&")
+
+
+def _content(file: File) -> tuple[str, str]:
+    """The place of a file in a map, and what stands there."""
+    if (text := as_text(file.data)) is not None:
+        return "data", text
+    return "binaryData", base64.b64encode(file.data).decode()
 
 
 def _digest(files: Mapping[str, File]) -> str:
