@@ -38,7 +38,7 @@ step() {
 finish() {
   printf '\n'
   for index in "${!names[@]}"; do
-    printf '%-12s %s\n' "${names[$index]}" "${results[$index]}"
+    printf '%-13s %s\n' "${names[$index]}" "${results[$index]}"
   done
   exit "$failed"
 }
@@ -52,7 +52,9 @@ if [[ $# -gt 0 ]]; then
   finish
 fi
 step "pytest alone" "$PYTHON" -m pytest -m alone
-step "pytest" "$PYTHON" -m pytest -m "not alone" --numprocesses 3 --dist loadfile
+# Those that wait most come first, so that none of them is the last to end.
+step "pytest" "$PYTHON" -m pytest -m "not alone" --numprocesses 3 --dist loadfile \
+  --no-loadscope-reorder tests/handoff tests/monitoring tests/slurm tests/launch tests
 # What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
 newer=${SLURM_ROOT:-/opt/slurm-newer}
 if [[ $(id -u) -eq 0 ]] && timeout -s INT 300 tests/newer_slurm.sh "$newer" 2>/dev/null; then
