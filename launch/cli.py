@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 ENGINES = ("auto", "tensorrt_llm", "reference")
 REHEARSAL_START_TIMEOUT_S = 300.0
+# How often a launcher that waits for the end of its server looks for signals.
+LOOK_S = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -175,7 +177,8 @@ def _up(options: argparse.Namespace) -> None:
                 for name, url in served.urls.items():
                     print(f"{name}: {url}", flush=True)
                 _say(f"{served.name}: ready; Ctrl-C stops it")
-                status = server.exit_status(None)
+                while (status := server.exit_status(LOOK_S)) is None:
+                    interrupts.check()
             except Interrupted as interrupt:
                 _say(f"{served.name}: stopping after {interrupt}; again to stop at once")
                 return

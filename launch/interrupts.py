@@ -52,6 +52,14 @@ class Interrupts:
         if self._first is not None and arrived_before is None and not self._holds:
             raise Interrupted(self._first)
 
+    def check(self) -> None:
+        """For whoever waits: raises a signal that has arrived.
+
+        Python drops what a handler raises while it runs a finalizer.
+        """
+        if self._first is not None:
+            raise Interrupted(self._first)
+
     def _arrived(self, number: int, _frame: FrameType | None) -> None:
         if self._first is not None:
             self.again.set()

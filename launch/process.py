@@ -48,7 +48,7 @@ class Server:
         self._mark = uuid.uuid4().hex
         self._environment = {**environment, MARK: self._mark}
         self._grace_s = grace_s
-        self._interrupts = interrupts
+        self.interrupts = interrupts
         self.killed = False
         self.left = 0
 
@@ -76,11 +76,8 @@ class Server:
     def pid(self) -> int:
         return self._process.pid
 
-    def exit_status(self, timeout_s: float | None) -> int | None:
-        """Its exit status as a shell gives it, or `None` if it still runs after the timeout.
-
-        Without a timeout this waits for its end.
-        """
+    def exit_status(self, timeout_s: float) -> int | None:
+        """Its exit status as a shell gives it, or `None` if it still runs after the timeout."""
         try:
             status = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -104,7 +101,7 @@ class Server:
 
         Raises `NotReady` naming processes that even SIGKILL does not end.
         """
-        with self._interrupts.held():
+        with self.interrupts.held():
             if self._process.poll() is None:
                 self._process.terminate()
                 self._wait(self._grace_s, lambda: self._process.poll() is not None)
@@ -124,7 +121,7 @@ class Server:
     def _wait(self, timeout_s: float, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + timeout_s
         while not done() and time.monotonic() < deadline:
-            if self._interrupts.again.wait(POLL_S):
+            if self.interrupts.again.wait(POLL_S):
                 return
 
     def _members(self) -> list[int]:

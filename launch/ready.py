@@ -43,6 +43,7 @@ def wait(
     start = time.monotonic()
     while True:
         status = server.exit_status(POLL_S)
+        server.interrupts.check()
         elapsed_s = time.monotonic() - start
         if status is not None:
             state: Literal["ready", "died", "timed_out"] = "died"

@@ -125,7 +125,11 @@ class Launcher:
         self.process.send_signal(number)
 
     def end(self, timeout_s: float = 60.0) -> int:
-        return self.process.wait(timeout_s)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            logs = [path.read_text() for path in self.folder.rglob("server.log")]
+            raise AssertionError("\n".join([self.errors.read_text(), *logs])) from None
 
 
 Launch = Callable[..., Launcher]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from builder.errors import NotReady
-from launch import process
+from launch import process, ready
 from launch.interrupts import Interrupted, Interrupts
 from launch.process import Server
 from tests.launch.conftest import Child, marked_processes
@@ -172,6 +173,21 @@ def test_a_signal_in_a_critical_step_is_raised_after_it(interrupts: Interrupts) 
         finished = True
     assert finished
     assert raised.value.exit_code == 128 + signal.SIGTERM
+
+
+class Finalizer:
+    """Python drops what is raised in it."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_in_a_finalizer_ends_the_wait_all_the_same(
+    child: Child, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    with child("import time; time.sleep(60)") as server, pytest.raises(Interrupted):
+        ready.wait(server, lambda: bool(Finalizer() and False), 30, ready.Progress("server"))
 
 
 def test_signals_behave_as_before_afterwards(tmp_path: Path) -> None:

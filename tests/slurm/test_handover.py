@@ -155,7 +155,9 @@ def test_a_job_that_slurm_requeues_serves_again(make_service: MakeService) -> No
     service = make_service()
     job = service.serving("--partition=again", "--requeue", *node)
     urgent = ["--partition=urgent", *node, "--output=/dev/null", "--wrap=true"]
-    service.cluster.run("sbatch", *urgent)
+    other = service.cluster.run("sbatch", "--parsable", *urgent).stdout.strip()
+    # It has the node when all of the first run has ended; a job that starts before that would fail.
+    wait_until(lambda: service.slurm_state(other) == "COMPLETED", 60, lambda: service.explain(job))
     earlier = service.job_folder(job) / "run-0.json"
 
     def hurried() -> bool:
