@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PRINTS = re.compile(r"It prints `([^`]+)`\.")
-_NOT_TRIED = re.compile(r"Not tried by the toolkit's own tests: ([^.]+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,6 @@ class Block:
     title: str
     script: str
     prints: str | None
-    not_tried: str | None
 
     @property
     def chapter(self) -> str:
@@ -50,7 +48,7 @@ def _blocks(paragraphs: list[str]) -> Iterator[Block]:
                 text += f"\n\n{pieces.pop(0)}"
             script = text.removeprefix("```bash\n").removesuffix("```")
             after = pieces[0] if pieces else ""
-            said, why = _PRINTS.search(after), _NOT_TRIED.search(after)
-            yield Block(tuple(place), title, script, said and said[1], why and why[1])
+            said = _PRINTS.search(after)
+            yield Block(tuple(place), title, script, said and said[1])
         else:
             title = text.strip("*")

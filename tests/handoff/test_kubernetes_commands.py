@@ -22,11 +22,16 @@ from tests.handoff import runbook
 from tests.handoff.runbook import Block
 from tests.handoff.shell import Shell
 from tests.handoff.test_runbook_commands import typed
+from tests.kubernetes import groups, schemas
 from tests.kubernetes.box import OUTSIDE, need_what_a_box_needs
 from tests.kubernetes.conftest import kubectl as kubectl
+from tests.kubernetes.conftest import tool
 from tests.kubernetes.node import Node, cluster
 from tests.model_repository.conftest import find_programs
 
+# For a number of nodes, what one server has on them.
+MODELS = {1: "llama-tiny", 2: "openai/gpt-oss-120b"}
+GPUS = {1: 1, 2: 8}
 # The bundles where the runbook has them, each planned for another load.
 CONCURRENCY = {"chat": 16, "chat-next": 8, "chat-previous": 4}
 SERVES_AFTER = {
@@ -36,16 +41,36 @@ SERVES_AFTER = {
 }
 STOP = "Drain and delete everything"
 SETTINGS = "triton/model_repository/tensorrt_llm/1/model.yaml"
+# The first rank runs the command, the others wait for its end.
+LAUNCHER = """\
+#!/usr/bin/env bash
+export TLLM_SPAWN_PROXY_PROCESS=1
+run='import socket, subprocess, sys
+with socket.create_server(("", 2300)):
+    sys.exit(subprocess.call(sys.argv[1:]))'
+[[ $OMPI_COMM_WORLD_RANK != 0 ]] || exec python3 -c "$run" "$@"
+until exec 3<>"/dev/tcp/$LWS_LEADER_ADDRESS/2300"; do sleep 0.2; done 2>/dev/null
+cat <&3 2>/dev/null || true
+"""
 RUNNING = re.compile(r"^trtllm_model_requests_running\{.*\} [1-9]", re.MULTILINE)
 
 
+@pytest.fixture(params=MODELS)
+def nodes(request: pytest.FixtureRequest) -> int:
+    """Of each server."""
+    found: int = request.param
+    if found > 1 and not schemas.definitions_are_here():
+        pytest.skip("the definition of LeaderWorkerSet is not here")
+    return found
+
+
 @pytest.fixture
-def commands(tmp_path: Path) -> list[Block]:
+def commands(nodes: int, tmp_path: Path) -> list[Block]:
     """Those of the middle one of three bundles."""
     request = {
         "name": "chat",
-        "checkpoint": "llama-tiny",
-        "hardware": {"gpu": "h100", "num_gpus": 1},
+        "checkpoint": MODELS[nodes],
+        "hardware": {"gpu": "gb200", "num_gpus": GPUS[nodes]},
         "engine": {"release": "1.2.1"},
         "workload": {"isl": 512, "osl": 128, "concurrency": 1},
         "targets": {"triton": {}, "kubernetes": {"deregistration_s": 1}, "handoff": {}},
@@ -59,13 +84,20 @@ def commands(tmp_path: Path) -> list[Block]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, make_miniature: Callable[[str], Path]) -> Iterator[Node]:
-    """With the one GPU that the server takes."""
+def node(nodes: int, tmp_path: Path, make_miniature: Callable[[str], Path]) -> Iterator[Node]:
+    """With the GPUs that one server takes, and an image with what a group needs."""
     need_what_a_box_needs()
-    claims = {"model": make_miniature("llama-tiny")}
+    for name in ("mpirun", "ssh", "sshd") if nodes > 1 else ():
+        tool(name)
+    groups.make_key(tmp_path / "key")
+    claims, secrets = {"model": make_miniature("llama-tiny")}, {"server-ssh": tmp_path / "key"}
     with TemporaryDirectory(dir=OUTSIDE) as folder:
-        programs = find_programs(Path(folder) / "programs")
-        with cluster(tmp_path / "kubeconfig", claims, programs, gpus=1) as running:
+        launcher = Path(folder) / "bin" / "trtllm-llmapi-launch"
+        launcher.parent.mkdir()
+        launcher.write_text(LAUNCHER)
+        launcher.chmod(0o755)
+        programs = [launcher.parent, *find_programs(Path(folder) / "programs")]
+        with cluster(tmp_path, claims, secrets, programs, GPUS[nodes]) as running:
             yield running
 
 
@@ -97,7 +129,7 @@ def ask_for_long(node: Node, clients: Executor) -> Future[str]:
 
 
 def test_every_command_under_kubernetes_does_what_the_runbook_says(
-    commands: list[Block], node: Node, shell: Shell, tmp_path: Path
+    nodes: int, commands: list[Block], node: Node, shell: Shell, tmp_path: Path
 ) -> None:
     """Whatever replaces or stops a server, the request that is under way gets its whole answer."""
     before = node.objects.places()
@@ -108,14 +140,13 @@ def test_every_command_under_kubernetes_does_what_the_runbook_says(
             output = typed(shell, [block])
             assert client is None or "0:59" in client.result()
             if bundle := SERVES_AFTER.get(block.title):
-                [box] = node.boxes.values()
-                assert (
-                    box.read(f"/bundle/{SETTINGS}") == (tmp_path / bundle / SETTINGS).read_bytes()
-                )
+                assert len(node.boxes) == nodes
+                settings = {box.read(f"/bundle/{SETTINGS}") for box in node.boxes.values()}
+                assert settings == {(tmp_path / bundle / SETTINGS).read_bytes()}
                 assert '"0:0 0:1 0:2"' in answer(node, "tokens=3")
             if "kubectl logs" in block.script:
                 assert "Started HTTPService" in output
-    assert node.exit_codes == [0] * len(SERVES_AFTER)
+    assert node.exit_codes == [0] * len(SERVES_AFTER) * nodes
     assert [place for place in node.objects.places() if not place.startswith("events/")] == before
 
 

@@ -24,15 +24,17 @@ import pytest
 from tests.conftest import ROOT
 from tests.kubernetes.cluster_files import Object, pod_files
 from tests.kubernetes.conftest import tool
+from tests.kubernetes.network import Host
 
 PATIENCE_S = 60.0
 # Where files lie that a pod sees, whose /tmp is its own.
 OUTSIDE = Path("/var/tmp")
-SECRET = "key-of-the-test-0123456789"
+USERS = "server:x:1000:1000::/nonexistent:/bin/bash\n"
 
 # A root of two layers: the machine's, which cannot be written, and the places of volumes.
 ENTER = """\
 set -e
+hostname "$BOX_NAME"
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$BOX/layers"
 mkdir "$BOX/layers/upper" "$BOX/layers/work"
@@ -42,7 +44,7 @@ cd "$BOX/root"
 mount -t proc proc proc
 mount --rbind /dev dev
 while read -r source place mode; do
-  mkdir -p ".$place"
+  [[ -e .$place ]] || mkdir -p ".$place"
   if [[ $source == tmpfs ]]; then
     mount -t tmpfs -o mode=1777 tmpfs ".$place"
   else
@@ -62,6 +64,7 @@ kind = {"Content-Type": "application/json"}
 request = urllib.request.Request(sys.argv[1], sys.argv[2].encode() or None, kind)
 sys.stdout.write(urllib.request.urlopen(request, timeout=20).read().decode())
 """
+CONNECT = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 20)"
 
 
 def need_what_a_box_needs() -> None:
@@ -69,6 +72,15 @@ def need_what_a_box_needs() -> None:
         pytest.skip("only root may make the mounts of a pod")
     for name in ("ip", "nsenter", "pivot_root", "setpriv", "unshare"):
         tool(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """What volumes hold: the ConfigMaps by name, and the folders behind claims and Secrets."""
+
+    maps: Mapping[str, Object]
+    claims: Mapping[str, Path]
+    secrets: Mapping[str, Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +112,15 @@ class Box:
 
     def ask(self, path: str, port: str | int, body: str = "") -> str | None:
         """An answer of 200 from inside the pod's network."""
-        ports = {row["name"]: row["containerPort"] for row in self.container["ports"]}
-        url = f"http://127.0.0.1:{ports.get(str(port), port)}{path}"
+        url = f"http://127.0.0.1:{self._port(port)}{path}"
         done = self.run("-c", GET, url, body)
         return done.stdout if done.returncode == 0 else None
+
+    def _port(self, port: str | int) -> str | int:
+        ports: dict[str, int] = {
+            row["name"]: row["containerPort"] for row in self.container["ports"]
+        }
+        return ports.get(str(port), port)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Python in the pod's network."""
@@ -113,8 +130,12 @@ class Box:
 
     def passes(self, probe: str) -> bool:
         """Whether a probe of the container is content."""
-        http = self.container[probe]["httpGet"]
-        return self.ask(http["path"], http["port"]) is not None
+        match self.container[probe]:
+            case {"httpGet": {"path": path, "port": port}}:
+                return self.ask(path, port) is not None
+            case {"tcpSocket": {"port": port}}:
+                return self.run("-c", CONNECT, str(self._port(port))).returncode == 0
+        raise AssertionError(f"{probe} is of no kind known here")
 
     def wait_for(self, probe: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -139,27 +160,34 @@ class Box:
 
 @contextmanager
 def boxed(
-    pod: Object, maps: Mapping[str, Object], claims: Mapping[str, Path], programs: Sequence[Path]
+    pod: Object, volumes: Volumes, programs: Sequence[Path], host: Host | None = None
 ) -> Iterator[Box]:
-    """The container of a pod until the end of the block. `maps` are the ConfigMaps by name,
-    `claims` the folders behind claims of volumes, `programs` folders for the front of the path."""
+    """The container of a pod until the end of the block. `programs` are folders for the front of
+    the path; without a `host` the pod is alone in its network."""
     with ExitStack() as stack:
         folder = OUTSIDE / f"pod-{uuid.uuid4().hex[:8]}"
         for name in ("", "layers", "root"):
             (folder / name).mkdir()
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         container = pod["containers"][0]
-        lines = _mounts(pod, maps, claims, folder)
+        (folder / "passwd").write_text(USERS)
+        lines = [*_mounts(pod, volumes, folder), f"{folder}/passwd /etc/passwd ro"]
+        if host:
+            lines.append(f"{host.hosts} /etc/hosts ro")
         # The checkout stays in sight where it lies in a folder that the pod has for itself.
         (folder / "mounts").write_text("\n".join([*lines, f"{ROOT} {ROOT} ro", ""]))
         path = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
         variables = {row["name"]: row["value"] for row in container["env"]}
-        alone = ("--mount", "--uts", "--ipc", "--net", "--pid", "--fork")
-        command = ["unshare", *alone, "bash", "-c", ENTER, "enter", *container["command"]]
+        network = (
+            ["ip", "netns", "exec", host.namespace, "unshare"] if host else ["unshare", "--net"]
+        )
+        alone = ("--mount", "--uts", "--ipc", "--pid", "--fork")
+        command = [*network, *alone, "bash", "-c", ENTER, "enter", *container["command"]]
+        own = {"PATH": path, "BOX": str(folder), "BOX_NAME": host.name if host else "pod"}
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 command,
-                env={**variables, "PATH": path, "BOX": str(folder)},
+                env={**variables, **own},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -168,9 +196,7 @@ def boxed(
         yield found
 
 
-def _mounts(
-    pod: Object, maps: Mapping[str, Object], claims: Mapping[str, Path], folder: Path
-) -> Iterator[str]:
+def _mounts(pod: Object, found: Volumes, folder: Path) -> Iterator[str]:
     """A line for each mount of the container: what, where, and whether it can be written."""
     volumes = {row["name"]: row for row in pod["volumes"]}
     for mount in pod["containers"][0]["volumeMounts"]:
@@ -181,15 +207,16 @@ def _mounts(
             yield f"tmpfs {mount['mountPath']} {mode}"
             continue
         if "persistentVolumeClaim" in volume:
-            claim = claims[volume["persistentVolumeClaim"]["claimName"]]
+            claim = found.claims[volume["persistentVolumeClaim"]["claimName"]]
             yield f"{claim} {mount['mountPath']} {mode}"
+            continue
+        if "secret" in volume:
+            yield f"{found.secrets[volume['secret']['secretName']]} {mount['mountPath']} {mode}"
             continue
         source.mkdir()
         if "projected" in volume:
-            for path, (data, bits) in pod_files(maps, pod).items():
+            for path, (data, bits) in pod_files(found.maps, pod).items():
                 (source / path).parent.mkdir(parents=True, exist_ok=True)
                 (source / path).write_bytes(data)
                 (source / path).chmod(bits)
-        if "secret" in volume:
-            (source / "key").write_text(f"{SECRET}\n")
         yield f"{source} {mount['mountPath']} {mode}"

@@ -1,60 +1,65 @@
-"""A stand-in for what makes the pods of Deployments, and for the node that runs them as processes.
+"""A stand-in for the node that runs the pods of a cluster as processes.
 
 It is no scheduler and no kubelet: there is one node, which has so many GPUs; the startup and the
-readiness probe are asked over HTTP, more often than they say; a container that ends stays ended.
+readiness probe are asked more often than they say; a container that ends stays ended.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from uuid import uuid4
 
+from tests.kubernetes import deployments, groups, pods
 from tests.kubernetes.api_server import serving
-from tests.kubernetes.box import Box, boxed
+from tests.kubernetes.box import Box, Volumes, boxed
+from tests.kubernetes.network import Host, Network, network
 from tests.kubernetes.object_store import Object, Objects, now
+from tests.kubernetes.pods import NODE, is_leaving, is_ready
 
-NODE = "node-0"
 GPU = "nvidia.com/gpu"
 CLAIM = "persistentVolumeClaim"
-HASH = "pod-template-hash"
+ROLLS = {"deployments": deployments.roll, "leaderworkersets": groups.roll}
 PAUSE_S = 0.2
+# How long a change of an object is there before anything follows from it.
+NOTICE_S = 2.0
 
 
 @dataclass
 class Node:
-    """`claims` are the folders behind claims of volumes, `programs` are for the front of the path.
+    """`claims` and `secrets` are the folders behind volumes, `programs` for the front of the path.
     `exit_codes` are those of the pods that have ended."""
 
     objects: Objects
     claims: Mapping[str, Path]
+    secrets: Mapping[str, Path]
     programs: Sequence[Path]
     gpus: int
+    network: Network
     boxes: dict[str, Box] = field(default_factory=dict)
     logs: dict[str, Path] = field(default_factory=dict)
     exit_codes: list[int] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
+    _changes: dict[str, float] = field(default_factory=dict)
     _workers: dict[str, threading.Thread] = field(default_factory=dict)
     _taken: dict[str, int] = field(default_factory=dict)
     _choice: threading.Lock = field(default_factory=threading.Lock)
 
     def work(self) -> None:
-        """Makes the pods that Deployments want and runs all there are, until the node closes."""
+        """Lets the pods be made that are wanted, and runs all there are, until the node closes."""
         while not self.closing.wait(PAUSE_S):
-            for deployment in self.objects.of("deployments")[1]:
-                roll(self.objects, deployment)
+            for plural, roll in ROLLS.items():
+                for owner in self.objects.of(plural)[1]:
+                    if self._has_noticed(owner):
+                        roll(self.objects, owner)
             for pod in self.objects.of("pods")[1]:
-                if (name := pod["metadata"]["name"]) not in self._workers:
-                    self._workers[name] = threading.Thread(target=self._live, args=[pod])
-                    self._workers[name].start()
+                if (uid := pod["metadata"]["uid"]) not in self._workers:
+                    self._workers[uid] = threading.Thread(target=self._live, args=[pod])
+                    self._workers[uid].start()
         for worker in self._workers.values():
             worker.join()
 
@@ -76,7 +81,8 @@ class Node:
             self.closing.wait(PAUSE_S)
         if self._stays(place):
             maps = {row["metadata"]["name"]: row for row in self.objects.of("configmaps")[1]}
-            with boxed(pod["spec"], maps, self.claims, self.programs) as box:
+            volumes = Volumes(maps, self.claims, self.secrets)
+            with self._place(pod) as host, boxed(pod["spec"], volumes, self.programs, host) as box:
                 self.boxes[name], self.logs[name] = box, box.log_file
                 _tell(self.objects, pod, "Started", "Started container")
                 self._serve(place, box)
@@ -84,6 +90,18 @@ class Node:
                 del self.boxes[name], self.logs[name]
         self._taken.pop(name, None)
         self.objects.remove(place)
+
+    def _has_noticed(self, owner: Object) -> bool:
+        """Whoever waits for a change must not take the state before it for that after it."""
+        version = f"{owner['metadata']['uid']} {owner['metadata']['generation']}"
+        return time.monotonic() > self._changes.setdefault(version, time.monotonic()) + NOTICE_S
+
+    def _place(self, pod: Object) -> AbstractContextManager[Host | None]:
+        """In the network of the node, if other pods may know it by its name."""
+        own, domain = pod["metadata"], pod["spec"].get("subdomain")
+        if domain is None:
+            return nullcontext()
+        return self.network.joined(own["name"], f"{domain}.{own['namespace']}")
 
     def _stays(self, place: str) -> bool:
         found = self.objects.get(place)
@@ -104,7 +122,8 @@ class Node:
 
     def _serve(self, place: str, box: Box) -> None:
         """Asks the probes and says what they answer, until the pod is to go."""
-        probe, failures, ready = "startupProbe", 0, False
+        failures, ready = 0, False
+        probe = "startupProbe" if "startupProbe" in box.container else "readinessProbe"
         while self._stays(place):
             passed = box.process.poll() is None and box.passes(probe)
             failures = 0 if passed else failures + 1
@@ -112,14 +131,14 @@ class Node:
                 probe = "readinessProbe" if passed else probe
             else:
                 ready = passed or (ready and failures < box.container[probe]["failureThreshold"])
-            status = _status(box, ready)
-            self.objects.change(place, partial(_with_status, status))
+            pods.set_status(self.objects, place, _status(box, ready))
             self.closing.wait(PAUSE_S)
 
     def _end(self, pod: Object, box: Box) -> None:
         """What its container asked for before the signal, and no more time than the pod has."""
         deadline = time.monotonic() + pod["spec"]["terminationGracePeriodSeconds"]
-        self.closing.wait(box.container["lifecycle"]["preStop"]["sleep"]["seconds"])
+        if "lifecycle" in box.container:
+            self.closing.wait(box.container["lifecycle"]["preStop"]["sleep"]["seconds"])
         if box.process.poll() is None:
             box.send(signal.SIGTERM)
         while box.process.poll() is None and time.monotonic() < deadline:
@@ -131,79 +150,29 @@ class Node:
 
 @contextmanager
 def cluster(
-    kubeconfig: Path, claims: Mapping[str, Path], programs: Sequence[Path], gpus: int
+    folder: Path,
+    claims: Mapping[str, Path],
+    secrets: Mapping[str, Path],
+    programs: Sequence[Path],
+    gpus: int,
 ) -> Iterator[Node]:
-    """A node behind an API server, with the claims in it; `kubeconfig` is written for kubectl."""
-    node = Node(Objects(), claims, programs, gpus)
+    """A node behind an API server, with the claims in it; `folder` gets a kubeconfig."""
+    objects = Objects()
     for name in claims:
         own = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}}
-        node.objects.create(f"persistentvolumeclaims/{name}", own)
-    work = threading.Thread(target=node.work)
-    with serving(node.objects, node.logs) as config:
-        kubeconfig.write_text(config)
+        objects.create(f"persistentvolumeclaims/{name}", own)
+    with ExitStack() as stack:
+        joined = stack.enter_context(network(folder))
+        node = Node(objects, claims, secrets, programs, gpus, joined)
+        config = stack.enter_context(serving(objects, node.logs))
+        (folder / "kubeconfig").write_text(config)
+        work = threading.Thread(target=node.work)
         work.start()
         try:
             yield node
         finally:
             node.closing.set()
             work.join()
-
-
-def roll(objects: Objects, deployment: Object) -> None:
-    """One step towards the pods that a Deployment wants, within the limits of its strategy."""
-    spec, uid = deployment["spec"], deployment["metadata"]["uid"]
-    alive = [
-        pod
-        for pod in objects.of("pods")[1]
-        if pod["metadata"]["ownerReferences"][0]["uid"] == uid and not is_leaving(pod)
-    ]
-    digest = hashlib.sha256(json.dumps(spec["template"], sort_keys=True).encode()).hexdigest()[:10]
-    new = [pod for pod in alive if pod["metadata"]["labels"][HASH] == digest]
-    old = sorted((pod for pod in alive if pod not in new), key=is_ready)
-    wanted, limits = spec.get("replicas", 1), spec["strategy"]["rollingUpdate"]
-    ready, new_ready = sum(map(is_ready, alive)), sum(map(is_ready, new))
-    status = {
-        "observedGeneration": deployment["metadata"]["generation"],
-        "replicas": len(alive),
-        "updatedReplicas": len(new),
-        "readyReplicas": ready,
-        "availableReplicas": ready,
-    }
-    place = f"deployments/{deployment['metadata']['name']}"
-    objects.change(place, partial(_with_status, status))
-    spare = len(alive) - (len(new) - new_ready) - (wanted - limits["maxUnavailable"])
-    for pod in [*old[: max(spare, 0)], *new[wanted:]]:
-        objects.delete(f"pods/{pod['metadata']['name']}")
-    for _ in range(min(wanted + limits["maxSurge"] - len(alive), wanted - len(new))):
-        _make_pod(objects, deployment, digest)
-
-
-def is_leaving(found: Object) -> bool:
-    return "deletionTimestamp" in found["metadata"]
-
-
-def is_ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return not is_leaving(pod) and any(row["status"] == "True" for row in conditions)
-
-
-def _make_pod(objects: Objects, deployment: Object, digest: str) -> None:
-    own, template = deployment["metadata"], deployment["spec"]["template"]
-    name = f"{own['name']}-{digest}-{uuid4().hex[:5]}"
-    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": own["name"], "uid": own["uid"]}
-    metadata = {
-        "name": name,
-        "namespace": own["namespace"],
-        "labels": {**template["metadata"]["labels"], HASH: digest},
-        "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
-    }
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
-    spec = {**template["spec"], "nodeName": NODE}
-    objects.create(f"pods/{name}", {**pod, "spec": spec, "status": {"phase": "Pending"}})
-
-
-def _with_status(status: Object, found: Object) -> Object:
-    return {**found, "status": status}
 
 
 def _status(box: Box, ready: bool) -> Object:

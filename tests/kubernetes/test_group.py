@@ -19,9 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubernetes import cluster_files
+from tests.kubernetes import cluster_files, groups
 from tests.kubernetes.cluster_files import SEVERAL_NODES
 from tests.kubernetes.conftest import tool
+from tests.kubernetes.network import Host, network
 
 PATIENCE_S = 40.0
 GROUP = "llama-group-0"
@@ -65,7 +66,7 @@ class Pods:
     """The pods of a group; `shared` is for the stand-ins alone."""
 
     folder: Path
-    prefix: str
+    hosts: list[Host]
     bundle: Path
     variables: dict[str, str]
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -88,14 +89,12 @@ class Pods:
             "NAME": NAMES[index],
             "SHARED": str(self.shared),
             "POD_WORD": f"word {index}",
-            "LWS_LEADER_ADDRESS": f"{GROUP}.{DOMAIN}",
-            "LWS_GROUP_SIZE": str(len(NAMES)),
-            "LWS_WORKER_INDEX": str(index),
+            **groups.variables(f"{GROUP}.{DOMAIN}", len(NAMES), index),
             "PATH": f"{self.shared}/bin:/usr/bin:/bin",
         }
         inside = ["bash", f"{self.bundle}/kubernetes/group.sh"]
         alone = ["unshare", "--mount", "--uts", "--pid", "--fork", "--mount-proc"]
-        command = ["ip", "netns", "exec", f"{self.prefix}{index}", *alone]
+        command = ["ip", "netns", "exec", self.hosts[index].namespace, *alone]
         with (self.folder / f"log{index}").open("wb") as log:
             self.processes[index] = subprocess.Popen(
                 [*command, "bash", "-c", ENTER, "enter", *inside],
@@ -130,26 +129,6 @@ class Pods:
             process.wait(PATIENCE_S)
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
-def lay_network(stack: ExitStack, prefix: str, folder: Path) -> None:
-    """A network for each pod, with a cable between them."""
-    for index in range(len(NAMES)):
-        ip("netns", "add", f"{prefix}{index}")
-        stack.callback(ip, "netns", "del", f"{prefix}{index}")
-    ends = ("link", "add", "eth0", "netns", f"{prefix}0", "type", "veth")
-    ip(*ends, "peer", "name", "eth0", "netns", f"{prefix}1")
-    for index in range(len(NAMES)):
-        inside = ("-n", f"{prefix}{index}")
-        ip(*inside, "addr", "add", f"10.77.0.{index + 1}/24", "dev", "eth0")
-        for device in ("lo", "eth0"):
-            ip(*inside, "link", "set", device, "up")
-    rows = [f"10.77.0.{index + 1} {name}.{DOMAIN} {name}" for index, name in enumerate(NAMES)]
-    (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *rows, ""]))
-
-
 def mount_bundle(folder: Path, rendered: Path) -> Path:
     """The files as a volume of ConfigMaps has them: behind links."""
     data = folder / "..data-1"
@@ -169,14 +148,6 @@ def lay_stand_ins(folder: Path) -> Path:
         (folder / "bin" / name).chmod(0o755)
     (folder / "passwd").write_text("server:x:1000:1000::/nonexistent:/bin/bash\n")
     return folder
-
-
-def make_key(folder: Path) -> None:
-    folder.mkdir()
-    key = folder / "ssh-privatekey"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    key.chmod(0o440)
-    os.chown(key, 0, 1000)
 
 
 @pytest.fixture
@@ -199,16 +170,16 @@ def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
         folder.mkdir()
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         shared = lay_stand_ins(folder / "shared")
-        prefix = f"p{uuid.uuid4().hex[:6]}-"
-        lay_network(stack, prefix, shared)
-        make_key(folder / "key")
+        joined = stack.enter_context(network(shared))
+        hosts = [stack.enter_context(joined.joined(name, DOMAIN)) for name in NAMES]
+        groups.make_key(folder / "key")
         bundle = mount_bundle(folder / "bundle", rendered)
         own = {
             "GROUP_SCRIPT": f"{bundle}/trtllm_serve/serve.sh",
             "GROUP_RANKS_PER_NODE": str(RANKS_PER_NODE),
             "GROUP_SSH_FOLDER": str(folder / "key"),
         }
-        found = Pods(folder, prefix, bundle, {**variables, **own})
+        found = Pods(folder, hosts, bundle, {**variables, **own})
         stack.callback(found.close)
         yield found
 
@@ -251,7 +222,7 @@ def test_the_first_pod_ends_as_its_server_does(pods: Pods) -> None:
 
 
 def test_a_pod_with_another_key_is_not_trusted(pods: Pods) -> None:
-    make_key(pods.folder / "other")
+    groups.make_key(pods.folder / "other")
     pods.start(1, GROUP_SSH_FOLDER=str(pods.folder / "other"))
     pods.start(0, GROUP_START_TIMEOUT_S="3")
     assert pods.end(0) == 2

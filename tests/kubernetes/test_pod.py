@@ -18,7 +18,7 @@ import yaml
 from builder import pipeline
 from launch import engine
 from tests.kubernetes import cluster_files
-from tests.kubernetes.box import OUTSIDE, PATIENCE_S, Box, boxed, need_what_a_box_needs
+from tests.kubernetes.box import OUTSIDE, PATIENCE_S, Box, Volumes, boxed, need_what_a_box_needs
 from tests.model_repository.conftest import find_programs
 
 # For each server: what is rendered beside it, and a question of three tokens.
@@ -59,10 +59,12 @@ def box(
     bundle = tmp_path_factory.mktemp("pod") / "bundle"
     rendered = cluster_files.render(bundle, "llama-tiny", server, SERVERS[server][0])
     [pod] = cluster_files.served_pods(rendered)
+    (key := tmp_path_factory.mktemp("key") / "key").write_text("key-of-the-test-0123456789\n")
     maps, claims = cluster_files.config_maps(rendered), {"model": make_miniature("llama-tiny")}
+    volumes = Volumes(maps, claims, {"server-key": key.parent})
     with (
         TemporaryDirectory(dir=OUTSIDE) as folder,
-        boxed(pod, maps, claims, programs(server, Path(folder) / "programs")) as found,
+        boxed(pod, volumes, programs(server, Path(folder) / "programs")) as found,
     ):
         yield found
 

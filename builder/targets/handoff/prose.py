@@ -14,9 +14,6 @@ from .document import Block, Command, Paragraph, Section, Span, Text
 
 FILE = Path(__file__).parent.parent.parent / "data" / "runbook.yaml"
 
-# What a reader is told of a command that no test of the toolkit has run.
-NOT_TRIED = "Not tried by the toolkit's own tests:"
-
 # Braces and dollars belong to the shell.
 _BLANK = re.compile(r"@\{(\w+)\}")
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
@@ -94,10 +91,7 @@ def _outcome(row: Mapping[str, Any], values: Values) -> Text:
     prints: Text = ()
     if "prints" in row:
         prints = (Span("It prints "), Span(row["prints"], code=True), Span(". "))
-    tried: Text = ()
-    if "not_run" in row:
-        tried = (Span(f"{NOT_TRIED} {row['not_run']}. "),)
-    return (*tried, *prints, *fill(row.get("outcome", ""), values))
+    return (*prints, *fill(row.get("outcome", ""), values))
 
 
 @cache
