@@ -129,3 +129,12 @@ def test_a_server_on_several_nodes_needs_more_than_its_image_has(tmp_path: Path)
     overrides = ("hardware.num_gpus=16", "targets.kubernetes.server=trtllm_serve")
     found = render(tmp_path, *overrides, preset="deepseek-v3.2-nvfp4-gb200")
     assert any("over SSH, which the engine's images do not have" in line for line in found), found
+
+
+def test_an_update_that_a_group_of_pods_may_refuse_is_warned_of(tmp_path: Path) -> None:
+    overrides = ("hardware.num_gpus=16", "targets.kubernetes.server=trtllm_serve")
+    surge = "targets.kubernetes.update={max_surge: 1, max_unavailable: 0}"
+    preset = "deepseek-v3.2-nvfp4-gb200"
+    for more, warned in (((), False), ((surge,), True)):
+        found = render(tmp_path / str(warned), *overrides, *more, preset=preset)
+        assert any("update.max_unavailable: is 0" in line for line in found) == warned

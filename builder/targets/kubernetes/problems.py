@@ -29,6 +29,12 @@ def warnings(request: Request, options: Options) -> Iterator[Problem]:
             f"{options.ssh_secret} of type kubernetes.io/ssh-auth"
         )
         yield Problem(f"targets.{TARGET}.ssh_secret", what, remedy, severity="warning")
+    if request.nodes > 1 and not options.update.max_unavailable:
+        # Source: kubernetes-sigs/lws, issue 776.
+        what = "is 0, which the StatefulSets behind a LeaderWorkerSet may refuse"
+        remedy = "give 1, or make sure that your release of LeaderWorkerSet takes it"
+        where = f"targets.{TARGET}.update.max_unavailable"
+        yield Problem(where, what, remedy, severity="warning")
     if options.gateway and "@" not in options.gateway.image:
         what = f"{options.gateway.image} has no digest, and a tag can come to mean another image"
         remedy = "give REFERENCE@sha256:DIGEST, as your registry shows it"
