@@ -53,7 +53,7 @@ if [[ $# -gt 0 ]]; then
 fi
 step "pytest alone" "$PYTHON" -m pytest -m alone
 # Those that wait most come first, so that none of them is the last to end.
-step "pytest" "$PYTHON" -m pytest -m "not alone" --numprocesses 3 --dist loadfile \
+step "pytest" "$PYTHON" -m pytest -m "not alone" --numprocesses 2 --dist loadfile \
   --no-loadscope-reorder tests/handoff tests/monitoring tests/slurm tests/launch tests
 # What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
 newer=${SLURM_ROOT:-/opt/slurm-newer}

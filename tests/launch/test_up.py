@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,9 @@ def test_a_server_that_dies_while_it_serves_is_reported(
     launcher = launch("up", local_bundle.folder, "--target", "triton")
     launcher.line("http")
     for pid in marked_processes():
-        if b"tritonserver" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
-            os.kill(pid, signal.SIGKILL)
+        with suppress(FileNotFoundError, ProcessLookupError):  # another one that has just ended
+            if b"tritonserver" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
+                os.kill(pid, signal.SIGKILL)
     assert launcher.end() == 5
     assert "target triton: died with exit status 137 while it served" in launcher.errors.read_text()
     assert summary(tmp_path)["outcome"] == "died"
