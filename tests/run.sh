@@ -35,16 +35,6 @@ step() {
   names+=("$name")
 }
 
-# Those that wait most come first, so that none of them is the last to end. What the machine was too
-# busy for passes alone; what is broken does not.
-# shellcheck disable=SC2329  # called by step
-side_by_side() {
-  "$PYTHON" -m pytest -m "not alone" --numprocesses 2 --dist loadfile --no-loadscope-reorder \
-    tests/handoff tests/monitoring tests/slurm tests/launch tests && return
-  say "tests: what failed beside other tests runs again, alone"
-  "$PYTHON" -m pytest -m "not alone" --last-failed --last-failed-no-failures none
-}
-
 finish() {
   printf '\n'
   for index in "${!names[@]}"; do
@@ -61,8 +51,9 @@ if [[ $# -gt 0 ]]; then
   step "pytest" "$PYTHON" -m pytest "$@"
   finish
 fi
+# Limits of time first, before servers that others leave running for each other.
 step "pytest alone" "$PYTHON" -m pytest -m alone
-step "pytest" side_by_side
+step "pytest" "$PYTHON" -m pytest -m "not alone"
 # What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
 newer=${SLURM_ROOT:-/opt/slurm-newer}
 if [[ $(id -u) -eq 0 ]] && timeout -s INT 300 tests/newer_slurm.sh "$newer" 2>/dev/null; then
