@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from builder import command
-from builder.errors import BadInput, ChecksFailed, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, ChecksFailed
 from launch.bench.arguments import count
 from launch.bench.clients import Api
 from launch.bench.truth import trial
@@ -110,7 +111,7 @@ class Bound:
     relation: Literal["at least", "at most"]
     limit: float
 
-    def problem(self, table: Sequence[Mapping[str, Any]]) -> Problem | None:
+    def problem(self, table: Sequence[Mapping[str, Any]]) -> Diagnostic | None:
         """What is missed, if it was measured and is missed."""
         wanted = (self.row, self.api, self.streams, OURS)
         for row in table:
@@ -120,7 +121,7 @@ class Bound:
                 if not (value >= self.limit if at_least else value <= self.limit):
                     where = " ".join(str(one) for one in wanted[:3] if one is not None)
                     what = f"{self.field} is {value:.4g}; it must be {self.relation}"
-                    return Problem(where, f"{what} {self.limit:g}")
+                    return Diagnostic(where, f"{what} {self.limit:g}")
         return None
 
 
@@ -165,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     if options.json and not options.json.parent.is_dir():
-        raise BadInput(Problem("--json", f"there is no folder {options.json.parent}", "make it"))
+        raise BadInput(Diagnostic("--json", f"there is no folder {options.json.parent}", "make it"))
     table = rows([case for case in CASES if case.name.split()[0] in options.case], options.rounds)
     print(text(table))
     if options.json:
@@ -219,7 +220,7 @@ def measure(case: Case, client: str) -> dict[str, float]:
         ended_ns = time.monotonic_ns()
         if done.returncode:
             what = done.stderr.strip().rpartition("\n")[2]
-            raise ChecksFailed(Problem(f"{case.name}, {client}", what))
+            raise ChecksFailed(Diagnostic(f"{case.name}, {client}", what))
         told = json.loads(done.stdout)
         log = truth.log(asked.requests)
     seen = {int(number): Timing(*times) for number, times in told["seen"].items()}

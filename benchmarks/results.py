@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from builder.errors import Problem
+from builder.diagnostics import Diagnostic
 
 # One round: field -> value.
 Sample = Mapping[str, float]
@@ -41,7 +41,7 @@ class Bound:
     relation: Literal["at least", "at most"]
     limit: float
 
-    def problem(self, samples: Samples) -> Problem | None:
+    def problem(self, samples: Samples) -> Diagnostic | None:
         """What is missed, if it was measured and is missed."""
         if any(
             (self.case, self.streams, variant) not in samples
@@ -54,7 +54,7 @@ class Bound:
             return None
         of = f" of {self.against}'s" if self.against else ""
         what = f"{self.field} is {value:.4g}{of}; it must be {self.relation} {self.limit:.6g}"
-        return Problem(f"{self.case}, {self.streams} streams", what)
+        return Diagnostic(f"{self.case}, {self.streams} streams", what)
 
 
 def _bounds() -> Iterator[Bound]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 from launch import engine, ready, triton
 from launch.interrupts import Interrupts
 from launch.ports import free_ports
@@ -116,7 +117,7 @@ def start(
             ready.Progress(name),
         )
         if outcome.state != "ready":
-            raise NotReady(Problem(name, "\n".join([str(outcome), *outcome.last_lines])))
+            raise NotReady(Diagnostic(name, "\n".join([str(outcome), *outcome.last_lines])))
         port = grpc_port if variant.protocol == "grpc" else http_port
         yield Running(variant, f"{HOST}:{port}", server)
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from builder import command
-from builder.errors import BadInput, ChecksFailed, NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, ChecksFailed, NotReady
 from launch.bench.arguments import count
 from launch.interrupts import Interrupts
 
@@ -81,7 +82,7 @@ def _run(options: argparse.Namespace) -> None:
     ]
     if not cases:
         known = ", ".join(f"{case.name} {case.streams}" for case in CASES)
-        raise BadInput(Problem("--streams", f"no case has {options.streams}", f"Known: {known}"))
+        raise BadInput(Diagnostic("--streams", f"no case has {options.streams}", f"Known: {known}"))
     _check_paths(options.json, options.logs)
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
@@ -104,9 +105,9 @@ def _run(options: argparse.Namespace) -> None:
 def _check_paths(json_file: Path | None, logs: Path | None) -> None:
     """Before the measurement, which takes minutes."""
     if json_file and not json_file.parent.is_dir():
-        raise BadInput(Problem("--json", f"there is no folder {json_file.parent}", "make it"))
+        raise BadInput(Diagnostic("--json", f"there is no folder {json_file.parent}", "make it"))
     if logs and logs.exists() and (not logs.is_dir() or any(logs.iterdir())):
-        raise BadInput(Problem("--logs", f"{logs} is not an empty folder", "name a new one"))
+        raise BadInput(Diagnostic("--logs", f"{logs} is not an empty folder", "name a new one"))
 
 
 def _samples(
@@ -151,10 +152,10 @@ def _measure(name: str, running: Running, case: Case) -> dict[str, float]:
     cpu_s = max(running.cpu_s() - before_s, TICK_S)
     if (status := running.server.exit_status(0)) is not None:
         what = f"the server ended with {status}"
-        raise NotReady(Problem(name, "\n".join([what, *running.server.last_lines()])))
+        raise NotReady(Diagnostic(name, "\n".join([what, *running.server.last_lines()])))
     if done.returncode:
         what = f"{case.name}, {case.streams} streams: {done.stderr.strip()}"
-        raise ChecksFailed(Problem(name, what))
+        raise ChecksFailed(Diagnostic(name, what))
     sample: dict[str, Any] = json.loads(done.stdout)
     return sample | {"server_cpu_s_per_1k_tokens": cpu_s / (case.streams * case.tokens) * 1000}
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import BadInput, DamagedBundle, Problem
+from .diagnostics import Diagnostic
+from .errors import BadInput, DamagedBundle
 
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
@@ -115,7 +116,7 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
     folder = folder.resolve()
     try:
         if Path.cwd().is_relative_to(folder):
-            raise BadInput(Problem(str(folder), "holds the working folder", "give another one"))
+            raise BadInput(Diagnostic(str(folder), "holds the working folder", "give another one"))
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent):
             _check_replaceable(folder, force)
@@ -123,7 +124,7 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
     except OSError as fault:
         reason = fault.strerror or str(fault)
         what = f"cannot be written: {reason.lower()}"
-        raise BadInput(Problem(str(folder), what, "give another folder")) from None
+        raise BadInput(Diagnostic(str(folder), what, "give another folder")) from None
     return Bundle(folder, json_document(manifest), hashlib.sha256(manifest).hexdigest())
 
 
@@ -174,16 +175,16 @@ def _check_replaceable(folder: Path, force: bool) -> None:
         return
     remedy = "choose another folder, or add --force to replace it"
     if not (folder / MANIFEST).is_file():
-        raise BadInput(Problem(str(folder), "exists and is no bundle", remedy))
+        raise BadInput(Diagnostic(str(folder), "exists and is no bundle", remedy))
     try:
         read(folder)
     except DamagedBundle as fault:
-        changed = ", ".join(problem.where for problem in fault.problems)
+        changed = ", ".join(problem.where for problem in fault.diagnostics)
         what = f"holds a bundle that was changed by hand ({changed})"
-        raise BadInput(Problem(str(folder), what, remedy)) from None
+        raise BadInput(Diagnostic(str(folder), what, remedy)) from None
     if added := [name for name in (EVIDENCE, SIGNATURE) if (folder / name).exists()]:
         what = f"holds a bundle with {' and '.join(added)}"
-        raise BadInput(Problem(str(folder), what, remedy))
+        raise BadInput(Diagnostic(str(folder), what, remedy))
 
 
 def attach(bundle: Bundle, evidence: Mapping[str, bytes]) -> bool:
@@ -207,7 +208,7 @@ def attach(bundle: Bundle, evidence: Mapping[str, bytes]) -> bool:
             return stale
     except OSError as fault:
         what = f"cannot be written: {(fault.strerror or str(fault)).lower()}"
-        raise BadInput(Problem(str(folder), what, "check its owner and the disk")) from None
+        raise BadInput(Diagnostic(str(folder), what, "check its owner and the disk")) from None
 
 
 def subject_digest(document: Any) -> str | None:
@@ -258,9 +259,11 @@ def read(folder: Path) -> Bundle:
     except OSError as fault:
         remedy = "give a folder made by: python -m builder render"
         if not isinstance(fault, FileNotFoundError | NotADirectoryError):
-            raise DamagedBundle(Problem(str(path), f"cannot be read: {fault.strerror}")) from None
+            raise DamagedBundle(
+                Diagnostic(str(path), f"cannot be read: {fault.strerror}")
+            ) from None
         raise BadInput(
-            Problem(str(folder), f"is no bundle: it has no {MANIFEST}", remedy)
+            Diagnostic(str(folder), f"is no bundle: it has no {MANIFEST}", remedy)
         ) from None
     try:
         manifest = json_document(raw)
@@ -269,21 +272,23 @@ def read(folder: Path) -> Bundle:
         if missing := [key for key in REQUIRED if key not in manifest]:
             raise ValueError(f"it lacks {', '.join(missing)}")
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise DamagedBundle(Problem(MANIFEST, f"is unreadable: {fault}", "render again")) from None
+        raise DamagedBundle(
+            Diagnostic(MANIFEST, f"is unreadable: {fault}", "render again")
+        ) from None
     if not known:
         what = f"has format {manifest['format']}, this version reads {FORMAT}"
-        raise DamagedBundle(Problem(MANIFEST, what, "render again"))
+        raise DamagedBundle(Diagnostic(MANIFEST, what, "render again"))
     try:
         problems = _damage(folder, listing)
     except OSError as fault:
         where = str(fault.filename or folder)
-        raise DamagedBundle(Problem(where, f"cannot be read: {fault.strerror}")) from None
+        raise DamagedBundle(Diagnostic(where, f"cannot be read: {fault.strerror}")) from None
     if problems:
         raise DamagedBundle(problems)
     return Bundle(folder.resolve(), manifest, hashlib.sha256(raw).hexdigest())
 
 
-def _damage(folder: Path, listing: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+def _damage(folder: Path, listing: Mapping[str, Mapping[str, Any]]) -> list[Diagnostic]:
     """Files that are missing, changed or not listed; evidence is not the manifest's business."""
     remedy = "render again, or restore the file"
     present = {
@@ -292,19 +297,19 @@ def _damage(folder: Path, listing: Mapping[str, Mapping[str, Any]]) -> list[Prob
         if path.is_file() or path.is_symlink()
     }
     problems = [
-        Problem(name, "is not in the manifest", "remove it, or render again")
+        Diagnostic(name, "is not in the manifest", "remove it, or render again")
         for name in sorted(present - set(listing) - {MANIFEST, SUMS, SIGNATURE})
         if not name.startswith(f"{EVIDENCE}/")
     ]
     for name, entry in listing.items():
         path = folder / name
         if name not in present or not path.resolve().is_relative_to(folder.resolve()):
-            problems.append(Problem(name, "is missing", remedy))
+            problems.append(Diagnostic(name, "is missing", remedy))
             continue
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
             what = f"differs from the manifest ({len(data)} bytes, {entry.get('bytes')} expected)"
-            problems.append(Problem(name, what, remedy))
+            problems.append(Diagnostic(name, what, remedy))
         elif bool(path.stat().st_mode & 0o100) != (entry.get("mode") == "755"):
-            problems.append(Problem(name, f"must have mode {entry.get('mode')}", "use chmod"))
+            problems.append(Diagnostic(name, f"must have mode {entry.get('mode')}", "use chmod"))
     return problems

@@ -21,7 +21,7 @@ def run(verb: Callable[[], None]) -> int:
         verb()
         sys.stdout.flush()
     except ToolkitError as fault:
-        for problem in fault.problems:
+        for problem in fault.diagnostics:
             print(f"{problem.severity}: {problem}", file=sys.stderr)
         return fault.exit_code
     except BrokenPipeError:

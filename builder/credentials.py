@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .errors import Problem
+from .diagnostics import Diagnostic
 
 _NAMES = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$", re.I)
 # What the services of this field give out, each by the words that its documentation begins it with:
@@ -22,13 +22,13 @@ _VALUES = re.compile(
 _REMEDY = "give it to the running server: by its environment, or by a file or secret of its machine"
 
 
-def problems(document: Any) -> Iterator[Problem]:
+def problems(document: Any) -> Iterator[Diagnostic]:
     """Texts that are credentials, and variables that by their names hold one."""
     for path, value in _texts(document, ""):
         if _VALUES.search(value):
-            yield Problem(path, "holds a credential, which would be in every bundle", _REMEDY)
+            yield Diagnostic(path, "holds a credential, which would be in every bundle", _REMEDY)
         elif _is_variable(path) and value:
-            yield Problem(
+            yield Diagnostic(
                 path, "is by its name a credential, which a bundle must not hold", _REMEDY
             )
 

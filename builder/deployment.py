@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from .documents import parse_yaml, read_text
-from .errors import BadInput, Problem, nearest
-from .images import Reference
+from .diagnostics import Diagnostic, nearest
+from .documents import DATA, parse_yaml, read_text
+from .errors import BadInput
+from .facts.images import Reference
 
-PRESETS = Path(__file__).parent / "data" / "presets"
+PRESETS = DATA / "presets"
 
 # The targets that are servers; the others run them or tell of them.
 SERVERS = ("trtllm_serve", "triton")
@@ -182,7 +183,7 @@ class Document:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
-    def locate_all(self, problems: Iterable[Problem]) -> list[Problem]:
+    def locate_all(self, problems: Iterable[Diagnostic]) -> list[Diagnostic]:
         """The problems in the order of the file, each with file and line before its path."""
         ordered = sorted(problems, key=lambda problem: self._line(problem.where))
         return [
@@ -206,7 +207,7 @@ class Document:
 
     def validate(
         self, target_options: Mapping[str, type[Strict]]
-    ) -> tuple[Deployment | None, list[Problem]]:
+    ) -> tuple[Deployment | None, list[Diagnostic]]:
         """The deployment with all target options filled in, or the faults of the file."""
         problems = []
         deployment = None
@@ -218,7 +219,7 @@ class Document:
         for name, given in self.targets().items():
             if name not in target_options:
                 remedy = nearest(name, target_options)
-                problems.append(Problem("targets", f"{name} is no target", remedy))
+                problems.append(Diagnostic("targets", f"{name} is no target", remedy))
                 continue
             try:
                 targets[name] = target_options[name].model_validate(given).model_dump()
@@ -256,7 +257,7 @@ def read(
         name = reference
     else:
         what = f"{reference} is neither a file nor a preset"
-        raise BadInput(Problem("", what, nearest(reference, preset_names())))
+        raise BadInput(Diagnostic("", what, nearest(reference, preset_names())))
     document = replace(parse(read_text(path), name), folder=path.parent)
     if more_targets:
         document = _with_targets(document, more_targets)
@@ -266,11 +267,13 @@ def read(
 def parse(text: str, name: str) -> Document:
     """A deployment file's text as a document. Raises `BadInput`."""
     document = parse_yaml(text, name)
-    if document.problems:
-        raise BadInput(document.problems)
+    if document.diagnostics:
+        raise BadInput(document.diagnostics)
     if not isinstance(document.data, dict):
         kind = "empty" if document.data is None else f"a {type(document.data).__name__}"
-        raise BadInput(Problem(name, f"is {kind}", "a mapping is expected: name, checkpoint, ..."))
+        raise BadInput(
+            Diagnostic(name, f"is {kind}", "a mapping is expected: name, checkpoint, ...")
+        )
     return Document(name, document.data, document.lines)
 
 
@@ -288,7 +291,7 @@ def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
         path, equals, text = item.partition("=")
         *parents, last = path.split(".")
         if not equals or not all((*parents, last)):
-            raise BadInput(Problem(where, "is no override", "write path=value"))
+            raise BadInput(Diagnostic(where, "is no override", "write path=value"))
         place = data
         for key in parents:
             inner = place.get(key)
@@ -296,54 +299,54 @@ def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
                 inner = dict.fromkeys(inner)  # a list of names: a mapping without options
             place[key] = {} if inner is None else inner
             if not isinstance(place[key], dict):
-                raise BadInput(Problem(where, f"{key} is no mapping", "check the path"))
+                raise BadInput(Diagnostic(where, f"{key} is no mapping", "check the path"))
             place = place[key]
         place[last] = parse_yaml(text, where).data
         paths.add(path)
     return replace(document, data=data, overridden=frozenset(paths))
 
 
-def schema_problems(fault: ValidationError, model: type[Strict], prefix: str) -> list[Problem]:
+def schema_problems(fault: ValidationError, model: type[Strict], prefix: str) -> list[Diagnostic]:
     """One problem per pydantic fault, in the words of the deployment file."""
     return [_schema_problem(dict(error), model, prefix) for error in fault.errors()]
 
 
-def _schema_problem(error: dict[str, Any], model: type[Strict], prefix: str) -> Problem:
+def _schema_problem(error: dict[str, Any], model: type[Strict], prefix: str) -> Diagnostic:
     path = ".".join(filter(None, (prefix, *map(str, error["loc"]))))
     value, context = error["input"], error.get("ctx", {})
     shown = str(value)[:60]
     match error["type"]:
         case "extra_forbidden":
             known = _fields_at(model, error["loc"][:-1])
-            return Problem(path, "unknown key", nearest(str(error["loc"][-1]), known))
+            return Diagnostic(path, "unknown key", nearest(str(error["loc"][-1]), known))
         case "missing":
-            return Problem(path, "is missing", "add it")
+            return Diagnostic(path, "is missing", "add it")
         case "greater_than_equal" | "greater_than":
             word = "of at least" if "ge" in context else "above"
             bound = context.get("ge", context.get("gt"))
-            return Problem(path, f"{shown} is out of range", f"give a value {word} {bound}")
+            return Diagnostic(path, f"{shown} is out of range", f"give a value {word} {bound}")
         case "less_than_equal":
             remedy = f"give a value of at most {context['le']}"
-            return Problem(path, f"{shown} is out of range", remedy)
+            return Diagnostic(path, f"{shown} is out of range", remedy)
         case "string_pattern_mismatch":
             remedy = f"it must match {context['pattern']}"
-            return Problem(path, f"{shown} is not allowed", remedy)
+            return Diagnostic(path, f"{shown} is not allowed", remedy)
         case "string_type":
             scalar = isinstance(value, int | float)
             remedy = f'write "{shown}" in quotes' if scalar else "write one name"
-            return Problem(path, f"is {shown}, not text", remedy)
+            return Diagnostic(path, f"is {shown}, not text", remedy)
         case "dict_type" | "model_type":
-            return Problem(path, f"is {shown}, not a mapping", f"write {_example(path)}")
+            return Diagnostic(path, f"is {shown}, not a mapping", f"write {_example(path)}")
         case "too_short":
-            return Problem(path, "is empty", f"write {_example(path)}")
+            return Diagnostic(path, "is empty", f"write {_example(path)}")
         case "value_error":
             what, _, remedy = str(context["error"]).partition("; ")
-            return Problem(path, what, remedy)
+            return Diagnostic(path, what, remedy)
         case "literal_error":
-            return Problem(path, f"{shown} is not allowed", f"allowed: {context['expected']}")
+            return Diagnostic(path, f"{shown} is not allowed", f"allowed: {context['expected']}")
         case _:
             message = str(error["msg"])
-            return Problem(path, f"is {shown}", message[0].lower() + message[1:])
+            return Diagnostic(path, f"is {shown}", message[0].lower() + message[1:])
 
 
 _EXAMPLES = {

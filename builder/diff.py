@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .bundle import MANIFEST, Bundle
+from .cli.show import wrapped
 from .documents import load_yaml
-from .results import leaves
-from .show import wrapped
+from .facts.published_results import leaves
 
 CONTEXT_LINES = 1
 

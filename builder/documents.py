@@ -8,13 +8,15 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
-from .errors import BadFacts, BadInput, Problem, ToolkitError
+from .diagnostics import Diagnostic, Severity
+from .errors import BadFacts, BadInput, ToolkitError
 
-Severity = Literal["error", "warning"]
+# What the toolkit knows: one folder for each kind of fact.
+DATA = Path(__file__).parent / "data"
 
 # What a person writes. A checkpoint's own files may be as large as the index of a large model.
 MAX_BYTES = 10_000_000
@@ -61,8 +63,8 @@ class Fault:
 
     place: Place
     path: str
-    what: str
-    remedy: str
+    message: str
+    fix: str
     rule: str = "syntax"
     severity: Severity = "error"
     within: str = ""
@@ -80,7 +82,7 @@ class Yaml:
     places: dict[str, Place] = field(default_factory=dict)
     blocks: dict[str, Place] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
     readable: bool = True
 
     @property
@@ -101,16 +103,16 @@ def read_text(path: Path, error: type[ToolkitError] = BadInput, max_bytes: int =
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device, pipe or socket"
-            raise error(Problem(str(path), f"is {kind}", "give a file"))
+            raise error(Diagnostic(str(path), f"is {kind}", "give a file"))
         if status.st_size > max_bytes:
             limit = f"files of up to {max_bytes // 1_000_000} MB are read"
-            raise error(Problem(str(path), f"{status.st_size} bytes is too large", limit))
+            raise error(Diagnostic(str(path), f"{status.st_size} bytes is too large", limit))
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise error(Problem(str(path), "is not UTF-8 text", "give a text file")) from None
+        raise error(Diagnostic(str(path), "is not UTF-8 text", "give a text file")) from None
     except (OSError, ValueError) as fault:  # ValueError: a name that no file can have
         reason = (getattr(fault, "strerror", None) or str(fault)).lower()
-        raise error(Problem(str(path), f"cannot be read: {reason}", "check the path")) from None
+        raise error(Diagnostic(str(path), f"cannot be read: {reason}", "check the path")) from None
 
 
 def load_yaml(text: str) -> Any:
@@ -130,15 +132,15 @@ def parse_yaml(text: str, name: str) -> Yaml:
         faults.append(Fault(documents[1].places[""], "", what, "write one document per file"))
     if fatal := [fault for fault in faults if fault.rule != "duplicate-key"]:
         raise BadInput(problem(fault, name) for fault in fatal)
-    documents[0].problems = [problem(fault, name) for fault in faults]
+    documents[0].diagnostics = [problem(fault, name) for fault in faults]
     return documents[0]
 
 
-def problem(fault: Fault, name: str) -> Problem:
+def problem(fault: Fault, name: str) -> Diagnostic:
     """A fault of a text as a problem of the file or argument `name`."""
     line = f":{fault.place.line}" if fault.place.line else ""
     where = ": ".join(filter(None, (f"{name}{line}", fault.path)))
-    return Problem(where, fault.what, fault.remedy, fault.rule, fault.severity)
+    return Diagnostic(where, fault.message, fault.fix, fault.rule, fault.severity)
 
 
 def scan_yaml(text: str, start: Place = START) -> list[Yaml]:
@@ -364,10 +366,10 @@ def load_json_mapping(path: Path) -> Mapping[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as fault:
-        raise BadFacts(Problem(str(path), f"is not JSON: {fault}", "copy it again")) from None
+        raise BadFacts(Diagnostic(str(path), f"is not JSON: {fault}", "copy it again")) from None
     if not isinstance(document, dict):
         kind = type(document).__name__
-        raise BadFacts(Problem(str(path), f"holds a {kind}, not an object", "copy it again"))
+        raise BadFacts(Diagnostic(str(path), f"holds a {kind}, not an object", "copy it again"))
     return document
 
 

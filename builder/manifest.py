@@ -8,14 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import __version__, advisories, gate, hardware, practice, results
-from .constraints.rules import RULES
-from .engine import EngineConfig
-from .errors import Problem
-from .plan import Facts, Plan
+from . import __version__
+from .diagnostics import Diagnostic
+from .engines.translation import EngineConfig
+from .facts import advisories, hardware
+from .facts import heuristics as practice
+from .facts import published_results as results
+from .planning import Facts, Plan
+from .rules import vulnerability_policy as gate
+from .rules.constraints.rules import RULES
 
 
-def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Problem]) -> dict[str, Any]:
+def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -> dict[str, Any]:
     """What the manifest and `plan --json` say of a plan and its spelling for the release."""
     facts, request = plan.facts, plan.deployment
     return {
@@ -28,7 +32,7 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Problem]) -> d
         "decisions": [asdict(row) for row in (*engine.decisions, *plan.flags, *plan.environment)],
         "differences": [asdict(row) for row in plan.differences],
         "warnings": [
-            {"where": row.where, "what": row.what, "remedy": row.remedy} for row in warnings
+            {"where": row.where, "what": row.message, "remedy": row.fix} for row in warnings
         ],
         "accepted_advisories": gate.record(request, facts.release.name),
         "memory": memory(plan),

@@ -7,28 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import (
-    advisories,
-    bundle,
-    checkpoint,
-    constraints,
-    deployment,
-    engine,
-    gate,
-    manifest,
-    site,
-)
-from . import plan as planning
+from . import bundle, deployment, manifest, planning, site
 from . import targets as target_table
 from .bundle import Bundle, File
-from .checkpoint import Checkpoint
 from .deployment import Deployment, Document
+from .diagnostics import Diagnostic
 from .documents import dump_yaml
-from .engine import EngineConfig
-from .errors import BadInput, Problem, ToolkitError
-from .gathering import IMPORTED_RELEASE, Known, gather
-from .plan import Facts, Plan
-from .supply import mirror, sbom, supplies
+from .engines import translation as engine
+from .engines.translation import EngineConfig
+from .errors import BadInput, ToolkitError
+from .facts import advisories, checkpoint
+from .facts.checkpoint import Checkpoint
+from .planning import Facts, Plan
+from .resolve import IMPORTED_RELEASE, Known, gather
+from .rules import constraints
+from .rules import vulnerability_policy as gate
+from .targets.supply import mirror, sbom, supplies
 
 # The target whose bundles get a bill of materials.
 HANDOFF = "handoff"
@@ -47,7 +41,7 @@ class Planned:
     prefill: Planned | None = None
 
     @property
-    def warnings(self) -> list[Problem]:
+    def warnings(self) -> list[Diagnostic]:
         """Those of the other side come with it, but for its versions, which are the same."""
         targets = target_table.warnings(_request(self))
         versions = gate.problems(self.plan.deployment, self.plan.facts.release.name)
@@ -84,7 +78,7 @@ def _plan(document: Document, known: Known) -> Planned:
             raise BadInput(problems)
         return planned
     except BadInput as fault:
-        raise BadInput(document.locate_all(fault.problems)) from None
+        raise BadInput(document.locate_all(fault.diagnostics)) from None
 
 
 def _plan_prefill(document: Document, known: Known) -> Planned | None:
@@ -114,11 +108,11 @@ def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
     return request.model_copy(update={"targets": targets})
 
 
-def _disagreements(prefill: Planned, decode: Planned) -> Iterator[Problem]:
+def _disagreements(prefill: Planned, decode: Planned) -> Iterator[Diagnostic]:
     """What both sides of a service must have in common and have not."""
     one, two = prefill.plan.deployment, decode.plan.deployment
     if one.role != "prefill":
-        yield Problem(f"{PREFILL}.role", f"is {one.role}", "name a deployment of role prefill")
+        yield Diagnostic(f"{PREFILL}.role", f"is {one.role}", "name a deployment of role prefill")
     for path, values in {
         "checkpoint": (one.checkpoint, two.checkpoint),
         "engine.release": (one.engine.release, two.engine.release),
@@ -126,7 +120,7 @@ def _disagreements(prefill: Planned, decode: Planned) -> Iterator[Problem]:
     }.items():
         if values[0] != values[1]:
             what = f"is {values[0]}, the decode servers have {values[1]}"
-            yield Problem(f"{PREFILL}.{path}", what, "give both the same")
+            yield Diagnostic(f"{PREFILL}.{path}", what, "give both the same")
     situation = decode.plan.facts.situation(two)
     for problem in constraints.disagreements(
         prefill.engine.options, decode.engine.options, situation
@@ -134,7 +128,7 @@ def _disagreements(prefill: Planned, decode: Planned) -> Iterator[Problem]:
         yield replace(problem, where=f"engine_config.{problem.where}")
 
 
-def _taken_variables(planned: Planned) -> Iterator[Problem]:
+def _taken_variables(planned: Planned) -> Iterator[Diagnostic]:
     """Variables of the deployment that a start script sets itself, over them."""
     if not (given := planned.plan.deployment.environment):
         return
@@ -142,7 +136,7 @@ def _taken_variables(planned: Planned) -> Iterator[Problem]:
     for name in given.keys() & taken.keys():
         what = f"is set by the start script of {taken[name]}"
         remedy = "drop it here: set it when you start the script, or as an option of the target"
-        yield Problem(f"environment.{name}", what, remedy)
+        yield Diagnostic(f"environment.{name}", what, remedy)
 
 
 def _request(planned: Planned) -> target_table.Request:
@@ -242,7 +236,7 @@ def manifest_facts(planned: Planned) -> dict[str, Any]:
     return manifest.facts_of(planned.plan, planned.engine, planned.warnings)
 
 
-def deployment_problems(path: Path, overrides: Iterable[str] = ()) -> list[Problem]:
+def deployment_problems(path: Path, overrides: Iterable[str] = ()) -> list[Diagnostic]:
     """Everything against a deployment file: why it cannot be planned, or what the plan warns of.
 
     `path` of each is the one in the file.
@@ -250,5 +244,5 @@ def deployment_problems(path: Path, overrides: Iterable[str] = ()) -> list[Probl
     try:
         planned = plan(str(path), overrides)
     except ToolkitError as fault:
-        return fault.problems
+        return fault.diagnostics
     return planned.document.locate_all(planned.warnings)

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from .deployment import Document, Strict, Variable, parse, schema_problems
+from .diagnostics import Diagnostic
 from .documents import read_text
-from .errors import BadInput, Problem
+from .errors import BadInput
 
 TARGET = "slurm"
 _PATH = f"targets.{TARGET}.site"
@@ -157,14 +158,14 @@ def with_profile(document: Document) -> Document:
     try:
         profile = read(home / given)
     except BadInput as fault:
-        raise BadInput(_with_remedy(problem) for problem in fault.problems) from None
+        raise BadInput(_with_remedy(problem) for problem in fault.diagnostics) from None
     options: Mapping[str, Any] = document.data["targets"][TARGET]
     targets = document.data["targets"] | {TARGET: {**options, "site": profile}}
     return replace(document, data={**document.data, "targets": targets})
 
 
-def _with_remedy(problem: Problem) -> Problem:
-    return problem if problem.remedy else replace(problem, remedy="give a site profile")
+def _with_remedy(problem: Diagnostic) -> Diagnostic:
+    return problem if problem.fix else replace(problem, fix="give a site profile")
 
 
 def options_of(lines: list[str]) -> dict[str, str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 # The name that a bundle gives its key. Triton expects it with a prefix over gRPC.
 HEADER = "api-key"
@@ -85,7 +86,7 @@ def _read(path: Path | None, option: str) -> bytes | None:
         return path.read_bytes()
     except OSError as fault:
         reason = (fault.strerror or str(fault)).lower()
-        raise BadInput(Problem(option, f"{path} cannot be read: {reason}")) from None
+        raise BadInput(Diagnostic(option, f"{path} cannot be read: {reason}")) from None
 
 
 def _own(path: str | None) -> bytes | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from builder import bundle as bundles
 from builder.bundle import Bundle
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from .report import evidence, page
 from .report.arguments import FILE
@@ -43,20 +44,20 @@ def _files(run: Path) -> list[Path]:
     return [run / name for name in (ABOUT, *RESULTS) if (run / name).is_file()]
 
 
-def _problems(bundle: Bundle, run: Path) -> Iterator[Problem]:
+def _problems(bundle: Bundle, run: Path) -> Iterator[Diagnostic]:
     where, files = str(run), _files(run)
     if not any(file.name in RESULTS for file in files):
         what = f"holds neither {' nor '.join(RESULTS)}"
-        yield Problem(where, what, "give the folder of a run, or the results of a benchmark")
+        yield Diagnostic(where, what, "give the folder of a run, or the results of a benchmark")
         return
     digests = {file: digest for file in files if (digest := _digest(file))}
     if not digests:
         what = "does not say of which bundle it is"
-        yield Problem(where, what, "name the bundle and not a URL when you start or measure")
+        yield Diagnostic(where, what, "name the bundle and not a URL when you start or measure")
     for file, digest in digests.items():
         if digest != bundle.digest:
             what = f"is of a bundle of digest {digest}, this one has {bundle.digest}"
-            yield Problem(str(file), what, "start and measure this bundle")
+            yield Diagnostic(str(file), what, "start and measure this bundle")
 
 
 def _digest(file: Path) -> str | None:
@@ -64,7 +65,7 @@ def _digest(file: Path) -> str | None:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as fault:
-        raise BadInput(Problem(str(file), f"cannot be read: {fault}")) from None
+        raise BadInput(Diagnostic(str(file), f"cannot be read: {fault}")) from None
     return bundles.subject_digest(document)
 
 

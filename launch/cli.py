@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import __version__, command
-from builder.errors import BadInput, ChecksFailed, NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, ChecksFailed, NotReady
 
 if TYPE_CHECKING:
     from .access import ClientFiles
@@ -217,7 +218,9 @@ def endpoint_of(options: argparse.Namespace) -> Endpoint:
         found = bundle.read(Path(options.server))
         return endpoint.of_target(_with_access(target.read_one(found, options.target), options))
     if options.target:
-        raise BadInput(Problem("--target", "is for bundles; a URL says what it is by its scheme"))
+        raise BadInput(
+            Diagnostic("--target", "is for bundles; a URL says what it is by its scheme")
+        )
     shown = access.of({}, _client_files(options), options.tls_name)
     return endpoint.of_url(options.server, shown)
 
@@ -239,7 +242,7 @@ def _client_files(options: argparse.Namespace) -> ClientFiles:
     files = (options.key_file, options.tls_ca, options.tls_certificate, options.tls_key)
     if bool(options.tls_certificate) != bool(options.tls_key):
         what = "come together: give both or none"
-        raise BadInput(Problem("--tls-certificate and --tls-key", what))
+        raise BadInput(Diagnostic("--tls-certificate and --tls-key", what))
     return ClientFiles(*files)
 
 
@@ -248,7 +251,7 @@ def _write(path: Path, data: bytes) -> None:
         path.write_bytes(data)
     except OSError as fault:
         reason = (fault.strerror or str(fault)).lower()
-        raise BadInput(Problem(str(path), f"cannot be written: {reason}")) from None
+        raise BadInput(Diagnostic(str(path), f"cannot be written: {reason}")) from None
 
 
 def _rehearse(options: argparse.Namespace) -> None:
@@ -285,11 +288,11 @@ def _rehearse(options: argparse.Namespace) -> None:
 
 def _raise_worst(rows: Sequence[Rehearsed]) -> None:
     if not_ready := [row.problem for row in rows if row.problem]:
-        raise NotReady([problem for fault in not_ready for problem in fault.problems])
+        raise NotReady([problem for fault in not_ready for problem in fault.diagnostics])
     if failed := [row for row in rows if not row.passed]:
         raise ChecksFailed(
             [
-                Problem(f"target {row.target}", _what_failed(row), f"see {row.folder}")
+                Diagnostic(f"target {row.target}", _what_failed(row), f"see {row.folder}")
                 for row in failed
             ]
         )
@@ -317,9 +320,9 @@ def _what_failed(row: Rehearsed) -> str:
     return f"could not be measured: {row.faults[0]}" if row.faults else "failed smoke checks"
 
 
-def _failures(results: Sequence[Result]) -> list[Problem]:
+def _failures(results: Sequence[Result]) -> list[Diagnostic]:
     return [
-        Problem(f"check {one.id} over {one.transport}", one.evidence)
+        Diagnostic(f"check {one.id} over {one.transport}", one.evidence)
         for one in results
         if one.outcome == "failed"
     ]

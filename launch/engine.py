@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 TENSORRT_LLM = "tensorrt_llm"
 REFERENCE = "reference"
@@ -35,7 +36,7 @@ def choose(wanted: str) -> EngineName:
     if not installed and shutil.which("trtllm-serve") is None:
         what = f"is neither in this Python, {sys.executable}, nor is trtllm-serve on the path"
         remedy = "run in its container, or take --engine reference"
-        raise NotReady(Problem("TensorRT-LLM", what, remedy))
+        raise NotReady(Diagnostic("TensorRT-LLM", what, remedy))
     return "tensorrt_llm"
 
 

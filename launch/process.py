@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from .interrupts import Interrupts
 
@@ -66,7 +67,7 @@ class Server:
                 )
             except OSError as fault:
                 what = f"cannot be started: {fault.strerror}"
-                raise NotReady(Problem(self._argv[0], what, "install it")) from fault
+                raise NotReady(Diagnostic(self._argv[0], what, "install it")) from fault
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,7 +116,7 @@ class Server:
             while self._process.poll() is None or self._members():
                 if time.monotonic() > deadline:
                     stuck = ", ".join(map(str, self._members()))
-                    raise NotReady(Problem(f"process {stuck}", "does not end even when killed"))
+                    raise NotReady(Diagnostic(f"process {stuck}", "does not end even when killed"))
                 time.sleep(POLL_S)
 
     def _wait(self, timeout_s: float, done: Callable[[], bool]) -> None:

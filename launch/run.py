@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from builder import __version__
 from builder.bundle import Bundle
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 SUMMARY = "run.json"
 FORMAT = 1
@@ -70,9 +71,9 @@ def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None)
     except OSError as fault:
         reason = fault.strerror or str(fault)
         what = f"cannot be a run folder: {reason.lower()}"
-        raise BadInput(Problem(str(folder), what, "choose another --run-dir")) from None
+        raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir")) from None
     if used:
-        raise BadInput(Problem(str(folder), "is not empty", "choose another --run-dir"))
+        raise BadInput(Diagnostic(str(folder), "is not empty", "choose another --run-dir"))
     facts = {
         "format": FORMAT,
         "toolkit_version": __version__,

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from builder import checkpoint as checkpoints
-from builder import miniature
 from builder.bundle import Bundle
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
+from builder.facts import checkpoint as checkpoints
+from builder.miniature import checkpoint as miniature
 
 from . import engine as engines
 from . import ready, triton
@@ -98,7 +99,7 @@ def _say_stopping(target: Target, _: object, cause: object, __: object) -> None:
 def not_ready(target: Target, what: str, run: Run, last_lines: list[str]) -> NotReady:
     """The error of a server that is not there, with the end of its log."""
     words = "".join(f"\n    {line[:LINE_LENGTH]}" for line in last_lines)
-    return NotReady(Problem(f"target {target.name}", f"{what}; its log {run.log} ends:{words}"))
+    return NotReady(Diagnostic(f"target {target.name}", f"{what}; its log {run.log} ends:{words}"))
 
 
 def with_checkpoint(target: Target, engine: engines.EngineName, bundle: Bundle, run: Run) -> Target:

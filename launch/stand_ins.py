@@ -7,7 +7,8 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from .access import ClientFiles
 from .target import Target
@@ -71,7 +72,7 @@ def _openssl(*arguments: str | Path) -> None:
             ["openssl", *map(str, arguments)], check=True, capture_output=True, umask=0o077
         )
     except FileNotFoundError:
-        raise NotReady(Problem("openssl", "is not installed", remedy)) from None
+        raise NotReady(Diagnostic("openssl", "is not installed", remedy)) from None
     except subprocess.CalledProcessError as fault:
         words = fault.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise NotReady(Problem("openssl", f"fails: {''.join(words)}", remedy)) from None
+        raise NotReady(Diagnostic("openssl", f"fails: {''.join(words)}", remedy)) from None

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from builder import release as releases
 from builder.bundle import Bundle
-from builder.errors import BadInput, NotReady, Problem, nearest
+from builder.diagnostics import Diagnostic, nearest
+from builder.errors import BadInput, NotReady
+from builder.facts import release as releases
 
 from . import access
 from .access import Access, ClientFiles
@@ -100,7 +101,7 @@ class Target:
         if self.nodes > 1:
             remedy = "run it as a job of Slurm: sbatch BUNDLE/slurm/serve.sbatch"
             raise BadInput(
-                Problem(f"target {self.name}", f"needs {self.nodes} nodes, this is one", remedy)
+                Diagnostic(f"target {self.name}", f"needs {self.nodes} nodes, this is one", remedy)
             )
 
     def check_ports(self) -> None:
@@ -115,7 +116,9 @@ class Target:
                 )
                 where = f"{self.name}: {name} port {port}"
                 reason = fault.strerror or str(fault)
-                problems.append(Problem(where, f"cannot be used on {self.host}: {reason}", remedy))
+                problems.append(
+                    Diagnostic(where, f"cannot be used on {self.host}: {reason}", remedy)
+                )
         if problems:
             raise NotReady(problems)
 
@@ -124,7 +127,7 @@ def read(bundle: Bundle, name: str) -> Target:
     """Raises `BadInput` if the bundle has no such target."""
     entries: Mapping[str, Any] = bundle.launch["targets"]
     if name not in entries:
-        raise BadInput(Problem(f"target {name}", "is not in the bundle", nearest(name, entries)))
+        raise BadInput(Diagnostic(f"target {name}", "is not in the bundle", nearest(name, entries)))
     entry = entries[name]
     return Target(
         name=name,
@@ -153,5 +156,5 @@ def read_one(bundle: Bundle, wanted: str | None) -> Target:
     known = list(bundle.launch["targets"])
     if wanted is None and len(known) > 1:
         what = f"is needed: the bundle has {len(known)} targets"
-        raise BadInput(Problem("--target", what, f"choose one of {', '.join(known)}"))
+        raise BadInput(Diagnostic("--target", what, f"choose one of {', '.join(known)}"))
     return read(bundle, wanted or known[0])

@@ -9,7 +9,8 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 CONTAINER_BIN = Path("/opt/tritonserver/bin")
 SHARED_MEMORY = Path("/dev/shm")
@@ -28,7 +29,7 @@ def prepare(folder: Path) -> Path | None:
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise NotReady(
-            Problem(
+            Diagnostic(
                 "tritonserver",
                 "is neither installed nor in this Python's nvidia-pytriton wheel",
                 "run in a Triton container, or install trtllm-deployment-toolkit[rehearse]",
@@ -57,7 +58,7 @@ def _from_wheel(package: Path, folder: Path) -> Path:
     if not stub.exists():
         known = sorted(path.name for path in stub.parent.parent.iterdir())
         what = f"the nvidia-pytriton wheel has no stub for Python {version}"
-        raise NotReady(Problem("tritonserver", what, f"use Python {', '.join(known)}"))
+        raise NotReady(Diagnostic("tritonserver", what, f"use Python {', '.join(known)}"))
     backend = folder / "backends" / "python"
     backend.mkdir(parents=True)
     for path in [*(triton / "backends" / "python").glob("*.*"), stub]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import advisories, checkpoint, images, miniature
+from builder.facts import advisories, checkpoint, images
+from builder.miniature import checkpoint as miniature
 
 ROOT = Path(__file__).parent.parent
 

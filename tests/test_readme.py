@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from builder import deployment, pipeline, release, show
+from builder import deployment, pipeline
+from builder.cli import show
+from builder.facts import release
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -192,7 +194,7 @@ def test_every_preset_is_in_the_table_with_its_published_figure(preset: dict[str
     latencies = [figure.get("median_e2e_latency_ms") for figure in preset["published"]]
     assert all(f"{value / 1000:.1f} s" in published for value in latencies if value)
     warned = pipeline.plan(preset["name"]).plan.warnings
-    unproven = any("no published configuration" in warning.what for warning in warned)
+    unproven = any("no published configuration" in warning.message for warning in warned)
     assert ("assumed" in state) == (unproven and preset["name"] != "llama-tiny")
 
 

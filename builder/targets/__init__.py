@@ -18,12 +18,12 @@ from pydantic import Field
 
 from ..bundle import File
 from ..deployment import SERVERS, Deployment, Strict
-from ..engine import EngineConfig
-from ..errors import Problem
-from ..hardware import load as load_gpu
-from ..images import Image, image
-from ..plan import Decision, Plan
-from ..release import Release
+from ..diagnostics import Diagnostic
+from ..engines.translation import EngineConfig
+from ..facts.hardware import load as load_gpu
+from ..facts.images import Image, image
+from ..facts.release import Release
+from ..planning import Decision, Plan
 
 NAMES = (*SERVERS, "slurm", "kubernetes", "compose", "monitoring", "handoff")
 
@@ -166,23 +166,24 @@ def own_variables(request: Request) -> dict[str, str]:
 
 
 def load(name: str) -> Target:
-    return cast(Target, import_module(f"{__name__}.{name}"))
+    home = "servers" if name in SERVERS else "targets"
+    return cast(Target, import_module(f"builder.{home}.{name}"))
 
 
-def problems(deployment: Deployment) -> Iterator[Problem]:
+def problems(deployment: Deployment) -> Iterator[Diagnostic]:
     """Why targets cannot be rendered, as far as that is known without a plan."""
     for name in deployment.targets:
-        found: Callable[[Deployment], Iterator[Problem]] | None
+        found: Callable[[Deployment], Iterator[Diagnostic]] | None
         if found := getattr(load(name), "problems", None):
             yield from found(deployment)
 
 
-def warnings(request: Request) -> list[Problem]:
+def warnings(request: Request) -> list[Diagnostic]:
     """What a reader should know of the targets of a deployment, each thing once."""
-    rows: list[Problem] = []
+    rows: list[Diagnostic] = []
     for name, given in request.deployment.targets.items():
         target = load(name)
-        found: Callable[[Request, Any], Iterator[Problem]] | None
+        found: Callable[[Request, Any], Iterator[Diagnostic]] | None
         if found := getattr(target, "warnings", None):
             rows += found(request, target.Options.model_validate(given))
     return list(dict.fromkeys(rows))

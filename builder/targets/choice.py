@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..deployment import SERVERS, Deployment
-from ..errors import Problem, nearest
+from ..diagnostics import Diagnostic, nearest
 
 
 def server_of(deployment: Deployment, named: str | None) -> str:
@@ -13,17 +13,17 @@ def server_of(deployment: Deployment, named: str | None) -> str:
     return named or _servers(deployment)[0]
 
 
-def problems(deployment: Deployment, target: str, named: str | None) -> Iterator[Problem]:
+def problems(deployment: Deployment, target: str, named: str | None) -> Iterator[Diagnostic]:
     """Why it is not known which server the target is to run."""
     servers, where = _servers(deployment), f"targets.{target}.server"
     if not servers:
-        yield Problem("targets", f"{target} has no server to run", f"add {' or '.join(SERVERS)}")
+        yield Diagnostic("targets", f"{target} has no server to run", f"add {' or '.join(SERVERS)}")
     elif named is None and len(servers) > 1:
         what = f"is needed: the deployment has {' and '.join(servers)}"
-        yield Problem(where, what, "name one of them")
+        yield Diagnostic(where, what, "name one of them")
     elif named is not None and named not in servers:
         what = f"{named} is no target of the deployment"
-        yield Problem(where, what, nearest(named, servers))
+        yield Diagnostic(where, what, nearest(named, servers))
 
 
 def _servers(deployment: Deployment) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..bundle import sums
 from ..deployment import Deployment
-from ..errors import Problem
-from ..hardware import load as load_gpu
+from ..diagnostics import Diagnostic
+from ..facts.hardware import load as load_gpu
 from . import PORT_STEP, Rendered, Request
 from . import container as containers
 from .container import BUNDLE, HOME, KEY_FILE, SCRATCH_GIB, TLS_FOLDER, USER, Container
@@ -32,14 +32,14 @@ HEALTH = {"interval": "15s", "timeout": "10s", "retries": 8}
 MOST_PROCESSES = 16384
 
 
-def problems(deployment: Deployment) -> Iterator[Problem]:
+def problems(deployment: Deployment) -> Iterator[Diagnostic]:
     options = Options.model_validate(deployment.targets[TARGET])
     found = list(containers.problems(deployment, TARGET, options))
     yield from found
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
     if not found and total > (size := load_gpu(gpu).gpus_per_node):
         what = f"{total} are more than the {size} of a machine with {gpu}"
-        yield Problem("hardware.num_gpus", what, "take compose out, or kubernetes or slurm")
+        yield Diagnostic("hardware.num_gpus", what, "take compose out, or kubernetes or slurm")
 
 
 def render(request: Request, options: Options) -> Rendered:
@@ -54,7 +54,7 @@ def render(request: Request, options: Options) -> Rendered:
     return Rendered({FILE: manifest(title, document)}, None)
 
 
-def warnings(request: Request, options: Options) -> Iterator[Problem]:
+def warnings(request: Request, options: Options) -> Iterator[Diagnostic]:
     return containers.warnings(request, options)
 
 

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from .. import images
 from ..bundle import File
 from ..deployment import Deployment, Strict, schema_problems
-from ..errors import Problem
-from ..hardware import load as load_gpu
-from ..images import Image
+from ..diagnostics import Diagnostic
+from ..facts import images
+from ..facts.hardware import load as load_gpu
+from ..facts.images import Image
 from . import Rendered, Request, choice, load, variables
 from .manifest import Because
 
@@ -236,7 +236,9 @@ def container(request: Request, options: ContainerOptions) -> Container:
     return Container(request, options, server, image, rendered.launch, rendered.files)
 
 
-def problems(deployment: Deployment, target: str, options: ContainerOptions) -> Iterator[Problem]:
+def problems(
+    deployment: Deployment, target: str, options: ContainerOptions
+) -> Iterator[Diagnostic]:
     """Why no server of a deployment can run in a container."""
     if found := list(choice.problems(deployment, target, options.server)):
         yield from found
@@ -246,38 +248,38 @@ def problems(deployment: Deployment, target: str, options: ContainerOptions) -> 
     yield from _access_problems(deployment, target, server, options)
 
 
-def warnings(request: Request, options: ContainerOptions) -> Iterator[Problem]:
+def warnings(request: Request, options: ContainerOptions) -> Iterator[Diagnostic]:
     """What a reader should know of the image."""
     server = choice.server_of(request.deployment, options.server)
     image = request.image(server)
     if image and image.digest is None:
         what = f"{image.reference} has no digest, and a tag can come to mean another image"
         remedy = f"give {image.name}:{image.tag or 'TAG'}@sha256:DIGEST, as your registry shows it"
-        yield Problem(f"images.{server}", what, remedy, severity="warning")
+        yield Diagnostic(f"images.{server}", what, remedy, severity="warning")
 
 
-def _image_problems(deployment: Deployment, server: str) -> Iterator[Problem]:
+def _image_problems(deployment: Deployment, server: str) -> Iterator[Diagnostic]:
     release, given = deployment.engine.release, deployment.images.get(server)
     if images.image(server, release, given) is None:
         what = f"no image of {server} for release {release} is known"
-        yield Problem("images", what, f"add {server}: REFERENCE@sha256:DIGEST")
+        yield Diagnostic("images", what, f"add {server}: REFERENCE@sha256:DIGEST")
 
 
 def _access_problems(
     deployment: Deployment, target: str, server: str, options: ContainerOptions
-) -> Iterator[Problem]:
+) -> Iterator[Diagnostic]:
     """The server is asked from outside of its container, and has no rights of its own there."""
     given, model = deployment.targets[server], load(server).Options
     try:
         found: Any = model.model_validate({**given, "host": options.host})
     except ValidationError as fault:
         for problem in schema_problems(fault, model, f"targets.{server}"):
-            yield Problem(f"targets.{target}.host", problem.what, problem.remedy)
+            yield Diagnostic(f"targets.{target}.host", problem.message, problem.fix)
         return
     for name, port in found.ports.items():
         if port < FIRST_FREE_PORT:
             what = f"port {port} for {name} needs rights that a container does not get"
-            yield Problem(f"targets.{server}", what, f"give {FIRST_FREE_PORT} or more")
+            yield Diagnostic(f"targets.{server}", what, f"give {FIRST_FREE_PORT} or more")
 
 
 def _gigabytes(request: Request) -> float:

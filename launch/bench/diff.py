@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 Verdict = Literal["better", "worse", "same", "unsure"]
 
@@ -54,7 +55,9 @@ def of(a: Mapping[str, Any], b: Mapping[str, Any], margin_percent: float) -> lis
     both = [(one, others[one["label"]]) for one in a["points"] if one["label"] in others]
     if not both:
         have = (", ".join(one["label"] for one in side["points"]) or "none" for side in (a, b))
-        raise BadInput(Problem("the two results", "have no point in common: {}; {}".format(*have)))
+        raise BadInput(
+            Diagnostic("the two results", "have no point in common: {}; {}".format(*have))
+        )
     return [one for pair in both for one in _at(*pair, margin_percent)]
 
 

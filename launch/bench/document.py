@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from .seen import Seen
 
@@ -62,11 +63,11 @@ def create(folder: Path | None, name: str) -> Results:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / BENCH).exists():
             what = f"holds a {BENCH} already"
-            raise BadInput(Problem(str(folder), what, "choose another --run-dir"))
+            raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir"))
         return Results(folder)
     except OSError as fault:
         what = f"cannot hold results: {(fault.strerror or str(fault)).lower()}"
-        raise BadInput(Problem(str(folder), what, "choose another --run-dir")) from None
+        raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir")) from None
 
 
 def read(path: Path) -> Mapping[str, Any]:
@@ -76,14 +77,14 @@ def read(path: Path) -> Mapping[str, Any]:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as fault:
         what = f"cannot be read: {(fault.strerror or str(fault)).lower()}"
-        raise BadInput(Problem(str(file), what)) from None
+        raise BadInput(Diagnostic(str(file), what)) from None
     except ValueError as fault:
-        raise BadInput(Problem(str(file), f"is no JSON: {fault}")) from None
+        raise BadInput(Diagnostic(str(file), f"is no JSON: {fault}")) from None
     if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise BadInput(Problem(str(file), f"is no {BENCH} of this toolkit"))
+        raise BadInput(Diagnostic(str(file), f"is no {BENCH} of this toolkit"))
     if document.get("format") != FORMAT:
         what = f"has format {document.get('format')}; this toolkit reads {FORMAT}"
-        raise BadInput(Problem(str(file), what))
+        raise BadInput(Diagnostic(str(file), what))
     return document
 
 

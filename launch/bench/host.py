@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -43,10 +44,10 @@ def calibration(named: Path | None, api: str) -> Mapping[str, Any] | None:
     document = _read(path)
     if named and document.get("identity") != identity():
         other = document.get("identity", {}).get("host")
-        raise BadInput(Problem(str(path), f"is of another host or version ({other})", REMEDY))
+        raise BadInput(Diagnostic(str(path), f"is of another host or version ({other})", REMEDY))
     found: Mapping[str, Any] | None = document.get("apis", {}).get(api)
     if named and found is None:
-        raise BadInput(Problem(str(path), f"says nothing of {api}", REMEDY))
+        raise BadInput(Diagnostic(str(path), f"says nothing of {api}", REMEDY))
     return found
 
 
@@ -65,7 +66,7 @@ def keep(found: Mapping[str, Mapping[str, Any]], named: Path | None) -> Path:
         return new.replace(path)
     except OSError as fault:
         what = f"cannot be written: {(fault.strerror or str(fault)).lower()}"
-        raise BadInput(Problem(str(path), what, "name another file by --output")) from None
+        raise BadInput(Diagnostic(str(path), what, "name another file by --output")) from None
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -73,11 +74,11 @@ def _read(path: Path) -> Mapping[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as fault:
         what = f"cannot be read: {(fault.strerror or str(fault)).lower()}"
-        raise BadInput(Problem(str(path), what, REMEDY)) from None
+        raise BadInput(Diagnostic(str(path), what, REMEDY)) from None
     except ValueError as fault:
-        raise BadInput(Problem(str(path), f"is no JSON: {fault}", REMEDY)) from None
+        raise BadInput(Diagnostic(str(path), f"is no JSON: {fault}", REMEDY)) from None
     if not isinstance(document, dict):
-        raise BadInput(Problem(str(path), "is no calibration", REMEDY))
+        raise BadInput(Diagnostic(str(path), "is no calibration", REMEDY))
     return document
 
 

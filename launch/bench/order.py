@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from builder.bundle import Bundle
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from ..smoke.endpoint import Endpoint
 from ..target import Target
@@ -107,7 +108,7 @@ def check(options: argparse.Namespace) -> None:
         (options.quality and not options.quality_python, "--quality-python", "is needed"),
         (options.quality and not options.quality_tasks, "--quality-tasks", "are needed"),
     )
-    if problems := [Problem(where, what) for broken, where, what in rules if broken]:
+    if problems := [Diagnostic(where, what) for broken, where, what in rules if broken]:
         raise BadInput(problems)
 
 
@@ -117,7 +118,7 @@ def _api(options: argparse.Namespace, endpoint: Endpoint) -> Api:
     if options.api:
         if options.api not in offered:
             what = f"{endpoint.kind} at this address offers no {options.api}"
-            raise BadInput(Problem("--api", what, f"known: {', '.join(offered)}"))
+            raise BadInput(Diagnostic("--api", what, f"known: {', '.join(offered)}"))
         wanted: Api = options.api
         return wanted
     if "openai_completions" in offered and options.workload != "agent":
@@ -161,7 +162,7 @@ def _workload(
         return trace.read(made_of, options.data, style, seed)
     if options.workload == "shared-prefix":
         if options.prefix >= isl:
-            raise BadInput(Problem("--prefix", f"{options.prefix} is not below --isl {isl}"))
+            raise BadInput(Diagnostic("--prefix", f"{options.prefix} is not below --isl {isl}"))
         return workload.shared_prefix(
             made_of, options.prefix, isl, osl, style, seed, options.groups
         )

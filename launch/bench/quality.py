@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from builder.errors import BadInput, NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, NotReady
 
 Verdict = Literal["as the reference", "below the reference", "above the reference"]
 
@@ -77,12 +78,14 @@ def run(order: Order, folder: Path) -> dict[str, Any]:
             ).returncode
         except OSError as fault:
             what = f"cannot be run: {(fault.strerror or str(fault)).lower()}"
-            raise BadInput(Problem(str(order.python), what, "name a Python with lm-eval")) from None
+            raise BadInput(
+                Diagnostic(str(order.python), what, "name a Python with lm-eval")
+            ) from None
     files = sorted(output.rglob("results_*.json"))
     if status or not files:
         last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
         words = "".join(f"\n    {line}" for line in last)
-        raise NotReady(Problem(TOOL, f"ended with status {status}; its log {log} ends:{words}"))
+        raise NotReady(Diagnostic(TOOL, f"ended with status {status}; its log {log} ends:{words}"))
     return read(files[-1], order.references)
 
 
@@ -114,7 +117,7 @@ def read(file: Path, references: Mapping[str, float]) -> dict[str, Any]:
         scores = list(_scores(document, references))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
         what = f"is no results file of {TOOL}: {type(fault).__name__}: {fault}"
-        raise BadInput(Problem(str(file), what)) from None
+        raise BadInput(Diagnostic(str(file), what)) from None
     return {
         "tool": TOOL,
         "version": document.get("lm_eval_version"),

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from .tokens import Tokens
 from .workload import Style, Workload, text_of
@@ -33,7 +34,7 @@ def read(
     kept = list(_kept(rows, tokens, osl, context))
     if not kept:
         what = f"has no conversation that the rule keeps, of {len(rows)} with two turns"
-        raise BadInput(Problem(str(file), what, "give a longer --context-length"))
+        raise BadInput(Diagnostic(str(file), what, "give a longer --context-length"))
     words = f"ShareGPT conversations of {file.name}, "
     words += f"{osl} output tokens" if osl else "output as long as their second turn"
     words += f", prompt and output at most {context} tokens" if context else ""
@@ -48,10 +49,10 @@ def _rows(file: Path) -> Sequence[Any]:
     try:
         document = json.loads(text_of(file))
     except ValueError as fault:
-        raise BadInput(Problem(str(file), f"is no JSON: {fault}")) from None
+        raise BadInput(Diagnostic(str(file), f"is no JSON: {fault}")) from None
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
         remedy = 'write [{"conversations": [{"value": "..."}, {"value": "..."}]}]'
-        raise BadInput(Problem(str(file), "is no list of conversations", remedy))
+        raise BadInput(Diagnostic(str(file), "is no list of conversations", remedy))
     return document
 
 
@@ -68,6 +69,8 @@ def _kept(
         count, out = tokens.count(prompt), osl or tokens.count(answer)
         if count is None or out is None:
             where, what = "ShareGPT conversations", "are chosen by their token counts"
-            raise BadInput(Problem(where, what, "give a folder with tokenizer.json by --tokenizer"))
+            raise BadInput(
+                Diagnostic(where, what, "give a folder with tokenizer.json by --tokenizer")
+            )
         if min(count, out) >= LEAST_TOKENS and (not context or count + out <= context):
             yield prompt, out

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from builder.bundle import Bundle
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from ..run import SUMMARY
 from ..smoke import engine
@@ -78,7 +79,7 @@ def ask(endpoint: Endpoint) -> tuple[str, str | None]:
         return asyncio.run(_ask(endpoint))
     except (Fault, Refused, NotOffered) as fault:
         where = endpoint.url or f"grpc://{endpoint.grpc}"
-        raise NotReady(Problem(where, f"does not say what it serves: {fault}")) from None
+        raise NotReady(Diagnostic(where, f"does not say what it serves: {fault}")) from None
 
 
 async def _ask(endpoint: Endpoint) -> tuple[str, str | None]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from builder.errors import BadFacts, BadInput, NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadFacts, BadInput, NotReady
 
 Prompt = str | tuple[int, ...]
 
@@ -97,16 +98,16 @@ def of_folder(folder: Path) -> Text:
     file = folder / FILE
     if not file.is_file():
         remedy = f"give a folder with {FILE} by --tokenizer"
-        raise BadFacts(Problem(str(folder), f"has no {FILE}", remedy))
+        raise BadFacts(Diagnostic(str(folder), f"has no {FILE}", remedy))
     try:
         from tokenizers import Tokenizer
     except ImportError:
         remedy = "install it with: pip install tokenizers"
-        raise NotReady(Problem("the library tokenizers", "is missing here", remedy)) from None
+        raise NotReady(Diagnostic("the library tokenizers", "is missing here", remedy)) from None
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as fault:  # the library raises nothing more exact
-        raise BadFacts(Problem(str(file), f"is no tokenizer: {fault}")) from None
+        raise BadFacts(Diagnostic(str(file), f"is no tokenizer: {fault}")) from None
     return Text(folder, tokenizer, _words(tokenizer, file))
 
 
@@ -115,7 +116,7 @@ def vocabulary_size(config: Path) -> int:
     document = json.loads(config.read_text(encoding="utf-8"))
     size = {**document, **document.get("text_config", {})}.get("vocab_size")
     if not isinstance(size, int):
-        raise BadInput(Problem(str(config), "names no vocab_size"))
+        raise BadInput(Diagnostic(str(config), "names no vocab_size"))
     return size
 
 
@@ -126,7 +127,9 @@ def _words(tokenizer: Any, file: Path) -> tuple[str, ...]:
     random.Random(len(likely)).shuffle(likely)
     words = _alone(tokenizer, likely[: 4 * VOCABULARY])[:VOCABULARY]
     if not words:
-        raise BadFacts(Problem(str(file), "has no token that is a plain word with a blank before"))
+        raise BadFacts(
+            Diagnostic(str(file), "has no token that is a plain word with a blank before")
+        )
     return words
 
 

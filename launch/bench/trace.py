@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from .request import Ask
 from .tokens import Prompt, Tokens
@@ -67,9 +68,9 @@ def _rows(file: Path) -> list[dict[str, Any]]:
                 rows.append(_row(json.loads(line)))
         except (ValueError, TypeError, KeyError) as fault:
             what = f"is no row of a trace: {type(fault).__name__}: {fault}"
-            problems.append(Problem(f"{file}:{number}", what))
+            problems.append(Diagnostic(f"{file}:{number}", what))
     if not rows and not problems:
-        problems.append(Problem(str(file), "is empty"))
+        problems.append(Diagnostic(str(file), "is empty"))
     if problems:
         raise BadInput(problems[:MOST_PROBLEMS])
     return rows

@@ -13,7 +13,8 @@ from types import FrameType
 from typing import Any
 
 from builder import bundle as bundles
-from builder.errors import BadInput, ChecksFailed, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, ChecksFailed
 
 from .. import cli, show
 from .. import target as targets
@@ -75,13 +76,13 @@ def _print(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
 def _judge(found: Mapping[str, Any]) -> None:
     """Raises `ChecksFailed` for points that nothing came of, and for a quality below reference."""
     problems = [
-        Problem(f"point {one['label']}", "no request succeeded", _example(one))
+        Diagnostic(f"point {one['label']}", "no request succeeded", _example(one))
         for one in found["points"]
         if not one["requests"]["ok"]
     ]
     if found["quality"]:
         problems += [
-            Problem(f"task {task}", "scores below its reference by more than chance")
+            Diagnostic(f"task {task}", "scores below its reference by more than chance")
             for task in quality.below(found["quality"])
         ]
     if problems:
@@ -116,7 +117,7 @@ def _evaluation(
         return None
     if served.endpoint.kind != "trtllm_serve" or served.endpoint.url is None:
         what = "asks through an OpenAI endpoint, which Triton is not"
-        raise BadInput(Problem("--quality", what, "measure the target trtllm_serve"))
+        raise BadInput(Diagnostic("--quality", what, "measure the target trtllm_serve"))
     return quality.Order(
         python=options.quality_python,
         tasks=tuple(options.quality_tasks.split(",")),
@@ -168,7 +169,7 @@ def diff(options: argparse.Namespace) -> None:
     if worse := [one for one in found if one.verdict == "worse"]:
         raise ChecksFailed(
             [
-                Problem(f"{one.point}: {one.measure}", f"is worse: {one.a:.6g} -> {one.b:.6g}")
+                Diagnostic(f"{one.point}: {one.measure}", f"is worse: {one.a:.6g} -> {one.b:.6g}")
                 for one in worse
             ]
         )

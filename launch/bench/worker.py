@@ -20,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from builder.errors import Problem, ToolkitError
+from builder.diagnostics import Diagnostic
+from builder.errors import ToolkitError
 
 from ..smoke.endpoint import Endpoint
 from . import load
@@ -68,7 +69,7 @@ class Spent:
 @dataclass(frozen=True, slots=True)
 class Failed:
     kind: type[ToolkitError]
-    problems: tuple[Problem, ...]
+    problems: tuple[Diagnostic, ...]
 
 
 Message = Ready | Record | Spent | Failed
@@ -98,7 +99,7 @@ async def _work(parent: socket.socket) -> None:
         last: Message = await _drive(job, reader, lambda one: writer.write(frame(one)))
     except* ToolkitError as faults:
         fault = _first(faults)
-        last = Failed(type(fault), tuple(fault.problems))
+        last = Failed(type(fault), tuple(fault.diagnostics))
     writer.write(frame(last))
     writer.close()
     await writer.wait_closed()

@@ -15,7 +15,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Protocol, Self
 
-from builder.errors import ChecksFailed, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import ChecksFailed
 
 from ..smoke.endpoint import Endpoint
 from .clients import Api
@@ -180,7 +181,7 @@ class _Worker:
             self._said_last = isinstance(message, Spent | Failed)
             yield message
         if self.ended and not self._said_last:
-            raise ChecksFailed(Problem(self._name, self._death()))
+            raise ChecksFailed(Diagnostic(self._name, self._death()))
 
     def _death(self) -> str:
         status = self._process.wait()

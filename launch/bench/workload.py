@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from .load import Call, Task
 from .request import Ask
@@ -151,4 +152,4 @@ def text_of(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         reason = getattr(fault, "strerror", None) or str(fault)
-        raise BadInput(Problem(str(file), f"cannot be read: {reason.lower()}")) from None
+        raise BadInput(Diagnostic(str(file), f"cannot be read: {reason.lower()}")) from None

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from builder import bundle
-from builder.errors import BadInput, Problem, ToolkitError
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, ToolkitError
 
 from ..bench.document import BENCH, FORMAT, KIND
 from ..run import SUMMARY as RUN
@@ -44,7 +45,7 @@ class Evidence:
 
 def gather(paths: Sequence[Path]) -> list[Evidence]:
     """The evidence in the paths, under names of their own. Raises `BadInput` with every fault."""
-    problems: list[Problem] = []
+    problems: list[Diagnostic] = []
     found = list(_each(lambda path: (path, _read(path)), paths, problems))
     runs = list(_each(lambda pair: _evidence(*pair), _merge(found), problems))
     if problems:
@@ -52,19 +53,19 @@ def gather(paths: Sequence[Path]) -> list[Evidence]:
     return _named(runs)
 
 
-def _each(step: Callable[[T], U], items: Iterable[T], problems: list[Problem]) -> Iterator[U]:
+def _each(step: Callable[[T], U], items: Iterable[T], problems: list[Diagnostic]) -> Iterator[U]:
     """The step's results; its faults are noted and the next item taken."""
     for item in items:
         try:
             yield step(item)
         except BadInput as fault:
-            problems += fault.problems
+            problems += fault.diagnostics
 
 
 def _read(path: Path) -> Read:
     """What was measured in a path; in a run that measured nothing, a document without points."""
     if not path.exists():
-        raise BadInput(Problem(str(path), "does not exist", REMEDY))
+        raise BadInput(Diagnostic(str(path), "does not exist", REMEDY))
     if not path.is_dir():
         return importers.read(path)
     for name in (BENCH, FOREIGN):
@@ -72,7 +73,7 @@ def _read(path: Path) -> Read:
             return importers.read(path / name)
     if (path / RUN).is_file():
         return Read(_unmeasured(path / RUN), False)
-    raise BadInput(Problem(str(path), f"holds neither {BENCH} nor {RUN}", REMEDY))
+    raise BadInput(Diagnostic(str(path), f"holds neither {BENCH} nor {RUN}", REMEDY))
 
 
 def _unmeasured(path: Path) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def _manifest(result: Measured) -> tuple[Mapping[str, Any] | None, tuple[str, ..
     try:
         found = bundle.read(Path(subject.bundle_folder))
     except ToolkitError as fault:
-        return None, (f"The bundle is not shown: {fault.problems[0]}.",)
+        return None, (f"The bundle is not shown: {fault.diagnostics[0]}.",)
     if subject.bundle_digest and found.digest != subject.bundle_digest:
         what = "has changed since it was measured"
         return None, (f"The bundle is not shown: {subject.bundle_folder} {what}.",)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 REMEDY = "write the file again with the tool that made it"
 
@@ -21,10 +22,10 @@ class Fields:
     """
 
     def __init__(
-        self, document: Any, where: str, path: str = "", problems: list[Problem] | None = None
+        self, document: Any, where: str, path: str = "", problems: list[Diagnostic] | None = None
     ) -> None:
         self.where, self.path = where, path
-        self.problems: list[Problem] = [] if problems is None else problems
+        self.diagnostics: list[Diagnostic] = [] if problems is None else problems
         if not isinstance(document, dict):
             self._wrong("", document, "an object")
             document = {}
@@ -65,7 +66,7 @@ class Fields:
     def child(self, key: str) -> Fields:
         """The object under a key, empty where there is none."""
         value = self.values.get(key)
-        return Fields({} if value is None else value, self.where, self._at(key), self.problems)
+        return Fields({} if value is None else value, self.where, self._at(key), self.diagnostics)
 
     def children(self, key: str) -> Iterator[Fields]:
         """The objects of the list under a key."""
@@ -75,7 +76,7 @@ class Fields:
                 self._wrong(key, value, "a list")
             return
         for index, item in enumerate(value):
-            yield Fields(item, self.where, f"{self._at(key)}[{index}]", self.problems)
+            yield Fields(item, self.where, f"{self._at(key)}[{index}]", self.diagnostics)
 
     def named(self, key: str) -> dict[str, Fields]:
         """The objects of the object under a key, by name."""
@@ -85,17 +86,19 @@ class Fields:
     def need(self, key: str) -> None:
         """Note a problem if there is nothing under a key."""
         if key not in self:
-            self.problems.append(Problem(f"{self.where}: {self._at(key)}", "is missing", REMEDY))
+            self.diagnostics.append(
+                Diagnostic(f"{self.where}: {self._at(key)}", "is missing", REMEDY)
+            )
 
     def check(self) -> None:
         """Raise `BadInput` with all that was wrong so far."""
-        if self.problems:
-            raise BadInput(self.problems)
+        if self.diagnostics:
+            raise BadInput(self.diagnostics)
 
     def _wrong(self, key: str, value: object, wanted: str) -> None:
         place = self._at(key) or "the document"
         what = f"is {_kind(value)}; {wanted} is expected"
-        self.problems.append(Problem(f"{self.where}: {place}", what, REMEDY))
+        self.diagnostics.append(Diagnostic(f"{self.where}: {place}", what, REMEDY))
 
     def _at(self, key: str) -> str:
         return f"{self.path}.{key}".strip(".")
@@ -111,9 +114,9 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except OSError as fault:
         reason = (fault.strerror or str(fault)).lower()
-        raise BadInput(Problem(str(path), f"cannot be read: {reason}")) from None
+        raise BadInput(Diagnostic(str(path), f"cannot be read: {reason}")) from None
     except ValueError:
-        raise BadInput(Problem(str(path), "is no text in UTF-8", "give a result file")) from None
+        raise BadInput(Diagnostic(str(path), "is no text in UTF-8", "give a result file")) from None
 
 
 def read_json(path: Path) -> Any:
@@ -121,7 +124,7 @@ def read_json(path: Path) -> Any:
         return load(read_text(path))
     except (ValueError, RecursionError) as fault:
         what = f"is no JSON: {fault}"
-        raise BadInput(Problem(str(path), what, REMEDY)) from None
+        raise BadInput(Diagnostic(str(path), what, REMEDY)) from None
 
 
 def _is_number(value: object) -> bool:

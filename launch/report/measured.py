@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builder.errors import Problem
+from builder.diagnostics import Diagnostic
 
 from ..bench.document import FORMAT
 from .fields import Fields
@@ -184,7 +184,7 @@ def _check_form(top: Fields) -> None:
     if (found := top.number("format")) != FORMAT:
         what = f"is {found}; this version reads {FORMAT}"
         remedy = "measure again, or use the version that measured"
-        top.problems.append(Problem(f"{top.where}: format", what, remedy))
+        top.diagnostics.append(Diagnostic(f"{top.where}: format", what, remedy))
         top.check()
     for key in ("subject", "points"):
         top.need(key)

@@ -13,7 +13,8 @@ import jinja2
 from markupsafe import Markup
 
 from builder import __version__
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from . import chart, comparison, evidence, figures, memory_bar, numerals, published, tables, verdict
 from .checked import Checked
@@ -41,7 +42,7 @@ def save(page: str, file: Path) -> None:
     except OSError as fault:
         reason = (fault.strerror or str(fault)).lower()
         what = f"cannot be written: {reason}"
-        raise BadInput(Problem(str(file), what, "choose another file with -o")) from None
+        raise BadInput(Diagnostic(str(file), what, "choose another file with -o")) from None
 
 
 def is_report(file: Path) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from . import comparison, evidence, page
 from .arguments import FILE
@@ -57,7 +58,7 @@ def _beside(runs: Sequence[Path]) -> Path:
 def _check_replaceable(file: Path) -> None:
     """Only a page that this verb wrote is replaced."""
     if file.is_dir():
-        raise BadInput(Problem(str(file), "is a folder", "name a file with -o"))
+        raise BadInput(Diagnostic(str(file), "is a folder", "name a file with -o"))
     if file.exists() and not page.is_report(file):
         remedy = "choose another file with -o, or remove it"
-        raise BadInput(Problem(str(file), "exists and is no report", remedy))
+        raise BadInput(Diagnostic(str(file), "exists and is no report", remedy))

@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from builder.errors import BadInput, Problem, nearest
+from builder.diagnostics import Diagnostic, nearest
+from builder.errors import BadInput
 
 from . import scheduler
 from .service import JobFolder, Service
@@ -19,16 +20,18 @@ def file(service: Service, job_id: str | None, step: str | None) -> tuple[JobFol
     """The log of the newest job or of another one. Raises `BadInput` for what is not there."""
     known = {job.id: job for job in service.jobs}
     if not known:
-        raise BadInput(Problem(f"service {service.name}", "has had no job yet"))
+        raise BadInput(Diagnostic(f"service {service.name}", "has had no job yet"))
     job = known.get(job_id) if job_id else list(known.values())[-1]
     if job is None:
         where = f"job {job_id}"
-        raise BadInput(Problem(where, f"is none of {service.name}", nearest(job_id or "", known)))
+        raise BadInput(
+            Diagnostic(where, f"is none of {service.name}", nearest(job_id or "", known))
+        )
     path = job.step_log(step) if step else job.log
     if not path.is_file():
         steps = sorted(one.stem for one in job.folder.glob("*.log"))
         remedy = f"steps with a log: {', '.join(steps)}" if steps else "it may not have started"
-        raise BadInput(Problem(str(path), "is not there", remedy))
+        raise BadInput(Diagnostic(str(path), "is not there", remedy))
     return job, path
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from builder.errors import ChecksFailed, NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import ChecksFailed, NotReady
 
 from . import scheduler, waiting
 from .service import read_json
@@ -24,7 +25,7 @@ def run(order: Submission, timeout_s: float, say: Say) -> None:
     try:
         if not waiting.Watch(job, say).until_gone(timeout_s):
             what = f"has not ended after {timeout_s:g} s"
-            raise NotReady(Problem(f"preflight job {job.id}", what, "see: squeue --start"))
+            raise NotReady(Diagnostic(f"preflight job {job.id}", what, "see: squeue --start"))
     except BaseException:
         scheduler.cancel(job.id)
         raise
@@ -33,9 +34,9 @@ def run(order: Submission, timeout_s: float, say: Say) -> None:
         path = service.folder / f"preflight-{job.id}.log"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         last = "".join(f"\n    {line}" for line in text.splitlines()[-LAST_LINES:])
-        raise NotReady(Problem(f"preflight job {job.id}", f"left no result; {path} ends:{last}"))
+        raise NotReady(Diagnostic(f"preflight job {job.id}", f"left no result; {path} ends:{last}"))
     for row in found["checks"]:
         say(f"  {'ok  ' if row['ok'] else 'FAIL'} {row['check']}: {row['what']}")
     if failed := [row for row in found["checks"] if not row["ok"]]:
         where = f"preflight on {found['node']}"
-        raise ChecksFailed([Problem(f"{where}: {row['check']}", row["what"]) for row in failed])
+        raise ChecksFailed([Diagnostic(f"{where}: {row['check']}", row["what"]) for row in failed])

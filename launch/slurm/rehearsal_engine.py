@@ -6,8 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
-from builder import checkpoint, miniature
 from builder.bundle import Bundle
+from builder.facts import checkpoint
+from builder.miniature import checkpoint as miniature
 
 from .. import engine, triton
 

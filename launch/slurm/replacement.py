@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from builder.errors import BadInput, ChecksFailed, NotReady, Problem, ToolkitError
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
 
 from ..interrupts import Interrupts
 from . import scheduler, succession, waiting
@@ -65,7 +66,7 @@ def serving(service: Service) -> JobFolder:
     if endpoint is None or service.stop_file.exists():
         why = "is being stopped" if endpoint else "has no live endpoint"
         remedy = "start the new bundle with: launch slurm submit"
-        raise NotReady(Problem(f"service {service.name}", why, remedy))
+        raise NotReady(Diagnostic(f"service {service.name}", why, remedy))
     return service.job(endpoint["job_id"])
 
 
@@ -74,7 +75,7 @@ def check_name(service: Service, order: Submission) -> None:
     if order.service.name != service.name:
         what = f"is of the service {order.service.name}, not of {service.name}"
         remedy = f"render it with --set name={service.name}"
-        raise BadInput(Problem(str(order.bundle.folder), what, remedy))
+        raise BadInput(Diagnostic(str(order.bundle.folder), what, remedy))
 
 
 def _stand_by(new: JobFolder, seconds: float) -> None:
@@ -93,7 +94,7 @@ def _switch(service: Service, new: JobFolder, say: Say) -> None:
         _check_lives(new)
         if time.monotonic() > deadline:
             what = f"did not publish itself within {SWITCH_TIMEOUT_S:g} s"
-            raise NotReady(Problem(f"job {new.id}", what, f"its log is {new.log}"))
+            raise NotReady(Diagnostic(f"job {new.id}", what, f"its log is {new.log}"))
         time.sleep(LOOK_S)
     say(f"job {new.id}: clients are sent here")
 
@@ -104,7 +105,7 @@ def _drain(service: Service, old: JobFolder, new: JobFolder, timeout_s: float, s
     while not watch.until_gone(LOOK_S):
         _check_lives(new)
         if not _is_owner(service, new):
-            raise NotReady(Problem(f"job {new.id}", "lost the endpoint"))
+            raise NotReady(Diagnostic(f"job {new.id}", "lost the endpoint"))
         if time.monotonic() > deadline:
             say(f"job {old.id}: still drains after {timeout_s:g} s")
             return
@@ -127,7 +128,7 @@ def _refused(service: Service, old: JobFolder, drain_s: float, fault: ToolkitErr
         time.sleep(LOOK_S)
     still = "still serves" if _is_owner(service, old) else "does not serve any more"
     what = f"is not replaced; job {old.id} {still}"
-    return ChecksFailed([*fault.problems, Problem(f"service {service.name}", what)])
+    return ChecksFailed([*fault.diagnostics, Diagnostic(f"service {service.name}", what)])
 
 
 def _has_ended(job: JobFolder) -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import BadInput, NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, NotReady
 
 ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
@@ -61,10 +62,10 @@ def call(
             check=False,
         )
     except FileNotFoundError:
-        raise NotReady(Problem(argv[0], "is not on the path", LOGIN_NODE)) from None
+        raise NotReady(Diagnostic(argv[0], "is not on the path", LOGIN_NODE)) from None
     except subprocess.TimeoutExpired:
         what = f"does not answer within {timeout_s:g} s"
-        raise NotReady(Problem(argv[0], what, SEE_CONTROLLER)) from None
+        raise NotReady(Diagnostic(argv[0], what, SEE_CONTROLLER)) from None
 
 
 def outside() -> dict[str, str]:
@@ -89,17 +90,17 @@ def submit(
     return done.stdout.strip().partition(";")[0]
 
 
-def check(script: Path, options: Sequence[str], environment: Mapping[str, str]) -> list[Problem]:
+def check(script: Path, options: Sequence[str], environment: Mapping[str, str]) -> list[Diagnostic]:
     """Why Slurm would refuse the script; nothing is submitted."""
     done = call(["sbatch", "--test-only", *options, str(script)], environment)
     return [refusal(script, done)] if done.returncode else []
 
 
-def refusal(script: Path, done: subprocess.CompletedProcess[str]) -> Problem:
+def refusal(script: Path, done: subprocess.CompletedProcess[str]) -> Diagnostic:
     """Code 1 is a cluster that has no such nodes, 255 an option that its Slurm does not know."""
     unknown = done.returncode == 255
     remedy = "render with the profile of this site" if unknown else "see the nodes with: sinfo -Nl"
-    return Problem(str(script), f"is refused by Slurm: {words(done.stderr)}", remedy)
+    return Diagnostic(str(script), f"is refused by Slurm: {words(done.stderr)}", remedy)
 
 
 def words(output: str) -> str:
@@ -115,7 +116,7 @@ def jobs(only: str | None = None) -> dict[str, Job]:
     """
     done = call(["squeue", "--noheader", "--states=all", f"--format={FIELDS}", *_only(only)])
     if done.returncode and NO_SUCH_JOB not in done.stderr:
-        raise NotReady(Problem("squeue", words(done.stderr), SEE_CONTROLLER))
+        raise NotReady(Diagnostic("squeue", words(done.stderr), SEE_CONTROLLER))
     rows = (line.split("|") for line in done.stdout.splitlines())
     return {row[0].removesuffix("+0"): Job(row[0].removesuffix("+0"), *row[1:]) for row in rows}
 
@@ -136,4 +137,4 @@ def cancel(job_id: str, *options: str) -> None:
     """Whether the job is still there or not."""
     done = call(["scancel", "--quiet", *options, job_id])
     if done.returncode and NO_SUCH_JOB not in done.stderr:
-        raise NotReady(Problem(f"job {job_id}", f"cannot be cancelled: {words(done.stderr)}"))
+        raise NotReady(Diagnostic(f"job {job_id}", f"cannot be cancelled: {words(done.stderr)}"))

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BadFacts, BadInput, Problem, nearest
+from builder.diagnostics import Diagnostic, nearest
+from builder.errors import BadFacts, BadInput
 
 VARIABLE = "SERVICE_STATE_FOLDER"
 DEFAULT_ROOT = "runs"
@@ -127,7 +128,7 @@ def every(folder: Path) -> list[Service]:
     except FileNotFoundError:
         return []
     except OSError as fault:
-        raise BadInput(Problem(str(folder), f"cannot be read: {fault.strerror}")) from None
+        raise BadInput(Diagnostic(str(folder), f"cannot be read: {fault.strerror}")) from None
     return sorted((one for one in found if one.jobs), key=lambda one: one.name)
 
 
@@ -136,7 +137,7 @@ def find(folder: Path, name: str) -> Service:
     known = {one.name: one for one in every(folder)}
     if name not in known:
         remedy = nearest(name, known) if known else "name the state folder with --state"
-        raise BadInput(Problem(f"service {name}", f"has no state in {folder}", remedy))
+        raise BadInput(Diagnostic(f"service {name}", f"has no state in {folder}", remedy))
     return known[name]
 
 
@@ -147,9 +148,9 @@ def read_json(path: Path) -> Mapping[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as fault:
-        raise BadFacts(Problem(str(path), f"cannot be read: {fault}")) from None
+        raise BadFacts(Diagnostic(str(path), f"cannot be read: {fault}")) from None
     if not isinstance(document, dict):
-        raise BadFacts(Problem(str(path), "is no JSON object"))
+        raise BadFacts(Diagnostic(str(path), "is no JSON object"))
     return document
 
 

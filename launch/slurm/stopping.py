@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from . import scheduler, waiting
 from .scheduler import Job
@@ -39,9 +40,9 @@ def living(service: Service) -> list[Job]:
     return [known[one] for one in sorted(ids, key=int) if one in known and known[one].is_alive]
 
 
-def _remains(service: Service, watch: waiting.Watch, timeout_s: float) -> Problem:
+def _remains(service: Service, watch: waiting.Watch, timeout_s: float) -> Diagnostic:
     what = f"is still {watch.slurm_words} after {timeout_s:g} s"
-    return Problem(
+    return Diagnostic(
         f"job {watch.job.id} of {service.name}",
         what,
         f"wait longer with --timeout, or cancel it with --now; its log is {watch.job.log}",

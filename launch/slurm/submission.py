@@ -11,7 +11,8 @@ from typing import Any
 
 from builder import bundle as bundles
 from builder.bundle import Bundle
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from ..engine import REFERENCE
 from ..run import now
@@ -93,7 +94,7 @@ def of(
     document = services.read_json(bundle.folder / "slurm" / "service.json")
     if document is None:
         remedy = "render it with target slurm and a site profile"
-        raise BadInput(Problem(str(folder), "has no target slurm", remedy))
+        raise BadInput(Diagnostic(str(folder), "has no target slurm", remedy))
     service = Service(services.root(state, document), document["name"])
     _check_writable(service.root)
     variables: dict[str, str] = {}
@@ -110,7 +111,7 @@ def check_free(service: Service) -> None:
     if alive := stopping.living(service):
         what = f"has job {alive[-1].id} already, {alive[-1].words}"
         remedy = "replace it, stop it, or name another state folder with --state"
-        raise BadInput(Problem(f"service {service.name}", what, remedy))
+        raise BadInput(Diagnostic(f"service {service.name}", what, remedy))
 
 
 def _check_writable(root: Path) -> None:
@@ -121,4 +122,4 @@ def _check_writable(root: Path) -> None:
         fault = f"cannot be made: {(error.strerror or str(error)).lower()}"
     if fault:
         remedy = "name a folder that this host and all nodes see with --state"
-        raise BadInput(Problem(str(root), fault, remedy))
+        raise BadInput(Diagnostic(str(root), fault, remedy))

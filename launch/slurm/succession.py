@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from ..run import now
 from . import scheduler
@@ -33,7 +34,7 @@ class Succession:
             held = read_json(self._path) or {}
             what = f"has a successor under way: job {held.get('successor') or 'not named yet'}"
             remedy = "see it with: launch slurm status"
-            raise NotReady(Problem(f"service {self._service.name}", what, remedy)) from None
+            raise NotReady(Diagnostic(f"service {self._service.name}", what, remedy)) from None
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(self._facts, file)
 

@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from builder.bundle import Bundle
-from builder.errors import BadInput, ChecksFailed, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, ChecksFailed
 
 from .. import cli
 from ..bench import document, measure, subject
@@ -50,7 +51,7 @@ class Sweep:
         """Raises `BadInput` if there is something in it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if any(self.folder.iterdir()):
-            raise BadInput(Problem(str(self.folder), "is not empty", "choose another --run-dir"))
+            raise BadInput(Diagnostic(str(self.folder), "is not empty", "choose another --run-dir"))
 
 
 def run(sweep: Sweep, say: Say) -> Path:
@@ -59,7 +60,7 @@ def run(sweep: Sweep, say: Say) -> Path:
     script = order.script(BENCH)
     if not script.is_file():
         remedy = "measure with --here, or render with site.toolkit, a Python that has this toolkit"
-        raise BadInput(Problem(str(order.bundle.folder), "has no job that measures", remedy))
+        raise BadInput(Diagnostic(str(order.bundle.folder), "has no job that measures", remedy))
     sweep.make_folder()
     options = ["--export=ALL", *order.options, f"--output={folder}/point-%a.log"]
     variables = {**order.environment, "SERVER": sweep.url, "RESULTS": str(folder)}
@@ -81,7 +82,7 @@ def here(sweep: Sweep, _: Say) -> Path:
     sweep.make_folder()
     words = [*sweep.options, "--run-dir", str(sweep.folder / "0")]
     if code := cli.main(["bench", sweep.url, *words]):
-        raise ChecksFailed(Problem(sweep.url, f"was not measured: exit code {code}"))
+        raise ChecksFailed(Diagnostic(sweep.url, f"was not measured: exit code {code}"))
     return collect(sweep)
 
 
@@ -90,7 +91,7 @@ def collect(sweep: Sweep) -> Path:
     folder = sweep.folder
     parts = sorted(folder.glob(f"*/{document.BENCH}"), key=lambda file: int(file.parent.name))
     if not parts:
-        raise ChecksFailed(Problem(str(folder), "holds no result", "see the logs there"))
+        raise ChecksFailed(Diagnostic(str(folder), "holds no result", "see the logs there"))
     whole = merged([document.read(file) for file in parts], sweep.order.bundle, sweep.url)
     with closing(document.Results(folder)) as results:
         results.write(whole)
@@ -133,12 +134,14 @@ def _wait(array: str, say: Say) -> list[Job]:
         time.sleep(LOOK_S)
 
 
-def _fault(job: Job, folder: Path) -> Problem:
+def _fault(job: Job, folder: Path) -> Diagnostic:
     """Why a job of the array failed, in the words of its log's last error."""
     log = folder / f"point-{job.id.rpartition('_')[2]}.log"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return Problem(f"job {job.id}", f"{job.words}; {errors[-1] if errors else 'no error'} in {log}")
+    return Diagnostic(
+        f"job {job.id}", f"{job.words}; {errors[-1] if errors else 'no error'} in {log}"
+    )
 
 
 def server_url(order: Submission, endpoint: Mapping[str, Any]) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from builder import bundle as bundles
-from builder.errors import ChecksFailed, NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import ChecksFailed, NotReady
 
 from ..interrupts import Interrupts
 from . import overview, scheduler, waiting
@@ -84,7 +85,7 @@ def stop(options: argparse.Namespace) -> None:
         outcome, why = run.get("outcome"), run.get("why") or ""
         print(f"job {job.id}: {outcome or 'cancelled before it started'}")
         if outcome not in (None, *GOOD_ENDS):
-            problems.append(Problem(f"job {job.id}", f"ended as {outcome}: {why}"))
+            problems.append(Diagnostic(f"job {job.id}", f"ended as {outcome}: {why}"))
     if problems:
         raise ChecksFailed(problems)
 
@@ -138,7 +139,7 @@ def _bench_service(options: argparse.Namespace) -> None:
     endpoint = service.live_endpoint()
     if endpoint is None:
         remedy = "start it with: launch slurm submit BUNDLE --wait"
-        raise NotReady(Problem(f"service {service.name}", "has no live endpoint", remedy))
+        raise NotReady(Diagnostic(f"service {service.name}", "has no live endpoint", remedy))
     run = service.job(endpoint["job_id"]).run or {}
     options.bundle = Path(run["bundle"])
     _measure(_order(options), options)

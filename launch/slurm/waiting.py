@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from builder.errors import ChecksFailed, NotReady, Problem, ToolkitError
+from builder.diagnostics import Diagnostic
+from builder.errors import ChecksFailed, NotReady, ToolkitError
 
 from . import scheduler
 from .scheduler import Job
@@ -91,7 +92,7 @@ def until_run_has(job: JobFolder, moment: str, say: Say, timeout_s: float | None
     run = Watch(job, say).until(lambda run: bool(run[moment]), timeout_s)
     if run is None:
         what = f"is not {moment} after {timeout_s:g} s"
-        raise NotReady(Problem(f"job {job.id}", what, f"its log is {job.log}"))
+        raise NotReady(Diagnostic(f"job {job.id}", what, f"its log is {job.log}"))
     if not run.get(moment) or run["state"] == "ended":
         raise failure(job)
     return run
@@ -106,7 +107,7 @@ def failure(job: JobFolder) -> ToolkitError:
     else:
         known = scheduler.jobs(job.id).get(job.id)
         what = f"ended without a word; Slurm says {known.words if known else 'nothing of it'}"
-    problem = Problem(f"job {job.id}", f"{what}; {_evidence(job)}")
+    problem = Diagnostic(f"job {job.id}", f"{what}; {_evidence(job)}")
     return ChecksFailed(problem) if outcome == NOT_ADMITTED else NotReady(problem)
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from builder.errors import BadInput, NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, NotReady
 
 from ..access import Access
 
@@ -72,7 +73,7 @@ class Endpoint:
             except OSError as fault:
                 what = f"no server answers: {(fault.strerror or str(fault)).lower()}"
                 remedy = "start it, for example with: python -m launch up BUNDLE"
-                problems.append(Problem(url, what, remedy))
+                problems.append(Diagnostic(url, what, remedy))
         if problems:
             raise NotReady(problems)
 
@@ -109,11 +110,11 @@ def of_url(text: str, access: Access | None = None) -> Endpoint:
     except ValueError:
         host, port = None, None
     if not host or parts.scheme not in ("http", "https", "triton"):
-        raise BadInput(Problem(text, "is no URL of a server", f"write {FORMS}"))
+        raise BadInput(Diagnostic(text, "is no URL of a server", f"write {FORMS}"))
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     if parts.scheme != "triton":
         if query.keys() - {"model"}:
-            raise BadInput(Problem(text, "is no URL of trtllm-serve", f"write {FORMS}"))
+            raise BadInput(Diagnostic(text, "is no URL of trtllm-serve", f"write {FORMS}"))
         url = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
         return Endpoint("trtllm_serve", url, model=query.get("model"))
     model = query.pop("model", TRITON_MODEL)
@@ -122,7 +123,7 @@ def of_url(text: str, access: Access | None = None) -> Endpoint:
     wrong = set(ports) - set(TRITON_PORTS)
     wrong |= {name for name, value in ports.items() if value != "off" and not value.isdecimal()}
     if wrong or ports["http"] == ports["grpc"] == "off":
-        raise BadInput(Problem(text, "is no URL of a Triton server", f"write {FORMS}"))
+        raise BadInput(Diagnostic(text, "is no URL of a Triton server", f"write {FORMS}"))
     shown = f"[{host}]" if ":" in host else host
     at = {name: f"{shown}:{value}" for name, value in ports.items() if value != "off"}
     return Endpoint(

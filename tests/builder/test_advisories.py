@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from builder import advisories, release
-from builder.release.version import order
+from builder.facts import advisories, release
+from builder.facts.release.version import order
 
 ASCENDING = [
     *("0.18.2", "1.0.0", "1.1.0", "1.2.0rc2", "1.2.0rc6", "1.2.0rc6.post1", "1.2.0rc8", "1.2"),
@@ -115,18 +115,18 @@ def test_versions_below_the_minimum_are_refused(
 def test_a_refusal_lists_every_open_advisory_worst_first_and_the_version_to_take() -> None:
     found = advisories.problem("triton", "26.06-py3", "image")
     assert found is not None and (found.where, found.rule) == ("image", "vulnerable-version")
-    assert "1 known" in found.what and "CVE-2026-16497 (7.5)" in found.what
-    assert found.remedy.startswith("take 26.07 or later")
+    assert "1 known" in found.message and "CVE-2026-16497 (7.5)" in found.message
+    assert found.fix.startswith("take 26.07 or later")
     worse = advisories.problem("triton", "25.06", "image")
     assert worse is not None
     rows = advisories.open_for("triton", "25.06")
-    places = [worse.what.index(row.cve) for row in rows]
-    assert places == sorted(places) and "2026-10-27" in worse.what
+    places = [worse.message.index(row.cve) for row in rows]
+    assert places == sorted(places) and "2026-10-27" in worse.message
 
 
 def test_a_warning_names_count_score_the_worst_and_the_version_that_closes_all() -> None:
     found = advisories.problem("tensorrt_llm", "1.2.1", "release")
     assert found is not None and found.severity == "warning"
     for part in ("15 known", "CVSS 8.4", "CVE-2026-24233", "and 12 more", "2026-10-27"):
-        assert part in found.what
-    assert found.remedy == "take 1.3.0rc17 or later"
+        assert part in found.message
+    assert found.fix == "take 1.3.0rc17 or later"

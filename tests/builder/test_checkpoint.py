@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from builder import checkpoint, safetensors
 from builder.errors import BadFacts
+from builder.facts import checkpoint, safetensors
 from tests.conftest import Run
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub._local_folder import write_download_metadata
 
-from builder import checkpoint_files
-from builder.checkpoint_files import HASHED_BYTES, CheckpointFile
 from builder.errors import BadFacts
+from builder.facts import checkpoint_files
+from builder.facts.checkpoint_files import HASHED_BYTES, CheckpointFile
 
 COMMIT = "1" * 40
 DIGEST = "ab" * 32

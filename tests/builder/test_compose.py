@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from builder import deployment, hardware, pipeline
+from builder import deployment, pipeline
 from builder.errors import BadInput
+from builder.facts import hardware
 from tests.kubernetes import cluster_files
 from tests.kubernetes.cluster_files import DIGEST
 from tests.kubernetes.conftest import docker_compose as docker_compose

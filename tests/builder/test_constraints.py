@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 
-from builder import checkpoint, constraints, hardware, options, release
-from builder.architecture import ARCHITECTURES
-from builder.checkpoint import gather
-from builder.constraints import Rule, Situation, broken, disagreements, flag_traps, with_flags
-from builder.constraints.rules import RELATIONS, RULES
-from builder.constraints.values import DERIVED, View
+from builder.diagnostics import Diagnostic
 from builder.documents import load_yaml
-from builder.errors import Problem
+from builder.facts import checkpoint, hardware, release
+from builder.facts.architecture import ARCHITECTURES
+from builder.facts.checkpoint import gather
+from builder.rules import constraints, options
+from builder.rules.constraints import Rule, Situation, broken, disagreements, flag_traps, with_flags
+from builder.rules.constraints.rules import RELATIONS, RULES
+from builder.rules.constraints.values import DERIVED, View
 from tests.conftest import ROOT
 
 CASES = load_yaml((Path(__file__).parent / "rule_cases.yaml").read_text())
@@ -46,7 +47,7 @@ def situation(facts: Mapping[str, Any]) -> Situation:
     return Situation(release.load(MAIN if name == "main" else name), gpu=gpu, **known)
 
 
-def where_by_rule(found: Iterator[Problem]) -> dict[str, str]:
+def where_by_rule(found: Iterator[Diagnostic]) -> dict[str, str]:
     return {problem.rule: problem.where for problem in found}
 
 
@@ -79,7 +80,7 @@ def test_every_row_of_the_rules_has_a_case_that_breaks_it(rule: Rule) -> None:
 def test_a_problem_says_numbers_and_remedy_in_one_line(case: Mapping[str, Any]) -> None:
     for problem in broken(case["breaks"], situation(case.get("situation", {}))):
         text = str(problem)
-        assert problem.what and problem.remedy
+        assert problem.message and problem.fix
         assert "\n" not in text and not re.search(r"[{}]|\bMISSING\b|object at", text), text
 
 
@@ -197,8 +198,8 @@ def test_a_rule_gives_way_to_one_that_says_it_better() -> None:
 def test_the_draft_length_trap_names_the_key_to_write() -> None:
     options = {"speculative_config": {"decoding_type": "MTP", "max_draft_len": 3}}
     (problem,) = broken(options, situation({}))
-    assert "drafts 1 token" in problem.what
-    assert "num_nextn_predict_layers: 3" in problem.remedy
+    assert "drafts 1 token" in problem.message
+    assert "num_nextn_predict_layers: 3" in problem.fix
     assert not list(broken(options, situation({"release": "main"})))
 
 
@@ -309,12 +310,12 @@ def test_every_rule_of_flags_has_a_case_above() -> None:
 
 def test_a_lost_flag_says_who_wins_and_what_it_says() -> None:
     (problem,) = flag_traps({"--tp_size": "4"}, TP8, release.load("1.2.1"))
-    assert "4 is lost" in problem.what and "tensor_parallel_size to 8" in problem.what
+    assert "4 is lost" in problem.message and "tensor_parallel_size to 8" in problem.message
 
 
 def test_a_misspelt_flag_finds_its_name() -> None:
     (problem,) = flag_traps({"--max_batchsize": "4"}, {}, release.load("1.2.1"))
-    assert "--max_batch_size" in problem.remedy
+    assert "--max_batch_size" in problem.fix
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder import advisories
+from builder.facts import advisories
 from tests.conftest import Run
 
 Csaf = dict[str, Any]

@@ -30,7 +30,7 @@ def only(text: str) -> Yaml:
 def fault(text: str) -> tuple[Place, str]:
     """Place and words of the one fault of a text."""
     (found,) = (fault for document in scan_yaml(text) for fault in document.faults)
-    return found.place, found.what
+    return found.place, found.message
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_merged_keys_are_found_where_they_were_written() -> None:
 
 def test_duplicate_keys_are_faults_at_any_depth_and_leave_the_data() -> None:
     document = only("a:\n  b:\n  - {c: 1, c: 2}\na: 3\n")
-    assert [(f.place, f.path, f.what) for f in document.faults] == [
+    assert [(f.place, f.path, f.message) for f in document.faults] == [
         ((3, 12), "a.b.0.c", "is given twice, first in line 3"),
         ((4, 1), "a", "is given twice, first in line 1"),
     ]

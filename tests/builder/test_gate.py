@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from builder import advisories, deployment, pipeline
+from builder import deployment, pipeline
 from builder.errors import BadInput
+from builder.facts import advisories
 from tests.conftest import Run, of_release
 
 ENGINE = "accepted_advisories=[{product: tensorrt_llm, version: 1.1.0, reason: %s}]"
@@ -28,7 +29,9 @@ container:
 def refusal(*settings: str, preset: str = "llama-tiny") -> list[tuple[str, str]]:
     with pytest.raises(BadInput) as caught:
         pipeline.plan(preset, settings)
-    return [(row.path, row.what) for row in caught.value.problems if row.rule == advisories.RULE]
+    return [
+        (row.path, row.message) for row in caught.value.diagnostics if row.rule == advisories.RULE
+    ]
 
 
 @pytest.mark.parametrize("preset", deployment.preset_names())
@@ -120,7 +123,7 @@ def test_an_exception_is_taken_and_recorded(tmp_path: Path) -> None:
 def test_an_exception_for_an_image_names_its_version() -> None:
     row = '{product: triton, version: "26.06", reason: the fix is carried by our own build}'
     planned = pipeline.plan("llama-tiny", [OLD_TRITON, f"accepted_advisories=[{row}]"])
-    assert any("carried by our own build" in row.what for row in planned.warnings)
+    assert any("carried by our own build" in row.message for row in planned.warnings)
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "1.1", "1.1.0rc1", "26.02"])
@@ -136,7 +139,7 @@ def test_an_exception_for_another_version_does_not_help(version: str) -> None:
 def test_an_exception_for_nothing_is_warned_of() -> None:
     planned = pipeline.plan("llama-tiny", [ENGINE % "nobody uses this version"])
     (found,) = [row for row in planned.warnings if row.where.startswith("accepted_advisories")]
-    assert found.severity == "warning" and found.remedy == "drop it"
+    assert found.severity == "warning" and found.fix == "drop it"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_an_exception_for_nothing_is_warned_of() -> None:
 def test_an_exception_is_whole(row: str, path: str) -> None:
     with pytest.raises(BadInput) as caught:
         pipeline.plan("llama-tiny", [f"accepted_advisories=[{row}]"])
-    assert any(f"accepted_advisories.0.{path}" in str(one) for one in caught.value.problems)
+    assert any(f"accepted_advisories.0.{path}" in str(one) for one in caught.value.diagnostics)
 
 
 def test_render_refuses_with_exit_code_two_and_writes_nothing(builder: Run, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder import release
-from builder.images import image
+from builder.facts import release
+from builder.facts.images import image
 
 STABLE = [name for name in release.known() if not name.startswith("main")]
 DIGEST = f"sha256:{'0' * 64}"

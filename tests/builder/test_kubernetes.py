@@ -21,7 +21,7 @@ def render(folder: Path, *overrides: str, preset: str = "llama-tiny") -> list[st
 def refusals(folder: Path, *overrides: str, preset: str = "llama-tiny") -> list[str]:
     with pytest.raises(BadInput) as raised:
         render(folder, *overrides, preset=preset)
-    return [str(problem) for problem in raised.value.problems]
+    return [str(problem) for problem in raised.value.diagnostics]
 
 
 TRITON = "targets.kubernetes.server=triton"

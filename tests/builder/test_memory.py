@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from builder import checkpoint, hardware
-from builder.memory import (
+from builder.facts import checkpoint, hardware
+from builder.planning.memory import (
     GIB,
     Budget,
     Load,

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from builder import checkpoint, hardware
-from builder.checkpoint import Checkpoint
-from builder.memory import (
+from builder.facts import checkpoint, hardware
+from builder.facts.checkpoint import Checkpoint
+from builder.facts.release import ServerRole
+from builder.planning.memory import (
     GIB,
     Budget,
     Load,
@@ -26,8 +27,7 @@ from builder.memory import (
     kv_bytes_per_token,
     weights_bytes,
 )
-from builder.memory.workspace import expert_workspace_gib
-from builder.release import ServerRole
+from builder.planning.memory.workspace import expert_workspace_gib
 from tests.conftest import ROOT
 
 SHARED = ROOT.parent / "shared"

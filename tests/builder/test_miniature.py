@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from builder import checkpoint, miniature, safetensors
-from builder.vocabulary import Vocabulary
+from builder.facts import checkpoint, safetensors
+from builder.miniature import checkpoint as miniature
+from builder.miniature.tokenizer import Vocabulary
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
 

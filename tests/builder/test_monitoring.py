@@ -16,11 +16,13 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from builder import deployment, pipeline, release, results
+from builder import deployment, pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput
+from builder.facts import published_results as results
+from builder.facts import release
+from builder.observability import alerts, metrics, signals, slo
 from builder.targets import monitoring
-from builder.watching import alerts, metrics, signals, slo
 from tests.conftest import ROOT, of_release
 from tests.monitoring.programs import program
 
@@ -501,7 +503,7 @@ def test_what_no_exporter_measures_is_left_out(render: Render) -> None:
 def test_what_cannot_be_watched_is_refused(setting: str, message: str, render: Render) -> None:
     with pytest.raises(BadInput) as raised:
         render("llama-tiny", setting)
-    assert message in "\n".join(map(str, raised.value.problems))
+    assert message in "\n".join(map(str, raised.value.diagnostics))
 
 
 @pytest.mark.parametrize("text", ['a"b', "a\\b", "a\nb", "{{ $value }}", '"} or vector(1)'])

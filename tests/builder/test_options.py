@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from builder import options, release
-from builder.errors import Problem, closest
-from builder.release import Release
+from builder.diagnostics import Diagnostic, closest
+from builder.facts import release
+from builder.facts.release import Release
+from builder.rules import options
 
 PUBLISHED: dict[str, Any] = {
     "tensor_parallel_size": 4,
@@ -29,7 +30,7 @@ PUBLISHED: dict[str, Any] = {
 MTP = {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
 
 
-def judged(given: dict[str, Any], name: str = "1.2.1") -> list[Problem]:
+def judged(given: dict[str, Any], name: str = "1.2.1") -> list[Diagnostic]:
     return list(options.problems(release.load(name), given))
 
 
@@ -495,10 +496,10 @@ def test_every_mutation_is_reported_with_its_path_and_fix(name: str) -> None:
         found[kind] += bool(here)
         if fix:
             fixable[kind] += 1
-            named = any(fix in row.remedy for row in here)
+            named = any(fix in row.fix for row in here)
             fixed[kind] += named
             if not named:
-                missed.append((kind, where, fix, [row.remedy for row in here]))
+                missed.append((kind, where, fix, [row.fix for row in here]))
         elif not here:
             missed.append((kind, where, given, list(options.problems(table, given))))
     for kind, count in tried.items():
@@ -522,7 +523,7 @@ def test_a_good_file_costs_one_table(tmp_path: Path) -> None:
     """The other tables are read only to explain a fault."""
     code = (
         "import json, sys\n"
-        "from builder import options, release\n"
+        "from builder.facts import release\nfrom builder.rules import options\n"
         f"given = json.loads({json.dumps(json.dumps(PUBLISHED))})\n"
         "assert not list(options.problems(release.load('1.2.1'), given))\n"
         "sys.exit(release._shipped.cache_info().misses - 1)\n"
@@ -545,7 +546,7 @@ def test_a_good_file_costs_one_table(tmp_path: Path) -> None:
 def test_bounds_hold_for_the_number_among_several_types(given: object, found: list[str]) -> None:
     sparse = {"algorithm": "skip_softmax", "target_sparsity": given}
     problems = options.problems(release.load("main-00043967"), {"sparse_attention_config": sparse})
-    assert [row.remedy for row in problems if row.rule == "value-range"] == found
+    assert [row.fix for row in problems if row.rule == "value-range"] == found
 
 
 @pytest.mark.parametrize("name", release.known())

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from builder import engine, pipeline, release
+from builder import pipeline
+from builder.engines import translation as engine
 from builder.errors import BadInput
-from builder.options import problems as judge
-from builder.plan import Decision, Facts, plan
-from builder.results import leaves
+from builder.facts import release
+from builder.facts.published_results import leaves
+from builder.planning import Decision, Facts, plan
+from builder.rules.options import problems as judge
 from tests.conftest import of_release
 
 NVFP4_GB200 = "deepseek-v3.2-nvfp4-gb200"
@@ -222,13 +224,13 @@ def test_a_tight_cache_warns_with_the_numbers() -> None:
     planned = pipeline.plan("deepseek-v3.2-fp8-gb200", ["workload.isl=4000"])
     (warning,) = planned.plan.warnings
     assert warning.severity == "warning"
-    assert "the workload has 64" in warning.what
+    assert "the workload has 64" in warning.message
 
 
 def test_all_impossible_demands_are_named_together() -> None:
     with pytest.raises(BadInput) as caught:
         pipeline.plan(NVFP4_GB200, ["hardware.gpu=h200", "workload.isl=200000"])
-    assert len(caught.value.problems) == 2
+    assert len(caught.value.diagnostics) == 2
 
 
 def test_the_server_gets_the_tokenizer_that_the_model_needs() -> None:
@@ -323,7 +325,7 @@ def test_a_known_draft_model_counts_in_the_memory() -> None:
 def test_an_unknown_draft_model_is_said_to_be_missing_in_the_memory() -> None:
     planned = pipeline.plan("llama-tiny", ["draft={checkpoint: /models/draft, tokens: 2}"]).plan
     assert any(
-        "the memory budget leaves out the draft model /models/draft" in w.what
+        "the memory budget leaves out the draft model /models/draft" in w.message
         for w in planned.warnings
     )
 
@@ -375,7 +377,7 @@ def test_a_variable_of_the_deployment_wins() -> None:
 def test_a_model_without_published_configurations_says_so() -> None:
     planned = pipeline.plan("minimax-m2.5-nvfp4-b300").plan
     expected = "no published configuration of nvidia/MiniMax-M2.5-NVFP4 on b300"
-    assert any(expected in warning.what for warning in planned.warnings)
+    assert any(expected in warning.message for warning in planned.warnings)
     backend = next(row for row in planned.decisions if row.path == "moe_config.backend")
     assert backend.evidence == "assumed"
 
@@ -383,7 +385,7 @@ def test_a_model_without_published_configurations_says_so() -> None:
 def test_a_model_with_published_configurations_has_no_such_warning() -> None:
     for preset in ("deepseek-r1-0528-nvfp4-gb200", NVFP4_GB200, PREFILL):
         found = pipeline.plan(preset).plan.warnings
-        assert not any("no published configuration" in warning.what for warning in found)
+        assert not any("no published configuration" in warning.message for warning in found)
 
 
 def test_an_asked_latency_between_tokens_keeps_streams_smooth() -> None:
@@ -395,7 +397,7 @@ def test_an_asked_latency_between_tokens_keeps_streams_smooth() -> None:
 def refused(preset: str, *overrides: str) -> list[str]:
     with pytest.raises(BadInput) as caught:
         pipeline.plan(preset, overrides)
-    return [str(problem) for problem in caught.value.problems]
+    return [str(problem) for problem in caught.value.diagnostics]
 
 
 def warned(preset: str, *overrides: str) -> list[str]:

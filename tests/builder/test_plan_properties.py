@@ -12,12 +12,15 @@ import yaml
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from builder import check, checkpoint, engine, hardware, pipeline, release, targets
-from builder.constraints import disagreements
+from builder import lint as check
+from builder import pipeline, targets
 from builder.deployment import Deployment
-from builder.engine import EngineConfig
+from builder.engines import translation as engine
+from builder.engines.translation import EngineConfig
 from builder.errors import BadFacts, BadInput
-from builder.plan import Facts, Plan, plan
+from builder.facts import checkpoint, hardware, release
+from builder.planning import Facts, Plan, plan
+from builder.rules.constraints import disagreements
 
 EXAMPLES = 600
 
@@ -111,7 +114,7 @@ def test_what_the_planner_chose_itself_breaks_no_rule(request: dict[str, Any]) -
         _, config = planned(request)
     except BadInput as fault:
         event("refused")
-        assert not [row for row in fault.problems if row.where.startswith("engine_config")]
+        assert not [row for row in fault.diagnostics if row.where.startswith("engine_config")]
         return
     event("accepted")
     assert config.warnings == ()

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from builder import practice, release
 from builder.documents import load_yaml
+from builder.facts import heuristics as practice
+from builder.facts import release
 from tests.conftest import ROOT
 
 CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"

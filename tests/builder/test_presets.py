@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from builder import deployment, pipeline, results, show
+from builder import deployment, pipeline
+from builder.cli import show
 from builder.documents import load_yaml
-from builder.options import problems
-from builder.release import load
+from builder.facts import published_results as results
+from builder.facts.release import load
+from builder.rules.options import problems
 
 PRESETS = deployment.preset_names()
 

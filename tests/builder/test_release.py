@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from builder import hardware, options, release, show
-from builder.constraints import Situation, broken, flag_traps
+from builder.cli import show
 from builder.errors import BadFacts, BadInput, ToolkitError
+from builder.facts import hardware, release
+from builder.rules import options
+from builder.rules.constraints import Situation, broken, flag_traps
 from tests.conftest import ROOT
 
 SPECIFICATION = ROOT.parent / "shared" / "trtllm-options"

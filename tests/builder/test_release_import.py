@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from builder import options, release, release_import
-from builder.constraints import Situation, broken
-from builder.constraints.rules import of_release
 from builder.errors import BadFacts, BadInput
-from builder.release import Release
-from builder.release_import import carried
-from builder.release_import.annotation import annotated
+from builder.facts import release, release_import
+from builder.facts.release import Release
+from builder.facts.release_import import carried
+from builder.facts.release_import.annotation import annotated
+from builder.rules import options
+from builder.rules.constraints import Situation, broken
+from builder.rules.constraints.rules import of_release
 from tests.conftest import ROOT
 
 Builder = Callable[..., subprocess.CompletedProcess[str]]
@@ -220,7 +221,7 @@ def test_what_cannot_be_read_is_carried_and_marked(
     assert "tensorrt_llm 9.9.9 as installed" in found.sources[0]
     assert not list(options.problems(found, {"kv_cache_config": {"free_gpu_memory_fraction": 0.5}}))
     (typo,) = options.problems(found, {"kv_cache_config": {"free_gpu_memory_fracton": 0.5}})
-    assert typo.severity == "error" and "did you mean free_gpu_memory_fraction?" in typo.remedy
+    assert typo.severity == "error" and "did you mean free_gpu_memory_fraction?" in typo.fix
 
 
 def test_options_that_the_engine_changed_are_those_of_the_engine(
@@ -501,8 +502,8 @@ def test_rules_of_the_other_release_hold_as_far_as_the_engine_has_their_options(
         "max_num_tokens": 8,
         "speculative_config": {"decoding_type": "MTP", "max_draft_len": 3},
     }
-    here = {row.rule: row.what for row in broken(given, Situation(found))}
-    there = {row.rule: row.what for row in broken(given, Situation(release.load("1.2.1")))}
+    here = {row.rule: row.message for row in broken(given, Situation(found))}
+    there = {row.rule: row.message for row in broken(given, Situation(release.load("1.2.1")))}
     assert "mtp-len-old" in there and "mtp-len-old" not in here
     assert here["batch-gt-tokens"] == f"{there['batch-gt-tokens']} (a rule of 1.2.1, taken over)"
     assert "size-above-zero" in {rule.id for rule in of_release(found)}

@@ -166,7 +166,7 @@ def test_the_same_bytes_from_a_wheel(
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     code = (
-        "import sys; sys.path.insert(0, 'site'); import builder.cli as cli\n"
+        "import sys; sys.path.insert(0, 'site'); import builder.cli.main as cli\n"
         "assert 'site' in cli.__file__, cli.__file__\n"
         f"sys.exit(cli.main(['render', '{PRESETS[0]}', '-o', 'b']))"
     )
@@ -403,7 +403,7 @@ def test_a_start_that_would_not_be_what_it_says_is_refused(
 ) -> None:
     with pytest.raises(BadInput) as raised:
         secure(tmp_path, *settings)
-    assert message in "\n".join(map(str, raised.value.problems))
+    assert message in "\n".join(map(str, raised.value.diagnostics))
 
 
 def test_the_pool_of_responses_is_bounded_where_triton_knows_how(

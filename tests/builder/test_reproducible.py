@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import bundle, checkpoint, pipeline
+from builder import bundle, pipeline
+from builder.facts import checkpoint
 from tests.conftest import ROOT
 
 PRESET = "deepseek-v3.2-nvfp4-gb200"

@@ -14,8 +14,9 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from builder import advisories, deployment, pipeline
-from builder.supply import sbom
+from builder import deployment, pipeline
+from builder.facts import advisories
+from builder.targets.supply import sbom
 
 PRESETS = deployment.preset_names()
 DIGEST = "sha256:" + "ab" * 32

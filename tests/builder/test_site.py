@@ -25,7 +25,7 @@ def faults(tmp_path: Path, **changes: Any) -> list[str]:
     path.write_text(yaml.safe_dump({**LEAST, **changes}, sort_keys=False))
     with pytest.raises(BadInput) as caught:
         site.read(path)
-    return [str(row).removeprefix(f"{path}:") for row in caught.value.problems]
+    return [str(row).removeprefix(f"{path}:") for row in caught.value.diagnostics]
 
 
 def test_the_least_profile_asks_for_nothing_else() -> None:

@@ -15,10 +15,10 @@ import yaml
 
 from builder import deployment, pipeline
 from builder.bundle import Bundle, read
-from builder.check import Request as CheckRequest
-from builder.check import check
-from builder.check.sbatch import directives
 from builder.errors import BadInput
+from builder.lint import Request as CheckRequest
+from builder.lint import check
+from builder.lint.sbatch import directives
 from builder.targets.slurm import layout
 from builder.targets.slurm.directives import segment
 from tests.conftest import ROOT
@@ -83,7 +83,7 @@ def asked(bundle: Bundle, script: str = "serve") -> list[str]:
 def faults(render: Render, *arguments: Any, **options: Any) -> list[str]:
     with pytest.raises(BadInput) as caught:
         render(*arguments, **options)
-    return [str(row) for row in caught.value.problems]
+    return [str(row) for row in caught.value.diagnostics]
 
 
 # --- Shapes

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from builder import bundle as bundles
-from builder import pipeline, verification
+from builder import pipeline
 from builder.bundle import File
-from builder.damage import Damage
-from builder.verification import Report
+from builder.verify import verification
+from builder.verify.corruption import Damage
+from builder.verify.verification import Report
 from tests.conftest import Run
 
 PRESET = "llama-tiny"
@@ -184,13 +185,13 @@ def test_where_it_cannot_be_rendered_again_the_file_is_named(bundle: Path) -> No
 def test_a_file_too_many_is_found(path: str, what: str, bundle: Path) -> None:
     (bundle / path).parent.mkdir(parents=True, exist_ok=True)
     (bundle / path).write_text("mine")
-    assert [(row.file, row.what) for row in damage_of(bundle)] == [(path, what)]
+    assert [(row.file, row.message) for row in damage_of(bundle)] == [(path, what)]
 
 
 def test_a_file_that_is_too_large_is_not_read(bundle: Path) -> None:
     with (bundle / "weights.bin").open("wb") as file:
         file.truncate(verification.LARGEST_BYTES + 1)
-    assert [row.what for row in damage_of(bundle)] == ["is too large for a bundle"]
+    assert [row.message for row in damage_of(bundle)] == ["is too large for a bundle"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def test_a_file_that_is_too_large_is_not_read(bundle: Path) -> None:
 )
 def test_a_file_too_few_is_found(path: str, bundle: Path) -> None:
     (bundle / path).unlink()
-    assert [(row.file, row.what) for row in damage_of(bundle)] == [(path, "is missing")]
+    assert [(row.file, row.message) for row in damage_of(bundle)] == [(path, "is missing")]
 
 
 @pytest.mark.parametrize("path", ["launch.json", "triton", "evidence"])
@@ -206,20 +207,20 @@ def test_a_link_is_no_part_of_a_bundle(path: str, bundle: Path) -> None:
     """Not even one to the same content: it is another one tomorrow."""
     elsewhere = (bundle / path).rename(bundle.parent / "elsewhere")
     (bundle / path).symlink_to(elsewhere)
-    assert (path, "is a link") in [(row.file, row.what) for row in damage_of(bundle)]
+    assert (path, "is a link") in [(row.file, row.message) for row in damage_of(bundle)]
 
 
 @pytest.mark.parametrize("path", ["launch.json", "manifest.json", "evidence/triton/run.json"])
 def test_a_file_that_can_be_run_and_should_not_is_found(path: str, bundle: Path) -> None:
     (bundle / path).chmod(0o755)
-    assert [(row.file, row.what) for row in damage_of(bundle)] == [(path, "must have mode 644")]
+    assert [(row.file, row.message) for row in damage_of(bundle)] == [(path, "must have mode 644")]
 
 
 def test_evidence_of_another_bundle_is_found(bundle: Path) -> None:
     found = bundles.read(bundle)
     bundles.attach(found, {"run.json": b'{"bundle": {"digest": "0"}}'})
     (row,) = damage_of(bundle)
-    assert (row.file, row.what) == ("evidence/run.json", "is of another bundle, of digest 0")
+    assert (row.file, row.message) == ("evidence/run.json", "is of another bundle, of digest 0")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_a_bill_of_materials_of_other_files_is_found(path: str, what: str, bundl
     """Someone may make all digests anew, but for those in the bill."""
     forge(bundle, path, b"{}")
     (found,) = damage_of(bundle)
-    assert what in found.what
+    assert what in found.message
 
 
 def test_forged_facts_are_no_bug(bundle: Path) -> None:
@@ -302,7 +303,7 @@ def test_a_list_that_was_made_again_has_lost_its_signature(bundle: Path, key: Pa
     (bundle / bundles.SIGNATURE).write_bytes(signature)
     (row,) = damage_of(bundle)
     assert row.file == bundles.SIGNATURE
-    assert "is no signature of these bytes" in row.what
+    assert "is no signature of these bytes" in row.message
 
 
 def test_json_says_all_of_it(bundle: Path, builder: Run) -> None:

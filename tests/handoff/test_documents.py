@@ -18,8 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from builder import checkpoint, deployment, licence, pipeline
+from builder import deployment, pipeline
 from builder.bundle import Bundle
+from builder.facts import checkpoint
+from builder.facts import license as licence
 from builder.targets.handoff import markdown, page
 from builder.targets.handoff.document import (
     Bullets,

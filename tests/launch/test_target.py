@@ -62,7 +62,7 @@ def test_every_taken_port_is_named(bundle: Bundle) -> None:
         pytest.raises(NotReady) as raised,
     ):
         one.check_ports()
-    assert [problem.where for problem in raised.value.problems] == [
+    assert [problem.where for problem in raised.value.diagnostics] == [
         f"triton: grpc port {one.ports['grpc']}",
         f"triton: metrics port {one.ports['metrics']}",
     ]

@@ -25,9 +25,10 @@ import httpx
 import pytest
 import yaml
 
-from builder import pipeline, release
+from builder import pipeline
 from builder.bundle import Bundle
-from builder.watching import alerts, metrics
+from builder.facts import release
+from builder.observability import alerts, metrics
 from launch import engine, triton
 from launch.ports import free_ports
 from launch.process import Server

@@ -9,9 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from builder import pipeline, release
+from builder import pipeline
 from builder.bundle import Bundle
-from builder.watching import metrics
+from builder.facts import release
+from builder.observability import metrics
 from launch.ports import free_ports
 from tests.launch.conftest import Launch
 from tests.monitoring.conftest import Start, watch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builder.vocabulary import Vocabulary, _byte_characters
+from builder.miniature.tokenizer import Vocabulary, _byte_characters
 from tensorrt_llm.detokenizer import Detokenizer, StopStrings
 from tests.reference.conftest import EngineOf
 

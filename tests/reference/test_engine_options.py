@@ -51,7 +51,7 @@ def test_a_wrong_option_is_refused_with_its_path_and_a_remedy(
 def test_all_wrong_options_are_named_at_once() -> None:
     with pytest.raises(options.OptionError) as caught:
         options.read({"model": "x", "stream_interval": 0, "max_num_token": 1})
-    assert [problem.where for problem in caught.value.problems] == [
+    assert [problem.where for problem in caught.value.diagnostics] == [
         "stream_interval",
         "max_num_token",
     ]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers.cache_utils import DynamicCache
 
-from builder import checkpoint
 from builder.errors import BadFacts
+from builder.facts import checkpoint
 from tensorrt_llm import SamplingParams, weights
 from tensorrt_llm import model as models
 from tensorrt_llm.llmapi import RequestOutput

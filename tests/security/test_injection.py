@@ -177,7 +177,7 @@ def test_a_fuzzed_name_renders_all_targets_or_none(name: str, tmp_path: Path) ->
     try:
         bundle = pipeline.render(str(tmp_path / "d.json"), tmp_path / "bundle")
     except BadInput as fault:
-        assert any("name" in problem.path for problem in fault.problems)
+        assert any("name" in problem.path for problem in fault.diagnostics)
         assert [path.name for path in tmp_path.iterdir()] == ["d.json"]
         return
     for path, text in hostile.files(bundle.folder, ".yaml", ".yml").items():

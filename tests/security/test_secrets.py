@@ -77,7 +77,7 @@ def test_a_text_that_is_a_credential_is_refused_unsaid_wherever_it_stands(
     given = json.dumps([text] if path == "notes" else text)
     with pytest.raises(BadInput) as caught:
         pipeline.plan("llama-tiny", [f"{path}={given}"])
-    found = [row for row in caught.value.problems if "credential" in row.what]
+    found = [row for row in caught.value.diagnostics if "credential" in row.message]
     assert [row.path.partition(".0")[0] for row in found] == [path]
     assert all(text not in str(row) for row in found)
 

@@ -16,8 +16,9 @@ import jinja2
 import pytest
 import yaml
 
-from builder import advisories, bundle, deployment, pipeline, release, render
+from builder import bundle, deployment, pipeline, render
 from builder.errors import BadInput, DamagedBundle
+from builder.facts import advisories, release
 from tests.conftest import ROOT
 from tests.kubernetes import policy
 from tests.security import hostile

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from builder import deployment, hardware, pipeline
-from builder.check import Request, check
+from builder import deployment, pipeline
+from builder.facts import hardware
+from builder.lint import Request, check
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import MakeCluster

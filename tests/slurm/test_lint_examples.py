@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from builder import pipeline
-from builder.check import Request, check
-from builder.check.sbatch import table
+from builder.lint import Request, check
+from builder.lint.sbatch import table
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from builder import deployment, pipeline
-from builder.check import Finding, Request, check
+from builder.lint import Finding, Request, check
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...watching.alerts import Alert
+from ...observability.alerts import Alert
 from .. import Request
 from ..monitoring.options import Options
 from ..monitoring.rules import Rules

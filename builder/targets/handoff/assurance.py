@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ... import advisories, gate, licence
+from ...facts import advisories
+from ...facts import license as licence
+from ...rules import vulnerability_policy as gate
 from .. import Request
 from . import prose
 from .document import Block, Facts, Note, Paragraph, Section, Span, Table, Text, code, link, plain

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...results import Published, words
+from ...facts.published_results import Published, words
 from .. import Request
 from . import prose
-from .document import (
-    Block,
-    Facts,
-    Note,
-    Paragraph,
-    Section,
-    Shares,
-    Table,
-    Text,
-    code,
-    plain,
-)
+from .document import Block, Facts, Note, Paragraph, Section, Shares, Table, Text, code, plain
 from .servers import Server
 
 # Limits of the engine's options and of the model behind Triton: what each does to a request.

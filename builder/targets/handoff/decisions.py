@@ -33,7 +33,7 @@ def _doubts(request: Request) -> Iterator[Block]:
         items = tuple(
             (
                 Span(row.where, code=True),
-                Span(f" {row.what}" + (f": {row.remedy}" * bool(row.remedy))),
+                Span(f" {row.message}" + (f": {row.fix}" * bool(row.fix))),
             )
             for row in warnings
         )

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...watching import slo
+from ...observability import slo
 from .. import Request
-from .document import (
-    Block,
-    Bullets,
-    Document,
-    Note,
-    Section,
-    Span,
-    Table,
-    Text,
-    plain,
-)
+from .document import Block, Bullets, Document, Note, Section, Span, Table, Text, plain
 
 MINUTES_A_DAY = 24 * 60
 

@@ -6,13 +6,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Set
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from ...documents import load_yaml
+from ...documents import DATA, load_yaml
 from .document import Block, Command, Paragraph, Section, Span, Text
 
-FILE = Path(__file__).parent.parent.parent / "data" / "runbook.yaml"
+FILE = DATA / "runbook.yaml"
 
 # Braces and dollars belong to the shell.
 _BLANK = re.compile(r"@\{(\w+)\}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...images import Image
+from ...facts.images import Image
 from ...site import TARGET
 from .. import START_TIMEOUT_S, Request
 from ..kubernetes.names import object_name

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...deployment import SERVERS
 from ...documents import load_yaml
-from ...watching import metrics
+from ...observability import metrics
 from .. import PORT_STEP, Request, load
 
 TITLES = {"triton": "Triton Inference Server", "trtllm_serve": "trtllm-serve"}

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from ...deployment import Strict
-from ...images import Reference
+from ...facts.images import Reference
 from ..container import ContainerOptions, Count, Seconds
 
 LabelText = r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)"

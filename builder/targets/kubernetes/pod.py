@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from ...documents import load_yaml
+from ...documents import DATA, load_yaml
 from ..container import BUNDLE, HOME, KEY_FOLDER, SCRATCH_GIB, TLS_FOLDER, USER, Container
 from ..manifest import Because
 from . import files
@@ -16,7 +15,7 @@ from .files import ConfigMap
 from .names import Names
 from .options import Options, Volume
 
-DATA = Path(__file__).parents[2] / "data" / "kubernetes.yaml"
+SETTINGS = DATA / "kubernetes.yaml"
 
 SERVER = "server"
 LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
@@ -304,5 +303,5 @@ def _spread(workload: Workload) -> list[dict[str, Any]]:
 
 @cache
 def _gpu_products() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = load_yaml(DATA.read_text(encoding="utf-8"))["gpu_products"]
+    document: Mapping[str, Any] = load_yaml(SETTINGS.read_text(encoding="utf-8"))["gpu_products"]
     return document

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...deployment import Deployment
-from ...errors import Problem
-from ...hardware import load as load_gpu
+from ...diagnostics import Diagnostic
+from ...facts.hardware import load as load_gpu
 from .. import Request, choice, container
 from .options import Options
 
 TARGET = "kubernetes"
 
 
-def problems(deployment: Deployment) -> Iterator[Problem]:
+def problems(deployment: Deployment) -> Iterator[Diagnostic]:
     options = Options.model_validate(deployment.targets[TARGET])
     found = list(container.problems(deployment, TARGET, options))
     yield from found or _own_problems(deployment, options)
 
 
-def warnings(request: Request, options: Options) -> Iterator[Problem]:
+def warnings(request: Request, options: Options) -> Iterator[Diagnostic]:
     """What a reader should know of the images."""
     yield from container.warnings(request, options)
     if request.nodes > 1:
@@ -28,20 +28,20 @@ def warnings(request: Request, options: Options) -> Iterator[Problem]:
             "add openssh-server to the image, and keep an ed25519 key in the Secret "
             f"{options.ssh_secret} of type kubernetes.io/ssh-auth"
         )
-        yield Problem(f"targets.{TARGET}.ssh_secret", what, remedy, severity="warning")
+        yield Diagnostic(f"targets.{TARGET}.ssh_secret", what, remedy, severity="warning")
     if request.nodes > 1 and not options.update.max_unavailable:
         # Source: kubernetes-sigs/lws, issue 776.
         what = "is 0, which the StatefulSets behind a LeaderWorkerSet may refuse"
         remedy = "give 1, or make sure that your release of LeaderWorkerSet takes it"
         where = f"targets.{TARGET}.update.max_unavailable"
-        yield Problem(where, what, remedy, severity="warning")
+        yield Diagnostic(where, what, remedy, severity="warning")
     if options.gateway and "@" not in options.gateway.image:
         what = f"{options.gateway.image} has no digest, and a tag can come to mean another image"
         remedy = "give REFERENCE@sha256:DIGEST, as your registry shows it"
-        yield Problem(f"targets.{TARGET}.gateway.image", what, remedy, severity="warning")
+        yield Diagnostic(f"targets.{TARGET}.gateway.image", what, remedy, severity="warning")
 
 
-def _own_problems(deployment: Deployment, options: Options) -> Iterator[Problem]:
+def _own_problems(deployment: Deployment, options: Options) -> Iterator[Diagnostic]:
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
     size = load_gpu(gpu).gpus_per_node
     if total <= size * deployment.instances:
@@ -51,15 +51,17 @@ def _own_problems(deployment: Deployment, options: Options) -> Iterator[Problem]
     if deployment.instances > 1:
         what = f"{deployment.instances} servers on several nodes each, and {gpu} has {size} GPUs"
         remedy = f"give instances: 1 and its GPUs, and the number by targets.{TARGET}.replicas"
-        yield Problem("instances", what, remedy)
+        yield Diagnostic("instances", what, remedy)
     if options.kserve:
         what = f"is there, and a server has {nodes} nodes"
-        yield Problem(f"targets.{TARGET}.kserve", what, "drop it: the LeaderWorkerSet holds them")
+        yield Diagnostic(
+            f"targets.{TARGET}.kserve", what, "drop it: the LeaderWorkerSet holds them"
+        )
     yield from _gateway_problems(deployment, options)
 
 
-def _gateway_problems(deployment: Deployment, options: Options) -> Iterator[Problem]:
+def _gateway_problems(deployment: Deployment, options: Options) -> Iterator[Diagnostic]:
     server = choice.server_of(deployment, options.server)
     if options.gateway and deployment.targets[server].get("grpc_tls"):
         what = "is there, and the gateway speaks plain gRPC with the servers"
-        yield Problem(f"targets.{server}.grpc_tls", what, "drop it: the gateway encrypts")
+        yield Diagnostic(f"targets.{server}.grpc_tls", what, "drop it: the gateway encrypts")

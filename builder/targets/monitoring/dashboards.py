@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from ...documents import load_yaml
+from ...documents import DATA, load_yaml
 from .rules import Recording, Rules
 
-DASHBOARDS = Path(__file__).parents[2] / "data" / "dashboards.yaml"
+DASHBOARDS = DATA / "dashboards.yaml"
 # The version of the dashboard model that Grafana 10 writes and later ones read.
 SCHEMA_VERSION = 38
 COLUMNS = 24

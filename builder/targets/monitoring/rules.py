@@ -8,9 +8,9 @@ from functools import cached_property
 from string import Template
 from typing import Any
 
-from ...watching import alerts, signals
-from ...watching.alerts import Alert
-from ...watching.signals import Selection, Signal, Source, Surroundings
+from ...observability import alerts, signals
+from ...observability.alerts import Alert
+from ...observability.signals import Selection, Signal, Source, Surroundings
 from ..manifest import Because
 from .thresholds import Threshold, thresholds
 from .watched import Watched

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...watching import metrics
-from ...watching.metrics import SERVER_JOB
+from ...observability import metrics
+from ...observability.metrics import SERVER_JOB
 from ..manifest import Because
 from .rules import INTERVAL
 from .watched import Instance, Watched

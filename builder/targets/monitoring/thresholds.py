@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...watching import alerts, slo
-from ...watching.signals import quoted
-from .. import triton
+from ...observability import alerts, slo
+from ...observability.signals import quoted
+from ...servers import triton
 from .watched import Watched
 
 MOST_FAILING = 0.05

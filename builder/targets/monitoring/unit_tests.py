@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from string import Template
 from typing import Any
 
-from ...watching import signals
-from ...watching.alerts import Alert
+from ...observability import signals
+from ...observability.alerts import Alert
 from .rules import OPENING, Recording, Rules
 
 # The example instance in all series.

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from ...deployment import SERVERS, Deployment
-from ...errors import Problem, nearest
-from ...watching import metrics, signals
-from ...watching.metrics import SERVER_JOB, Family
+from ...diagnostics import Diagnostic, nearest
+from ...observability import metrics, signals
+from ...observability.metrics import SERVER_JOB, Family
 from .. import PORT_STEP, Request
 from .options import Options
 
@@ -161,16 +161,16 @@ class Watched:
         return self.duration(text, _SHORTEST_WINDOW_S)
 
 
-def problems(deployment: Deployment) -> Iterator[Problem]:
+def problems(deployment: Deployment) -> Iterator[Diagnostic]:
     """Why a deployment cannot be watched."""
     servers = [name for name in SERVERS if name in deployment.targets]
     given = deployment.targets[TARGET].get("server")
     if not servers:
         what = f"{TARGET} has no server to watch"
-        yield Problem("targets", what, f"add {' or '.join(SERVERS)}")
+        yield Diagnostic("targets", what, f"add {' or '.join(SERVERS)}")
     elif given is not None and given not in servers:
         what = f"{given} is no target of the deployment"
-        yield Problem(f"targets.{TARGET}.server", what, nearest(given, servers))
+        yield Diagnostic(f"targets.{TARGET}.server", what, nearest(given, servers))
 
 
 def _server(deployment: Deployment, options: Options) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...bundle import File, to_json
-from ...hardware import load as load_gpu
+from ...facts.hardware import load as load_gpu
 from ...render import resource_root, text, yaml_text
 from .. import PREFILL_FOLDER, Rendered, Request, load
 from ..choice import server_of
@@ -79,7 +79,7 @@ def _scripts(found: Service) -> dict[str, File]:
 def _script(name: str, asked: list[list[str]], found: Service, points: Sequence[int]) -> File:
     """A batch script that Slurm reads as it was meant."""
     # Not above: it comes with all of `check`, which other renderings need not wait for.
-    from ...check.sbatch import directives as read_directives
+    from ...lint.sbatch import directives as read_directives
 
     rendered = text(
         f"{FOLDER}/{name}.sbatch.j2",

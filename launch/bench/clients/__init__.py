@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, get_args
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from ...smoke.endpoint import Endpoint
 from ..record import Record
@@ -35,7 +36,7 @@ def connect(endpoint: Endpoint, api: Api) -> Client:
     if is_triton != (endpoint.kind == "triton") or not address:
         known = ", ".join(offered(endpoint))
         raise BadInput(
-            Problem(str(address or endpoint.grpc), f"offers no {api}", f"known: {known}")
+            Diagnostic(str(address or endpoint.grpc), f"offers no {api}", f"known: {known}")
         )
     if api == "grpc":
         from .kserve_grpc import KserveGrpcClient

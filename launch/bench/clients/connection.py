@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from ...access import Access
 from ..record import Failure, Kind
@@ -127,7 +128,7 @@ class Server:
             loop = asyncio.get_running_loop()
             found = await loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
         except OSError as fault:
-            raise NotReady(Problem(self.url, f"cannot be looked up: {fault}")) from None
+            raise NotReady(Diagnostic(self.url, f"cannot be looked up: {fault}")) from None
         self._family, _, _, _, address = found[0]
         self._address = (str(address[0]), port)
         if parts.scheme == "https":

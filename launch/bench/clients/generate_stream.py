@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from ...smoke.client import NotOffered
 from ...smoke.endpoint import TRITON_MODEL, Endpoint
@@ -51,7 +52,7 @@ class GenerateStreamClient:
         try:
             rows = tensors(ask, self._declared or {})
         except NotOffered as fault:
-            raise BadInput(Problem(self._model, str(fault))) from None
+            raise BadInput(Diagnostic(self._model, str(fault))) from None
         values = {name: list(row.values) for name, row in rows.items()}
         one = {name: row[0] if len(row) == 1 else row for name, row in values.items()}
         return json.dumps(one).encode()

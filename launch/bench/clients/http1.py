@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from ...smoke.endpoint import Endpoint
 from ..record import Failure, Kind
@@ -88,7 +89,7 @@ class HttpServer(Server):
                     return found
             except ValueError:
                 what = "no JSON"
-        raise NotReady(Problem(f"{self.url}{path}", failure.message if failure else what))
+        raise NotReady(Diagnostic(f"{self.url}{path}", failure.message if failure else what))
 
 
 def fault_of(exchange: HttpExchange, answer: Answer) -> Failure | None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from builder.errors import BadInput, NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, NotReady
 
 from ...smoke.client import NotOffered
 from ...smoke.endpoint import TRITON_MODEL, Endpoint
@@ -66,7 +67,7 @@ class KserveGrpcClient:
             except Malformed as fault:
                 failure = Failure("malformed", str(fault))
         if failure := failure or _failure(answer, False):
-            raise NotReady(Problem(f"grpc://{self._address}", failure.message))
+            raise NotReady(Diagnostic(f"grpc://{self._address}", failure.message))
         self._declared = {row.name: row.datatype for row in found.inputs} or dict(PUBLISHED)
 
     async def ask(self, ask: Ask, index: int, scheduled_ns: int | None = None) -> Record:
@@ -108,7 +109,7 @@ class KserveGrpcClient:
         try:
             rows = tensors(ask, self._declared or {})
         except NotOffered as fault:
-            raise BadInput(Problem(self._model, str(fault))) from None
+            raise BadInput(Diagnostic(self._model, str(fault))) from None
         request = kserve.message("ModelInferRequest")(
             model_name=ask.model or self._model, id=str(index)
         )

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from builder.errors import BadInput, NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, NotReady
 
 from ...smoke.endpoint import Endpoint
 from ..record import Record
@@ -37,7 +38,7 @@ class OpenAISseClient:
                 self._model = str(found["data"][0]["id"])
             except (KeyError, IndexError, TypeError):
                 where = f"{self._server.url}/v1/models"
-                raise NotReady(Problem(where, "names no model")) from None
+                raise NotReady(Diagnostic(where, "names no model")) from None
 
     async def ask(self, ask: Ask, index: int, scheduled_ns: int | None = None) -> Record:
         if self._model is None:
@@ -81,7 +82,7 @@ class OpenAISseClient:
             ("a text or messages", "token ids") if self._chat else ("a prompt", "a chat")
         )
         api = "openai_completions" if self._chat else "openai_chat"
-        raise BadInput(Problem(self._path, f"takes {wanted}, not {other}", f"use {api}"))
+        raise BadInput(Diagnostic(self._path, f"takes {wanted}, not {other}", f"use {api}"))
 
 
 class _Reader:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from ...smoke.endpoint import Endpoint
 from ..clients import Api
@@ -52,7 +53,7 @@ class Truth:
         port = self._process.stdout.readline().decode().strip()
         if not port:
             self.__exit__()
-            raise NotReady(Problem("truth server", "did not start"))
+            raise NotReady(Diagnostic("truth server", "did not start"))
         self.address = f"127.0.0.1:{port}"
         self.endpoint = endpoint(self.api, self.address)
         return self

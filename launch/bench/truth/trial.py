@@ -8,7 +8,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from builder.errors import ChecksFailed, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import ChecksFailed
 
 from .. import workers
 from ..load import Call, LoadPlan
@@ -102,7 +103,7 @@ def run(trial: Trial, truth: Truth, core: int | None = None) -> Comparison:
     )
     if failed := [one for one in records if one.failure is not None]:
         what = f"{len(failed)} of {len(records)} requests failed; the first: {failed[0].failure}"
-        raise ChecksFailed(Problem("truth server", what))
+        raise ChecksFailed(Diagnostic("truth server", what))
     seen = {one.index: timing(one) for one in records}
     return compare(trial, seen, truth.log(trial.requests), spent.cpu_s, spent.peak_mib)
 

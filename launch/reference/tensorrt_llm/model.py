@@ -15,9 +15,10 @@ import torch
 import transformers
 from transformers.cache_utils import DynamicCache, LinearAttentionLayer
 
-from builder.architecture import Architecture
-from builder.checkpoint import Checkpoint
-from builder.errors import BadFacts, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadFacts
+from builder.facts.architecture import Architecture
+from builder.facts.checkpoint import Checkpoint
 
 from . import weights
 from .weights import Weights
@@ -67,7 +68,7 @@ class Model:
     def _build_mtp(self, loaded: weights.Loaded, main: Weights) -> MtpLayer:
         if not loaded.mtp:
             where, what = "speculative_config", f"{loaded.checkpoint.name} has no MTP layer"
-            raise BadFacts(Problem(where, what, "leave speculative_config out"))
+            raise BadFacts(Diagnostic(where, what, "leave speculative_config out"))
         layer = loaded.checkpoint.text_config["num_hidden_layers"]
         shared_names = {"model.embed_tokens.weight", "lm_head.weight"} & set(main)
         shared = {name: main[name] for name in shared_names}
@@ -137,7 +138,9 @@ def _build(kind: Any, config: Any, tensors: Weights, device: torch.device) -> An
         output_loading_info=True,
     )
     problems = [
-        Problem(kind.__name__, f"{key.replace('_', ' ')}: {', '.join(sorted(map(str, names))[:8])}")
+        Diagnostic(
+            kind.__name__, f"{key.replace('_', ' ')}: {', '.join(sorted(map(str, names))[:8])}"
+        )
         for key, names in info.items()
         if names
     ]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from builder import release as releases
-from builder.errors import BadInput, Problem
-from builder.options import problems as judge
-from builder.release import Release
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
+from builder.facts import release as releases
+from builder.facts.release import Release
+from builder.rules.options import problems as judge
 
 from .logger import logger
 from .version import RELEASE
@@ -69,7 +70,7 @@ _HONOURED = {path for path, _ in _PATHS.values()} | {
 }
 
 
-def check(given: Mapping[str, Any]) -> list[Problem]:
+def check(given: Mapping[str, Any]) -> list[Diagnostic]:
     """Warnings about the options. Raises `OptionError` with all that the release rejects."""
     problems = list(judge(release(), given))
     if errors := [problem for problem in problems if problem.severity == "error"]:
@@ -77,7 +78,7 @@ def check(given: Mapping[str, Any]) -> list[Problem]:
     backend = given.get("backend")
     if backend not in (None, "pytorch"):
         what = f"the reference engine cannot stand in for backend {backend}"
-        raise OptionError(Problem("backend", what, "use pytorch"))
+        raise OptionError(Diagnostic("backend", what, "use pytorch"))
     return problems
 
 

@@ -16,7 +16,8 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from .logger import logger
 from .protocol import ChatCompletionRequest, CompletionRequest
@@ -57,7 +58,7 @@ class Router:
         while missing := [server for server in self._servers if not _is_ready(server)]:
             if time.monotonic() > deadline:
                 what = f"not ready after {timeout_s:g} s"
-                raise NotReady([Problem(server, what) for server in missing])
+                raise NotReady([Diagnostic(server, what) for server in missing])
             logger.info("waiting for %s", ", ".join(missing))
             time.sleep(LOOK_S)
 

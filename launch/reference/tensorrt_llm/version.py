@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from builder import release
+from builder.facts import release
 
 RELEASE = os.environ.get("TENSORRT_LLM_REFERENCE_RELEASE") or release.newest_stable()
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from builder import checkpoint as checkpoints
-from builder.checkpoint import Checkpoint
-from builder.errors import BadFacts, Problem
-from builder.quantization import FP8_BLOCK, NVFP4_GROUP
+from builder.diagnostics import Diagnostic
+from builder.errors import BadFacts
+from builder.facts import checkpoint as checkpoints
+from builder.facts.checkpoint import Checkpoint
+from builder.facts.quantization import FP8_BLOCK, NVFP4_GROUP
 
 from .logger import logger
 
@@ -130,4 +131,4 @@ def _refuse_unexpected(folder: Path, stored: Weights) -> None:
     if unexpected := sorted(set(stored) - set(ignored)):
         shown = ", ".join(unexpected[:8]) + (", ..." if len(unexpected) > 8 else "")
         what = f"{len(unexpected)} tensors that the architecture does not have: {shown}"
-        raise BadFacts(Problem(str(folder), what, "compare config.json with the exporter's log"))
+        raise BadFacts(Diagnostic(str(folder), what, "compare config.json with the exporter's log"))

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from ...bench.document import KIND
 from .. import fields
@@ -36,7 +37,7 @@ def read(path: Path) -> Read:
         if reader.owns(found):
             return Read(reader.convert(found, where, name), True)
     raise BadInput(
-        Problem(where, "holds no results in a known form", f"known are those of {KNOWN}")
+        Diagnostic(where, "holds no results in a known form", f"known are those of {KNOWN}")
     )
 
 
@@ -54,4 +55,4 @@ def _rows(path: Path) -> list[Any]:
             pass  # the fault of the whole says more
         what = f"is neither JSON nor lines of JSON: {fault}"
         remedy = f"give a run folder or a file of {KNOWN}"
-        raise BadInput(Problem(str(path), what, remedy)) from None
+        raise BadInput(Diagnostic(str(path), what, remedy)) from None

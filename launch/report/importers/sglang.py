@@ -36,7 +36,7 @@ def convert(rows: Sequence[Any], where: str, name: str) -> Document:
         points=[_point(line) for line in lines],
     )
     for line in lines:
-        first.problems += line.problems if line is not first else []
+        first.diagnostics += line.diagnostics if line is not first else []
     first.check()
     return result
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from .. import service as services
 
@@ -29,7 +30,7 @@ class Asked:
         given = {name: value for name in names if (value := getattr(options, name))}
         pairs = [text.partition("=") for text in options.image]
         if wrong := [name for name, _, image in pairs if not image]:
-            raise BadInput(Problem("--image", f"{wrong[0]} is not SERVER=IMAGE"))
+            raise BadInput(Diagnostic("--image", f"{wrong[0]} is not SERVER=IMAGE"))
         images = {name: image for name, _, image in pairs}
         root = services.root(options.state)
         return cls(options.name, given, images, tuple(options.mount), root, options.timeout)

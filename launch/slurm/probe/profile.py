@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from builder import site
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,6 @@ def save(profile: str, file: Path) -> None:
         new.replace(file)
     except OSError as fault:
         reason = (fault.strerror or str(fault)).lower()
-        raise BadInput(Problem(str(file), f"cannot be written: {reason}")) from None
+        raise BadInput(Diagnostic(str(file), f"cannot be written: {reason}")) from None
     finally:
         new.unlink(missing_ok=True)

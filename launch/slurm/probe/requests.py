@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from .. import scheduler
 from . import trial
@@ -39,7 +40,7 @@ def partitions() -> list[Partition]:
     """Those that are up, the default one first. They are tried before they are believed."""
     done = scheduler.call(["sinfo", "--noheader", "--format=%R|%P|%a|%D"])
     if done.returncode:
-        raise NotReady(Problem("sinfo", scheduler.words(done.stderr), scheduler.LOGIN_NODE))
+        raise NotReady(Diagnostic("sinfo", scheduler.words(done.stderr), scheduler.LOGIN_NODE))
     nodes: dict[tuple[str, bool], int] = {}
     for line in done.stdout.splitlines():
         name, marked, state, count = line.split("|")
@@ -73,7 +74,7 @@ def gpu_partition(asked: Asked, partitions: Sequence[Partition]) -> tuple[Partit
             return one, Finding("gpu_request", "none", how), 0
     remedy = "name --partition, --account or --qos"
     what = "; ".join(refusals) or f"has no partition {wanted or 'that is up'}"
-    raise NotReady(Problem("Slurm", what, remedy))
+    raise NotReady(Diagnostic("Slurm", what, remedy))
 
 
 def _most_gpus(base: Sequence[str], option: str) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import NotReady, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 
 from .. import scheduler
 
@@ -71,7 +72,7 @@ def run(
     if not (folder / "whole").exists():
         said = log.read_text(errors="replace").strip() if log.exists() else "it left nothing here"
         remedy = "name a folder that this host and all nodes see with --state"
-        raise NotReady(Problem(f"job {job_id}", f"left no results in {folder}: {said}", remedy))
+        raise NotReady(Diagnostic(f"job {job_id}", f"left no results in {folder}: {said}", remedy))
     return {name: _answer(folder, name) for name in trials}
 
 
@@ -86,5 +87,5 @@ def _wait(job_id: str, timeout_s: float) -> None:
     while (job := scheduler.jobs(job_id).get(job_id)) is not None and job.is_alive:
         if job.state == "PENDING" and time.monotonic() > deadline:
             what = f"still waits after {timeout_s:g} s: {job.reason}"
-            raise NotReady(Problem(f"job {job_id}", what, "wait longer with --timeout"))
+            raise NotReady(Diagnostic(f"job {job_id}", what, "wait longer with --timeout"))
         time.sleep(LOOK_S)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from builder.errors import BadInput, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from ..waiting import Say
 from . import nodes, profile, requests
@@ -42,4 +43,4 @@ def _folder(asked: Asked) -> tempfile.TemporaryDirectory[str]:
     except OSError as fault:
         reason = (fault.strerror or str(fault)).lower()
         remedy = "name a folder that this host and all nodes see with --state"
-        raise BadInput(Problem(str(asked.root), f"cannot be used: {reason}", remedy)) from None
+        raise BadInput(Diagnostic(str(asked.root), f"cannot be used: {reason}", remedy)) from None

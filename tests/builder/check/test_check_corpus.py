@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from builder import check, hardware, pipeline, release
-from builder.options import problems
+from builder import lint as check
+from builder import pipeline
+from builder.facts import hardware, release
+from builder.rules.options import problems
 from tests.conftest import ROOT, Run
 
 CORPUS = ROOT.parent / "shared" / "corpus"

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from builder import check, pipeline, release
+from builder import lint as check
+from builder import pipeline
+from builder.facts import release
 from tests.conftest import ROOT
 
 PBTXT = ROOT / "model_repository" / "tensorrt_llm" / "config.pbtxt"

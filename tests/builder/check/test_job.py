@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from builder import pipeline
-from builder.check import Finding, Request, check
-from builder.check.sbatch import directives, table
+from builder.lint import Finding, Request, check
+from builder.lint.sbatch import directives, table
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4\nset -e\n"
 GOOD = "--overlap --kill-on-bad-exit=1"

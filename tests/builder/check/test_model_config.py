@@ -14,8 +14,8 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc import model_config_pb2
 
-from builder.check import model_config
 from builder.documents import Fault
+from builder.lint import model_config
 from tests.conftest import ROOT
 
 SHIPPED = ROOT / "model_repository" / "tensorrt_llm" / "config.pbtxt"
@@ -202,7 +202,7 @@ def test_each_fault_has_its_place_and_its_remedy(case: str) -> None:
     assert old in text
     mistakes = faults(text.replace(old, new, 1))
     assert [(f.place, f.path, f.rule) for f in mistakes] == [((line, column), path, rule)]
-    assert mistakes[0].remedy.startswith(remedy)
+    assert mistakes[0].fix.startswith(remedy)
 
 
 def test_the_model_needs_its_prompt_and_its_answer() -> None:
@@ -215,7 +215,7 @@ def test_the_model_needs_its_prompt_and_its_answer() -> None:
 
 def test_other_models_are_only_asked_for_what_triton_asks() -> None:
     text = 'platform: "onnxruntime_onnx" max_batch_size: 8 input { name: "x" dims: 1 }'
-    assert [(f.path, f.what) for f in faults(text)] == [("input.0", "has no data_type")]
+    assert [(f.path, f.message) for f in faults(text)] == [("input.0", "has no data_type")]
 
 
 def test_the_name_must_be_that_of_the_folder_in_a_repository(tmp_path: Path) -> None:
@@ -230,5 +230,5 @@ def test_the_name_must_be_that_of_the_folder_in_a_repository(tmp_path: Path) -> 
 
 
 def test_the_data_files_name_their_source() -> None:
-    for path in model_config.DATA.glob("*.yaml"):
+    for path in model_config.TRITON.glob("*.yaml"):
         assert yaml.safe_load(path.read_text())["source"]

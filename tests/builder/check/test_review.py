@@ -11,9 +11,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from builder.check import review
-from builder.check.sbatch import table
-from builder.constraints import rules
+from builder.lint import review
+from builder.lint.sbatch import table
+from builder.rules.constraints import rules
 from tests.conftest import ROOT, Run
 
 WRONG = """\

@@ -148,4 +148,6 @@ def test_every_wrong_line_of_a_trace_is_named(text: Text, tmp_path: Path) -> Non
     file = rows(tmp_path / "t.jsonl", row(0, 10), "{", {"timestamp": 1}, row(0, 0))
     with pytest.raises(BadInput) as fault:
         trace.read(text, file, STYLE)
-    assert [problem.where for problem in fault.value.problems] == [f"{file}:{n}" for n in (2, 3, 4)]
+    assert [problem.where for problem in fault.value.diagnostics] == [
+        f"{file}:{n}" for n in (2, 3, 4)
+    ]

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from builder import bundle
-from builder.cli import main as builder_main
+from builder.cli.main import main as builder_main
 from launch.report import page
 from tests.launch.report import samples
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.check import kinds
+from builder.diagnostics import Diagnostic
 from builder.documents import read_text, scan_yaml
-from builder.errors import BadInput, Problem, ToolkitError
+from builder.errors import BadInput, ToolkitError
+from builder.lint import kinds
 
 from .. import options
 from ..logger import LEVELS, configure, logger
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         _serve(flags)
     except ToolkitError as fault:
-        for problem in fault.problems:
+        for problem in fault.diagnostics:
             print(f"{NAME}: {problem}", file=sys.stderr)
         return 1
     except OSError as fault:
@@ -69,10 +70,10 @@ def read(path: Path) -> Mapping[str, Any]:
     content = kinds.read(documents, options.release())
     faults = [fault for document in documents for fault in document.faults]
     if content is None or content.kind != kinds.DISAGGREGATED:
-        problems = [Problem(str(path), f.what, f.remedy) for f in faults]
-        raise BadInput(problems or Problem(str(path), "names no context and generation servers"))
+        problems = [Diagnostic(str(path), f.message, f.fix) for f in faults]
+        raise BadInput(problems or Diagnostic(str(path), "names no context and generation servers"))
     faults += [fault for fault in content.faults if fault.severity == "error"]
-    problems = [Problem(f"{path}:{f.place.line}: {f.path}", f.what, f.remedy) for f in faults]
+    problems = [Diagnostic(f"{path}:{f.place.line}: {f.path}", f.message, f.fix) for f in faults]
     problems += [] if faults else _not_here(documents[0].data)
     if problems:
         raise BadInput(problems)
@@ -80,29 +81,29 @@ def read(path: Path) -> Mapping[str, Any]:
     return document
 
 
-def _not_here(document: Mapping[str, Any]) -> list[Problem]:
+def _not_here(document: Mapping[str, Any]) -> list[Diagnostic]:
     """What the release takes and the stand-in does not have."""
     found = []
     for name, only in ONLY.items():
         if document.get(name, only) != only:
-            found.append(Problem(name, f"the reference engine has only {only}", "leave it out"))
+            found.append(Diagnostic(name, f"the reference engine has only {only}", "leave it out"))
     for side in SIDES:
         servers = document.get(side) or {}
         found += _address_problems(f"{side}.urls", servers)
         if (servers.get("router") or {}).get("type", ONLY_ROUTER) != ONLY_ROUTER:
             what = f"the reference engine has only {ONLY_ROUTER}"
-            found.append(Problem(f"{side}.router.type", what, "leave it out"))
+            found.append(Diagnostic(f"{side}.router.type", what, "leave it out"))
     return found
 
 
-def _address_problems(where: str, servers: Mapping[str, Any]) -> Iterator[Problem]:
+def _address_problems(where: str, servers: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """The release takes each apart at its colon."""
     urls = servers.get("urls") or []
     if not urls:
-        yield Problem(where, "are missing", "name at least one server")
+        yield Diagnostic(where, "are missing", "name at least one server")
     for url in urls:
         if url.count(":") != 1 or not url.partition(":")[2].isdecimal():
-            yield Problem(where, f"{url} is not host:port", "write host:port")
+            yield Diagnostic(where, f"{url} is not host:port", "write host:port")
 
 
 def _serve(flags: argparse.Namespace) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
+from builder.diagnostics import Diagnostic
 from builder.documents import load_yaml, read_text
-from builder.errors import BadInput, Problem, ToolkitError
-from builder.release import Flag, Release
+from builder.errors import BadInput, ToolkitError
+from builder.facts.release import Flag, Release
 
 from .. import options
 from ..llmapi.llm_utils import update_llm_args_with_extra_dict
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _serve(release, flags, typed)
     except ToolkitError as fault:
-        for problem in fault.problems:
+        for problem in fault.diagnostics:
             print(f"trtllm-serve: {problem}", file=sys.stderr)
     except OSError as fault:
         print(f"trtllm-serve: {fault}", file=sys.stderr)
@@ -111,11 +112,11 @@ def _read_options(path: Path) -> dict[str, Any]:
     try:
         document = load_yaml(read_text(path))
     except yaml.YAMLError as fault:
-        raise BadInput(Problem(str(path), f"is not YAML: {fault}", "correct the file")) from None
+        raise BadInput(Diagnostic(str(path), f"is not YAML: {fault}", "correct the file")) from None
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise BadInput(Problem(str(path), "is no mapping of options", "write key: value lines"))
+        raise BadInput(Diagnostic(str(path), "is no mapping of options", "write key: value lines"))
     return document
 
 

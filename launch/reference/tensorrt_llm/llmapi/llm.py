@@ -13,7 +13,8 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from builder.errors import BadFacts, Problem
+from builder.diagnostics import Diagnostic
+from builder.errors import BadFacts
 
 from .. import model as models
 from .. import options as engine_options
@@ -47,7 +48,7 @@ class LLM:
         folder = Path(model).expanduser()
         if not folder.is_dir():
             what = "is no folder; the reference engine downloads nothing"
-            raise BadFacts(Problem(str(model), what, "give a checkpoint folder"))
+            raise BadFacts(Diagnostic(str(model), what, "give a checkpoint folder"))
         self._model = models.load(folder, with_mtp=self.args.draft_tokens > 0)
         self.tokenizer = _tokenizer(tokenizer, folder, self._model)
         self.max_seq_len = self._limit_length()

@@ -1,0 +1,1 @@
+"""The command line of the builder: parser, verbs and what they print; nothing imports it."""

@@ -1,0 +1,1 @@
+"""The engines that can be deployed: each with its data and vocabulary."""

@@ -1,0 +1,60 @@
+"""The plan in the words of one engine release, checked against its option table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..diagnostics import Diagnostic
+from ..errors import BadInput
+from ..planning import Decision, Plan
+from ..rules.constraints import broken
+from ..rules.options import problems as judge
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Decisions with the release's own option paths, and the nested options that they make up.
+
+    The one value set that every target renders.
+    """
+
+    decisions: tuple[Decision, ...]
+    options: Mapping[str, Any]
+    warnings: tuple[Diagnostic, ...] = ()
+
+
+def translate(plan: Plan) -> EngineConfig:
+    """Spell every decision for the release and check the result.
+
+    Raises `BadInput` naming each option that the release rejects or ignores.
+    """
+    release = plan.facts.release
+    decisions = tuple(replace(row, path=release.spell(row.path)) for row in plan.decisions)
+    options = _nested(decisions)
+    situation = plan.facts.situation(plan.deployment)
+    found = [*judge(release, options), *broken(options, situation, strict=True)]
+    found = [replace(problem, where=f"engine_config.{problem.where}") for problem in found]
+    if errors := [problem for problem in found if problem.severity == "error"]:
+        raise BadInput(errors)
+    return EngineConfig(decisions, options, tuple(found))
+
+
+def _nested(decisions: tuple[Decision, ...]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    problems = []
+    for row in decisions:
+        *parents, last = row.path.split(".")
+        place = options
+        for key in parents:
+            inner = place.setdefault(key, {})
+            if not isinstance(inner, dict):
+                what = f"{key} is set to {inner!r} and to a mapping"
+                problems.append(Diagnostic(f"engine_config.{row.path}", what, "keep one"))
+                inner = {}
+            place = inner
+        place[last] = row.value
+    if problems:
+        raise BadInput(problems)
+    return options

@@ -1,0 +1,1 @@
+"""What is known: checkpoints, architectures, hardware, releases, published results."""

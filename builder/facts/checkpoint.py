@@ -1,0 +1,371 @@
+"""The facts of a checkpoint: read from its folder, or shipped with the toolkit under its hub name.
+
+Only configuration files and safetensors headers are read, never weights. The index file is not
+trusted for tensors: DeepSeek's NVFP4 exports leave their scale tensors out of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..diagnostics import Diagnostic, nearest
+from ..documents import DATA, load_json_mapping, load_yaml
+from ..errors import BadFacts
+from . import checkpoint_files, safetensors, tensor_groups
+from . import quantization as quantizations
+from .architecture import ARCHITECTURES, Architecture, Config
+from .checkpoint_files import NO_FILES, CheckpointFile, Listing
+from .quantization import Quantization
+from .safetensors import Stored
+from .tensor_groups import TensorGroup
+
+MODELS = DATA / "models"
+QUANT_FILE = "hf_quant_config.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tiktoken.model")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Facts of a checkpoint.
+
+    `path` is its folder, or `None` where only shipped facts are known. `source` says where the
+    facts come from, `file` in which file shipped ones are; `listing` is what the folder holds.
+    `published_bytes` is the size that its publisher names, `stored_groups` what the tensors of its
+    files add up to.
+    """
+
+    name: str
+    path: Path | None
+    architecture: Architecture
+    config: Config
+    quantization: Quantization
+    source: str
+    verified: bool = True
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    published_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+    file: Path | None = None
+    listing: Listing = NO_FILES
+    stored_groups: tuple[TensorGroup, ...] = ()
+
+    @cached_property
+    def groups(self) -> tuple[TensorGroup, ...]:
+        """Its tensors by role and dtype: those of its files, or else by arithmetic."""
+        return self.stored_groups or tensor_groups.computed(
+            self.architecture, self.config, self.quantization
+        )
+
+    @cached_property
+    def text_config(self) -> Config:
+        return self.architecture.text(self.config)
+
+    @property
+    def mtp_layers(self) -> int:
+        """MTP layers whose weights are in the checkpoint."""
+        return self.architecture.mtp_layers(self.config)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Those of the files of its folder that the facts come from."""
+        used = ("config.json", QUANT_FILE)
+        return {
+            row.name: row.sha256 for row in self.listing.files if row.name in used and row.sha256
+        }
+
+    @property
+    def nbytes(self) -> int:
+        return sum(group.nbytes for group in self.groups)
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensors.parameters for tensors in self.architecture.tensors(self.text_config))
+
+    @property
+    def precision(self) -> str:
+        return self.quantization.quant_algo or "BF16"
+
+
+def same_model(one: Checkpoint, other: Checkpoint) -> bool:
+    """Whether two checkpoints hold the same model in the same precision, whatever their names."""
+    return (one.architecture.name, one.precision, one.parameters) == (
+        other.architecture.name,
+        other.precision,
+        other.parameters,
+    )
+
+
+def known_names() -> dict[str, Path]:
+    """Hub names whose facts ship with the toolkit, and their files."""
+    names = {}
+    for path in sorted(MODELS.glob("*.yaml")):
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        names[first.removeprefix("name:").strip()] = path
+    return names
+
+
+def gather(reference: str, base: Path = Path()) -> Checkpoint:
+    """The facts of `reference`: a hub name that ships, or a folder, relative to `base`.
+
+    A name that ships means the same in every working folder; write `./name` for a folder of that
+    name. Raises `BadFacts` with every fault found.
+    """
+    names = known_names()
+    if reference in names:
+        return read_shipped(names[reference])
+    folder = base / Path(reference).expanduser()
+    if folder.is_dir():
+        return read_folder(folder)
+    raise BadFacts(
+        Diagnostic(
+            reference,
+            "is neither a name whose facts ship with the toolkit nor a folder",
+            nearest(reference, names),
+        )
+    )
+
+
+def read_shipped(path: Path) -> Checkpoint:
+    """Facts from a file of `builder/data/models`."""
+    document = load_yaml(path.read_text(encoding="utf-8"))
+    config = document["config"]["values"]
+    values = document.get("quantization", {}).get("values")
+    found, problems = quantizations.read(config, {"quantization": values} if values else None)
+    architecture = _architecture(config, path.name)
+    problems += _missing_fields(architecture, config, path.name)
+    if problems:
+        raise BadFacts(problems)
+    return Checkpoint(
+        name=document["name"],
+        path=None,
+        architecture=architecture,
+        config=config,
+        quantization=found,
+        source=f"shipped facts: {document['config']['source']}",
+        verified=document["config"]["verified"],
+        published_bytes=document.get("checkpoint_bytes", {}).get("value"),
+        notes=tuple(document.get("notes", ())),
+        file=path,
+    )
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Facts from the files of a folder. Raises `BadFacts` with the list of what is wrong."""
+    config = load_json_mapping(folder / "config.json")
+    quant_file = folder / QUANT_FILE
+    hf_quant = load_json_mapping(quant_file) if quant_file.exists() else None
+    generation_file = folder / "generation_config.json"
+    generation = load_json_mapping(generation_file) if generation_file.exists() else {}
+    architecture = _architecture(config, str(folder / "config.json"))
+
+    found, problems = quantizations.read(config, hf_quant)
+    problems += _missing_fields(architecture, config, str(folder / "config.json"))
+    if not architecture.draft_head:  # it uses the tokenizer of its target
+        problems += _tokenizer_problems(folder)
+    stored, faults = _read_headers(folder)
+    problems += faults
+    if not problems:
+        problems += _tensor_problems(folder, architecture, config, found, stored)
+    if problems:
+        raise BadFacts(problems)
+    return Checkpoint(
+        name=folder.resolve().name,
+        path=folder.resolve(),
+        architecture=architecture,
+        config=config,
+        quantization=found,
+        stored_groups=tensor_groups.stored(architecture, config, stored.values()),
+        source=f"config.json and the headers of {len(stored)} tensors",
+        generation_config=generation,
+        listing=checkpoint_files.read(folder),
+    )
+
+
+def _architecture(config: Config, where: str) -> Architecture:
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        what = f"architecture {name} is not supported" if name else "names no architecture"
+        raise BadFacts(Diagnostic(where, what, nearest(str(name), ARCHITECTURES)))
+    return ARCHITECTURES[name]
+
+
+def _missing_fields(architecture: Architecture, config: Config, where: str) -> list[Diagnostic]:
+    """Fields that the toolkit computes with and that are missing or no plausible number."""
+    text = architecture.text(config)
+    optional = {architecture.mtp_field or "", "head_dim", "max_position_embeddings"} & set(text)
+    wrong = [name for name in architecture.required if not _is_count(name, text.get(name))]
+    wrong += [
+        name
+        for name in sorted(optional - set(wrong))
+        if text[name] is not None and not _is_count(name, text[name])
+    ]
+    remedy = "take config.json from the model's repository"
+    return [Diagnostic(where, f"field {name} is missing or no number", remedy) for name in wrong]
+
+
+_MAY_BE_ZERO = {"first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers"}
+
+
+def _is_count(name: str, value: object) -> bool:
+    least = 0 if name in _MAY_BE_ZERO or name.startswith("mtp_") else 1
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _tokenizer_problems(folder: Path) -> list[Diagnostic]:
+    if any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return []
+    what = f"no tokenizer: none of {', '.join(TOKENIZER_FILES)}"
+    return [Diagnostic(str(folder), what, "copy the tokenizer files as well")]
+
+
+def _read_headers(folder: Path) -> tuple[dict[str, Stored], list[Diagnostic]]:
+    """Every tensor of the folder's safetensors files, and what is wrong with the files."""
+    files = sorted(folder.glob("*.safetensors"))
+    problems = [
+        Diagnostic(str(folder / name), "is named in the index, but missing", "copy it as well")
+        for name in sorted(_indexed_files(folder) - {file.name for file in files})
+    ]
+    if not files and not problems:
+        problems.append(
+            Diagnostic(str(folder), "no *.safetensors files", "copy the weights as well")
+        )
+    stored: dict[str, Stored] = {}
+    for file in files:
+        try:
+            stored |= {tensor.name: tensor for tensor in safetensors.read_header(file)}
+        except BadFacts as fault:
+            problems += fault.diagnostics
+    return stored, problems
+
+
+def _indexed_files(folder: Path) -> set[str]:
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return set()
+    weight_map = load_json_mapping(index).get("weight_map")
+    return set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
+
+
+def _tensor_problems(
+    folder: Path,
+    architecture: Architecture,
+    config: Config,
+    found: Quantization,
+    stored: Mapping[str, Stored],
+) -> list[Diagnostic]:
+    """Tensors that the architecture needs and that are missing or of another shape, by pattern."""
+    missing: dict[str, list[str]] = {}
+    different: dict[str, list[str]] = {}
+    for tensors in architecture.tensors(architecture.text(config)):
+        for name in tensors.names():
+            for expected in found.stored(tensors, name):
+                actual = stored.get(expected.name)
+                if actual is None:
+                    missing.setdefault(_pattern(expected.name), []).append(expected.name)
+                elif _differs(actual, expected):
+                    text = (
+                        f"{expected.name} is {actual.dtype} {list(actual.shape)}, "
+                        f"expected {expected.dtype} {list(expected.shape)}"
+                    )
+                    different.setdefault(_pattern(expected.name), []).append(text)
+    remedy = f"compare {found.source} and config.json with the exporter's log"
+    return [
+        Diagnostic(
+            str(folder), f"{len(names)} tensors missing, first {names[0]}", "copy them as well"
+        )
+        for names in missing.values()
+    ] + [
+        Diagnostic(
+            str(folder), f"{len(texts)} tensors contradict the configuration: {texts[0]}", remedy
+        )
+        for texts in different.values()
+    ]
+
+
+def _differs(actual: Stored, expected: Stored) -> bool:
+    """Whether a tensor is stored otherwise than it should be.
+
+    A scalar may have the shape `[]` or `[1]`, and what is not quantized any plain dtype.
+    """
+    same_shape = actual.shape == expected.shape or (expected.shape, actual.shape) == ((), (1,))
+    plain = {actual.dtype, expected.dtype} <= quantizations.PLAIN_DTYPES
+    return not same_shape or not (plain or actual.dtype == expected.dtype)
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"\.\d+\.", ".*.", name)
+
+
+def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The facts as a bundle carries them: enough to make a miniature of the checkpoint, and to
+    plan again where its folder is not."""
+    found = checkpoint.quantization
+    stored = {
+        "generation_config": dict(checkpoint.generation_config),
+        "groups": [asdict(group) for group in checkpoint.groups],
+        **asdict(checkpoint.listing),
+    }
+    return {
+        "name": checkpoint.name,
+        "source": checkpoint.source,
+        "nbytes": checkpoint.nbytes,
+        "config": dict(checkpoint.config),
+        "quantization": {
+            "quant_algo": found.quant_algo,
+            "kv_cache_quant_algo": found.kv_cache_quant_algo,
+            "exclude_modules": list(found.exclude_modules),
+            "source": found.source,
+        },
+        **(stored if checkpoint.listing.files else {}),
+    }
+
+
+def from_document(document: Mapping[str, Any]) -> Checkpoint:
+    """The facts that `to_document` wrote."""
+    fields = document["quantization"]
+    found = Quantization(
+        fields["quant_algo"],
+        fields["kv_cache_quant_algo"],
+        tuple(fields["exclude_modules"]),
+        fields["source"],
+    )
+    config = document["config"]
+    architecture = _architecture(config, "checkpoint.json")
+    files = tuple(CheckpointFile(**row) for row in document.get("files", ()))
+    return Checkpoint(
+        name=document["name"],
+        path=None,
+        architecture=architecture,
+        config=config,
+        quantization=found,
+        stored_groups=tuple(TensorGroup(**row) for row in document.get("groups", ())),
+        source=document["source"],
+        generation_config=document.get("generation_config", {}),
+        listing=Listing(files, document.get("revision"), document.get("licence")),
+    )
+
+
+def from_bundle(folder: Path) -> Checkpoint:
+    """The facts of the checkpoint that a bundle serves."""
+    return in_bundle(folder)["checkpoint"]
+
+
+# Where a deployment names the models whose facts a bundle may hold.
+REFERENCES = {"checkpoint": "checkpoint", "draft": "draft.checkpoint"}
+
+
+def in_bundle(folder: Path) -> dict[str, Checkpoint]:
+    """The facts of all models that a bundle holds."""
+    file = folder / "checkpoint.json"
+    document = load_json_mapping(file)
+    draft = {"draft": document["draft"]} if "draft" in document else {}
+    try:
+        return {name: from_document(row) for name, row in {"checkpoint": document, **draft}.items()}
+    except (KeyError, TypeError, AttributeError) as fault:
+        what = f"holds no facts of a checkpoint: {fault}"
+        raise BadFacts(Diagnostic(str(file), what, "render the bundle again")) from None

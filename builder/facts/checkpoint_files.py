@@ -1,0 +1,153 @@
+"""The files of a checkpoint folder: their sizes, and their digests as far as others made them.
+
+Weights are never read for this. Their digests come from a `SHA256SUMS` in the folder, else from
+what the Hugging Face client left beside its downloads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..bundle import SUMS, read_sums
+from ..diagnostics import Diagnostic
+from ..documents import scan_yaml
+from ..errors import BadFacts
+
+# What is smaller is hashed: configuration, tokenizer, code and index, but no weights of a model
+# that anyone would serve.
+HASHED_BYTES = 32 << 20
+
+# huggingface_hub 2.4.0, _local_folder.py: three lines for each file of a folder that it filled: the
+# commit, the file's ETag, which is its SHA-256 where it is stored as a large file, and the time.
+# `read_download_metadata` there allows the same second.
+CARD = "README.md"
+METADATA = ".cache/huggingface/download"
+MTIME_SLACK_S = 1.0
+
+# The command that makes the digests which are not known.
+COMMAND = f"sha256sum -- *.safetensors > {SUMS}"
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """One file; `digest_source` says who made the digest, both `None` where it is not known."""
+
+    name: str
+    nbytes: int
+    sha256: str | None
+    digest_source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a checkpoint; where known, the commit of the hub that all of them come from, and
+    the licence that the model's card names."""
+
+    files: tuple[CheckpointFile, ...] = ()
+    revision: str | None = None
+    licence: str | None = None
+
+    @property
+    def unknown(self) -> tuple[CheckpointFile, ...]:
+        """Files whose digest is not known."""
+        return tuple(file for file in self.files if file.sha256 is None)
+
+
+NO_FILES = Listing()
+
+
+def read(folder: Path) -> Listing:
+    """The files of a folder. Raises `BadFacts` where one is not what the folder's list says."""
+    try:
+        return _read(folder)
+    except OSError as fault:
+        what = f"cannot be read: {(fault.strerror or str(fault)).lower()}"
+        problem = Diagnostic(str(fault.filename or folder), what, "check its owner and mode")
+        raise BadFacts(problem) from None
+
+
+def _read(folder: Path) -> Listing:
+    summed = _summed(folder)
+    files, commits, problems = [], set(), []
+    for name, path in _paths(folder):
+        commit, downloaded = _downloaded(folder, name, path)
+        commits.add(commit)
+        found = _file(name, path, summed.get(name), downloaded)
+        files.append(found)
+        if (wanted := summed.get(name)) and found.sha256 != wanted:
+            what = f"has the digest {found.sha256}, {SUMS} says {wanted}"
+            problems.append(Diagnostic(str(path), what, "copy it again, or make the list again"))
+    if problems:
+        raise BadFacts(problems)
+    commit = commits.pop() if len(commits) == 1 else None
+    return Listing(tuple(files), commit, _licence(folder / CARD))
+
+
+def _paths(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Every file but hidden ones and the list itself, by its name in the folder."""
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and name.as_posix() != SUMS and not _is_hidden(name):
+            yield name.as_posix(), path
+
+
+def _is_hidden(name: Path) -> bool:
+    return any(part.startswith(".") for part in name.parts)
+
+
+def _file(name: str, path: Path, summed: str | None, downloaded: str | None) -> CheckpointFile:
+    nbytes = path.stat().st_size
+    if nbytes <= HASHED_BYTES:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return CheckpointFile(name, nbytes, digest, "its content")
+    if summed:
+        return CheckpointFile(name, nbytes, summed, SUMS)
+    if downloaded:
+        return CheckpointFile(name, nbytes, downloaded, "Hugging Face download")
+    return CheckpointFile(name, nbytes, None, None)
+
+
+def _summed(folder: Path) -> Mapping[str, str]:
+    path = folder / SUMS
+    return read_sums(path.read_bytes()) if path.is_file() else {}
+
+
+def _downloaded(folder: Path, name: str, path: Path) -> tuple[str | None, str | None]:
+    """The commit and the digest that the hub's client noted of a file which is unchanged since.
+
+    In the client's cache, the file is a link to `blobs/DIGEST` from `snapshots/COMMIT`.
+    """
+    target = path.resolve()
+    if target.parent.name == "blobs" and folder.resolve().parent.name == "snapshots":
+        return _only(_COMMIT, folder.resolve().name), _only(_SHA256, target.name)
+    note = folder / METADATA / f"{name}.metadata"
+    try:
+        commit, etag, time = note.read_text(encoding="utf-8").split()
+        unchanged = path.stat().st_mtime - MTIME_SLACK_S <= float(time)
+    except (OSError, ValueError):  # no note, or none of this client
+        return None, None
+    return (_only(_COMMIT, commit), _only(_SHA256, etag)) if unchanged else (None, None)
+
+
+def _licence(card: Path) -> str | None:
+    """The field `license` in the head of a model card; a licence of its own has a name there."""
+    if not card.is_file() or card.stat().st_size > HASHED_BYTES:
+        return None
+    front = re.match(r"---\r?\n(.*?)\n---", card.read_text(errors="replace"), re.DOTALL)
+    documents = scan_yaml(front[1]) if front else []
+    fields = documents[0].data if documents else None
+    if not isinstance(fields, dict):
+        return None
+    found = fields.get("license_name") or fields.get("license")
+    return found if isinstance(found, str) else None
+
+
+def _only(pattern: re.Pattern[str], text: str) -> str | None:
+    return text if pattern.fullmatch(text) else None

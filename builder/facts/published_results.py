@@ -1,0 +1,154 @@
+"""What others published: the options and figures of deployments on real hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..documents import DATA, load_yaml
+from .checkpoint import Checkpoint, gather, known_names, same_model
+from .release import ServerRole
+
+RESULTS = DATA / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One published deployment.
+
+    `options` maps option paths to values; the number of MTP draft tokens, whose option changed its
+    name, stands under `mtp_draft_tokens`. Each figure maps metrics to what was measured, mostly
+    with the `concurrency` of the load; `max_concurrency` is the largest of the published sweep.
+    `incomplete` names what the publication does not say.
+    """
+
+    source: str
+    engine: str
+    workload: str
+    checkpoint: str
+    gpu: str
+    num_gpus: int
+    isl: int | None
+    osl: int | None
+    max_concurrency: int
+    options: Mapping[str, Any]
+    figures: tuple[Mapping[str, Any], ...]
+    incomplete: tuple[str, ...]
+    file: Path
+
+
+# Metrics of published figures, and their units in words.
+UNITS = {
+    "output_tokens_per_s": "output tok/s",
+    "output_tokens_per_s_per_user": "output tok/s per user",
+    "output_tokens_per_s_per_gpu": "output tok/s per GPU",
+    "prefill_tokens_per_s_per_gpu": "prompt tok/s per GPU",
+    "ttft_ms": "ms to the first token",
+    "mean_ttft_ms": "ms mean to the first token",
+    "mean_tpot_ms": "ms mean per output token",
+    "median_e2e_latency_ms": "ms median latency",
+    "tpot_gain_percent": "% better time per output token",
+    "usd_per_million_tokens": "USD per million tokens",
+}
+
+
+def published(
+    facts: Checkpoint, gpu: str, num_gpus: int, role: ServerRole = "agg"
+) -> tuple[Published, ...]:
+    """What was published for the same model on the same GPUs, whatever its folder is called.
+
+    Of a server that does the same: a whole one, or one side of disaggregated serving.
+    """
+    return tuple(row for row in _rows(gpu, num_gpus, role) if _is_same(row.checkpoint, facts))
+
+
+def _is_same(name: str, facts: Checkpoint) -> bool:
+    return name == facts.name or (name in _names() and same_model(_shipped(name), facts))
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(known_names())
+
+
+@cache
+def _shipped(name: str) -> Checkpoint:
+    return gather(name)
+
+
+def words(figure: Mapping[str, Any]) -> str:
+    """A figure as a person reads it: its load, then what was measured."""
+    values = ", ".join(
+        f"{figure[metric]:,.10g} {unit}" for metric, unit in UNITS.items() if metric in figure
+    )
+    load = f"concurrency {figure['concurrency']}" if "concurrency" in figure else figure.get("load")
+    note = f" ({figure['note']})" if "note" in figure else ""
+    return f"{load}: {values}{note}" if load else f"{values}{note}"
+
+
+def leaves(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options as dotted paths.
+
+    Lists, scalars and empty mappings are leaves, and so is a mapping whose keys are free text.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        path = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping) and value and all(map(_is_option_name, value)):
+            flat |= leaves(value, path)
+        else:
+            flat[path] = value
+    return flat
+
+
+def _is_option_name(key: object) -> bool:
+    return isinstance(key, str) and key.isidentifier()
+
+
+def _rows(gpu: str, num_gpus: int, role: ServerRole) -> Iterator[Published]:
+    """The rows of all sources for these GPUs."""
+    for path in sorted(RESULTS.glob("*.yaml")):
+        document = _document(path)
+        for row in document["deployments"]:
+            counts = row["num_gpus"] if isinstance(row["num_gpus"], list) else [row["num_gpus"]]
+            if (row["gpu"], row.get("role", "agg")) == (gpu, role) and num_gpus in counts:
+                yield _published(document, row, num_gpus, path)
+
+
+@cache
+def _document(path: Path) -> Any:
+    return load_yaml(path.read_text(encoding="utf-8"))
+
+
+def _published(
+    document: Mapping[str, Any], row: Mapping[str, Any], num_gpus: int, path: Path
+) -> Published:
+    return Published(
+        source=document["source"],
+        engine=row.get("engine", document["engine"]),
+        workload=_workload(document, row),
+        checkpoint=row["checkpoint"],
+        gpu=row["gpu"],
+        num_gpus=num_gpus,
+        isl=row.get("isl"),
+        osl=row.get("osl"),
+        max_concurrency=document.get("max_concurrency", 0),
+        options=leaves(row.get("options", {})),
+        figures=tuple(row["figures"]),
+        incomplete=tuple(row.get("incomplete", ())),
+        file=path,
+    )
+
+
+def _workload(document: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """The load in words: what the source says of it, its lengths, how the model was spread."""
+    parts = [row.get("workload", document.get("workload"))]
+    if "isl" in row:
+        parts.append(f"input {row['isl']} tokens")
+    if "osl" in row:
+        parts.append(f"output {row['osl']} tokens")
+    parts += [row.get("parallel"), row.get("model")]
+    return ", ".join(part for part in parts if part) or "not said"

@@ -1,0 +1,364 @@
+"""What is known of exact engine releases: options, flags, endpoints, metrics, MoE backends.
+
+A release is a table in `builder/data/releases/`, or one that the user imported and names by its
+path. A release without a table is refused, never replaced by a near one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from ...diagnostics import Diagnostic
+from ...documents import DATA, read_text
+from ...errors import BadFacts, BadInput
+from .shape import faults, lacking
+from .version import oldest_first
+
+RELEASES = DATA / "releases"
+FORMAT = 1
+MAX_BYTES = 20_000_000  # of an imported table
+MAX_FAULTS = 20  # of one table are enough to see what is wrong with it
+
+ServerRole = Literal["agg", "prefill", "decode"]
+
+# An option as a row of the table: `type` and, by type, `values`, `items`, `of`, bounds, `default`.
+# `uncertain` says what a low `confidence` is about: the option's `existence`, or its `value`s.
+Field = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag of the server command: its spellings, its type and the values it allows.
+
+    `positional` marks the model argument. `type` is one of str, int, float, flag, enum, path, json,
+    path_or_str.
+    """
+
+    name: str
+    spellings: tuple[str, ...]
+    type: str
+    values: tuple[str, ...] = ()
+    default: Any = None
+    positional: bool = False
+    multiple: bool = False
+    yaml_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MoeBackend:
+    """A MoE backend that has kernels for a quantization on a GPU generation, and who says so."""
+
+    name: str
+    evidence: Literal["documented", "assumed"]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Precedence:
+    """Who wins where a flag and the option file name the same option.
+
+    `winner` is `yaml`, or `cli_when_typed`: only a flag that the user typed. The file replaces
+    whole top-level values, except under `deep_merged_keys`, which merge one level deeper.
+    """
+
+    winner: Literal["yaml", "cli_when_typed"]
+    deep_merged_keys: tuple[str, ...]
+    confidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The Prometheus metrics: names without the prefix, and how sure both are.
+
+    `names` is empty where nobody has read them.
+    """
+
+    prefix: str
+    names: tuple[str, ...]
+    confidence: str
+    prefix_confidence: str
+
+
+def known() -> list[str]:
+    """Releases that have a table, oldest first, development tables last."""
+    return sorted((path.stem for path in RELEASES.glob("*.json")), key=oldest_first)
+
+
+def newest_stable() -> str:
+    return [name for name in known() if name[0].isdigit()][-1]
+
+
+def load(name: str, folder: Path = Path()) -> Release:
+    """The table of a release: one that ships, or the file `folder`/`name` if it ends in `.json`.
+
+    Raises `BadInput` with the known ones if there is none.
+    """
+    if name.endswith(".json"):
+        return _read(folder / name)
+    if name not in known():
+        what = f"release {name} of tensorrt_llm has no option table"
+        remedy = f"known: {', '.join(known())}; or give the path of an imported table"
+        raise BadInput(Diagnostic("engine.release", what, remedy))
+    return _shipped(name)
+
+
+def resolve(name: str, folder: Path) -> str:
+    """A release as a file in `folder` names it: the path of an imported table does not stay
+    relative."""
+    return str((folder / name).resolve()) if name.endswith(".json") else name
+
+
+@cache
+def _shipped(name: str) -> Release:
+    path = RELEASES / f"{name}.json"
+    return Release(json.loads(path.read_text(encoding="utf-8")), path)
+
+
+def _read(path: Path) -> Release:
+    """An imported table, of which all that the toolkit reads is there and of its type."""
+    try:
+        table = json.loads(read_text(path, max_bytes=MAX_BYTES))
+    except (ValueError, RecursionError) as fault:
+        what = f"cannot be read: {fault}"
+        raise BadInput(Diagnostic(str(path), what, "give a table of `release import`")) from None
+    if not isinstance(table, dict) or table.get("format") != FORMAT:
+        what = f"is no option table of format {FORMAT}"
+        raise BadFacts(Diagnostic(str(path), what, "write it with `release import`"))
+    return checked(table, path)
+
+
+def checked(table: Mapping[str, Any], path: Path) -> Release:
+    """A table that did not come with the toolkit, of which all that is read of one is there.
+
+    Raises `BadFacts` with what it lacks.
+    """
+    release = Release(table, path)
+    found = list(islice(faults(table), MAX_FAULTS))
+    found = found or list(lacking(release.paths, release.default))
+    if found:
+        remedy = "without it nothing can be planned or checked"
+        raise BadFacts(Diagnostic(f"{path}: {where}", what, remedy) for where, what in found)
+    return release
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """One engine release. `path` is the file of its table; one table is one release."""
+
+    table: Mapping[str, Any] = field(repr=False)
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.table["release"])
+
+    @property
+    def ships(self) -> bool:
+        """Whether the table is the toolkit's own, not one that a user imported."""
+        return self.path.parent == RELEASES
+
+    @property
+    def confidence(self) -> str:
+        """How sure the table is, in words."""
+        return str(self.table["provenance"]["confidence"])
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(self.table["provenance"]["sources"])
+
+    @property
+    def carried_from(self) -> Mapping[str, str]:
+        """Parts that an import took over from another release: part -> that release."""
+        return dict(self.table.get("carried_from", {}))
+
+    @property
+    def rule_ids(self) -> tuple[str, ...]:
+        """The cross-field rules that hold for this release."""
+        return tuple(self.table["rules"])
+
+    @property
+    def triton_containers(self) -> tuple[str, ...]:
+        """Tags of the Triton containers that carry this release."""
+        return tuple(self.table["containers"]["triton"])
+
+    @cached_property
+    def serve_flags(self) -> tuple[Flag, ...]:
+        """The flags of `trtllm-serve serve`."""
+        return tuple(map(_flag, self.table["serve"]["flags"]))
+
+    @property
+    def subcommands(self) -> Mapping[str, tuple[Flag, ...]]:
+        """The other subcommands of `trtllm-serve` and their flags."""
+        rows = self.table["subcommands"]
+        return {name: tuple(map(_flag, flags)) for name, flags in rows.items()}
+
+    @property
+    def config_flag(self) -> str:
+        """The spelling of the option-file flag that every release understands."""
+        (flag,) = (row for row in self.serve_flags if row.name == "extra_llm_api_options")
+        return flag.spellings[-1]
+
+    def flags_for(self, architecture: str) -> list[Mapping[str, str]]:
+        """Server flags that a model needs: `flag`, `value`, `reason`, `evidence` and `source`."""
+        rows = self.table["serve"]["flags_by_architecture"]
+        return [row for row in rows if row["architecture"] == architecture]
+
+    def spelling(self, name: str) -> str:
+        """The spelling of a server flag, newest first."""
+        (flag,) = (row for row in self.serve_flags if row.name == name)
+        return flag.spellings[0]
+
+    @property
+    def precedence(self) -> Precedence:
+        row = self.table["serve"]["precedence"]
+        deep = tuple(row.get("deep_merged_keys", ()))
+        return Precedence(row["winner"], deep, row["confidence"])
+
+    @property
+    def injected(self) -> Mapping[str, Any]:
+        """Option paths that the server command sets by itself, with what it sets."""
+        return dict((self.table["serve"]["injected"] or {}).get("values", {}))
+
+    @property
+    def endpoints(self) -> tuple[tuple[str, str], ...]:
+        """Method and path of every endpoint of the server; the method may be `ANY`."""
+        return tuple((method, path) for method, path in self.table["endpoints"]["server"])
+
+    @property
+    def metrics(self) -> Metrics:
+        row = self.table["metrics"]
+        confidence = row.get("confidence", "unknown")
+        return Metrics(
+            row.get("prefix", ""),
+            tuple(row.get("names", ())),
+            confidence,
+            row.get("prefix_confidence", confidence),
+        )
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """Choices whose name changed over time -> their option path in this release."""
+        return self.table["words"]  # type: ignore[no-any-return]
+
+    def spell(self, word: str) -> str:
+        """The option path by which this release knows a choice whose name changed over time."""
+        return self.words.get(word, word)
+
+    def moe_backends(self, quant_algo: str | None, sm: int) -> list[MoeBackend]:
+        """MoE backends for a quantization on a GPU of compute capability `sm`, best first."""
+        return [
+            MoeBackend(row["backend"], row["evidence"], row["source"])
+            for row in self.table["moe"]["rows"]
+            if row["quant_algo"] == quant_algo and sm in row["sm"]
+        ]
+
+    @property
+    def moe_when_missing(self) -> str:
+        """The MoE backend where the option file names none."""
+        return str(self.table["moe"]["when_missing"])
+
+    @property
+    def moe_load_balancer_backends(self) -> tuple[str, ...]:
+        """MoE backends that work with an expert load balancer."""
+        return tuple(self.table["moe"]["load_balancer_backends"])
+
+    @property
+    def cuda_graphs_when_missing(self) -> int:
+        """How many CUDA graphs are captured where the option file says nothing of them."""
+        return int(self.table["cuda_graphs_when_missing"])
+
+    @property
+    def mtp_kv_layers(self) -> Literal["per_draft_token", "one"]:
+        """How many layers of KV cache multi-token prediction takes."""
+        return self.table["mtp_kv_layers"]["value"]  # type: ignore[no-any-return]
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables that this release is known to read, each with who says so."""
+        return self.table["environment"]  # type: ignore[no-any-return]
+
+    def unsupported(self, architecture: str) -> str | None:
+        """Why this release does not serve an architecture; `None` if nothing speaks against it."""
+        reason = self.table["unsupported_architectures"].get(architecture)
+        return str(reason) if reason else None
+
+    @property
+    def top_level(self) -> Mapping[str, Field]:
+        """The options at the top of an option file."""
+        return self.table["types"][self.table["root"]]["fields"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def paths(self) -> Mapping[str, tuple[Field, ...]]:
+        """Every option by its dotted path; several fields where the kinds of a union differ.
+
+        Aliases have paths of their own. Items of lists and mappings stand under `*`, a union's
+        discriminator under its own name.
+        """
+        found: dict[str, list[Field]] = {}
+        for path, row in self._walk(self.table["root"], "", ()):
+            found.setdefault(path, []).append(row)
+        return {path: tuple(rows) for path, rows in found.items()}
+
+    def _walk(self, kind: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, Field]]:
+        if kind in above:
+            return
+        for name, row in self.table["types"][kind]["fields"].items():
+            for spelling in (name, *row.get("alias", ())):
+                yield prefix + spelling, row
+            yield from self._walk_into(row, prefix + name, (*above, kind))
+
+    def _walk_into(
+        self, row: Field, path: str, above: tuple[str, ...]
+    ) -> Iterator[tuple[str, Field]]:
+        if row["type"] == "record":
+            yield from self._walk(row["of"], f"{path}.", above)
+        elif row["type"] == "union":
+            union = self.table["unions"][row["of"]]
+            yield f"{path}.{union['discriminator']}", discriminator(union)
+            for kind in union["types"].values():
+                yield from self._walk(kind, f"{path}.", above)
+        elif row["type"] == "either":
+            for option in row["of"]:
+                yield from self._walk_into(option, path, above)
+        elif "items" in row:
+            yield f"{path}.*", row["items"]
+            yield from self._walk_into(row["items"], f"{path}.*", above)
+
+    def default(self, path: str) -> Any:
+        """What the engine uses where an option is not given.
+
+        `None` if it decides by itself, if the kinds of a union differ, or for an unknown path.
+        """
+        values = [
+            row.get("effective_default", row.get("default")) for row in self.paths.get(path, ())
+        ]
+        return values[0] if values and all(value == values[0] for value in values) else None
+
+
+def discriminator(union: Mapping[str, Any]) -> Field:
+    """The option of a union that says which of its kinds is meant."""
+    return {
+        "type": "enum",
+        "values": list(union["types"]),
+        "default": union.get("default"),
+        "case_insensitive": union.get("case_insensitive", False),
+    }
+
+
+def _flag(row: Mapping[str, Any]) -> Flag:
+    return Flag(
+        name=row["name"],
+        spellings=tuple(row["flags"]),
+        type=row["type"],
+        values=tuple(row.get("values", ())),
+        default=row.get("default"),
+        positional=row.get("positional", False),
+        multiple=row.get("multiple", False),
+        yaml_path=row.get("yaml_path"),
+    )

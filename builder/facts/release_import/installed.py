@@ -1,0 +1,265 @@
+"""The option classes and the server command of an installed engine, in the words of a table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...diagnostics import Diagnostic
+from ...errors import BadFacts
+from ..release import Release
+from .annotation import Row, annotated
+
+TIMEOUT_S = 600
+ROOT = "TorchLlmArgs"
+
+PROBE = Path(__file__).parent / "probe.py"
+
+
+def ask(python: str) -> Row:
+    """What the engine says of itself, asked for in a process of its own."""
+    code = PROBE.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        try:
+            done = subprocess.run(
+                [python, "-c", code, str(answer)],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as fault:
+            what = f"cannot be asked: {fault}"
+            raise BadFacts(Diagnostic(python, what, "name a Python with the engine")) from None
+        if done.returncode or not answer.is_file():
+            said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+            what, remedy = f"has no engine to read: {said}", "name a Python that has tensorrt_llm"
+            raise BadFacts(Diagnostic(python, what, remedy))
+        return dict(json.loads(answer.read_text(encoding="utf-8")))
+
+
+_FLAG_TYPES = {
+    "integer": "int",
+    "integer range": "int",
+    "float": "float",
+    "float range": "float",
+    "choice": "enum",
+    "filename": "path",
+    "path": "path",
+    "file": "path",
+    "directory": "path",
+    "flag": "flag",
+    "boolean": "flag",
+}
+
+
+def flags(rows: Sequence[Row], like: Release) -> list[Row]:
+    """Flags in our words; which option a flag sets is known only where it has another name."""
+    places = {flag.name: flag.yaml_path for flag in like.serve_flags if flag.yaml_path}
+    found = []
+    for row in rows:
+        kind = "enum" if row["values"] else _FLAG_TYPES.get(row["type"], "str")
+        flag: Row = {"name": row["name"], "flags": row["spellings"], "type": kind}
+        if row["positional"]:
+            flag |= {"flags": [row["name"].upper()], "positional": True}
+        if row["values"]:
+            flag["values"] = row["values"]
+        if row["multiple"]:
+            flag["multiple"] = True
+        if row["name"] in places:
+            flag["yaml_path"] = places[row["name"]]
+        found.append({**flag, "default": row["default"]})
+    return found
+
+
+_PLAIN = {"integer": "int", "number": "float", "boolean": "bool", "string": "str"}
+_BOUNDS = {
+    "minimum": "ge",
+    "exclusiveMinimum": "gt",
+    "maximum": "le",
+    "exclusiveMaximum": "lt",
+    "minItems": "min_length",
+    "minLength": "min_length",
+}
+
+
+class Schema:
+    """The option classes' JSON schema, turned into the types and unions of a table.
+
+    `aliases`: class -> field -> its other names, which a schema does not hold.
+    """
+
+    def __init__(self, schema: Row, aliases: Mapping[str, Any], like: Release) -> None:
+        self._kinds = {ROOT: schema, **schema.get("$defs", {})}
+        self._aliases = aliases
+        self._like = like
+        self._unions: dict[str, Row] = {}
+
+    def tables(self) -> tuple[dict[str, Row], dict[str, Row]]:
+        types: dict[str, Row] = {}
+        waiting = [ROOT]
+        while waiting:
+            kind = waiting.pop()
+            if kind not in types:
+                types[kind] = self._record(kind)
+                waiting.extend(self._used(types[kind]["fields"].values()))
+        alone = {kind for record in types.values() for kind in _alone(record["fields"].values())}
+        for union in self._unions.values():
+            for kind in set(union["types"].values()) - alone:
+                types[kind]["fields"].pop(union["discriminator"], None)
+        return types, self._unions
+
+    def _used(self, rows: Iterable[Row]) -> Iterator[str]:
+        for row in rows:
+            if row["type"] == "record":
+                yield row["of"]
+            elif row["type"] == "union":
+                yield from self._unions[row["of"]]["types"].values()
+            elif row["type"] == "either":
+                yield from self._used(row["of"])
+            if "items" in row:
+                yield from self._used([row["items"]])
+
+    def _record(self, kind: str) -> Row:
+        schema = self._kinds[kind]
+        required = schema.get("required", ())
+        record: Row = {"fields": {}}
+        known = self._like.table["types"].get(kind, {"fields": {}})
+        for name, row in schema.get("properties", {}).items():
+            field = self._option(row, f"{kind}.{name}")
+            if name in required:
+                field["required"] = True
+            if alias := self._aliases.get(kind, {}).get(name):
+                field["alias"] = alias
+            record["fields"][name] = self._narrowed(field, known["fields"].get(name))
+        if schema.get("additionalProperties", True) is not False:
+            record["open_keys"] = ["*"]
+        return record | {key: known[key] for key in ("backend", "only_in_python") if key in known}
+
+    def _option(self, row: Row, place: str) -> Row:
+        field = self._field(row, place)
+        if "default" in row:
+            field["default"] = row["default"]
+        status = "deprecated" if row.get("deprecated") else row.get("status")
+        return field | ({"status": status} if status else {})
+
+    def _narrowed(self, field: Row, known: Row | None) -> Row:
+        """What the engine checks in code, not in its types, as the other release does it."""
+        if known is None:
+            return field
+        if field["type"] == "mapping" and known["type"] == "mapping" and "keys" in known:
+            field["keys"] = known["keys"]
+        if field.get("items") == {"type": "any"} and "items" in known:
+            field["items"] = known["items"]
+        if field["type"] == "enum" and known.get("case_insensitive"):
+            field["case_insensitive"] = True
+        for key in ("effective_default", "replaced_by", "effect"):
+            if key in known and (key == "effective_default" or "status" in field):
+                field[key] = known[key]
+        texts = field["of"] if field["type"] == "either" else [field]
+        if known["type"] == "enum" and any(row["type"] == "str" for row in texts):
+            kept: Row = {key: field[key] for key in ("nullable", "status") if key in field}
+            doubt = {"uncertain": "value", "confidence": f"carried from {self._like.name}"}
+            return {**known, **kept, **({} if known.get("open") else doubt)}
+        return field
+
+    def _field(self, row: Row, place: str) -> Row:
+        row, options = self._resolved(row)
+        nullable = {"type": "null"} in options
+        options = [option for option in options if option != {"type": "null"}]
+        extra: Row = {"nullable": True} if nullable else {}
+        if len(options) == 1:
+            # What has no schema may describe itself by the words for a Python type.
+            words = {key: row[key] for key in ("type",) if key in row and options[0] == {}}
+            return {**self._field(options[0] | words, place), **extra}
+        if options:
+            return {**self._several(row, options, place), **extra}
+        return {**self._plain(row, place), **extra}
+
+    def _resolved(self, row: Row) -> tuple[Row, list[Row]]:
+        options = [dict(option) for option in row.get("anyOf") or row.get("oneOf") or ()]
+        if len(row.get("allOf", ())) == 1:
+            options = [dict(row["allOf"][0])]
+        return row, options
+
+    def _several(self, row: Row, options: list[Row], place: str) -> Row:
+        kinds = [option["$ref"].rpartition("/")[2] for option in options if "$ref" in option]
+        records = [kind for kind in kinds if "properties" in self._kinds[kind]]
+        if len(records) == len(options):
+            return self._union(row, records, place)
+        fields = [self._field(option, place) for option in options]
+        kept = [field for at, field in enumerate(fields) if field not in fields[:at]]
+        return kept[0] if len(kept) == 1 else {"type": "either", "of": kept}
+
+    def _union(self, row: Row, kinds: list[str], place: str) -> Row:
+        """A union by the discriminator of its schema, by constants of its kinds, or as before."""
+        chooser = row.get("discriminator", {}).get("propertyName")
+        constants = [self._constants(kind) for kind in kinds]
+        shared = [key for key in constants[0] if all(key in found for found in constants)]
+        if chooser is None and shared:
+            chooser = shared[0]
+        known = self._like.paths.get(_path_of(self._like, place), ())
+        before: Row = next((self._like.table["unions"][f["of"]] for f in known if "of" in f), {})
+        if chooser is None:
+            chooser = before.get("discriminator")
+            types = {n: kind for n, kind in before.get("types", {}).items() if kind in kinds}
+        else:
+            types = {found[chooser]: kind for found, kind in zip(constants, kinds, strict=True)}
+        if not types:
+            of = [{"type": "record", "of": kind} for kind in kinds]
+            return {"type": "either", "of": of}
+        name = next((f["of"] for f in known if f["type"] == "union"), place)
+        keep: Row = {key: before[key] for key in ("case_insensitive", "default") if key in before}
+        self._unions[name] = {"discriminator": chooser, "types": types, **keep}
+        return {"type": "union", "of": name}
+
+    def _constants(self, kind: str) -> dict[str, str]:
+        rows = self._kinds[kind]["properties"].items()
+        return {name: row["const"] for name, row in rows if isinstance(row.get("const"), str)}
+
+    def _plain(self, row: Row, place: str) -> Row:
+        if "$ref" in row:
+            kind = row["$ref"].rpartition("/")[2]
+            if "properties" in self._kinds[kind] or "enum" not in self._kinds[kind]:
+                return {"type": "record", "of": kind}
+            row = self._kinds[kind]
+        bounds = {ours: row[theirs] for theirs, ours in _BOUNDS.items() if theirs in row}
+        if "enum" in row or "const" in row:
+            return {"type": "enum", "values": row.get("enum") or [row["const"]]}
+        kind = row.get("type")
+        if kind in _PLAIN:
+            return {"type": _PLAIN[kind], **bounds}
+        if kind == "array":
+            return {"type": "list", "items": self._field(row.get("items", {}), place), **bounds}
+        if kind == "object":
+            inner = row.get("additionalProperties")
+            items = self._field(inner, place) if isinstance(inner, dict) else {"type": "any"}
+            return {"type": "mapping", "items": items}
+        if kind is None:
+            return {"type": "object" if row.get("python_object") else "any"}
+        return annotated(str(kind)) or {"type": "object"}
+
+
+def _alone(rows: Iterable[Row]) -> Iterator[str]:
+    """Records that stand somewhere by themselves, not as one kind of a union."""
+    for row in rows:
+        if row["type"] == "record":
+            yield row["of"]
+        yield from _alone(row["of"] if row["type"] == "either" else ())
+        yield from _alone([row["items"]] if "items" in row else ())
+
+
+def _path_of(release: Release, place: str) -> str:
+    """The option path of `Class.field`; the classes of an engine are used in one place each."""
+    kind, _, name = place.partition(".")
+    if kind == release.table["root"]:
+        return name
+    for path, rows in release.paths.items():
+        if any(row.get("of") == kind for row in rows):
+            return f"{path}.{name}"
+    return ""

@@ -1,0 +1,163 @@
+"""The files that are meant by paths: those of folders, and what a bundle says about its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, get_args
+
+from .. import bundle
+from ..diagnostics import Diagnostic
+from ..documents import WHOLE, Fault, read_text, scan_yaml
+from ..errors import BadInput, ToolkitError
+from ..facts import advisories, checkpoint
+from ..facts.checkpoint import Checkpoint
+from ..facts.release import ServerRole
+from .section import Workload, get, whole
+
+SUFFIXES = frozenset((".yaml", ".yml", ".json", ".pbtxt", ".sh", ".sbatch", ".slurm"))
+
+# A file lies at most so deep in a bundle: triton/model_repository/NAME/1/model.yaml.
+_BUNDLE_DEPTH = 6
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a bundle says about the use of its files. `folder` is the bundle's."""
+
+    folder: Path
+    release: str
+    role: ServerRole | None
+    workload: Workload
+    checkpoint: Checkpoint | None
+    block_size: int | None
+    damage: tuple[Diagnostic, ...]
+    accepted: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file to check. `given` if it was named itself; `fault` if it cannot even be listed."""
+
+    path: Path
+    given: bool = False
+    surroundings: Surroundings | None = None
+    fault: Fault | None = None
+
+
+def expand(paths: Sequence[Path]) -> Iterator[Target]:
+    """The files that paths mean, each once, those of a folder in the order of their names."""
+    seen: set[tuple[int, int]] = set()
+    for path in dict.fromkeys(paths):
+        if _is_dir(path):
+            yield from _folder(path, seen, _enclosing(path))
+        else:
+            yield Target(path, given=True, surroundings=_enclosing(path))
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # reading it will say why
+        return False
+
+
+def _folder(
+    folder: Path, seen: set[tuple[int, int]], surroundings: Surroundings | None
+) -> Iterator[Target]:
+    """The files below a folder. Links are followed, and no folder is entered twice."""
+    try:
+        status = folder.stat()
+        if (status.st_dev, status.st_ino) in seen:
+            return
+        seen.add((status.st_dev, status.st_ino))
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        what = f"cannot be read: {reason}"
+        yield Target(folder, fault=Fault(WHOLE, "", what, "check the path", "unreadable"))
+        return
+    if own := _surroundings(folder):  # a bundle, which may lie in another one
+        surroundings = own
+        for problem in own.damage:
+            fault = Fault(WHOLE, "", problem.message, problem.fix, "damaged-bundle")
+            yield Target(folder / problem.where, fault=fault)
+    for entry in entries:
+        path = folder / entry.name
+        if entry.name.startswith(".") or entry.name in ("__pycache__", "node_modules"):
+            continue
+        if _is(entry, "is_dir"):
+            yield from _folder(path, seen, surroundings)
+        elif path.suffix in SUFFIXES and _is(entry, "is_file"):
+            yield Target(path, surroundings=surroundings)
+
+
+def _is(entry: os.DirEntry[str], kind: str) -> bool:
+    try:
+        return bool(getattr(entry, kind)())
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _enclosing(path: Path) -> Surroundings | None:
+    """The bundle that a file lies in."""
+    above = Path(os.path.abspath(path)).parents[:_BUNDLE_DEPTH]  # noqa: PTH100, links are kept
+    return next((found for folder in above if (found := _surroundings(folder))), None)
+
+
+@lru_cache(maxsize=8)
+def _surroundings(folder: Path) -> Surroundings | None:
+    """What a folder says about its files, if it is a bundle."""
+    manifest = _read_json(folder / bundle.MANIFEST)
+    engine = manifest.get("engine")
+    if "format" not in manifest or not isinstance(engine, dict) or "release" not in engine:
+        return None
+    damage: tuple[Diagnostic, ...] = ()
+    facts = None
+    try:
+        bundle.read(folder)
+        facts = checkpoint.from_bundle(folder)
+    except ToolkitError as error:
+        damage = tuple(error.diagnostics)
+    request = _request(folder / "deployment.yaml")
+    role, gpu = get(request, "role"), get(request, "hardware.gpu")
+    return Surroundings(
+        folder,
+        str(engine["release"]),
+        role if role in get_args(ServerRole) else None,
+        Workload(
+            whole(request, "workload.isl"),
+            whole(request, "workload.osl"),
+            whole(request, "workload.concurrency"),
+            gpu if isinstance(gpu, str) else None,
+        ),
+        facts,
+        whole(request, "targets.slurm.site.block_size"),
+        damage,
+        frozenset(_accepted(get(request, advisories.ACCEPTED))),
+    )
+
+
+def _accepted(rows: Any) -> Iterator[tuple[str, str]]:
+    """Products and versions that a deployment takes with their vulnerabilities."""
+    for row in rows if isinstance(rows, list) else ():
+        yield str(get(row, "product")), str(get(row, "version"))
+
+
+def _request(path: Path) -> Any:
+    try:
+        return scan_yaml(read_text(path))[0].data
+    except BadInput:
+        return None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,222 @@
+"""One file against one release: what it is, and every fault in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..diagnostics import Diagnostic
+from ..documents import Fault, Place, Yaml, read_text, scan_yaml
+from ..errors import BadInput
+from ..facts import advisories
+from ..facts import image_tags as tags
+from ..facts.release import Release
+from ..rules.constraints import Situation
+from . import job, kinds, model_config, sbatch, script
+from .command import Command, beside_flags, parse, read_option_file
+from .container import Run, runs
+from .kinds import Content
+from .section import MAX_FAULTS, disagreements, faults
+
+MODEL_CONFIG = "Triton config.pbtxt"
+SCRIPT = "script"
+JOB = "Slurm job script"
+IMAGES = "container images"  # a file of another kind that names some of the publisher's
+# Nobody writes longer ones, and reading them takes long.
+MAX_CHARACTERS = 300_000
+YAML_SUFFIXES = (".yaml", ".yml", ".json")
+
+_MODEL_CONFIG_LINE = re.compile(
+    r"^\s*(input|output|instance_group|parameters|model_transaction_policy)\s*:?\s*[\[{]\s*$", re.M
+)
+_SHELL_LINE = re.compile(r"\A#!.*sh\b|^\s*(exec\s+)?(\S+/)?trtllm-serve\b", re.M)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file that was read: its text, and the YAML documents in it where it may hold some."""
+
+    path: Path
+    text: str
+    form: str
+    documents: Sequence[Yaml] = ()
+
+
+def read(path: Path) -> Text:
+    """A file by its form. Raises `BadInput` if it cannot be read."""
+    text = read_text(path)
+    form = _form(path, text)
+    known = script.mentions_any(text) or sbatch.is_job(text) or any(tags.contents(text))
+    if form == SCRIPT and not known:
+        return Text(path, "", SCRIPT)
+    if form and len(text) > MAX_CHARACTERS:
+        what = f"{len(text)} characters are too many for a {form}"
+        raise BadInput(Diagnostic(str(path), what, f"up to {MAX_CHARACTERS} are read"))
+    return Text(path, text, form, () if form else scan_yaml(text))
+
+
+def _form(path: Path, text: str) -> str:
+    """`MODEL_CONFIG` or `SCRIPT`; empty for what may be YAML."""
+    if path.suffix in YAML_SUFFIXES:
+        return ""
+    if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
+        return MODEL_CONFIG
+    is_script = path.suffix in (".sh", ".sbatch", ".slurm") or _SHELL_LINE.search(text)
+    return SCRIPT if is_script or sbatch.is_job(text) else ""
+
+
+def mentions_options(text: str, release: Release) -> bool:
+    """Whether a text has a line that gives an engine option, readable or not."""
+    keys = re.findall(r"^[\s-]*([a-z]\w*_\w+)[ \t]*:", text, re.M)
+    return any(key in release.top_level or key == "triton_config" for key in keys)
+
+
+def judge(
+    source: Text, situation: Situation, accepted: Collection[tuple[str, str]] = ()
+) -> tuple[str | None, list[Fault]]:
+    """The kind of a file, `None` if it is none that check knows, and its faults.
+
+    Vulnerable versions of products that are `accepted` are warned of.
+    """
+    if source.form == MODEL_CONFIG:
+        return MODEL_CONFIG, list(islice(model_config.faults(source.text, source.path), MAX_FAULTS))
+    named = list(_images(source.text, accepted))
+    if source.form == SCRIPT:
+        return _script(source, situation, named)
+    syntax = [fault for document in source.documents for fault in document.faults]
+    content = kinds.read(source.documents, situation.release)
+    if content is None:
+        return (IMAGES, [*syntax, *named]) if any(tags.contents(source.text)) else (None, syntax)
+    found = [*syntax, *named, *_content(content, situation)]
+    if content.kind.startswith(kinds.KUBERNETES):
+        ran = (run for document in source.documents for run in runs(document))
+        judged = [_run(run, source.path, content, situation) for run in ran]
+        found += (fault for faults in judged if faults is not None for fault in faults)
+        if any(faults is not None for faults in judged):
+            return kinds.KUBERNETES, found
+    return content.kind, found
+
+
+def _content(content: Content, situation: Situation) -> Iterator[Fault]:
+    yield from content.faults
+    for section in content.sections:
+        yield from faults(section, situation)
+    yield from disagreements(content.sections, situation)
+
+
+def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Fault]:
+    """Container images of versions that are known to be vulnerable."""
+    for content in tags.contents(text):
+        before = text[: content.start]
+        place = Place(before.count("\n") + 1, content.start - before.rfind("\n"))
+        problem = advisories.problem(content.product, content.version, "")
+        if problem:
+            taken = any(
+                product == content.product and advisories.same(version, content.version)
+                for product, version in accepted
+            )
+            severity = "warning" if taken else problem.severity
+            yield Fault(place, "", problem.message, problem.fix, problem.rule, severity)
+
+
+def _script(
+    source: Text, situation: Situation, named: Sequence[Fault]
+) -> tuple[str | None, list[Fault]]:
+    found = _script_faults(script.read(source.text), source.text, source.path, {}, situation)
+    if sbatch.is_job(source.text):
+        rules = job.faults(sbatch.read(source.text), source.path.parent, situation.block)
+        return JOB, [*named, *(found or ()), *_line_ends(source.path), *rules]
+    if found is None:
+        return (IMAGES, [*named]) if any(tags.contents(source.text)) else (None, [])
+    return SCRIPT, [*named, *found]
+
+
+def _line_ends(path: Path) -> Iterator[Fault]:
+    """What the text no longer shows."""
+    if b"\r\n" in path.read_bytes():
+        what = "has the line ends of DOS: sbatch refuses it"
+        yield sbatch.fault("job-line-ends", Place(1, 1), what)
+
+
+def _run(run: Run, path: Path, content: Content, situation: Situation) -> list[Fault] | None:
+    """The faults of what a container runs, beside the files that config maps give it."""
+    given = {
+        section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])
+        for section in content.sections
+    }
+    found = _script_faults(run.script, run.text, path, given, situation)
+    return None if found is None else [run.move(fault) for fault in found]
+
+
+def _script_faults(
+    found: script.Script, text: str, path: Path, given: Mapping[str, Content], situation: Situation
+) -> list[Fault] | None:
+    """The faults of server commands and of the files that a script writes, beside those that it is
+    given; `None` if it has neither.
+    """
+    written = {document.name: _written(document, situation) for document in found.files}
+    if not found.commands and not any(content.sections for content in written.values()):
+        return None
+    commands = [parse(words, situation.release) for words in found.commands]
+    result: list[Fault] = []
+    for name, content in written.items():
+        _settle_backend(content, [row for row in commands if _names(row, name)])
+        result += _certain(_content(content, situation), text)
+    for command in commands:
+        result += command.faults
+        if command.subcommand == "serve":
+            options = _options(command, path, {**given, **written})
+            result += beside_flags(command, options, situation)
+    return result
+
+
+def _settle_backend(content: Content, commands: Sequence[Command]) -> None:
+    """Whether options of one backend only go to that backend, where the commands say it."""
+    rest = [fault for fault in content.faults if fault.rule != kinds.AUTODEPLOY_RULE]
+    hints = [fault for fault in content.faults if fault.rule == kinds.AUTODEPLOY_RULE]
+    if commands and all(row.value("backend") == kinds.AUTODEPLOY_BACKEND for row in commands):
+        hints = []
+    elif commands:
+        hints = [replace(hint, severity="error") for hint in hints]
+    content.faults = [*rest, *hints]
+
+
+def _names(command: Command, name: str) -> bool:
+    """Whether a command reads its options from the file of this name."""
+    word = command.option_file
+    return bool(word and name and Path(name).name == Path(word.text).name)
+
+
+def _written(document: script.HereDocument, situation: Situation) -> Content:
+    """A file that a script writes."""
+    documents = scan_yaml(document.text, document.start)
+    content = kinds.read(documents, situation.release)
+    if content is None and not document.name.endswith((".yaml", ".yml")):
+        return Content(kinds.ENGINE)
+    content = content or Content(kinds.ENGINE)
+    content.faults += (fault for each in documents for fault in each.faults)
+    content.sections = [replace(section, within=document.name) for section in content.sections]
+    content.faults = [replace(fault, within=document.name) for fault in content.faults]
+    return content
+
+
+def _certain(found: Iterable[Fault], text: str) -> Iterator[Fault]:
+    """Faults of lines into which the shell puts nothing else."""
+    lines = text.splitlines()
+    for fault in found:
+        line = lines[fault.place.line - 1] if fault.place.line else ""
+        if "$" not in line and "`" not in line:
+            yield fault
+
+
+def _options(command: Command, path: Path, written: Mapping[str, Content]) -> Mapping[str, Any]:
+    """The options of the file that a command names: one that the script writes, or one on disk."""
+    word = command.option_file
+    for name, content in written.items():
+        if _names(command, name) and content.sections:
+            return content.sections[0].options
+    return read_option_file(word.text, path.parent) if word else {}

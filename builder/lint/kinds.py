@@ -1,0 +1,367 @@
+"""The kinds of files that hold engine options, each recognised by its content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+from ..diagnostics import Diagnostic
+from ..documents import DATA, Fault, Yaml, load_yaml, scan_yaml
+from ..facts.release import Release, ServerRole, known, load
+from ..rules.options import former_options, problems
+from .section import Section, Workload, below, get, whole
+
+FORMATS = DATA / "formats"
+
+ENGINE = "engine options"
+TRITON = "Triton model.yaml"
+DEPLOYMENT = "deployment"
+AUTODEPLOY = "AutoDeploy options"
+DISAGGREGATED = "disaggregated servers"
+KUBERNETES = "Kubernetes manifest"
+AUTODEPLOY_BACKEND = "_autodeploy"
+AUTODEPLOY_RULE = "autodeploy-backend"
+
+_ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
+    ("prefill", ("prefill", "ctx", "context")),
+    ("decode", ("decode", "gen")),
+    ("agg", ("agg",)),
+)
+
+
+@dataclass
+class Content:
+    """What a file was taken for, and what in it is to be judged.
+
+    `faults` are those of the file's own format. `document` is the one whose paths they name.
+    """
+
+    kind: str
+    sections: list[Section] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    document: Yaml = field(default_factory=Yaml)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    name: str
+    fits: Callable[[Mapping[str, Any], Release], bool]
+    read: Callable[[Yaml], Content]
+
+
+def read(documents: Sequence[Yaml], release: Release) -> Content | None:
+    """What the documents of one file are; `None` if check does not know their kind."""
+    if not documents:
+        return None
+    first = documents[0]
+    if any(_is_manifest(document.data) for document in documents):
+        return _kubernetes(documents, release)
+    if not isinstance(first.data, Mapping):
+        return None
+    for kind in _KINDS:
+        if kind.fits(first.data, release):
+            content = kind.read(first)
+            content.kind, content.document = kind.name, first
+            if len(documents) > 1:
+                what, place = "begins a second document", documents[1].places[""]
+                content.faults.append(Fault(place, "", what, "write one document per file"))
+            return content
+    return None
+
+
+def stated_release(documents: Sequence[Yaml]) -> str:
+    """The engine release that a deployment file asks for."""
+    data = documents[0].data if documents else None
+    if not isinstance(data, Mapping) or not _is_deployment(data):
+        return ""
+    return str(get(data, "engine.release") or "")
+
+
+@cache
+def _format(name: str) -> Release:
+    """The keys of a file format, in the words of a release table."""
+    path = FORMATS / f"{name}.yaml"
+    return Release(load_yaml(path.read_text(encoding="utf-8")), path)
+
+
+def _fields(table: Release, name: str) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = table.table["types"][name]["fields"]
+    return fields
+
+
+def _has(data: Mapping[str, Any], *names: str) -> bool:
+    """Whether a mapping has one of the keys, a misspelt one included."""
+    keys = [str(key) for key in data]
+    return any(name in keys or get_close_matches(name, keys, 1, 0.85) for name in names)
+
+
+def _is_mapping(data: Mapping[str, Any], path: str) -> bool:
+    return isinstance(get(data, path), Mapping)
+
+
+def _role(name: str) -> ServerRole | None:
+    return next((role for role, words in _ROLES if any(word in name for word in words)), None)
+
+
+def _is_deployment(data: Mapping[str, Any], release: Release | None = None) -> bool:
+    own = ("checkpoint", "hardware", "engine", "workload", "targets")
+    return sum(key in data for key in own) >= 3
+
+
+def _is_suite(data: Mapping[str, Any], release: Release) -> bool:
+    rows = data.get("server_configs")
+    return isinstance(rows, list) and any(isinstance(row, Mapping) for row in rows)
+
+
+def _is_engine(data: Mapping[str, Any], release: Release) -> bool:
+    """Whether a third of the keys are the engine's, of any release; short ones are everybody's."""
+    keys = [str(key) for key in data]
+    telling = [key for key in keys if "_" in key]
+    names: Mapping[str, Any] = release.top_level
+    hits = sum(key in names for key in telling)
+    if hits * 3 < len(keys):
+        names = {**names, **former_options(), **_names_of_all_releases()}
+        hits = sum(key in names for key in telling)
+    if hits * 3 < len(keys):
+        hits += sum(bool(get_close_matches(key, names, 1, 0.85)) for key in telling[:50])
+    return hits > 0 and hits * 3 >= len(keys)
+
+
+@cache
+def _names_of_all_releases() -> Mapping[str, Any]:
+    return {key: None for name in known() for key in load(name).top_level}
+
+
+# Nobody else has these.
+_AUTODEPLOY_MARKS = ("model_factory", "compile_backend", "skip_loading_weights")
+
+
+def _is_autodeploy(data: Mapping[str, Any], release: Release) -> bool:
+    """Whether a file is for the AutoDeploy backend, and the release's server has that."""
+    own = _fields(_format("autodeploy"), "AutoDeploy")
+    marked = any(key in data for key in _AUTODEPLOY_MARKS) or _is_mapping(data, "transforms")
+    hits = sum(key in own or key in release.top_level for key in data)
+    return marked and hits * 2 >= len(data) and AUTODEPLOY_BACKEND in _backends(release)
+
+
+def _backends(release: Release) -> Sequence[str]:
+    """What the server's --backend takes."""
+    return next((flag.values for flag in release.serve_flags if flag.name == "backend"), ())
+
+
+def _engine(document: Yaml) -> Content:
+    return Content(ENGINE, [Section(document.data, document)])
+
+
+def _autodeploy(document: Yaml) -> Content:
+    """Options that the PyTorch backend, which is the default, would refuse."""
+    table = _format("autodeploy")
+    own, options = _split(document.data, _fields(table, "AutoDeploy"))
+    what = f"is an option of the {AUTODEPLOY_BACKEND} backend only"
+    remedy = f"start the server with --backend {AUTODEPLOY_BACKEND}"
+    hint = Diagnostic(next(iter(own)), what, remedy, AUTODEPLOY_RULE, "warning")
+    content = Content(AUTODEPLOY, faults=_located(document, [hint, *problems(table, own)]))
+    content.sections = [Section(options, document, beside=list(_fields(table, "AutoDeploy")))]
+    return content
+
+
+def _deployment(document: Yaml) -> Content:
+    return Content(DEPLOYMENT)
+
+
+def _triton(document: Yaml) -> Content:
+    table = _format("triton_model")
+    own, options = _split(document.data, _fields(table, "TritonModel"))
+    content = Content(TRITON, faults=_located(document, problems(table, own)))
+    content.sections = [Section(options, document, beside=list(_fields(table, "TritonModel")))]
+    if "model" not in document.data:
+        what, remedy = "model is required here", "add model: NAME_OR_FOLDER"
+        content.faults += _located(document, [Diagnostic("", what, remedy, "missing-key")])
+    return content
+
+
+def _disaggregated(document: Yaml) -> Content:
+    """Servers with their options; what stands at the top goes to the servers of both kinds."""
+    table = _format("disaggregated")
+    server_keys = _fields(table, "Servers")
+    own, shared = _split(document.data, _fields(table, "Disaggregated"))
+    both = {key: value for key, value in own.items() if key in server_keys}
+    content = Content(DISAGGREGATED)
+    servers: tuple[tuple[str, ServerRole], ...]
+    servers = (("context_servers", "prefill"), ("generation_servers", "decode"))
+    for name, role in servers:
+        if not isinstance(given := own.get(name), Mapping):
+            continue
+        own[name], options = _split(given, server_keys)
+        own_faults = [*_conflicts(name, {**shared, **both}, given), *_urls(name, given)]
+        content.faults += _located(document, own_faults)
+        if given.get("urls") and not options and not shared:
+            continue  # addresses only: these servers have their options elsewhere
+        inherited = frozenset(shared) - frozenset(options)
+        section = Section(
+            {**shared, **options},
+            document,
+            name,
+            role=role,
+            inherited=inherited,
+            beside=[*server_keys, *_fields(table, "Disaggregated")],
+        )
+        content.sections.append(section)
+    if not content.sections and shared:
+        content.sections = [Section(shared, document, beside=list(_fields(table, "Disaggregated")))]
+    content.faults += _located(document, problems(table, own))
+    return content
+
+
+def _conflicts(
+    name: str, shared: Mapping[str, Any], options: Mapping[str, Any]
+) -> Iterator[Diagnostic]:
+    for key in shared.keys() & options.keys():
+        if shared[key] != options[key]:
+            what = "is given here and at the top of the file, with other values"
+            yield Diagnostic(f"{name}.{key}", what, "keep one", "conflicting-values")
+
+
+def _urls(name: str, given: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    urls = given.get("urls")
+    if not isinstance(urls, list) or not urls:
+        return
+    count = given.get("num_instances", 1)
+    if isinstance(count, int) and count != len(urls):
+        what = f"{len(urls)} urls for {count} instances"
+        yield Diagnostic(
+            f"{name}.urls", what, f"set num_instances to {len(urls)}", "instances-urls"
+        )
+    for index, url in enumerate(urls):
+        host, _, port = str(url).rpartition(":")
+        if "{" in str(url):
+            continue  # filled in when the servers have their nodes
+        if not host or ":" in host or not port.isdigit() or int(port) > 65535:
+            what = f"{str(url)[:60]} is not host:port"
+            yield Diagnostic(f"{name}.urls.{index}", what, "write host:port", "url")
+        elif url in urls[:index]:
+            what = f"{url} is listed twice"
+            yield Diagnostic(
+                f"{name}.urls.{index}", what, "list each server once", "instances-urls"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """A file of a launcher: where it has the options by role, and what else it says of them."""
+
+    name: str
+    options: str
+    isl: str
+    osl: str
+    gpu: str = ""
+
+    def fits(self, data: Mapping[str, Any], release: Release) -> bool:
+        return _is_mapping(data, self.options)
+
+    def read(self, document: Yaml) -> Content:
+        data, gpu = document.data, get(document.data, self.gpu) if self.gpu else None
+        load = Workload(whole(data, self.isl), whole(data, self.osl), gpu=gpu and str(gpu))
+        sections = [
+            Section(options, document, below(self.options, str(name)), role=role, workload=load)
+            for name, options in get(data, self.options).items()
+            if isinstance(options, Mapping) and (role := _role(str(name)))
+        ]
+        return Content(self.name, sections)
+
+
+_LAUNCHERS = (
+    _Launcher(
+        *("SLURM recipe", "backend.trtllm_config", "benchmark.isl", "benchmark.osl"),
+        gpu="resources.gpu_type",
+    ),
+    _Launcher(
+        *("disaggregated benchmark", "worker_config"),
+        *("benchmark.input_length", "benchmark.output_length"),
+    ),
+)
+
+
+# Keys of a performance suite's entry that are not the server's.
+_SUITE_KEYS = ("name", "model_name", "client_configs", "match_mode", "concurrency", "gpus", "env")
+
+
+def _suite(document: Yaml) -> Content:
+    sections = [
+        Section(_split(row, _SUITE_KEYS)[1], document, f"server_configs.{index}")
+        for index, row in enumerate(document.data["server_configs"])
+        if isinstance(row, Mapping)
+    ]
+    return Content("performance suite", sections)
+
+
+def _is_manifest(data: Any) -> bool:
+    return isinstance(data, Mapping) and "apiVersion" in data and "kind" in data
+
+
+def _kubernetes(documents: Sequence[Yaml], release: Release) -> Content | None:
+    """The engine options that config maps carry."""
+    content = Content(KUBERNETES, document=documents[0])
+    for document in documents:
+        if not isinstance(document.data, Mapping) or document.data.get("kind") != "ConfigMap":
+            continue
+        files = document.data.get("data")
+        for name, text in files.items() if isinstance(files, Mapping) else ():
+            if isinstance(text, str) and str(name).endswith((".yaml", ".yml", ".json")):
+                embedded = embed(text, document, f"data.{name}", release)
+                content.sections += embedded.sections
+                content.faults += embedded.faults
+    if not content.sections:
+        content.kind = f"{KUBERNETES} without engine options"
+    return content
+
+
+def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
+    """A file that is a value of another one."""
+    start = document.blocks.get(path)
+    inner = scan_yaml(text, start) if start else scan_yaml(text)
+    if not start:  # not a literal block: its lines are not lines of the file
+        for each in inner:
+            each.places = dict.fromkeys(each.places, document.locate(path))
+    name = path.rpartition("data.")[2]
+    content = read(inner, release) or Content(ENGINE)
+    content.sections = [
+        replace(section, within=path, role=section.role or _role(name))
+        for section in content.sections
+    ]
+    content.faults = [
+        replace(fault, within=path, place=fault.place if start else document.locate(path))
+        for fault in (*content.faults, *(f for each in inner for f in each.faults))
+    ]
+    return content
+
+
+def _split(
+    data: Mapping[str, Any], own: Mapping[str, Any] | Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys of the format itself, and the others."""
+    inside = {key: value for key, value in data.items() if key in own}
+    return inside, {key: value for key, value in data.items() if key not in own}
+
+
+def _located(document: Yaml, found: Iterable[Diagnostic]) -> list[Fault]:
+    section = Section({}, document)
+    return [section.locate(problem) for problem in found]
+
+
+_KINDS = (
+    _Kind(DEPLOYMENT, _is_deployment, _deployment),
+    _Kind(TRITON, lambda data, release: _has(data, "triton_config"), _triton),
+    _Kind(
+        DISAGGREGATED,
+        lambda data, release: _has(data, "context_servers", "generation_servers"),
+        _disaggregated,
+    ),
+    *(_Kind(row.name, row.fits, row.read) for row in _LAUNCHERS),
+    _Kind("performance suite", _is_suite, _suite),
+    _Kind(AUTODEPLOY, _is_autodeploy, _autodeploy),
+    _Kind(ENGINE, _is_engine, _engine),
+)

@@ -1,0 +1,67 @@
+"""Bundles of prefill and decode workers that are checked together: whether they can work so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from ..errors import BadInput
+from ..facts import release
+from ..rules.constraints import Situation
+from . import kinds
+from .files import Target
+from .finding import Finding
+from .judge import read
+from .section import Section, disagreements
+
+_ROLES = ("prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The option file of one worker, and what its bundle says of it."""
+
+    path: Path
+    checkpoint: str
+    situation: Situation
+    section: Section
+
+
+def findings(targets: Sequence[Target]) -> Iterator[Finding]:
+    """What each pair of workers that serve one checkpoint should have in common and has not.
+
+    Places are those in the decode worker's file.
+    """
+    workers = list(map(_worker, targets))
+    found = [worker for worker in workers if worker is not None]
+    prefill, decode = ([w for w in found if w.section.role == role] for role in _ROLES)
+    for one, two in product(prefill, decode):
+        if one.checkpoint == two.checkpoint:
+            for fault in disagreements([one.section, two.section], two.situation):
+                what = f"{fault.message} (in {one.path})"
+                yield Finding.of(replace(fault, message=what), str(two.path))
+
+
+def is_worker(target: Target) -> bool:
+    """Whether a file belongs to one side of disaggregated serving."""
+    within = target.surroundings
+    return bool(within and within.role in _ROLES and within.checkpoint and not target.fault)
+
+
+def _worker(target: Target) -> Worker | None:
+    """The options of a file of a worker's bundle, if it holds any."""
+    within = target.surroundings
+    if within is None or within.checkpoint is None:
+        return None
+    try:
+        table = release.load(within.release, within.folder)
+        content = kinds.read(read(target.path).documents, table)
+    except BadInput:
+        return None  # that has been said
+    if content is None or content.kind != kinds.ENGINE:
+        return None
+    section = replace(content.sections[0], role=within.role)
+    situation = Situation.of(table, within.checkpoint)
+    return Worker(target.path, within.checkpoint.name, situation, section)

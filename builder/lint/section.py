@@ -1,0 +1,123 @@
+"""A section: engine options somewhere in a file, and what they are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from typing import Any
+
+from ..diagnostics import Diagnostic, closest, nearest
+from ..documents import Fault, Yaml
+from ..facts import hardware
+from ..facts.release import Release, ServerRole
+from ..rules import constraints
+from ..rules import options as engine_options
+from ..rules.constraints import Situation
+
+# So many faults of one section are enough to see what is wrong with it.
+MAX_FAULTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The workload that a file names beside its options; lengths in tokens."""
+
+    isl: int | None = None
+    osl: int | None = None
+    concurrency: int | None = None
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Engine options and where they stand.
+
+    `path` is their place in `document`, `within` names the document in its file if it is embedded
+    there. Keys in `inherited` stand at the top of the document instead. `beside` are the names of
+    the surrounding format, of which a misspelt key may be one.
+    """
+
+    options: Mapping[str, Any]
+    document: Yaml
+    path: str = ""
+    within: str = ""
+    role: ServerRole | None = None
+    workload: Workload = Workload()
+    inherited: frozenset[str] = frozenset()
+    beside: Sequence[str] = ()
+
+    def locate(self, problem: Diagnostic) -> Fault:
+        """A problem of the options at its place in the file."""
+        key = problem.where.partition(".")[0]
+        path = problem.where if key in self.inherited else below(self.path, problem.where)
+        said = (problem.message, problem.fix, problem.rule, problem.severity)
+        return Fault(self.document.locate(path), path, *said, self.within)
+
+
+def below(path: str, key: str) -> str:
+    return ".".join(filter(None, (path, key)))
+
+
+def get(data: Any, path: str) -> Any:
+    """The value at a dotted path, or `None`."""
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
+
+
+def whole(data: Any, path: str) -> int | None:
+    """The whole number at a dotted path, or `None`."""
+    value = get(data, path)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def faults(section: Section, situation: Situation) -> Iterator[Fault]:
+    """Options that the release rejects, then rules that the others break.
+
+    `situation` is that of the file; what the section itself says goes before.
+    """
+    found = engine_options.problems(situation.release, section.options)
+    rejected = list(islice(found, MAX_FAULTS))
+    for problem in rejected:
+        yield section.locate(_suggest(problem, section, situation.release))
+    if next(found, None):
+        what = f"has more than {MAX_FAULTS} faults"
+        yield section.locate(Diagnostic("", what, "correct these first", "too-many-faults"))
+        return
+    values = {problem.where for problem in rejected if problem.rule in engine_options.WRONG_VALUES}
+    for problem in constraints.broken(section.options, situation_of(section, situation)):
+        if problem.where not in values:  # a wrong value is one fault, not two
+            yield section.locate(problem)
+
+
+def disagreements(sections: Sequence[Section], situation: Situation) -> Iterator[Fault]:
+    """What the prefill and decode workers of one file should have in common and have not."""
+    workers = {role: [s for s in sections if s.role == role] for role in ("prefill", "decode")}
+    for prefill, decode in product(workers["prefill"][:1], workers["decode"]):
+        here = situation_of(decode, situation)
+        for problem in constraints.disagreements(prefill.options, decode.options, here):
+            yield decode.locate(problem)
+
+
+def situation_of(section: Section, situation: Situation) -> Situation:
+    """The situation of one section of a file."""
+    own = section.workload
+    gpu = hardware.load(own.gpu) if own.gpu in hardware.known() else None
+    return replace(
+        situation,
+        role=section.role or situation.role,
+        gpu=gpu or situation.gpu,
+        isl=own.isl or situation.isl,
+        osl=own.osl or situation.osl,
+        concurrency=own.concurrency or situation.concurrency,
+    )
+
+
+def _suggest(problem: Diagnostic, section: Section, release: Release) -> Diagnostic:
+    """For an unknown key at the top, the names of the surrounding format count too."""
+    if problem.rule != "unknown-key" or "." in problem.where:
+        return problem
+    if closest(problem.where, [*section.beside, *release.top_level]) not in section.beside:
+        return problem
+    return replace(problem, fix=nearest(problem.where, section.beside))

@@ -1,0 +1,1 @@
+"""Tiny checkpoints for rehearsals: same architecture and layout, random weights."""

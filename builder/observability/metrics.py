@@ -1,0 +1,117 @@
+"""Metrics: which ones a server of an exact engine release exports, and the exporters beside it.
+
+Rows of `builder/data/metrics/`. Which families of trtllm-serve a release has, and under which
+prefix, stands in the release's own table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal
+
+from ..documents import DATA, load_yaml
+from ..facts.release import Release
+
+METRICS = DATA / "metrics"
+# The job by which Prometheus asks the servers; those of exporters are rows of the data.
+SERVER_JOB = "server"
+_EVERY_JOB = "prometheus"
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric family. `needs` is the engine option without which it stays empty.
+
+    `bounds` are the upper bounds of a histogram's buckets.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    bounds: tuple[float, ...]
+    needs: str | None
+
+    @property
+    def samples(self) -> tuple[str, ...]:
+        """The names under which its values stand."""
+        if self.kind != "histogram":
+            return (self.name,)
+        return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
+
+
+def of_server(server: str, release: Release) -> dict[str, Family]:
+    """What a server of a release can export, by name."""
+    document = _document(server)
+    families = _families(document["families"])
+    if not document["by_release"]:
+        return families
+    prefix, known = release.metrics.prefix, release.metrics.names
+    return {
+        f"{prefix}{name}": replace(row, name=f"{prefix}{name}")
+        for name, row in families.items()
+        if name in known
+    }
+
+
+def protocol(server: str) -> str:
+    """The protocol at whose port a server shows its metrics."""
+    return str(_document(server)["protocol"])
+
+
+def path(server: str) -> str:
+    """Where a server shows its metrics."""
+    return str(_document(server)["path"])
+
+
+def served_with(server: str) -> str | None:
+    """The engine option without which a server shows none at all."""
+    return _document(server).get("served_with")
+
+
+def of_jobs(jobs: Iterable[str]) -> dict[str, Family]:
+    """What the exporters of these jobs export, and what Prometheus adds for each."""
+    document = _document("exporters")
+    found: dict[str, Family] = {}
+    for job in (_EVERY_JOB, *jobs):
+        if job != SERVER_JOB:
+            found |= _families(document["jobs"][job]["families"])
+    return found
+
+
+def jobs() -> tuple[str, ...]:
+    """The jobs of exporters."""
+    return tuple(job for job in _document("exporters")["jobs"] if job != _EVERY_JOB)
+
+
+def exporter(job: str) -> str:
+    """The name of what stands behind a job."""
+    return str(_document("exporters")["jobs"][job]["exporter"])
+
+
+def job_of(family: str) -> str | None:
+    """The job whose exporter exports a family, `None` for one of a server."""
+    jobs = _document("exporters")["jobs"]
+    return next((job for job, row in jobs.items() if family in row["families"]), None)
+
+
+def _families(rows: Mapping[str, Any]) -> dict[str, Family]:
+    return {
+        name: Family(
+            name=name,
+            kind=row["kind"],
+            labels=tuple(row.get("labels", ())),
+            bounds=tuple(map(float, row.get("bounds", ()))),
+            needs=row.get("needs"),
+        )
+        for name, row in rows.items()
+    }
+
+
+@cache
+def _document(name: str) -> Mapping[str, Any]:
+    document: Mapping[str, Any] = load_yaml((METRICS / f"{name}.yaml").read_text(encoding="utf-8"))
+    return document

@@ -1,0 +1,183 @@
+"""Signals: what is watched of any server, each a recording rule over that server's own metrics.
+
+Rows of `builder/data/signals.yaml`. A reference names a signal, and a window where it has them:
+`ready`, `failing_5m`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from string import Template
+from typing import Any
+
+from ..documents import DATA, load_yaml
+from .metrics import Family
+
+SIGNALS = DATA / "signals.yaml"
+
+# Every metric in a rule has its selector beside it.
+METRIC = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)\{")
+_OWN_WORDS = {"self", "window"}
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What is watched. `level` is what there is one value of; `labels` are an example's others."""
+
+    name: str
+    level: str
+    unit: str
+    title: str
+    windows: tuple[str, ...]
+    labels: Mapping[str, str]
+
+    @property
+    def references(self) -> dict[str, str | None]:
+        """Its references, each with its window."""
+        return {f"{self.name}_{window}": window for window in self.windows} or {self.name: None}
+
+    def record(self, window: str | None) -> str:
+        """The name of the recorded series."""
+        return f"{self.level}:llm_{self.name}" + (f":{window}" if window else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a signal comes from: an expression over the metrics of one kind of server.
+
+    `words` are the thresholds that it asks for, `jobs` those that must be scraped.
+    """
+
+    signal: Signal
+    expression: str
+    words: frozenset[str]
+    jobs: frozenset[str]
+    test: Mapping[str, Any]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(METRIC.findall(self.expression)))
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a server exports, which jobs are scraped, and the thresholds that are known.
+
+    `absent` says of the others why they are not there.
+    """
+
+    server: str
+    release: str
+    prefix: str
+    families: Mapping[str, Family]
+    jobs: Collection[str]
+    words: Collection[str]
+    absent: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The sources that can be recorded, by signal, and why the other signals cannot."""
+
+    sources: Mapping[str, Source]
+    missing: Mapping[str, str]
+
+
+@cache
+def all_of() -> Mapping[str, Signal]:
+    """Every signal by name."""
+    return {
+        name: Signal(
+            name,
+            row["level"],
+            row["unit"],
+            row["title"],
+            tuple(row.get("windows", ())),
+            row.get("labels", {}),
+        )
+        for name, row in _document()["signals"].items()
+    }
+
+
+@cache
+def by_reference() -> Mapping[str, tuple[Signal, str | None]]:
+    return {
+        reference: (signal, window)
+        for signal in all_of().values()
+        for reference, window in signal.references.items()
+    }
+
+
+def select(around: Surroundings) -> Selection:
+    """The first source of each signal that these surroundings can feed."""
+    sources: dict[str, Source] = {}
+    missing: dict[str, str] = {}
+    for name in all_of():
+        reasons = []
+        for source in sources_of(name, around.server, around.prefix):
+            reason = next(_obstacles(source, around), None)
+            if reason is None:
+                sources[name] = source
+                break
+            reasons.append(reason)
+        else:
+            missing[name] = reasons[-1] if reasons else f"{around.server} exports nothing of it"
+    return Selection(sources, missing)
+
+
+def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
+    """The sources of a signal that speak of metrics which the server may have, best first."""
+    document, names = _document(), metric_names(server, prefix)
+    others = set().union(*document["names"].values()) - set(names)
+    for row in document["rows"]:
+        template = Template(row["expr"])
+        asked = set(template.get_identifiers())
+        if row["signal"] != name or asked & others or row.get("server", server) != server:
+            continue
+        yield Source(
+            all_of()[name],
+            template.safe_substitute(names),
+            frozenset(asked - set(names) - _OWN_WORDS | set(row.get("needs", ()))),
+            frozenset(row.get("jobs", ())),
+            {
+                **row["test"],
+                "feed": {
+                    Template(series).safe_substitute(names): values
+                    for series, values in row["test"]["feed"].items()
+                },
+            },
+        )
+
+
+def metric_names(server: str, prefix: str) -> dict[str, str]:
+    """A server's metrics by the words of the rows."""
+    rows = _document()["names"][server].items()
+    return {word: Template(name).substitute(prefix=prefix) for word, name in rows}
+
+
+def _obstacles(source: Source, around: Surroundings) -> Iterator[str]:
+    """Why a source has nothing to give."""
+    for job in sorted(source.jobs - set(around.jobs)):
+        yield around.absent[job]
+    for word in sorted(source.words - set(around.words)):
+        yield around.absent[word]
+    known = {sample for family in around.families.values() for sample in family.samples}
+    for metric in source.metrics:
+        if metric not in known:
+            known_not = f"{around.server} of release {around.release} exports no {metric}"
+            yield around.absent.get(metric, known_not)
+
+
+def quoted(text: str) -> str:
+    """A text as a string of PromQL."""
+    escapes = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
+    return '"' + "".join(escapes.get(letter, letter) for letter in text) + '"'
+
+
+@cache
+def _document() -> Mapping[str, Any]:
+    document: Mapping[str, Any] = load_yaml(SIGNALS.read_text(encoding="utf-8"))
+    return document

@@ -1,0 +1,86 @@
+"""What a plan is made from and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..deployment import Deployment
+from ..diagnostics import Diagnostic
+from ..facts.checkpoint import Checkpoint
+from ..facts.hardware import Gpu
+from ..facts.published_results import Published
+from ..facts.release import Release
+from ..rules.constraints import Situation
+from .memory import Budget
+
+Evidence = Literal["measured", "documented", "derived", "assumed", "override"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known, gathered before anything is decided.
+
+    `draft` is the draft model's checkpoint, where its facts can be read on this machine.
+    """
+
+    checkpoint: Checkpoint
+    gpu: Gpu
+    release: Release
+    published: tuple[Published, ...] = ()
+    draft: Checkpoint | None = None
+
+    def situation(self, deployment: Deployment) -> Situation:
+        """What cross-field rules ask for."""
+        return Situation.of(
+            self.release,
+            self.checkpoint,
+            role=deployment.role,
+            gpu=self.gpu,
+            isl=deployment.workload.isl,
+            osl=deployment.workload.osl,
+            concurrency=deployment.workload.concurrency,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One value. `path` is an option path, or a word that the release spells.
+
+    Server flags have their own spelling, environment variables stand under `environment.`.
+    """
+
+    path: str
+    value: Any
+    reason: str
+    evidence: Evidence
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A published option that this plan does not use."""
+
+    path: str
+    published: Any
+    planned: Any
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All decisions, in the order in which they were made, and what they cost in memory.
+
+    `flags` are those on the server's command line, `environment` the variables of the engine's
+    processes; all other settings live in the option file.
+    """
+
+    deployment: Deployment
+    facts: Facts
+    decisions: tuple[Decision, ...]
+    flags: tuple[Decision, ...]
+    environment: tuple[Decision, ...]
+    differences: tuple[Difference, ...]
+    budget: Budget
+    warnings: tuple[Diagnostic, ...]

@@ -1,0 +1,128 @@
+"""What the KV cache keeps: bytes per token, and what a request adds whatever its length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Literal
+
+from ...facts.architecture import Config
+from ...facts.checkpoint import Checkpoint
+from .weights import Sharding
+
+# How many layers of KV cache MTP needs, which the release's table says: one per draft token in
+# releases up to early 2026 (temporary pools of 62 and 64 layers at one and three draft tokens in
+# GB200 logs), one in later code, which uses its one MTP layer again for every draft token.
+MtpLayers = Literal["per_draft_token", "one"]
+
+_INDEXER_BLOCK = 128  # channels per FP32 scale in the indexer's FP8 key cache
+
+# Bytes of one value by the words of `kv_cache_config.dtype` and of checkpoints. NVFP4 keeps half a
+# byte and, for every 16 values, an FP8 scale, which the engine charges as well (TensorRT-LLM,
+# _torch/pyexecutor/resource_manager.py: calculate_scaling_factor_size_bytes). The packed format of
+# sparse attention has 656 bytes where FP8 has 576 (FlashMLA), and the rest as FP8 has it.
+_PLAIN_BYTES = 2.0
+_DTYPE_BYTES: dict[str, float] = {
+    "nvfp4": 1 / 2 + 1 / 16,
+    **dict.fromkeys(("fp8", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"), 1.0),
+    "fp8_ds_mla": 656 / 576,
+    **dict.fromkeys(("float16", "half", "bfloat16", "int16", "uint16"), _PLAIN_BYTES),
+    **dict.fromkeys(("float32", "float", "int32", "uint32"), 4.0),
+    **dict.fromkeys(("float64", "double", "int64", "uint64"), 8.0),
+}
+
+
+def kv_dtype_bytes(dtype: str, kv_cache_quant_algo: str | None) -> float:
+    """Bytes of one value of the KV cache; `auto` is what the checkpoint is quantized for.
+
+    A word that nobody knows counts as two bytes, the most that a model has by itself.
+    """
+    word = dtype.lower()
+    if word == "auto":
+        word = (kv_cache_quant_algo or "bfloat16").lower()
+    return _DTYPE_BYTES.get(word, _PLAIN_BYTES)
+
+
+def kv_bytes_per_token(
+    checkpoint: Checkpoint,
+    sharding: Sharding,
+    kv_dtype_bytes: float,
+    mtp_draft_tokens: int,
+    mtp_kv_layers: MtpLayers = "per_draft_token",
+    max_attention_window: Sequence[int] = (),
+) -> int:
+    """KV-cache bytes per token on one GPU, of all layers that keep every token.
+
+    Sliding-window attention is sized on all layers unless `max_attention_window` is given: the
+    engine does so too (a temporary pool of 131,072 tokens of gpt-oss on 36 layers in a GB200 log).
+    """
+    drafts = min(1, mtp_draft_tokens) if mtp_kv_layers == "one" else mtp_draft_tokens
+    layers = _attention_layers(checkpoint.text_config, checkpoint)
+    if max_attention_window:
+        longest = max(max_attention_window)
+        layers = sum(window == longest for window in _windows(max_attention_window, layers))
+    share = ceil(layers / sharding.pipeline_parallel_size) + drafts
+    return ceil(share * layer_bytes(checkpoint, sharding, kv_dtype_bytes))
+
+
+def layer_bytes(checkpoint: Checkpoint, sharding: Sharding, kv_dtype_bytes: float) -> float:
+    """KV-cache bytes of one token in one layer on one GPU.
+
+    With sparse attention the indexer keeps FP8 keys and FP32 scales whatever the KV dtype; the
+    engine charges them by that dtype all the same.
+    """
+    config = checkpoint.text_config
+    match checkpoint.architecture.attention:
+        case "mla":
+            elements = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+        case "mla_dsa":
+            index_dim = config["index_head_dim"]
+            elements = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+            elements += index_dim + 4 * index_dim // _INDEXER_BLOCK
+        case _:
+            elements = _gqa_elements(config, sharding.attention_ranks)
+    return float(elements * kv_dtype_bytes)
+
+
+def _gqa_elements(config: Config, ranks: int) -> int:
+    """Keys and values of one layer; heads are duplicated when there are fewer than ranks."""
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return 2 * ceil(int(config["num_key_value_heads"]) / ranks) * int(head_dim)
+
+
+def _attention_layers(config: Config, checkpoint: Checkpoint) -> int:
+    layers = int(config["num_hidden_layers"])
+    hybrid = checkpoint.architecture.attention == "hybrid"
+    return layers // int(config["full_attention_interval"]) if hybrid else layers
+
+
+def _windows(pattern: Sequence[int], layers: int) -> list[int]:
+    """The window of each layer: the pattern repeats."""
+    return [pattern[layer % len(pattern)] for layer in range(layers)]
+
+
+def state_bytes_per_request(
+    checkpoint: Checkpoint,
+    sharding: Sharding,
+    kv_dtype_bytes: float = 1,
+    max_attention_window: Sequence[int] = (),
+) -> int:
+    """What one request keeps on one GPU whatever its length.
+
+    Full windows of sliding-window layers; with linear attention the FP32 recurrent state and the
+    BF16 convolution window.
+    """
+    config = checkpoint.text_config
+    if max_attention_window:
+        windows = _windows(max_attention_window, _attention_layers(config, checkpoint))
+        short = sum(window for window in windows if window < max(windows))
+        return ceil(short * layer_bytes(checkpoint, sharding, kv_dtype_bytes))
+    if checkpoint.architecture.attention != "hybrid":
+        return 0
+    value_heads, key_dim = config["linear_num_value_heads"], config["linear_key_head_dim"]
+    value_dim = config["linear_value_head_dim"]
+    channels = 2 * config["linear_num_key_heads"] * key_dim + value_heads * value_dim
+    window = config["linear_conv_kernel_dim"] - 1
+    recurrent = value_heads * key_dim * value_dim * 4
+    linear = config["num_hidden_layers"] - _attention_layers(config, checkpoint)
+    return int(linear * (recurrent + channels * window * 2) / sharding.attention_ranks)

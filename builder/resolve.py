@@ -1,0 +1,124 @@
+"""Facts for a request: what is known of its checkpoint, GPU and release, or every fault at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from . import credentials, site
+from . import targets as target_table
+from .deployment import Deployment, Document
+from .diagnostics import Diagnostic
+from .errors import BadFacts, BadInput, ToolkitError
+from .facts import checkpoint, hardware, release
+from .facts import published_results as results
+from .facts.checkpoint import Checkpoint
+from .facts.release import Release
+from .planning import Facts
+from .rules import vulnerability_policy as gate
+from .rules.options import problems as judge
+
+T = TypeVar("T")
+Known = Mapping[str, Checkpoint]  # facts at hand, by the name of the checkpoint in the request
+
+# Where a bundle keeps the option table of a release that does not ship with the toolkit.
+IMPORTED_RELEASE = "release.json"
+
+
+def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
+    """The valid request and its facts, or all faults of the file and of its facts together."""
+    request, problems = document.validate(target_table.OptionTypes())
+    problems += credentials.problems(document.data)
+    kinds: list[ToolkitError] = [BadInput(problems)] if problems else []
+
+    def attempt(path: str, load: Callable[[str], T]) -> T | None:
+        """Facts for a field of the file, if the field itself can be read."""
+        value = document.get(path)
+        if not isinstance(value, str) or not value:
+            return None
+        try:
+            return load(value)
+        except ToolkitError as fault:
+            kinds.append(fault)
+            return None
+
+    gpu = attempt("hardware.gpu", hardware.load)
+    home = _home(document, "engine.release")
+    table = attempt("engine.release", lambda name: release.load(name, home))
+    folder = _home(document, "checkpoint")
+    facts = attempt("checkpoint", lambda name: known.get(name) or _gather_checkpoint(name, folder))
+    if table and isinstance(overrides := document.get("engine_config"), dict):
+        kinds.append(BadInput(_wrong_overrides(table, overrides)))
+    if request and table:
+        found = gate.problems(request, table.name)
+        kinds.append(BadInput(row for row in found if row.severity == "error"))
+    if request:
+        kinds.append(BadInput(_half_servers(request)))
+        if gpu:
+            kinds.append(BadInput(target_table.problems(request)))
+    problems = document.locate_all(problem for fault in kinds for problem in fault.diagnostics)
+    if problems:
+        only_facts = all(isinstance(fault, BadFacts) for fault in kinds if fault.diagnostics)
+        raise BadFacts(problems) if only_facts else BadInput(problems)
+    assert request and gpu and table and facts  # a missing one has left a fault
+    published = results.published(facts, gpu.name, request.hardware.num_gpus, request.role)
+    draft = _gather_draft(request, _home(document, "draft.checkpoint"), known)
+    return _resolved(request, table, facts, draft), Facts(facts, gpu, table, published, draft)
+
+
+def _home(document: Document, path: str) -> Path:
+    """Where names in a field are relative to: the file's folder, or this one for an override."""
+    return Path() if path in document.overridden else document.folder
+
+
+def _resolved(
+    request: Deployment, table: Release, facts: Checkpoint, draft: Checkpoint | None
+) -> Deployment:
+    """The request with full names of folders, and with an imported table where bundles have it."""
+    changes: dict[str, Any] = {}
+    if facts.path is not None:
+        changes["checkpoint"] = str(facts.path)
+    if not table.ships:
+        changes["engine"] = request.engine.model_copy(update={"release": IMPORTED_RELEASE})
+    if draft and draft.path is not None and request.draft:
+        changes["draft"] = request.draft.model_copy(update={"checkpoint": str(draft.path)})
+    return request.model_copy(update=changes)
+
+
+def _gather_draft(request: Deployment, folder: Path, known: Known) -> Checkpoint | None:
+    """The facts of a draft model; `None` where they are not known here, which is no fault."""
+    if request.draft is None:
+        return None
+    try:
+        name = request.draft.checkpoint
+        return known.get(name) or checkpoint.gather(name, folder)
+    except BadFacts:
+        return None
+
+
+def _half_servers(request: Deployment) -> Iterator[Diagnostic]:
+    """Targets that cannot serve one side of disaggregated serving."""
+    for name in request.targets if request.role != "agg" else ():
+        if name not in (*target_table.HALF_SERVERS, *target_table.ABOUT_SERVERS, site.TARGET):
+            what = f"{name} does not serve the {request.role} side of disaggregated serving"
+            remedy = f"name {', '.join(target_table.HALF_SERVERS)} only, or give role agg"
+            yield Diagnostic("targets", what, remedy)
+
+
+def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Diagnostic]:
+    """Overrides that the release rejects; what is only missing may come from a rule."""
+    for problem in judge(table, overrides):
+        if problem.severity == "error" and problem.rule != "missing-key":
+            yield replace(problem, where=f"engine_config.{problem.where}")
+
+
+def _gather_checkpoint(reference: str, folder: Path) -> Checkpoint:
+    """The facts of a checkpoint; faults inside its folder keep their own place."""
+    try:
+        return checkpoint.gather(reference, folder)
+    except BadFacts as fault:
+        raise BadFacts(
+            Diagnostic("checkpoint", f"{p.where}: {p.message}", p.fix) for p in fault.diagnostics
+        ) from None

@@ -1,0 +1,1 @@
+"""What is legal for an engine release: options, constraints and the vulnerability policy."""

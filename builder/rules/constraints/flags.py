@@ -1,0 +1,121 @@
+"""Server flags beside an option file: which of two values wins, and which is lost in silence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+from ...diagnostics import Diagnostic, nearest
+from ...facts.release import Flag, Release
+from .rules import named, same
+from .situation import Situation
+from .values import MISSING, View
+
+Flags = Mapping[str, Any]
+"""Flags as typed: spelling to value, `True` for a switch."""
+
+
+SERVE = "serve"
+
+# What the command line reads as a number of each type.
+_NUMBERS: Mapping[str, str] = {
+    "int": r"[+-]?\d+",
+    "float": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
+}
+
+
+def flag_traps(flags: Flags, options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:
+    """Flags that the release does not know or allow, and values that it drops in silence.
+
+    `where` is the flag's spelling.
+    """
+    known = spellings(release)
+    for spelling, value in flags.items():
+        yield from flag_faults(spelling, value, release)
+        if spelling in known and (path := option_path(known[spelling], release)):
+            yield from _lost(path, spelling, value, options, release)
+
+
+def spellings(release: Release, subcommand: str = SERVE) -> dict[str, Flag]:
+    """The flags of a subcommand by every spelling."""
+    flags = release.serve_flags if subcommand == SERVE else release.subcommands[subcommand]
+    return {text: flag for flag in flags for text in flag.spellings}
+
+
+def flag_faults(
+    spelling: str, value: Any, release: Release, subcommand: str = SERVE
+) -> Iterator[Diagnostic]:
+    """What is wrong with one flag by itself. `value` is `None` for one that was given none."""
+    known = spellings(release, subcommand)
+    flag = known.get(spelling)
+    if flag is None:
+        remedy = nearest(spelling, [text for text in known if text.startswith("-")])
+        yield _problem("unknown-flag", spelling, release, remedy=remedy, subcommand=subcommand)
+    elif value is None:
+        if flag.type != "flag":
+            yield _problem("flag-without-value", spelling, release)
+    elif flag.values and str(value) not in flag.values:
+        remedy = nearest(str(value), flag.values)
+        yield _problem("flag-value", spelling, release, value, remedy=remedy)
+    elif flag.type in _NUMBERS and not re.fullmatch(_NUMBERS[flag.type], str(value)):
+        remedy = "give a whole number" if flag.type == "int" else "give a number"
+        yield _problem("flag-value", spelling, release, value, remedy=remedy)
+
+
+def with_flags(flags: Flags, options: Mapping[str, Any], release: Release) -> dict[str, Any]:
+    """The options that the engine sees: those of the file and of the flags, by precedence."""
+    merged: dict[str, Any] = deepcopy(dict(options))
+    known = spellings(release)
+    for spelling, value in flags.items():
+        flag = known.get(spelling)
+        path = option_path(flag, release) if flag else None
+        if path and next(_loser(path, options, release), None) != "flag":
+            _set(merged, path, value)
+    return merged
+
+
+def option_path(flag: Flag, release: Release) -> str | None:
+    """The option that a flag sets; `None` if it is the server's own."""
+    sets_option = flag.name in release.top_level and not flag.positional
+    return flag.yaml_path or (flag.name if sets_option else None)
+
+
+def _loser(path: str, options: Mapping[str, Any], release: Release) -> Iterator[str]:
+    """Who loses if a flag sets an option beside this file: `flag`, `file` or nobody."""
+    precedence = release.precedence
+    top, _, nested = path.partition(".")
+    given = View(options, Situation(release)).value(path) is not MISSING
+    if precedence.winner != "yaml":
+        yield from ["file"] * given
+    elif given or (nested and top in options and top not in precedence.deep_merged_keys):
+        yield "flag"
+
+
+def _lost(
+    path: str, spelling: str, value: Any, options: Mapping[str, Any], release: Release
+) -> Iterator[Diagnostic]:
+    file_value = View(options, Situation(release)).value(path)
+    for loser in _loser(path, options, release):
+        if file_value is MISSING:
+            block = path.partition(".")[0]
+            yield _problem("flag-lost-with-block", spelling, release, value, path, block=block)
+        elif not same(file_value, value):
+            yield _problem(f"{loser}-value-lost", spelling, release, value, path, file=file_value)
+
+
+def _problem(
+    rule: str, spelling: str, release: Release, value: Any = MISSING, path: str = "", **more: Any
+) -> Diagnostic:
+    names = {"flag": spelling, "value": value, "path": path, "release": release.name, **more}
+    return named("flags", rule).problem(spelling, names.__getitem__)
+
+
+def _set(options: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for key in parents:
+        if not isinstance(options.get(key), dict):
+            options[key] = {}
+        options = options[key]
+    options[last] = value

@@ -1,0 +1,160 @@
+"""What to do about a key or a value that a release does not know, the most certain thing first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from ...diagnostics import Diagnostic, closest, nearest
+from ...documents import DATA, load_yaml
+from ...facts import release as releases
+from ...facts.release import Field, Release
+from .fields import ANY_KEY, Place, by_name
+from .values import shown, spelled
+
+FORMER = DATA / "formats" / "former_options.yaml"
+
+
+@cache
+def former_options() -> Mapping[str, str]:
+    """Options that were gone or had moved before the first release table: name to remedy."""
+    table: Mapping[str, str] = load_yaml(FORMER.read_text(encoding="utf-8"))["options"]
+    return table
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """What the tables of all releases know about faults of one."""
+
+    release: Release
+
+    def unknown_value(self, field: Field, value: Any, place: Place) -> Diagnostic:
+        remedy = nearest(str(value), [str(item) for item in field["values"]])
+        others = [other for other in self._others if _allows(other, place.schema, value)]
+        if others:
+            remedy = f"{self._age(others)}; {remedy}"
+        return Diagnostic(
+            place.path,
+            f"{shown(value)} is not allowed in release {self.release.name}",
+            remedy,
+            rule="unknown-value",
+        )
+
+    def unknown_key(
+        self, record: Mapping[str, Any], key: str, place: Place, kind: str
+    ) -> Diagnostic:
+        """A key that a record does not know, with the most certain thing to do about it."""
+        inner = place.key(key)
+        fields = by_name(record["fields"])
+        near = closest(key, fields)
+        others = [other for other in self._others if inner.schema in other.paths]
+        remedy = (
+            self._other_kind(inner, kind)
+            or self._renamed(inner, others)
+            or self._former(key, others)
+            or self._age(others)
+            or self._of_flag(key, inner)
+            or self._elsewhere(key, near)
+            or (near and f"did you mean {near}?")
+            or self._misspelt_elsewhere(key)
+        )
+        open_keys = record.get("open_keys", ())
+        unsure = key in open_keys or (ANY_KEY in open_keys and (others or not remedy))
+        what = f"unknown option in {kind or place.path or self.release.name}"
+        if unsure:
+            what = (
+                f"no option of {place.path or self.release.name} that its table knows for certain"
+            )
+        return Diagnostic(
+            inner.path,
+            what,
+            remedy or nearest(key, fields),
+            rule="unknown-key",
+            severity="warning" if unsure else "error",
+        )
+
+    def _other_kind(self, place: Place, kind: str) -> str:
+        """An option that only other kinds of the same union have."""
+        if not kind or place.schema not in self.release.paths:
+            return ""
+        name = kind.split()[0]
+        holder, key = place.schema.rsplit(".", 1)
+        (union,) = (row for row in self.release.paths[holder] if row["type"] == "union")
+        kinds = self.release.table["unions"][union["of"]]["types"]
+        types = self.release.table["types"]
+        having = [one for one, record in kinds.items() if key in by_name(types[record]["fields"])]
+        return f"it is an option of {name} {', '.join(having)}"
+
+    def _renamed(self, place: Place, others: Sequence[Release]) -> str:
+        """An option of another release that this one knows by another name."""
+        for other in others:
+            for word, path in other.words.items():
+                here = self.release.words.get(word)
+                if path == place.schema and here not in (None, path):
+                    return f"it is an option of release {other.name}; here it is {here}"
+        return ""
+
+    def _former(self, key: str, others: Sequence[Release]) -> str:
+        """An engine option that is gone or has moved."""
+        known = former_options().get(key, "") if self._others else ""
+        return known and "; ".join(filter(None, (self._age(others), known)))
+
+    def _of_flag(self, key: str, place: Place) -> str:
+        """A flag of the server command that was written as an option."""
+        for flag in self.release.serve_flags:
+            names = {name.lstrip("-") for name in flag.spellings}
+            path = flag.yaml_path or flag.name
+            if key in names and path in self.release.paths and path != place.schema:
+                return f"this is a flag of the server; the option is {path}"
+            if key in names and place.schema == key and not flag.positional:
+                return f"this is a flag of the server; give {flag.spellings[0]} on its command line"
+        return ""
+
+    def _elsewhere(self, key: str, near: str | None) -> str:
+        """An option that has its place elsewhere; and the one that may have been meant here."""
+        homes = self._homes.get(key, ())
+        if not homes:
+            return ""
+        listed = " or ".join(
+            home if "." in home else f"{home} at the top level" for home in homes[:3]
+        )
+        also = f"; or did you mean {near}?" if near and abs(len(near) - len(key)) <= 2 else ""
+        return f"its place is {listed}{also}"
+
+    def _misspelt_elsewhere(self, key: str) -> str:
+        near = closest(key, self._homes)
+        return f"did you mean {self._homes[near][0]}?" if near else ""
+
+    @cached_property
+    def _homes(self) -> Mapping[str, Sequence[str]]:
+        """The paths of every option name, shortest first."""
+        homes: dict[str, list[str]] = {}
+        for path in sorted(self.release.paths, key=lambda path: (path.count("."), path)):
+            if ANY_KEY not in path.split("."):
+                homes.setdefault(path.rpartition(".")[2], []).append(path)
+        return homes
+
+    @cached_property
+    def _others(self) -> list[Release]:
+        """The other releases that ship, read only once a fault was found."""
+        names = (name for name in releases.known() if name != self.release.name)
+        root = self.release.table["root"]  # another kind of file has nothing to do with them
+        return [other for other in map(releases.load, names) if other.table["root"] == root]
+
+    def _age(self, others: Sequence[Release]) -> str:
+        """What is known in other releases, in words."""
+        names, order = [other.name for other in others], releases.known()
+        if names and self.release.name in order:
+            here = order.index(self.release.name)
+            if all(order.index(name) > here for name in names):
+                return f"it came with release {names[0]}"
+            if all(order.index(name) < here for name in names):
+                return f"it is gone since release {order[order.index(names[-1]) + 1]}"
+        return f"release {', '.join(names)} knows it" if names else ""
+
+
+def _allows(release: Release, path: str, value: Any) -> bool:
+    rows = release.paths.get(path, ())
+    return any(row["type"] == "enum" and spelled(row, value) is not None for row in rows)

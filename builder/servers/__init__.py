@@ -1,0 +1,1 @@
+"""The servers that can be deployed: each with its own files, ports and program."""

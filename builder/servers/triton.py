@@ -1,0 +1,242 @@
+"""Target `triton`: Triton Inference Server with the toolkit's own model on one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ..bundle import File
+from ..deployment import Strict
+from ..render import resource_root, text, yaml_text
+from ..targets import START_TIMEOUT_S, Host, Port, Rendered, Request, is_address, option_lines
+
+# A file of this name keeps Python from writing bytecode beside the model, where unlisted code could
+# hide; the interpreter that Triton embeds reads no variables that would forbid it.
+_NO_BYTECODE = ("1/__pycache__", b"No bytecode is kept here: a bundle stays as it was rendered.\n")
+
+PROTOCOLS = ("http", "grpc", "metrics")
+# The server may take so much longer to exit than the model to drain, until it is killed than that,
+# and the launcher than all of them.
+EXIT_MARGIN_S = 60
+KILL_MARGIN_S = 10
+STOP_MARGIN_S = 30
+# Threads of Triton's Python backend that pass responses on; 32 where nothing is said. Each waits
+# for the thread of the model that sends, so no more are at work than send at once: the senders,
+# Triton's own with refusals, and the event loop's with answers to `stop`. More of them only take
+# turns, at some more CPU time per response (up to a tenth, measured on Triton 2.51). None can wait
+# for another, since this model makes no inference requests of its own.
+# Source: triton-inference-server/python_backend@01809ec, src/python_be.cc.
+THREADS_BESIDE_SENDERS = 2
+# Requests that may run or wait, in batches: enough to keep the engine busy, few enough to answer.
+BATCHES_AHEAD = 4
+FEWEST_REQUESTS, REQUESTS_OF_AN_UNKNOWN_BATCH = 64, 4096
+
+ServerFile = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/+=@%:,-]*$")]
+Api = Literal[
+    "health",
+    "metadata",
+    "inference",
+    "shared-memory",
+    "model-config",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+]
+Count = Annotated[int, Field(ge=1)]
+# What can change the server, or tells more of it than a client needs.
+MANAGEMENT: tuple[Api, ...] = (
+    *("shared-memory", "model-repository", "model-config"),
+    *("statistics", "trace", "logging"),
+)
+
+
+def _address(host: str) -> str:
+    """Triton takes a name as well, says nothing, and then listens on 255.255.255.255 for HTTP.
+
+    Source: measured on Triton 2.51, --http-address localhost.
+    """
+    if not is_address(host):
+        what = f"{host} is a name, and Triton listens on addresses only"
+        raise ValueError(f"{what}; give one, such as 127.0.0.1, or 0.0.0.0 for all of the machine")
+    return host
+
+
+class Tls(Strict):
+    """PEM files on the server's machine. With `client_ca`, clients need a certificate as well."""
+
+    certificate: ServerFile
+    key: ServerFile
+    client_ca: ServerFile | None = None
+
+
+class Options(Strict):
+    """Where the server listens, who may do what, and how the model is named and answers.
+
+    A decoupled model streams and serves the stream RPC, `/generate` and `/generate_stream`; one
+    that is not decoupled serves unary requests only.
+
+    `restricted_apis` need the key in the first line of `key_file`, a file on the server's machine.
+    Without one the server makes a random key at every start, which closes them. Triton takes the
+    key from its command line only, where programs on the same machine and in the same process
+    namespace can read it.
+
+    Triton has TLS for gRPC only. The rest are the settings of the model's own `triton_config`.
+    """
+
+    host: Annotated[Host, AfterValidator(_address)] = "127.0.0.1"
+    http: bool = True
+    http_port: Port = 8000
+    grpc: bool = True
+    grpc_port: Port = 8001
+    grpc_tls: Tls | None = None
+    grpc_max_response_pool_size: Count = 1024
+    metrics: bool = True
+    metrics_port: Port = 8002
+    restricted_apis: list[Api] = Field(default_factory=lambda: list(MANAGEMENT))
+    key_file: ServerFile | None = None
+    model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")] = "tensorrt_llm"
+    decoupled: bool = True
+    cancellation_check_period_ms: Count = 150
+    sender_threads: Annotated[int, Field(ge=1, le=8)] = 2
+    max_requests: Count | None = None
+    max_tokens_per_request: Count | None = None
+    max_seconds_per_request: Annotated[float, Field(gt=0, strict=False)] | None = None
+    drain_timeout_s: Count = 240
+    engine_stall_timeout_s: Count | None = 120
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports of the protocols that are on."""
+        return {name: getattr(self, f"{name}_port") for name in PROTOCOLS if getattr(self, name)}
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if not self.http and not self.grpc:
+            raise ValueError("http and grpc are both off; leave one of them on")
+        if len(set(self.ports.values())) < len(self.ports):
+            names = " and ".join(f"{name}_port" for name in self.ports)
+            names = names.replace(" and ", ", ", len(self.ports) - 2)
+            raise ValueError(f"{names} collide; give each its own number")
+        return self
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> Self:
+        if self.grpc_tls and not self.grpc:
+            raise ValueError("grpc_tls is there, but grpc is off; set grpc: true")
+        if self.grpc_tls and self.http and not ip_address(self.host).is_loopback:
+            what = f"grpc_tls protects gRPC only, and HTTP on {self.host} would stay readable"
+            raise ValueError(f"{what}; set http: false")
+        return self
+
+
+def render(request: Request, options: Options) -> Rendered:
+    name, host = request.deployment.name, options.host
+    environment = _environment(request, options)
+    script = text(
+        "triton/serve.sh.j2",
+        environment=environment,
+        on={protocol: protocol in options.ports for protocol in PROTOCOLS},
+        tls=options.grpc_tls,
+        restricted_apis=",".join(options.restricted_apis),
+        pool_size=options.grpc_max_response_pool_size,
+        backend_threads=options.sender_threads + THREADS_BESIDE_SENDERS,
+        exit_timeout_s=options.drain_timeout_s + EXIT_MARGIN_S,
+        kill_after_s=options.drain_timeout_s + EXIT_MARGIN_S + KILL_MARGIN_S,
+        model_name=options.model_name,
+        **request.layout,
+    )
+    repository = f"triton/model_repository/{options.model_name}"
+    files = {f"{repository}/{path}": File(data) for path, data in sorted(_model_files().items())}
+    model_yaml = _model_yaml(name, request, options)
+    ready = {"port": "http", "path": "/v2/health/ready"} if options.http else {"port": "grpc"}
+    return Rendered(
+        {
+            **files,
+            f"{repository}/1/model.yaml": File(model_yaml.encode()),
+            "triton/serve.sh": File(script.encode(), executable=True),
+        },
+        {
+            "argv": ["bash", "triton/serve.sh"],
+            "host": host,
+            "ports": options.ports,
+            "environment": environment,
+            **request.several_nodes,
+            "ready": ready,
+            "model_name": options.model_name,
+            "restricted_apis": options.restricted_apis,
+            "start_timeout_s": START_TIMEOUT_S,
+            "stop_timeout_s": options.drain_timeout_s + EXIT_MARGIN_S + STOP_MARGIN_S,
+        },
+    )
+
+
+def _environment(request: Request, options: Options) -> dict[str, str]:
+    """The variables of the start script, with their defaults. Files are named, never read."""
+    name, tls = request.deployment.name, options.grpc_tls
+    files = {"SERVE_KEY_FILE": options.key_file or ""} if options.restricted_apis else {}
+    if tls:
+        files |= {"SERVE_TLS_CERTIFICATE": tls.certificate, "SERVE_TLS_KEY": tls.key}
+    if tls and tls.client_ca:
+        files["SERVE_TLS_CLIENT_CA"] = tls.client_ca
+    return {
+        **request.checkpoints,
+        "SERVE_HOST": options.host,
+        **{f"SERVE_{key.upper()}_PORT": str(port) for key, port in options.ports.items()},
+        **files,
+        "SERVE_ID": name,
+        "SERVE_SHM_PREFIX": name,
+    }
+
+
+def _model_yaml(name: str, request: Request, options: Options) -> str:
+    engine = request.engine.options
+    triton_config = settings(engine, options)
+    base = {"model": request.deployment.checkpoint}
+    if "backend" not in engine:
+        base["backend"] = "pytorch"
+    return yaml_text(
+        "triton/model.yaml.j2",
+        expected={"triton_config": triton_config, **base, **engine},
+        name=name,
+        release=request.release.name,
+        triton_config=triton_config,
+        base=base,
+        options=option_lines(request.engine),
+    )
+
+
+def settings(engine: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """The model's settings; a limit that is not set is left out."""
+    batch = engine.get("max_batch_size")
+    ranks = engine.get("tensor_parallel_size", 1) if engine.get("enable_attention_dp") else 1
+    ahead = BATCHES_AHEAD * batch * ranks if batch else REQUESTS_OF_AN_UNKNOWN_BATCH
+    limits = {
+        "max_tokens_per_request": options.max_tokens_per_request,
+        "max_seconds_per_request": options.max_seconds_per_request,
+    }
+    return {
+        "max_batch_size": 0,
+        "decoupled": options.decoupled,
+        "cancellation_check_period_ms": options.cancellation_check_period_ms,
+        "sender_threads": options.sender_threads,
+        "max_requests": options.max_requests or max(FEWEST_REQUESTS, ahead),
+        **{key: value for key, value in limits.items() if value is not None},
+        "drain_timeout_s": options.drain_timeout_s,
+        "engine_stall_timeout_s": options.engine_stall_timeout_s,
+    }
+
+
+def _model_files() -> dict[str, bytes]:
+    """The hand-written model, byte for byte, kept as it is."""
+    root: Path = resource_root("model_repository") / "tensorrt_llm"
+    files = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and path.suffix in (".py", ".pbtxt")
+    }
+    return dict([_NO_BYTECODE]) | files

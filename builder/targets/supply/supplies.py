@@ -1,0 +1,167 @@
+"""The supplies of a deployment: the images, packages and checkpoints that it is made from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ...bundle import File
+from ...deployment import SERVERS
+from ...documents import DATA, load_yaml
+from ...facts.checkpoint import Checkpoint
+from ...facts.images import Image
+from .. import Request, variables
+
+PACKAGES = DATA / "packages.yaml"
+
+# Either is enough; data/environment.yaml has the source.
+_TELEMETRY = ("TRTLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
+
+# Where a name that is no folder is looked for; its own variable HF_ENDPOINT moves it.
+HUB = "huggingface.co"
+
+# How the files for container platforms name an image.
+_NAMED = re.compile(rb"^[ \t-]*image: *[\"']?([^\"'\s]+)[\"']?[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """An image and what needs it: servers, and files of the bundle that name it."""
+
+    image: Image
+    users: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A Python package by its requirement; `user` is the command that needs it."""
+
+    requirement: str
+    licence: str
+    user: str
+
+    @property
+    def name(self) -> str:
+        return re.split(r"[<>=\[]", self.requirement)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Software in an image. `product` is its name in the advisories."""
+
+    name: str
+    product: str
+    version: str | None
+    licence: str
+    package: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Supplies:
+    """Everything that a deployment is made from.
+
+    `hosts` are asked at run time, each with when; `telemetry` are the variables that keep the
+    engine from sending usage data.
+    """
+
+    images: tuple[Used, ...]
+    packages: tuple[Package, ...]
+    engine: Product
+    servers: tuple[Product, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    hosts: tuple[tuple[str, str], ...]
+    telemetry: Mapping[str, str]
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether usage data is off; an override of the deployment may have turned it on."""
+        return "1" in self.telemetry.values()
+
+
+def of(request: Request, files: Mapping[str, File]) -> Supplies:
+    """The supplies of a deployment and of its rendered files."""
+    data, release = _data(), request.release.name
+    given = variables(request.environment)
+    engine, servers = data["engine"], [name for name in SERVERS if name in request.entries]
+    return Supplies(
+        images=tuple(_images(request, servers, files)),
+        packages=tuple(
+            Package(row["requirement"], row["licence"], row["for"]) for row in data["packages"]
+        ),
+        engine=Product(
+            engine["name"], "tensorrt_llm", release, engine["licence"], engine["package"]
+        ),
+        servers=tuple(
+            Product(row["name"], row["product"], _version(request, name), row["licence"])
+            for name, row in data["servers"].items()
+            if name in servers
+        ),
+        checkpoints=tuple(_checkpoints(request)),
+        hosts=tuple(_hosts(request)),
+        telemetry={name: value for name, value in given.items() if name in _TELEMETRY},
+    )
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    document: Mapping[str, Any] = load_yaml(PACKAGES.read_text(encoding="utf-8"))
+    return document
+
+
+def _version(request: Request, server: str) -> str | None:
+    image = request.image(server)
+    return image.version if image else None
+
+
+def _images(request: Request, servers: list[str], files: Mapping[str, File]) -> Iterator[Used]:
+    """Those of the servers, and what else the files name."""
+    found: dict[str, tuple[Image, list[str]]] = {}
+    for server in servers:
+        if image := request.image(server):
+            found.setdefault(image.reference, (image, []))[1].append(server)
+    for path, reference in (*_slurm_images(request), *_named_in(files)):
+        found.setdefault(reference, (_unknown(reference), []))[1].append(path)
+    yield from (Used(image, tuple(users)) for image, users in found.values())
+
+
+def _slurm_images(request: Request) -> Iterator[tuple[str, str]]:
+    """Those of the site's profile, which may be files."""
+    site = request.deployment.targets.get("slurm", {}).get("site", {})
+    for reference in site.get("container", {}).get("images", {}).values():
+        yield "slurm", reference
+
+
+def _named_in(files: Mapping[str, File]) -> Iterator[tuple[str, str]]:
+    for path, file in sorted(files.items()):
+        if path.endswith((".yaml", ".yml")):
+            for name in dict.fromkeys(_NAMED.findall(file.data)):
+                yield path, name.decode()
+
+
+def _unknown(reference: str) -> Image:
+    """An image whose content is in no data."""
+    whole, _, digest = reference.partition("@")
+    folder, slash, last = whole.rpartition("/")
+    name, _, tag = last.partition(":")
+    return Image(f"{folder}{slash}{name}", tag or None, digest or None, known=False)
+
+
+def _checkpoints(request: Request) -> Iterator[Checkpoint]:
+    """The model and the draft models, those of the other side included, each once."""
+    facts = request.plan.facts
+    seen = {facts.checkpoint.name}
+    yield facts.checkpoint
+    for one in (request, request.prefill):
+        if one and (draft := one.plan.facts.draft) and draft.name not in seen:
+            seen.add(draft.name)
+            yield draft
+
+
+def _hosts(request: Request) -> Iterator[tuple[str, str]]:
+    """A name of the hub is downloaded, unless the start script is given a folder."""
+    for variable, name in request.checkpoints.items():
+        if not name.startswith("/"):
+            yield HUB, f"unless {variable} is set to a folder that holds {name}"

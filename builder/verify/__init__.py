@@ -1,0 +1,1 @@
+"""The verification of bundles, all of it offline."""
