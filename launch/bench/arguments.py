@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
-from ..cli import add_access, seconds
+from ..cli.arguments import add_access, seconds
 from .clients import APIS
 from .sweep import CONCURRENCIES
 from .window import Wanted

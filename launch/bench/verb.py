@@ -16,8 +16,9 @@ from builder import bundle as bundles
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed
 
-from .. import cli, show
+from .. import show
 from .. import target as targets
+from ..cli.arguments import endpoint_of
 from ..interrupts import Interrupts
 from . import diff as differences
 from . import document, host, order, quality, subject
@@ -95,7 +96,7 @@ def _example(point: Mapping[str, Any]) -> str:
 
 
 def _served(options: argparse.Namespace) -> Served:
-    endpoint = cli.endpoint_of(options)
+    endpoint = endpoint_of(options)
     if "://" in options.server:
         return Served(endpoint)
     found = bundles.read(Path(options.server))

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from ..cli import seconds
+from ..cli.arguments import seconds
 
 ENGINES = ("tensorrt_llm", "reference")
 

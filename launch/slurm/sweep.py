@@ -14,8 +14,8 @@ from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed
 
-from .. import cli
 from ..bench import document, measure, subject
+from ..cli.main import main
 from ..report import page
 from ..report.arguments import FILE
 from ..smoke import endpoint as endpoints
@@ -81,7 +81,7 @@ def here(sweep: Sweep, _: Say) -> Path:
     """The report of the points that this host measured."""
     sweep.make_folder()
     words = [*sweep.options, "--run-dir", str(sweep.folder / "0")]
-    if code := cli.main(["bench", sweep.url, *words]):
+    if code := main(["bench", sweep.url, *words]):
         raise ChecksFailed(Diagnostic(sweep.url, f"was not measured: exit code {code}"))
     return collect(sweep)
 

@@ -60,7 +60,7 @@ def test_a_damaged_bundle_is_not_started(verb: str, bundle: Bundle, tmp_path: Pa
         (("up", "--target", "slurm"), "error: target slurm: is not in the bundle"),
         (("smoke",), "error: --target: is needed"),
         (("rehearse", "--target", "tritn"), "did you mean triton?"),
-        (("up", "--target", "triton", "--timeout", "0"), "0 is no time; write seconds above 0"),
+        (("up", "--target", "triton", "--timeout", "0"), "0 must be a number of seconds > 0"),
     ],
 )
 def test_wrong_arguments_are_bad_input(

@@ -183,7 +183,7 @@ def test_a_file_that_is_named_and_not_there_is_bad_input(tmp_path: Path) -> None
 def test_a_certificate_without_its_key_is_bad_input(bundle: Bundle, tmp_path: Path) -> None:
     done = smoke(bundle, "--tls-certificate", tmp_path / "a")
     assert done.returncode == 2
-    assert "--tls-certificate and --tls-key: come together" in done.stderr
+    assert "--tls-certificate and --tls-key: must be given together" in done.stderr
 
 
 def test_a_server_of_grpc_that_is_not_there_is_not_ready(render: Render) -> None:

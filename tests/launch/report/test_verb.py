@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.cli import main
+from launch.cli.main import main
 from tests.launch.report import samples
 
 Captured = pytest.CaptureFixture[str]
@@ -70,7 +70,7 @@ def test_a_place_that_cannot_be_written_is_named(folder: Path, capsys: Captured)
 
 def test_it_needs_nothing_but_the_default_install(folder: Path) -> None:
     code = (
-        "import sys; from launch.cli import main\n"
+        "import sys; from launch.cli.main import main\n"
         f"assert main(['report', {str(folder)!r}]) == 0\n"
         "sys.exit(bool({'numpy', 'grpc', 'httpx', 'tritonclient', 'pydantic'} & set(sys.modules)))"
     )
@@ -80,7 +80,7 @@ def test_it_needs_nothing_but_the_default_install(folder: Path) -> None:
 
 def test_help_is_light() -> None:
     code = (
-        "import sys; from launch.cli import main\n"
+        "import sys; from launch.cli.main import main\n"
         "try: main(['report', '--help'])\n"
         "except SystemExit: sys.exit('jinja2' in sys.modules)"
     )

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +19,11 @@ from builder import __version__, command
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
 
+from .arguments import add_access, add_run, endpoint_of, with_access
+
 if TYPE_CHECKING:
-    from .access import ClientFiles
-    from .rehearsal import Rehearsed
-    from .smoke.endpoint import Endpoint
-    from .smoke.result import Result
-    from .target import Target
+    from ..rehearsal import Rehearsed
+    from ..smoke.result import Result
 
 ENGINES = ("auto", "tensorrt_llm", "reference")
 REHEARSAL_START_TIMEOUT_S = 300.0
@@ -73,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="auto takes TensorRT-LLM where it is installed, else the reference engine",
     )
-    _add_run(sub, "the folder for logs and results")
+    add_run(sub, "the folder for logs and results")
     add_access(sub)
 
     sub = verb("smoke", _smoke, "check a running server")
@@ -91,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         "--target", action="append", default=[], help="only this target; may be repeated"
     )
     sub.add_argument("--json", action="store_true", help="print JSON")
-    _add_run(sub, "the folder that gets a run folder for every target")
+    add_run(sub, "the folder that gets a run folder for every target")
 
     sub = verb("bench", None, "measure a running server as its users feel it")
     sub.fill = _fill_bench
@@ -112,57 +109,31 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fill_bench(parser: Verb, words: Sequence[str]) -> None:
-    from .bench import arguments
+    from ..bench import arguments
 
     arguments.add(parser, words)
 
 
 def _fill_report(parser: Verb, _: Sequence[str]) -> None:
-    from .report import arguments
+    from ..report import arguments
 
     arguments.add(parser)
 
 
 def _fill_slurm(parser: Verb, _: Sequence[str]) -> None:
-    from .slurm import arguments
+    from ..slurm import arguments
 
     arguments.add(parser)
-
-
-def _add_run(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help=f"{text}; new, under runs/")
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="S", help="seconds that a server may take to start"
-    )
-
-
-def add_access(parser: argparse.ArgumentParser) -> None:
-    """Files only: a secret in an argument would be there for everyone on the machine to read."""
-    for name, text in (
-        ("--key-file", "the key of restricted APIs, in its first line"),
-        ("--tls-ca", "who signed the certificate of the gRPC server"),
-        ("--tls-certificate", "the client's certificate, where the server wants one"),
-        ("--tls-key", "its key"),
-    ):
-        parser.add_argument(name, type=Path, metavar="FILE", help=text)
-    parser.add_argument("--tls-name", metavar="NAME", help="the name in the server's certificate")
-
-
-def seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no time; write seconds above 0")
-    return value
 
 
 def _up(options: argparse.Namespace) -> None:
     from builder import bundle
 
-    from . import engine, run, serving, target
-    from .interrupts import Interrupted, Interrupts
+    from .. import engine, run, serving, target
+    from ..interrupts import Interrupted, Interrupts
 
     found = bundle.read(options.bundle)
-    served = _with_access(target.read_one(found, options.target), options)
+    served = with_access(target.read_one(found, options.target), options)
     served.check_ports()
     used = engine.choose(options.engine)
     with (
@@ -189,8 +160,8 @@ def _up(options: argparse.Namespace) -> None:
 
 
 def _smoke(options: argparse.Namespace) -> None:
-    from . import show
-    from .smoke import engine, result, suite
+    from .. import show
+    from ..smoke import engine, result, suite
 
     server = endpoint_of(options)
     server.check_listens()
@@ -207,45 +178,6 @@ def _smoke(options: argparse.Namespace) -> None:
         raise ChecksFailed(_failures(results))
 
 
-def endpoint_of(options: argparse.Namespace) -> Endpoint:
-    """The server that the options name: a target of a bundle, or a URL."""
-    from builder import bundle
-
-    from . import access, target
-    from .smoke import endpoint
-
-    if "://" not in options.server:
-        found = bundle.read(Path(options.server))
-        return endpoint.of_target(_with_access(target.read_one(found, options.target), options))
-    if options.target:
-        raise BadInput(
-            Diagnostic("--target", "is for bundles; a URL says what it is by its scheme")
-        )
-    shown = access.of({}, _client_files(options), options.tls_name)
-    return endpoint.of_url(options.server, shown)
-
-
-def _with_access(target: Target, options: argparse.Namespace) -> Target:
-    """The target with what its clients show, checked before anything is started."""
-    target = replace(
-        target.with_files_of(os.environ),
-        client_files=_client_files(options),
-        server_name=options.tls_name,
-    )
-    target.access()
-    return target
-
-
-def _client_files(options: argparse.Namespace) -> ClientFiles:
-    from .access import ClientFiles
-
-    files = (options.key_file, options.tls_ca, options.tls_certificate, options.tls_key)
-    if bool(options.tls_certificate) != bool(options.tls_key):
-        what = "come together: give both or none"
-        raise BadInput(Diagnostic("--tls-certificate and --tls-key", what))
-    return ClientFiles(*files)
-
-
 def _write(path: Path, data: bytes) -> None:
     try:
         path.write_bytes(data)
@@ -257,14 +189,14 @@ def _write(path: Path, data: bytes) -> None:
 def _rehearse(options: argparse.Namespace) -> None:
     from builder import bundle
 
-    from .interrupts import Interrupts
+    from ..interrupts import Interrupts
 
     found = bundle.read(options.bundle)
     timeout_s = options.timeout or REHEARSAL_START_TIMEOUT_S
     rows = []
     with Interrupts() as interrupts:
         with interrupts.held():  # numpy takes an interrupt while it loads for a fault of its own
-            from . import rehearsal, show, target
+            from .. import rehearsal, show, target
         for one in target.read_all(found, options.target):
             _say(f"{one.name}: rehearsal with the reference engine on a miniature")
             folder = options.run_dir / one.name if options.run_dir else None
@@ -277,7 +209,7 @@ def _rehearse(options: argparse.Namespace) -> None:
     else:
         _say("")
         print(show.rehearsals(rows))
-    from .report import page
+    from ..report import page
 
     pages = {options.run_dir: rows} if options.run_dir else {row.folder: [row] for row in rows}
     for folder, of in pages.items():
@@ -299,7 +231,7 @@ def _raise_worst(rows: Sequence[Rehearsed]) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from .report import verb
+    from ..report import verb
 
     verb.run(options)
 
@@ -307,7 +239,7 @@ def _report(options: argparse.Namespace) -> None:
 def _attach(options: argparse.Namespace) -> None:
     from builder import bundle
 
-    from . import attach
+    from .. import attach
 
     found = bundle.read(options.bundle)
     unsigned = attach.attach(found, options.runs)
@@ -333,12 +265,12 @@ def _say(text: str) -> None:
 
 
 def _print_check(results: Sequence[Result]) -> None:
-    from . import show
+    from .. import show
 
     print(show.check(results), flush=True)
 
 
 def _say_check(results: Sequence[Result]) -> None:
-    from . import show
+    from .. import show
 
     _say(show.check(results))

@@ -1,0 +1,84 @@
+"""Arguments that several verbs share, and their meaning: times, access, the server to use."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
+
+if TYPE_CHECKING:
+    from ..access import ClientFiles
+    from ..smoke.endpoint import Endpoint
+    from ..target import Target
+
+
+def seconds(text: str) -> float:
+    """A time in seconds, above 0 and finite."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} must be a number of seconds > 0")
+    return value
+
+
+def add_run(parser: argparse.ArgumentParser, text: str) -> None:
+    """Where a run leaves its files, and how long its server may take to start."""
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help=f"{text}; new, under runs/")
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="S", help="seconds that a server may take to start"
+    )
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    """Files only: a secret in an argument would be there for everyone on the machine to read."""
+    for name, text in (
+        ("--key-file", "the key of restricted APIs, in its first line"),
+        ("--tls-ca", "who signed the certificate of the gRPC server"),
+        ("--tls-certificate", "the client's certificate, where the server wants one"),
+        ("--tls-key", "its key"),
+    ):
+        parser.add_argument(name, type=Path, metavar="FILE", help=text)
+    parser.add_argument("--tls-name", metavar="NAME", help="the name in the server's certificate")
+
+
+def endpoint_of(options: argparse.Namespace) -> Endpoint:
+    """The server that the options name: a target of a bundle, or a URL."""
+    from builder import bundle
+
+    from .. import access, target
+    from ..smoke import endpoint
+
+    if "://" not in options.server:
+        found = bundle.read(Path(options.server))
+        return endpoint.of_target(with_access(target.read_one(found, options.target), options))
+    if options.target:
+        raise BadInput(
+            Diagnostic("--target", "is for bundles; a URL says what it is by its scheme")
+        )
+    shown = access.of({}, _client_files(options), options.tls_name)
+    return endpoint.of_url(options.server, shown)
+
+
+def with_access(target: Target, options: argparse.Namespace) -> Target:
+    """The target with what its clients show, checked before anything is started."""
+    target = replace(
+        target.with_files_of(os.environ),
+        client_files=_client_files(options),
+        server_name=options.tls_name,
+    )
+    target.access()
+    return target
+
+
+def _client_files(options: argparse.Namespace) -> ClientFiles:
+    from ..access import ClientFiles
+
+    files = (options.key_file, options.tls_ca, options.tls_certificate, options.tls_key)
+    if bool(options.tls_certificate) != bool(options.tls_key):
+        what = "must be given together"
+        raise BadInput(Diagnostic("--tls-certificate and --tls-key", what))
+    return ClientFiles(*files)
