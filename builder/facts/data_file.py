@@ -1,0 +1,125 @@
+"""Data files: YAML and JSON of the toolkit, read as typed facts with the line of every fault.
+
+A shipped file whose digest stands in `builder/data/index.json` was validated when the index was
+written, and is read without being validated again. Any other one, edited or added, is validated
+whenever it is read. `python -m maintenance.index_data` validates all files and writes the index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..diagnostics import Diagnostic
+from ..documents import DATA, WHOLE, Fault, Place, Yaml, load_yaml, problem, read_text, scan_yaml
+from ..errors import BadFacts
+from .schema import build, build_trusted
+
+INDEX = DATA / "index.json"
+MAX_BYTES = 20_000_000
+
+T = TypeVar("T")
+
+
+@cache
+def load(path: Path, kind: type[T]) -> T:
+    """The content of a data file as `kind`. Raises `BadFacts` with every fault of the file."""
+    text = read_text(path, BadFacts, MAX_BYTES)
+    if _is_validated(path, text):
+        return build_trusted(kind, _parse(text, path))
+    value, faults = _read(path, text, kind)
+    if faults:
+        raise BadFacts(faults)
+    return value  # type: ignore[no-any-return]
+
+
+def validate(path: Path, kind: type[Any]) -> list[Diagnostic]:
+    """Every fault of a data file, whether or not the index lists it."""
+    try:
+        text = read_text(path, BadFacts, MAX_BYTES)
+    except BadFacts as fault:
+        return fault.diagnostics
+    return _read(path, text, kind)[1]
+
+
+def index() -> dict[str, str]:
+    """The digest of every data file as it lies there, by its path in the data folder."""
+    files = sorted(path for path in DATA.rglob("*") if path.suffix in (".yaml", ".json"))
+    return {
+        path.relative_to(DATA).as_posix(): _digest(path.read_text(encoding="utf-8"))
+        for path in files
+        if path != INDEX
+    }
+
+
+def _is_validated(path: Path, text: str) -> bool:
+    """Whether this text of a shipped file was validated when the index was written."""
+    return path.is_relative_to(DATA) and (
+        _validated().get(path.relative_to(DATA).as_posix()) == _digest(text)
+    )
+
+
+@cache
+def _validated() -> Mapping[str, str]:
+    if not INDEX.is_file():
+        return {}
+    found: Mapping[str, str] = json.loads(INDEX.read_text(encoding="utf-8"))
+    return found
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _parse(text: str, path: Path) -> Any:
+    return json.loads(text) if path.suffix == ".json" else load_yaml(text)
+
+
+def _read(path: Path, text: str, kind: type[Any]) -> tuple[Any, list[Diagnostic]]:
+    """The value and the faults of a text, in the order of its lines."""
+    is_json = path.suffix == ".json"
+    document = _scan_json(text) if is_json else _scan_yaml(text)
+    faults, value = list(document.faults), None
+    if document.readable and not any(fault.rule == "syntax" for fault in faults):
+        value, found = build(kind, document.data)
+        # JSON is YAML too, so that the same reader knows its lines.
+        places = scan_yaml(text)[0] if is_json and found else document
+        faults += [replace(fault, place=places.locate(fault.path)) for fault in found]
+    faults.sort(key=lambda fault: fault.place)
+    return value, [problem(fault, str(path)) for fault in faults]
+
+
+def _scan_yaml(text: str) -> Yaml:
+    document, *others = scan_yaml(text)
+    if others:
+        what = "begins a second document"
+        document.faults.append(Fault(others[0].places[""], "", what, "write one document per file"))
+    return document
+
+
+def _scan_json(text: str) -> Yaml:
+    """A JSON text as JSON has it: YAML would read some numbers as text."""
+    repeated: set[str] = set()
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            repeated.update(key for key, _ in pairs)
+        return found
+
+    try:
+        data = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        place = Place(error.lineno, error.colno)
+        fault = Fault(place, "", f"is not JSON: {error.msg}", "correct this line")
+    except (ValueError, RecursionError) as error:
+        fault = Fault(WHOLE, "", f"is not JSON: {error}", "correct it")
+    else:
+        faults = scan_yaml(text)[0].faults if repeated else []
+        return Yaml(data, faults=faults)
+    return Yaml(faults=[fault], readable=False)

@@ -1,0 +1,316 @@
+"""Strict building of typed facts: the frozen dataclasses that hold the facts are their schema.
+
+`build(Gpu, data)` makes a `Gpu` of plain data by the annotations of its fields:
+
+- a field without a default is a required key, one with a default an optional key;
+- `Literal` is an enum, `X | None` may be null, `tuple[X, ...]` is a list, `Mapping[str, X]` has
+  free keys, a nested dataclass or `TypedDict` its own ones (a `TypedDict` stays a plain mapping),
+  and `Annotated[X, Check(...)]` narrows a value;
+- a method `inconsistencies` of a dataclass yields the faults that no single field shows, each as a
+  path from there and a text `what is wrong; how to mend it`.
+
+Faults are collected, each with its dotted path and the nearest known name; `data_file` adds lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Generic, Literal, TypeVar
+
+from ..diagnostics import nearest
+from ..documents import WHOLE, Fault
+
+MAX_DEPTH = 50  # of a recursive schema
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition on a value beyond its type; `requirement` continues "X is not allowed; "."""
+
+    holds: Callable[[Any], bool]
+    requirement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced(Generic[T]):
+    """A value, who says so, and whether that source was seen to say it."""
+
+    value: T
+    source: str
+    verified: bool
+
+
+def at_least(minimum: float) -> Check:
+    return Check(lambda value: value >= minimum, f"must be >= {minimum}")
+
+
+def one_of(known: Callable[[], Collection[str]]) -> Check:
+    """A name out of other data files, which are read when a value is checked."""
+    return Check(lambda value: value in known(), "must be a known name")
+
+
+Positive = typing.Annotated[int, at_least(1)]
+Text = typing.Annotated[str, Check(lambda text: bool(text.strip()), "must not be empty")]
+
+
+def build(kind: type[T], data: Any) -> tuple[T | None, list[Fault]]:
+    """Plain data as `kind`, or the faults by their dotted path."""
+    reader = _Reader(trusted=False)
+    value = reader.read(kind, data, "")
+    return (None if reader.faults else value), reader.faults
+
+
+def build_trusted(kind: type[T], data: Any) -> T:
+    """Data that was validated before as `kind`: faster, and without any check."""
+    return _Reader(trusted=True).read(kind, data, "")  # type: ignore[no-any-return]
+
+
+class _Reader:
+    """Builds a value by its type; `faults` is what does not fit, by path.
+
+    What is `trusted` is built without being checked, and its plain mappings are not walked.
+    """
+
+    def __init__(self, trusted: bool) -> None:
+        self.faults: list[Fault] = []
+        self._trusted = trusted
+
+    def read(self, kind: Any, value: Any, path: str) -> Any:
+        origin, arguments = _shape(kind)
+        if origin is Any or origin is object:
+            return value
+        if origin is typing.Annotated:
+            return self._checked(arguments, value, path)
+        if origin is typing.Union:
+            return self._union(arguments, value, path)
+        if origin is Literal:
+            return self._literal(arguments, value, path)
+        if origin is tuple:
+            return self._list(arguments[0], value, path)
+        if origin is Mapping:
+            return self._mapping(arguments[0], arguments[1], value, path)
+        if typing.is_typeddict(origin):
+            return value if self._trusted else self._typed_dict(origin, value, path)
+        if dataclasses.is_dataclass(origin):
+            return self._dataclass(kind, origin, value, path)
+        if not self._trusted and not _is_scalar(origin, value):
+            self._wrong_type(value, path, (kind,))
+        return value
+
+    def _fault(self, path: str, message: str, fix: str, rule: str) -> None:
+        self.faults.append(Fault(WHOLE, path, message, fix, rule))
+
+    def _wrong_type(self, value: Any, path: str, kinds: Collection[Any]) -> None:
+        expected = " or ".join(dict.fromkeys(map(_describe, kinds)))
+        fix = f"{expected} is expected"
+        if str in kinds and isinstance(value, int | float) and not isinstance(value, bool):
+            fix = f'text is expected: write "{value}" in quotes'
+        self._fault(path, f"is {_shown(value)}", fix, "value-type")
+
+    def _checked(self, arguments: tuple[Any, ...], value: Any, path: str) -> Any:
+        kind, *checks = arguments
+        before = len(self.faults)
+        found = self.read(kind, value, path)
+        if not self._trusted and len(self.faults) == before:
+            for check in checks:
+                if isinstance(check, Check) and not check.holds(found):
+                    what = f"{_shown(value)} is not allowed"
+                    self._fault(path, what, check.requirement, "value-range")
+        return found
+
+    def _union(self, kinds: tuple[Any, ...], value: Any, path: str) -> Any:
+        """The value as the first kind that it fits, else the faults of the nearest one."""
+        alike = [kind for kind in kinds if _is_alike(kind, value)]
+        if len(alike) == 1:
+            return self.read(alike[0], value, path)
+        if not alike:
+            self._wrong_type(value, path, kinds)
+            return value
+        trials: list[list[Fault]] = []
+        for kind in alike:
+            reader = _Reader(trusted=False)
+            found = reader.read(kind, value, path)
+            if not reader.faults:
+                return found
+            trials.append(reader.faults)
+        fewest: list[Fault] = min(trials, key=len)
+        self.faults += fewest
+        return value
+
+    def _literal(self, values: tuple[Any, ...], value: Any, path: str) -> Any:
+        if not self._trusted and not any(value == each and _same(value, each) for each in values):
+            what = f"{_shown(value)} is not allowed"
+            fix = nearest(str(value), map(str, values))
+            self._fault(path, what, fix, "unknown-value")
+        return value
+
+    def _list(self, kind: Any, value: Any, path: str) -> Any:
+        if not isinstance(value, list):
+            self._wrong_type(value, path, (tuple[kind, ...],))
+            return value
+        return tuple(self.read(kind, item, _below(path, i)) for i, item in enumerate(value))
+
+    def _mapping(self, key_kind: Any, kind: Any, value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            self._wrong_type(value, path, (dict,))
+            return value
+        if not self._trusted:
+            for key in value:
+                self.read(key_kind, key, _below(path, key))
+        return {key: self.read(kind, item, _below(path, key)) for key, item in value.items()}
+
+    def _typed_dict(self, kind: Any, value: Any, path: str) -> Any:
+        fields = _typed_dict_fields(kind)
+        if self._has_keys(value, path, {name: field[1] for name, field in fields.items()}):
+            for name, item in value.items():
+                if name in fields:
+                    self.read(fields[name][0], item, _below(path, name))
+        return value
+
+    def _dataclass(self, kind: Any, origin: Any, value: Any, path: str) -> Any:
+        fields = _dataclass_fields(kind)
+        before = len(self.faults)
+        keys = {name: required for name, (_, required) in fields.items()}
+        if not self._trusted and not self._has_keys(value, path, keys):
+            return value
+        if path.count(".") > MAX_DEPTH:
+            self._fault(path, "is nested too deeply", "flatten it", "value-type")
+            return value
+        arguments = {
+            name: self.read(fields[name][0], item, _below(path, name))
+            for name, item in value.items()
+            if name in fields
+        }
+        if len(self.faults) > before:
+            return value
+        found = origin(**arguments)
+        if not self._trusted and hasattr(found, "inconsistencies"):
+            for where, what in found.inconsistencies():
+                message, _, fix = what.partition("; ")
+                self._fault(_below(path, where) if where else path, message, fix, "value")
+        return found
+
+    def _has_keys(self, value: Any, path: str, keys: Mapping[str, bool]) -> bool:
+        """Whether a value is a mapping; its unknown keys and the required ones that it lacks."""
+        if not isinstance(value, dict):
+            self._wrong_type(value, path, (dict,))
+            return False
+        missing = [name for name, required in keys.items() if required and name not in value]
+        for name in value:
+            if name not in keys:
+                fix = nearest(str(name), keys)
+                self._fault(_below(path, name), "unknown key", fix, "unknown-key")
+        for name in missing:
+            self._fault(_below(path, name), "is missing", "add it", "missing-key")
+        return True
+
+
+@cache
+def _shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type by what distinguishes it: one origin for each way to spell it, and its arguments."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if hasattr(kind, "__metadata__"):
+        return typing.Annotated, arguments
+    if isinstance(origin, type) and issubclass(origin, tuple | list):
+        return tuple, arguments
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return Mapping, arguments
+    if origin is types.UnionType:
+        return typing.Union, arguments
+    return origin or kind, arguments
+
+
+@cache
+def _dataclass_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """The type of every field and whether it is required, type variables filled in."""
+    origin, arguments = _shape(kind)
+    filled = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
+    hints = typing.get_type_hints(origin, include_extras=True)
+    return {
+        field.name: (
+            filled.get(hints[field.name], hints[field.name]),
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(origin)
+        if field.init
+    }
+
+
+@cache
+def _typed_dict_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {
+        name: (
+            typing.get_args(hint)[0] if typing.get_origin(hint) is typing.NotRequired else hint,
+            kind.__total__ and typing.get_origin(hint) is not typing.NotRequired,
+        )
+        for name, hint in hints.items()
+    }
+
+
+def _is_alike(kind: Any, value: Any) -> bool:
+    """Whether a value has the outer shape of a type."""
+    origin, arguments = _shape(kind)
+    if origin is typing.Annotated:
+        return _is_alike(arguments[0], value)
+    if origin is typing.Union:
+        return any(_is_alike(each, value) for each in arguments)
+    if origin is Literal:
+        return any(_same(value, each) for each in arguments)
+    if origin is tuple:
+        return isinstance(value, list)
+    if origin is Mapping or typing.is_typeddict(origin) or dataclasses.is_dataclass(origin):
+        return isinstance(value, dict)
+    return _is_scalar(origin, value)
+
+
+def _is_scalar(kind: Any, value: Any) -> bool:
+    if kind is Any or kind is object:
+        return True
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is None or kind is type(None):
+        return value is None
+    return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other)
+
+
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    dict: "a mapping",
+    type(None): "null",
+}
+
+
+def _describe(kind: Any) -> str:
+    origin, arguments = _shape(kind)
+    if origin is typing.Annotated:
+        return _describe(arguments[0])
+    if origin is typing.Union:
+        return " or ".join(dict.fromkeys(map(_describe, arguments)))
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    return "a list" if origin is tuple else _NAMES.get(origin, "a mapping")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return "null" if value is None else str(value)[:60]
+
+
+def _below(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)

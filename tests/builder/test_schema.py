@@ -1,0 +1,136 @@
+"""The strict reader of data files: every fault with file, line, key and the nearest known name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+import pytest
+
+from builder.errors import BadFacts
+from builder.facts import data_file
+from builder.facts.schema import Positive, Sourced, Text, at_least
+
+
+class Bounds(TypedDict):
+    low: int
+    high: NotRequired[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    name: Text
+    number: Annotated[int, at_least(1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    name: str
+    kind: Literal["gpu", "cpu"]
+    memory_mib: Sourced[Positive]
+    ports: tuple[Port, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    bounds: Bounds | None = None
+    limit: int | str | Port = 0
+    share: float = 0.5
+
+    def inconsistencies(self) -> Iterator[tuple[str, str]]:
+        if self.kind == "cpu" and self.ports:
+            yield "ports", "a CPU has no ports; remove them"
+
+
+GOOD = """\
+name: a
+kind: gpu
+memory_mib: {value: 4, source: data sheet, verified: true}
+ports:
+  - name: one
+    number: 1
+labels: {x: y}
+bounds: {low: 1}
+limit: {name: p, number: 2}
+share: 1
+"""
+
+
+def faults(tmp_path: Path, text: str, name: str = "device.yaml") -> list[str]:
+    path = tmp_path / name
+    path.write_text(text)
+    return [str(each).removeprefix(f"{path}") for each in data_file.validate(path, Device)]
+
+
+def test_a_file_becomes_the_dataclass_that_describes_it(tmp_path: Path) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text(GOOD)
+    assert data_file.load(path, Device) == Device(
+        name="a",
+        kind="gpu",
+        memory_mib=Sourced(4, "data sheet", True),
+        ports=(Port("one", 1),),
+        labels={"x": "y"},
+        bounds={"low": 1},
+        limit=Port("p", 2),
+        share=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("name: a\n", "", ":1: name: is missing; add it"),
+        ("kind", "knid", ":1: kind: is missing; add it"),
+        ("kind", "knid", ":2: knid: unknown key; did you mean kind?"),
+        ("gpu", "gpo", ":2: kind: gpo is not allowed; did you mean gpu? Known: cpu, gpu"),
+        ("value: 4", "value: 0", ":3: memory_mib.value: 0 is not allowed; must be >= 1"),
+        ("value: 4", "value: x", ":3: memory_mib.value: is x; a whole number is expected"),
+        ("value: 4", "value: true", ":3: memory_mib.value: is True; a whole number is expected"),
+        ("true", "yes please", ":3: memory_mib.verified: is yes please; true or false is expected"),
+        ("number", "numbr", ":5: ports.0.number: is missing; add it"),
+        ("number", "numbr", ":6: ports.0.numbr: unknown key; did you mean number?"),
+        ("- name: one", "- name: 1.10", ':5: ports.0.name: is 1.1; text is expected: write "1.1"'),
+        ("{x: y}", "[x]", ":7: labels: is a list; a mapping is expected"),
+        ("{x: y}", "{x: 1}", ":7: labels.x: is 1; text is expected"),
+        ("low", "lwo", ":8: bounds.lwo: unknown key; did you mean low?"),
+        ("{low: 1}", "3", ":8: bounds: is 3; a mapping or null is expected"),
+        ("limit: {", "limit: {x: 1, ", ":9: limit.x: unknown key"),
+        (
+            "limit: {name: p, number: 2}",
+            "limit: []",
+            ":9: limit: is a list; a whole number or text",
+        ),
+        ("kind: gpu", "kind: cpu", ":4: ports: a CPU has no ports; remove them"),
+        ("share: 1", "share: 1\nshare: 2", ":11: share: is given twice, first in line 10"),
+        ("share: 1", "share: [", ":11: is not YAML"),
+        ("share: 1", "share: 1\n---\nname: b", ":12: begins a second document"),
+    ],
+)
+def test_a_fault_names_file_line_key_and_remedy(
+    old: str, new: str, fault: str, tmp_path: Path
+) -> None:
+    assert old in GOOD
+    assert any(each.startswith(fault) for each in faults(tmp_path, GOOD.replace(old, new, 1)))
+
+
+def test_all_faults_are_reported_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = GOOD.replace("name: a\n", "").replace("value: 4", "value: x").replace("low", "lwo")
+    lines = [int(each.split(":")[1]) for each in faults(tmp_path, text)]
+    assert len(lines) == 4
+    assert lines == sorted(lines)
+
+
+def test_json_faults_have_lines_too(tmp_path: Path) -> None:
+    text = '{"name": "a",\n "kind": "gpu",\n "memory_mib": {"value": 1,\n  "verified": true}\n}'
+    assert faults(tmp_path, text, "a.json") == [":3: memory_mib.source: is missing; add it"]
+    assert faults(tmp_path, text.replace("1,", "1"), "a.json")[0].startswith(":4: is not JSON")
+    twice = text.replace('"kind"', '"name": "b", "kind"')
+    assert any("is given twice" in each for each in faults(tmp_path, twice, "a.json"))
+
+
+def test_loading_a_wrong_file_reports_its_faults(tmp_path: Path) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text("name: 1\n")
+    with pytest.raises(BadFacts, match=r"device\.yaml:1: name: is 1; text is expected"):
+        data_file.load(path, Device)
+    assert "cannot be read" in str(data_file.validate(tmp_path / "none.yaml", Device)[0])
