@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 Severity = Literal["error", "warning"]
 
 
+class Location(NamedTuple):
+    """A location in a text, both counted from 1; line 0 stands for the whole of it."""
+
+    line: int
+    column: int
+
+
+NOWHERE = Location(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One fault: where it is, what is wrong there, and what to do about it.
+    """What is wrong: where it is, what must be, and what to do about it.
 
-    `rule` is the id of the rule that is broken, where there is one. A problem of severity
-    `warning` is reported and stops nothing. `path` is the dotted path of the value to blame where
-    `where` says more than that, for a reader: file and line.
+    `where` is for a reader: an argument, a file, a file with line and path. `path` is the dotted
+    path of the value to blame and `location` its place in the text, as far as they are known;
+    `within` names the file inside the file that they are of. `rule` is the id of the rule that is
+    broken; a diagnostic of severity `warning` stops nothing. `release` is set where a file was
+    checked for several engine releases.
     """
 
     where: str
@@ -25,10 +37,32 @@ class Diagnostic:
     rule: str = ""
     severity: Severity = "error"
     path: str = ""
+    location: Location = NOWHERE
+    within: str = ""
+    release: str = ""
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
         return f"{text}; {self.fix}" if self.fix else text
+
+    def in_file(self, file: str, release: str = "") -> Diagnostic:
+        """The same of a named file, each of its texts on one line."""
+        message, fix = (" ".join(text.split()) for text in (self.message, self.fix))
+        rule = self.rule or "invalid"
+        return replace(self, where=file, message=message, fix=fix, rule=rule, release=release)
+
+
+def located(
+    location: Location,
+    path: str,
+    message: str,
+    fix: str,
+    rule: str = "syntax",
+    severity: Severity = "error",
+    within: str = "",
+) -> Diagnostic:
+    """A diagnostic of a text whose file is not named yet."""
+    return Diagnostic("", message, fix, rule, severity, path, location, within)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -8,11 +8,11 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
-from .diagnostics import Diagnostic, Severity
+from .diagnostics import NOWHERE, Diagnostic, Location, located
 from .errors import BadFacts, BadInput, ToolkitError
 
 # What the toolkit knows: one folder for each kind of fact.
@@ -43,31 +43,7 @@ _PLAIN = {f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "s
 _CONTROL = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
-class Place(NamedTuple):
-    """A place in a text, both counted from 1; line 0 stands for the whole of it."""
-
-    line: int
-    column: int
-
-
-WHOLE = Place(0, 0)
-START = Place(1, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A problem at its place in a text; `path` is the dotted path there, as far as there is one.
-
-    `within` names the file inside the file that the path is one of, where it is in such a one.
-    """
-
-    place: Place
-    path: str
-    message: str
-    fix: str
-    rule: str = "syntax"
-    severity: Severity = "error"
-    within: str = ""
+START = Location(1, 1)
 
 
 @dataclass
@@ -79,9 +55,9 @@ class Yaml:
     """
 
     data: Any = None
-    places: dict[str, Place] = field(default_factory=dict)
-    blocks: dict[str, Place] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    places: dict[str, Location] = field(default_factory=dict)
+    blocks: dict[str, Location] = field(default_factory=dict)
+    faults: list[Diagnostic] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     readable: bool = True
 
@@ -90,11 +66,11 @@ class Yaml:
         """The line of every dotted path, but for the root."""
         return {path: place.line for path, place in self.places.items() if path}
 
-    def locate(self, path: str) -> Place:
+    def locate(self, path: str) -> Location:
         """The place of a path, or of the nearest one above it."""
         while path and path not in self.places:
             path = path.rpartition(".")[0]
-        return self.places.get(path, WHOLE)
+        return self.places.get(path, NOWHERE)
 
 
 def read_text(path: Path, error: type[ToolkitError] = BadInput, max_bytes: int = MAX_BYTES) -> str:
@@ -129,21 +105,21 @@ def parse_yaml(text: str, name: str) -> Yaml:
     faults = [fault for document in documents for fault in document.faults]
     if len(documents) > 1:
         what = "begins a second document"
-        faults.append(Fault(documents[1].places[""], "", what, "write one document per file"))
+        faults.append(located(documents[1].places[""], "", what, "write one document per file"))
     if fatal := [fault for fault in faults if fault.rule != "duplicate-key"]:
         raise BadInput(problem(fault, name) for fault in fatal)
     documents[0].diagnostics = [problem(fault, name) for fault in faults]
     return documents[0]
 
 
-def problem(fault: Fault, name: str) -> Diagnostic:
+def problem(fault: Diagnostic, name: str) -> Diagnostic:
     """A fault of a text as a problem of the file or argument `name`."""
-    line = f":{fault.place.line}" if fault.place.line else ""
+    line = f":{fault.location.line}" if fault.location.line else ""
     where = ": ".join(filter(None, (f"{name}{line}", fault.path)))
     return Diagnostic(where, fault.message, fault.fix, fault.rule, fault.severity)
 
 
-def scan_yaml(text: str, start: Place = START) -> list[Yaml]:
+def scan_yaml(text: str, start: Location = START) -> list[Yaml]:
     """All documents of a text, at least one; a text that cannot be read ends with the fault.
 
     `start` is the place of the text itself, for one that is part of another. The root of a
@@ -166,21 +142,21 @@ def scan_yaml(text: str, start: Place = START) -> list[Yaml]:
     return documents or [Yaml(places={"": start})]
 
 
-def _syntax(error: yaml.YAMLError, text: str) -> Fault:
+def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
     """What the parser says, at the place that it names or that holds the character it refuses."""
     mark = getattr(error, "problem_mark", None)
     reason = str(getattr(error, "problem", None) or getattr(error, "reason", "unreadable"))
     if mark is None and (control := re.search(_CONTROL, text)):
         before = text[: control.start()]
-        place = Place(before.count("\n") + 1, control.start() - before.rfind("\n"))
+        place = Location(before.count("\n") + 1, control.start() - before.rfind("\n"))
     else:
-        place = Place(mark.line + 1, mark.column + 1) if mark else WHOLE
+        place = Location(mark.line + 1, mark.column + 1) if mark else NOWHERE
     if "cannot start any token" in reason and _character(text, place) == "\t":
         reason = "found a tab character where indentation is expected"
-    return Fault(place, "", f"is not YAML: {reason}", "correct this line")
+    return located(place, "", f"is not YAML: {reason}", "correct this line")
 
 
-def _character(text: str, place: Place) -> str:
+def _character(text: str, place: Location) -> str:
     lines = text.splitlines()
     line = lines[place.line - 1] if 0 < place.line <= len(lines) else ""
     return line[place.column - 1 : place.column]
@@ -190,24 +166,24 @@ class _Refused(Exception):
     """A text that is YAML, and that nobody would write."""
 
     def __init__(self, mark: Any, what: str, remedy: str) -> None:
-        place = WHOLE if mark is None else Place(mark.line + 1, mark.column + 1)
-        self.fault = Fault(place, "", what, remedy)
+        place = NOWHERE if mark is None else Location(mark.line + 1, mark.column + 1)
+        self.fault = located(place, "", what, remedy)
         super().__init__(what)
 
 
-def _give_up(documents: list[Yaml], fault: Fault, start: Place) -> None:
+def _give_up(documents: list[Yaml], fault: Diagnostic, start: Location) -> None:
     """Add a fault that ends the reading, to the document in which it was met."""
     if not documents or (documents[-1].readable and documents[-1].data is not None):
         documents.append(Yaml(places={"": start}))
     broken = documents[-1]
     broken.data, broken.readable = None, False
-    broken.faults.append(replace(fault, place=_shift(fault.place, start)))
+    broken.faults.append(replace(fault, location=_shift(fault.location, start)))
 
 
-def _shift(place: Place, start: Place) -> Place:
-    if place == WHOLE:
+def _shift(place: Location, start: Location) -> Location:
+    if place == NOWHERE:
         return place if start == START else start
-    return Place(place.line + start.line - 1, place.column + start.column - 1)
+    return Location(place.line + start.line - 1, place.column + start.column - 1)
 
 
 class _Composer:
@@ -278,7 +254,7 @@ def _too_many() -> _Refused:
 class _Walk:
     """Places, blocks and faults of a node tree, with every alias followed."""
 
-    def __init__(self, document: Yaml, loader: Any, text: str, start: Place) -> None:
+    def __init__(self, document: Yaml, loader: Any, text: str, start: Location) -> None:
         self._document, self._loader, self._text, self._start = document, loader, text, start
         self._nodes = 0
 
@@ -308,7 +284,7 @@ class _Walk:
             place, inner = self._place(key), _below(path, text)
             if text in seen:
                 what = f"is given twice, first in line {seen[text]}"
-                fault = Fault(place, inner, what, "keep one", "duplicate-key")
+                fault = located(place, inner, what, "keep one", "duplicate-key")
                 self._document.faults.append(fault)
             seen.setdefault(text, place.line)
             if not merged or inner not in self._document.places:
@@ -333,23 +309,23 @@ class _Walk:
             return str(self._loader.construct_object(node))
         return str(node.value)[:60]
 
-    def _block(self, node: Any) -> Place:
+    def _block(self, node: Any) -> Location:
         """Where the text of a literal block begins: on the next line, after its indentation."""
         line = node.start_mark.line + 1
         rows = iter(self._text.splitlines()[line:])
         raw = next((row for row in rows if row.strip()), "")
         own = next((row for row in node.value.splitlines() if row.strip()), "")
         indent = _indent(raw) - _indent(own)
-        return _shift(Place(line + 1, max(indent, 0) + 1), self._start)
+        return _shift(Location(line + 1, max(indent, 0) + 1), self._start)
 
-    def _place(self, node: yaml.Node) -> Place:
+    def _place(self, node: yaml.Node) -> Location:
         mark = node.start_mark
-        return _shift(Place(mark.line + 1, mark.column + 1), self._start)
+        return _shift(Location(mark.line + 1, mark.column + 1), self._start)
 
     def _fault(self, node: yaml.Node, path: str, value: str) -> None:
         what = f"holds a value that no option can have: {value}"
         remedy = "write plain text, numbers, lists and mappings"
-        self._document.faults.append(Fault(self._place(node), path, what, remedy))
+        self._document.faults.append(located(self._place(node), path, what, remedy))
 
 
 def _below(path: str, key: str) -> str:

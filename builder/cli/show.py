@@ -18,6 +18,7 @@ from ..facts.checkpoint import Checkpoint
 from ..facts.csaf import Update
 from ..facts.release import Release, ServerRole
 from ..lint import Checked, Report
+from ..lint.report import as_line, subject
 
 WIDTH = 80
 MANY_FILES = 20
@@ -299,10 +300,11 @@ def _total_label(memory: Mapping[str, Any]) -> str:
 
 def findings(report: Report) -> str:
     """One line per finding, drift as a block each, then what was checked and as what."""
-    lines = [str(row) for row in report.findings if row.rule != "drift"]
+    lines = [as_line(row) for row in report.findings if row.rule != "drift"]
     for row in report.findings:
         if row.rule == "drift":
-            lines += ["", f"{row.file}:{row.line}:{row.column}: drift: {row.where}"]
+            line, column = row.location
+            lines += ["", f"{row.where}:{line}:{column}: drift: {subject(row)}"]
             lines += wrapped("  ", f"{row.message}; {row.fix}" if row.fix else row.message)
     if lines:
         lines.append("")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from ..diagnostics import Diagnostic
-from ..documents import WHOLE, Fault, Yaml
+from ..diagnostics import NOWHERE, Diagnostic, located
+from ..documents import Yaml
 from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
@@ -16,11 +15,11 @@ from ..rules.constraints import Situation
 from . import kinds, pairs
 from .drift import Judged, drift
 from .files import Surroundings, Target, expand
-from .finding import Finding
 from .judge import MODEL_CONFIG, SCRIPT, YAML_SUFFIXES, Text, judge, mentions_options, read
 from .kinds import DEPLOYMENT
+from .report import Checked, Report
 
-__all__ = ["Checked", "Finding", "Planner", "Report", "Request", "check"]
+__all__ = ["Checked", "Planner", "Report", "Request", "check"]
 
 Planner = Callable[[Path, Sequence[str]], Iterable[Diagnostic]]
 """The problems of a deployment file with overrides, each with the `path` of the value to blame."""
@@ -33,41 +32,6 @@ class Request:
     releases: tuple[str, ...] = ()
     role: ServerRole | None = None
     gpu: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A file, what it was taken for, and the releases that it was judged by."""
-
-    file: str
-    kind: str
-    releases: tuple[str, ...]
-    assumed: bool = False
-
-
-@dataclass
-class Report:
-    """What was checked and found. `notes` are for the reader, not about faults."""
-
-    files: list[Checked] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def errors(self) -> int:
-        return sum(row.severity == "error" for row in self.findings)
-
-    def document(self) -> dict[str, Any]:
-        """The report as `--json` prints it."""
-        return {
-            "checked": len(self.files),
-            "findings": [row.document() for row in self.findings],
-            "files": [
-                {"file": row.file, "kind": row.kind, "releases": list(row.releases)}
-                for row in self.files
-            ],
-            "notes": self.notes,
-        }
 
 
 def check(paths: Sequence[Path], request: Request, planner: Planner) -> Report:
@@ -87,14 +51,14 @@ def check(paths: Sequence[Path], request: Request, planner: Planner) -> Report:
     report.findings += pairs.findings(workers)
     if not report.files:
         report.notes.append("nothing here is of a kind that check knows")
-    report.findings.sort(key=lambda row: (row.file, row.line, row.column, row.path, row.rule))
+    report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
     return report
 
 
 def _check(target: Target, request: Request, planner: Planner, report: Report) -> None:
     name = str(target.path)
     if target.fault:
-        report.findings.append(Finding.of(target.fault, name))
+        report.findings.append(target.fault.in_file(name))
         return
     if _is_bundles_own(target):
         return
@@ -135,7 +99,7 @@ def _of_no_kind(source: Text, target: Target, judged: Judged, report: Report) ->
     broken = broken or (_has_faults(source) and source.path.suffix in YAML_SUFFIXES)
     name, faults = str(target.path), judged.faults if broken else [_unknown(source)]
     report.files.append(Checked(name, "unknown kind", ()))
-    report.findings += (Finding.of(fault, name) for fault in faults)
+    report.findings += (fault.in_file(name) for fault in faults)
 
 
 def _is_bundles_own(target: Target) -> bool:
@@ -146,19 +110,19 @@ def _is_bundles_own(target: Target) -> bool:
     return target.path.absolute().parent in (folder, folder / "handoff")
 
 
-def _findings(judged: Sequence[Judged], name: str) -> Iterator[Finding]:
+def _findings(judged: Sequence[Judged], name: str) -> Iterator[Diagnostic]:
     """Faults of one file; where several releases judge, those that not all of them find are named
     with their release, and explained.
     """
-    holders: dict[Fault, list[str]] = {}
+    holders: dict[Diagnostic, list[str]] = {}
     for each in judged:
         for fault in dict.fromkeys(each.faults):
             holders.setdefault(fault, []).append(each.release.name)
     for fault, names in holders.items():
         for release_name in [""] if len(names) == len(judged) else names:
-            yield Finding.of(fault, name, release_name)
+            yield fault.in_file(name, release_name)
     if len(judged) > 1:
-        yield from (Finding.of(fault, name) for fault in drift(judged))
+        yield from (fault.in_file(name) for fault in drift(judged))
 
 
 def _releases(
@@ -206,14 +170,14 @@ def _is_readable(source: Text) -> bool:
 
 def _planned(
     document: Yaml, release_name: str, target: Target, planner: Planner
-) -> Iterator[Fault]:
+) -> Iterator[Diagnostic]:
     """Whether a deployment file can be planned."""
     overrides = [f"engine.release={release_name}"] if release_name else []
     for problem in planner(target.path, overrides):
         yield _located(problem, document)
 
 
-def _rendered(document: Yaml, release_name: str) -> Iterator[Fault]:
+def _rendered(document: Yaml, release_name: str) -> Iterator[Diagnostic]:
     """The deployment file of a bundle has been planned; its versions may have become vulnerable."""
     from pydantic import ValidationError  # other files are checked without
 
@@ -230,32 +194,32 @@ def _rendered(document: Yaml, release_name: str) -> Iterator[Fault]:
         yield _located(replace(problem, path=problem.where), document)
 
 
-def _located(problem: Diagnostic, document: Yaml) -> Fault:
+def _located(problem: Diagnostic, document: Yaml) -> Diagnostic:
     """A problem with the path of a value of the document, at its place there."""
     place, rule = document.locate(problem.path), problem.rule or "deployment"
-    return Fault(place, problem.path, problem.message, problem.fix, rule, problem.severity)
+    return located(place, problem.path, problem.message, problem.fix, rule, problem.severity)
 
 
 def _has_faults(source: Text) -> bool:
     return any(document.faults for document in source.documents)
 
 
-def _unreadable(problem: Diagnostic, name: str) -> Finding:
+def _unreadable(problem: Diagnostic, name: str) -> Diagnostic:
     where = "" if problem.where == name else problem.where
-    return Finding.of(Fault(WHOLE, where, problem.message, problem.fix, "unreadable"), name)
+    return replace(problem, path=where, rule="unreadable").in_file(name)
 
 
-def _unknown(source: Text) -> Fault:
+def _unknown(source: Text) -> Diagnostic:
     """A file that was named, and of which nothing can be said."""
     data = source.documents[0].data if source.documents else source.text
     remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
     if data is None and not _has_faults(source):
-        return Fault(WHOLE, "", "is empty", remedy, "empty-file")
+        return located(NOWHERE, "", "is empty", remedy, "empty-file")
     if source.form == SCRIPT:
-        return Fault(WHOLE, "", "starts no server", remedy, "unknown-kind", "warning")
+        return located(NOWHERE, "", "starts no server", remedy, "unknown-kind", "warning")
     if isinstance(data, dict | list):
-        return Fault(WHOLE, "", "kind not recognised", remedy, "unknown-kind", "warning")
-    return Fault(WHOLE, "", "holds no options", remedy, "unknown-kind")
+        return located(NOWHERE, "", "kind not recognised", remedy, "unknown-kind", "warning")
+    return located(NOWHERE, "", "holds no options", remedy, "unknown-kind")
 
 
 def _other_releases(source: Text, name: str, assumed: Release, request: Request) -> Iterator[str]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic
-from ..documents import WHOLE, Fault, Place, read_text, scan_yaml
+from ..diagnostics import NOWHERE, Diagnostic, Location, located
+from ..documents import read_text, scan_yaml
 from ..errors import BadInput
 from ..facts.release import Flag, Release
 from ..rules import constraints
@@ -36,7 +36,7 @@ class Command:
 
     subcommand: str
     given: list[Given] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Diagnostic] = field(default_factory=list)
 
     @property
     def option_file(self) -> Word | None:
@@ -64,7 +64,7 @@ def parse(words: Sequence[Word], release: Release) -> Command:
         name, equals, rest_of_it = word.text.partition("=")
         if not re.match(r"--?[A-Za-z]", name) or "$" in name:
             continue
-        value = Word(rest_of_it, word.place, word.certain) if equals else None
+        value = Word(rest_of_it, word.location, word.certain) if equals else None
         takes_one = name in known and known[name].type != "flag" and not equals
         if takes_one and rest and not rest[0].text.startswith("--"):
             value = rest.pop(0)
@@ -73,12 +73,14 @@ def parse(words: Sequence[Word], release: Release) -> Command:
         text = value.text if value else None
         if value is None or value.certain:
             found = constraints.flag_faults(name, text, release, command.subcommand)
-            command.faults += (_fault(problem, (value or word).place) for problem in found)
+            command.faults += (_fault(problem, (value or word).location) for problem in found)
     return command
 
 
-def _fault(problem: Diagnostic, place: Place) -> Fault:
-    return Fault(place, problem.where, problem.message, problem.fix, problem.rule, problem.severity)
+def _fault(problem: Diagnostic, place: Location) -> Diagnostic:
+    return located(
+        place, problem.where, problem.message, problem.fix, problem.rule, problem.severity
+    )
 
 
 def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
@@ -95,7 +97,7 @@ def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
 
 def beside_flags(
     command: Command, options: Mapping[str, Any], situation: Situation
-) -> Iterator[Fault]:
+) -> Iterator[Diagnostic]:
     """What flags and option file do to each other, and rules that only both together break."""
     wrong = {fault.path for fault in command.faults}
     given = {row.spelling: row for row in command.given}
@@ -114,5 +116,6 @@ def beside_flags(
             yield _at(given, replace(problem, where=setters[problem.where]))
 
 
-def _at(given: Mapping[str, Given], problem: Diagnostic) -> Fault:
-    return _fault(problem, given[problem.where].word.place if problem.where in given else WHOLE)
+def _at(given: Mapping[str, Given], problem: Diagnostic) -> Diagnostic:
+    known = problem.where in given
+    return _fault(problem, given[problem.where].word.location if known else NOWHERE)

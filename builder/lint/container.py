@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..documents import Fault, Place, Yaml
+from ..diagnostics import Diagnostic, Location
+from ..documents import Yaml
 from . import script
 from .script import Script, Word
 from .section import below
@@ -23,20 +24,20 @@ class Run:
     path: str
     script: Script
     text: str = ""
-    start: Place | None = None
+    start: Location | None = None
     lines_kept: bool = False
 
-    def move(self, fault: Fault) -> Fault:
+    def move(self, fault: Diagnostic) -> Diagnostic:
         """A fault of the script at its place in the manifest."""
         if self.start is None:
-            place = fault.place
-        elif self.lines_kept and fault.place.line:
-            row, column = fault.place
-            place = Place(self.start.line + row - 1, self.start.column + column - 1)
+            place = fault.location
+        elif self.lines_kept and fault.location.line:
+            row, column = fault.location
+            place = Location(self.start.line + row - 1, self.start.column + column - 1)
         else:
             place = self.start
         within = ": ".join(filter(None, (self.path, fault.within)))
-        return replace(fault, place=place, within=within)
+        return replace(fault, location=place, within=within)
 
 
 def runs(document: Yaml) -> Iterator[Run]:

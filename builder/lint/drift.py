@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..documents import Fault
+from ..diagnostics import Diagnostic, located
 from ..facts import advisories
 from ..facts.release import Release
 
@@ -17,10 +17,10 @@ class Judged:
     """A release and what it has against a file."""
 
     release: Release
-    faults: Sequence[Fault]
+    faults: Sequence[Diagnostic]
 
 
-def drift(judged: Sequence[Judged]) -> Iterator[Fault]:
+def drift(judged: Sequence[Judged]) -> Iterator[Diagnostic]:
     """One fault per path that the releases judge differently, the first of them for comparison."""
     first, *others = judged
     for other in others:
@@ -28,7 +28,7 @@ def drift(judged: Sequence[Judged]) -> Iterator[Fault]:
         yield from _new(other, first)
 
 
-def _new(accepting: Judged, refusing: Judged) -> Iterator[Fault]:
+def _new(accepting: Judged, refusing: Judged) -> Iterator[Diagnostic]:
     """What only the second release has something against."""
     seen = {(fault.within, fault.path) for fault in accepting.faults}
     for fault in refusing.faults:
@@ -38,7 +38,7 @@ def _new(accepting: Judged, refusing: Judged) -> Iterator[Fault]:
             names = accepting.release.name, refusing.release.name
             what = f"right for {names[0]}, not for {names[1]}: {fault.message}"
             remedy = _new_name(fault.path, accepting.release, refusing.release) or fault.fix
-            yield Fault(fault.place, fault.path, what, remedy, RULE, "warning", fault.within)
+            yield located(fault.location, fault.path, what, remedy, RULE, "warning", fault.within)
 
 
 def _new_name(path: str, accepting: Release, refusing: Release) -> str:

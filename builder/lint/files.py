@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from .. import bundle
-from ..diagnostics import Diagnostic
-from ..documents import WHOLE, Fault, read_text, scan_yaml
+from ..diagnostics import NOWHERE, Diagnostic, located
+from ..documents import read_text, scan_yaml
 from ..errors import BadInput, ToolkitError
 from ..facts import advisories, checkpoint
 from ..facts.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ class Target:
     path: Path
     given: bool = False
     surroundings: Surroundings | None = None
-    fault: Fault | None = None
+    fault: Diagnostic | None = None
 
 
 def expand(paths: Sequence[Path]) -> Iterator[Target]:
@@ -79,12 +79,12 @@ def _folder(
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         what = f"cannot be read: {reason}"
-        yield Target(folder, fault=Fault(WHOLE, "", what, "check the path", "unreadable"))
+        yield Target(folder, fault=located(NOWHERE, "", what, "check the path", "unreadable"))
         return
     if own := _surroundings(folder):  # a bundle, which may lie in another one
         surroundings = own
         for problem in own.damage:
-            fault = Fault(WHOLE, "", problem.message, problem.fix, "damaged-bundle")
+            fault = located(NOWHERE, "", problem.message, problem.fix, "damaged-bundle")
             yield Target(folder / problem.where, fault=fault)
     for entry in entries:
         path = folder / entry.name

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..documents import Fault, Place
+from ..diagnostics import Diagnostic, Location
 from . import submission
 from .command import read_option_file
 from .sbatch import LAUNCHER, Job, Step, fault, whole
@@ -22,7 +22,7 @@ _PASSING = re.compile(r"[A-Za-z_]\w*=\S*|sleep \d{1,3}")
 _LEAKED = "UCX_TLS"
 
 
-def faults(job: Job, folder: Path, block: int | None) -> Iterator[Fault]:
+def faults(job: Job, folder: Path, block: int | None) -> Iterator[Diagnostic]:
     """Everything against a job script. `block` is the nodes of a block, if that is known."""
     yield from submission.faults(job, block)
     for step in job.steps:
@@ -32,37 +32,37 @@ def faults(job: Job, folder: Path, block: int | None) -> Iterator[Fault]:
     yield from _end(job)
 
 
-def _step(step: Step, job: Job, folder: Path) -> Iterator[Fault]:
+def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
     """What one step lacks by itself."""
     if not step.serves:
         return
     options, ranks = step.options, _ranks(step, job)
     if "ntasks" not in options:
-        yield fault("job-ntasks", step.place, "srun has no -n: Slurm guesses the tasks", "srun")
+        yield fault("job-ntasks", step.location, "srun has no -n: Slurm guesses the tasks", "srun")
     launched = step.ranks_command
     world = _world_size(launched, folder)
     if ranks is not None and world is not None and ranks != world:
         what = f"{ranks} tasks for a server of {world} ranks"
-        yield fault("job-ranks", step.place, what, "srun --ntasks")
+        yield fault("job-ranks", step.location, what, "srun --ntasks")
     kills = options.get("kill-on-bad-exit", "0" if "kill-on-bad-exit" not in options else "1")
     exported = "SLURM_KILL_BAD_EXIT=1" in job.text
     if (launched or (ranks or 1) > 1) and kills == "0" and not exported and "wait" not in options:
         what = "srun goes on when one of its ranks dies"
-        yield fault("job-kill-on-bad-exit", step.place, what, "srun")
+        yield fault("job-kill-on-bad-exit", step.location, what, "srun")
     for word in launched:
         if word in step.command and word.certain and re.search(r"[\s*?\[\]{}\"']", word.text):
             what = f"{word.text[:40]!r} does not survive {LAUNCHER}"
-            yield fault("job-launcher-quoting", word.place, what)
+            yield fault("job-launcher-quoting", word.location, what)
     yield from _spawner(step)
 
 
-def _spawner(step: Step) -> Iterator[Fault]:
+def _spawner(step: Step) -> Iterator[Diagnostic]:
     """An mpirun inside of a step, where the variables of Slurm tell it to ask Slurm for nodes."""
     words = [word for words in (step.command, *step.inner) for word in words]
     spawners = [word for word in words if word.text.rpartition("/")[2] in _SPAWNERS]
     if spawners and not _CLEARED.search(" ".join(word.text for word in step.command)):
         what = f"{spawners[0].text} inside of srun finds the variables of Slurm"
-        yield fault("job-mpirun-in-srun", spawners[0].place, what)
+        yield fault("job-mpirun-in-srun", spawners[0].location, what)
 
 
 def _ranks(step: Step, job: Job) -> int | None:
@@ -101,7 +101,7 @@ def _world_size(words: Sequence[Word], folder: Path) -> int | None:
     return size
 
 
-def _together(job: Job) -> Iterator[Fault]:
+def _together(job: Job) -> Iterator[Diagnostic]:
     """Steps that run at the same time: they share nodes only if told so, and never a port."""
     steps = _concurrent(job)
     apart = [row for row in steps if not {"overlap", "exact", "exclusive"} & row.options.keys()]
@@ -109,19 +109,20 @@ def _together(job: Job) -> Iterator[Fault]:
     wanted = [whole(row.options.get("nodes")) or total for row in apart]
     if total and len(apart) > 1 and sum(filter(None, wanted)) > total:
         what = f"{len(apart)} steps at a time want more than the {total} nodes of the job"
-        yield fault("job-overlap", apart[-1].place, f"{what}: the last one waits for ever", "srun")
+        what = f"{what}: the last one waits for ever"
+        yield fault("job-overlap", apart[-1].location, what, "srun")
     elif not total and len(apart) > 1:
         what = (
             f"{len(apart)} steps run at a time: one that finds no nodes of its own waits for ever"
         )
-        yield fault("job-may-wait", apart[-1].place, what, "srun")
+        yield fault("job-may-wait", apart[-1].location, what, "srun")
     owners: dict[tuple[str, str], Step] = {}
     for step in steps:
         port = _port(step)
         where = step.options.get("nodelist") or ("the node" if total == 1 else "")
         if port and where and owners.setdefault((where, port), step) is not step:
             what = f"port {port} is taken by another server of {where}"
-            yield fault("job-ports", step.place, what, "--port")
+            yield fault("job-ports", step.location, what, "--port")
 
 
 def _concurrent(job: Job) -> list[Step]:
@@ -146,15 +147,15 @@ def _port(step: Step) -> str:
     return ""
 
 
-def _variables(job: Job) -> Iterator[Fault]:
+def _variables(job: Job) -> Iterator[Diagnostic]:
     """Variables of the fabric that break the transfer between servers."""
     assigned = {}
     for row in job.commands:
         for word in row.words:
             name, equals, value = word.text.partition("=")
             if equals and name.startswith("UCX_"):
-                assigned[name] = (value, word.place)
-    tls, place = assigned.get(_LEAKED, ("", Place(1, 1)))
+                assigned[name] = (value, word.location)
+    tls, place = assigned.get(_LEAKED, ("", Location(1, 1)))
     nvlink = assigned.get("UCX_CUDA_IPC_ENABLE_MNNVL", ("", place))[0]
     if nvlink.lower() in ("y", "yes", "1", "on") and tls.startswith("^") and "cuda_ipc" in tls:
         what = f"{_LEAKED}={tls} takes away what UCX_CUDA_IPC_ENABLE_MNNVL={nvlink} needs"
@@ -162,7 +163,7 @@ def _variables(job: Job) -> Iterator[Fault]:
     routers = [step for step in job.steps if _is_router(step)]
     if routers and _LEAKED not in job.text:
         what = f"servers hand KV caches over, and {_LEAKED} of the cluster may reach them"
-        yield fault("job-leaked-ucx", routers[0].place, what, _LEAKED)
+        yield fault("job-leaked-ucx", routers[0].location, what, _LEAKED)
 
 
 def _is_router(step: Step) -> bool:
@@ -170,7 +171,7 @@ def _is_router(step: Step) -> bool:
     return step.serves and any(word.text == "disaggregated" for word in words)
 
 
-def _end(job: Job) -> Iterator[Fault]:
+def _end(job: Job) -> Iterator[Diagnostic]:
     """How the script ends, and whether its exit code is that of its servers."""
     steps = [step for step in job.steps if step.serves]
     if not steps:
@@ -178,19 +179,19 @@ def _end(job: Job) -> Iterator[Fault]:
     last = job.commands[-1]
     if last.words[0].text == "scancel" and "SLURM_JOB" in " ".join(w.text for w in last.words):
         what = "the script cancels its own job"
-        yield fault("job-cancels-itself", last.words[0].place, what)
+        yield fault("job-cancels-itself", last.words[0].location, what)
     background = [step for step in steps if step.in_background]
     if background:
         if background[-1].index >= _last_work(job):
             what = "the script is over while its servers run"
-            yield fault("job-wait", background[-1].place, what, "srun")
+            yield fault("job-wait", background[-1].location, what, "srun")
         elif [word.text for word in last.words] == ["wait"]:
             what = "wait without a process gives 0, whatever the servers gave"
-            yield fault("job-exit-code", last.words[0].place, what, "wait")
+            yield fault("job-exit-code", last.words[0].location, what, "wait")
     yield from _swallowed(job, [step for step in steps if not step.in_background])
 
 
-def _swallowed(job: Job, steps: Sequence[Step]) -> Iterator[Fault]:
+def _swallowed(job: Job, steps: Sequence[Step]) -> Iterator[Diagnostic]:
     """A server in the foreground whose exit code nothing hands on."""
     sets = " ".join(" ".join(w.text for w in row.words) for row in job.commands)
     errexit = re.search(r"\bset -\w*e", sets) or re.match(r"#!.*\s-\w*e", job.text)
@@ -200,14 +201,14 @@ def _swallowed(job: Job, steps: Sequence[Step]) -> Iterator[Fault]:
         then = following[0].words[0].text if following else ""
         if step.statement.end == "||" and then in ("true", ":", "echo"):
             yield fault(
-                "job-exit-code", step.place, f"|| {then} hides that a server failed", "srun"
+                "job-exit-code", step.location, f"|| {then} hides that a server failed", "srun"
             )
         elif step.statement.end in ("|", "|&") and "pipefail" not in sets:
             what = f"of a pipe the exit code is that of {then}"
-            yield fault("job-exit-code", step.place, what, "srun")
+            yield fault("job-exit-code", step.location, what, "srun")
         elif following and not errexit and step.index >= over:
             what = f"the exit code of the script is that of {job.commands[-1].words[0].text}"
-            yield fault("job-exit-code", step.place, what, "srun")
+            yield fault("job-exit-code", step.location, what, "srun")
 
 
 def _last_work(job: Job) -> int:

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic
-from ..documents import Fault, Place, Yaml, read_text, scan_yaml
+from ..diagnostics import Diagnostic, Location, located
+from ..documents import Yaml, read_text, scan_yaml
 from ..errors import BadInput
 from ..facts import advisories
 from ..facts import image_tags as tags
@@ -77,7 +77,7 @@ def mentions_options(text: str, release: Release) -> bool:
 
 def judge(
     source: Text, situation: Situation, accepted: Collection[tuple[str, str]] = ()
-) -> tuple[str | None, list[Fault]]:
+) -> tuple[str | None, list[Diagnostic]]:
     """The kind of a file, `None` if it is none that check knows, and its faults.
 
     Vulnerable versions of products that are `accepted` are warned of.
@@ -101,18 +101,18 @@ def judge(
     return content.kind, found
 
 
-def _content(content: Content, situation: Situation) -> Iterator[Fault]:
+def _content(content: Content, situation: Situation) -> Iterator[Diagnostic]:
     yield from content.faults
     for section in content.sections:
         yield from faults(section, situation)
     yield from disagreements(content.sections, situation)
 
 
-def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Fault]:
+def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
     """Container images of versions that are known to be vulnerable."""
     for content in tags.contents(text):
         before = text[: content.start]
-        place = Place(before.count("\n") + 1, content.start - before.rfind("\n"))
+        place = Location(before.count("\n") + 1, content.start - before.rfind("\n"))
         problem = advisories.problem(content.product, content.version, "")
         if problem:
             taken = any(
@@ -120,12 +120,12 @@ def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Fault]
                 for product, version in accepted
             )
             severity = "warning" if taken else problem.severity
-            yield Fault(place, "", problem.message, problem.fix, problem.rule, severity)
+            yield located(place, "", problem.message, problem.fix, problem.rule, severity)
 
 
 def _script(
-    source: Text, situation: Situation, named: Sequence[Fault]
-) -> tuple[str | None, list[Fault]]:
+    source: Text, situation: Situation, named: Sequence[Diagnostic]
+) -> tuple[str | None, list[Diagnostic]]:
     found = _script_faults(script.read(source.text), source.text, source.path, {}, situation)
     if sbatch.is_job(source.text):
         rules = job.faults(sbatch.read(source.text), source.path.parent, situation.block)
@@ -135,14 +135,14 @@ def _script(
     return SCRIPT, [*named, *found]
 
 
-def _line_ends(path: Path) -> Iterator[Fault]:
+def _line_ends(path: Path) -> Iterator[Diagnostic]:
     """What the text no longer shows."""
     if b"\r\n" in path.read_bytes():
         what = "has the line ends of DOS: sbatch refuses it"
-        yield sbatch.fault("job-line-ends", Place(1, 1), what)
+        yield sbatch.fault("job-line-ends", Location(1, 1), what)
 
 
-def _run(run: Run, path: Path, content: Content, situation: Situation) -> list[Fault] | None:
+def _run(run: Run, path: Path, content: Content, situation: Situation) -> list[Diagnostic] | None:
     """The faults of what a container runs, beside the files that config maps give it."""
     given = {
         section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])
@@ -154,7 +154,7 @@ def _run(run: Run, path: Path, content: Content, situation: Situation) -> list[F
 
 def _script_faults(
     found: script.Script, text: str, path: Path, given: Mapping[str, Content], situation: Situation
-) -> list[Fault] | None:
+) -> list[Diagnostic] | None:
     """The faults of server commands and of the files that a script writes, beside those that it is
     given; `None` if it has neither.
     """
@@ -162,7 +162,7 @@ def _script_faults(
     if not found.commands and not any(content.sections for content in written.values()):
         return None
     commands = [parse(words, situation.release) for words in found.commands]
-    result: list[Fault] = []
+    result: list[Diagnostic] = []
     for name, content in written.items():
         _settle_backend(content, [row for row in commands if _names(row, name)])
         result += _certain(_content(content, situation), text)
@@ -204,11 +204,11 @@ def _written(document: script.HereDocument, situation: Situation) -> Content:
     return content
 
 
-def _certain(found: Iterable[Fault], text: str) -> Iterator[Fault]:
+def _certain(found: Iterable[Diagnostic], text: str) -> Iterator[Diagnostic]:
     """Faults of lines into which the shell puts nothing else."""
     lines = text.splitlines()
     for fault in found:
-        line = lines[fault.place.line - 1] if fault.place.line else ""
+        line = lines[fault.location.line - 1] if fault.location.line else ""
         if "$" not in line and "`" not in line:
             yield fault
 

@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from ..diagnostics import Diagnostic
-from ..documents import DATA, Fault, Yaml, load_yaml, scan_yaml
+from ..diagnostics import Diagnostic, located
+from ..documents import DATA, Yaml, load_yaml, scan_yaml
 from ..facts.release import Release, ServerRole, known, load
 from ..rules.options import former_options, problems
 from .section import Section, Workload, below, get, whole
@@ -41,7 +41,7 @@ class Content:
 
     kind: str
     sections: list[Section] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Diagnostic] = field(default_factory=list)
     document: Yaml = field(default_factory=Yaml)
 
 
@@ -67,7 +67,7 @@ def read(documents: Sequence[Yaml], release: Release) -> Content | None:
             content.kind, content.document = kind.name, first
             if len(documents) > 1:
                 what, place = "begins a second document", documents[1].places[""]
-                content.faults.append(Fault(place, "", what, "write one document per file"))
+                content.faults.append(located(place, "", what, "write one document per file"))
             return content
     return None
 
@@ -333,7 +333,7 @@ def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
         for section in content.sections
     ]
     content.faults = [
-        replace(fault, within=path, place=fault.place if start else document.locate(path))
+        replace(fault, within=path, location=fault.location if start else document.locate(path))
         for fault in (*content.faults, *(f for each in inner for f in each.faults))
     ]
     return content
@@ -347,7 +347,7 @@ def _split(
     return inside, {key: value for key, value in data.items() if key not in own}
 
 
-def _located(document: Yaml, found: Iterable[Diagnostic]) -> list[Fault]:
+def _located(document: Yaml, found: Iterable[Diagnostic]) -> list[Diagnostic]:
     section = Section({}, document)
     return [section.locate(problem) for problem in found]
 

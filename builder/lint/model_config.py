@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import nearest
-from ..documents import DATA, Fault, Place, load_yaml
+from ..diagnostics import Diagnostic, Location, located, nearest
+from ..documents import DATA, load_yaml
 from .text_format import Field, Message, Scalar, parse
 
 TRITON = DATA / "triton"
@@ -29,7 +29,7 @@ def llmapi() -> Mapping[str, Any]:
     return document
 
 
-def faults(text: str, path: Path) -> Iterator[Fault]:
+def faults(text: str, path: Path) -> Iterator[Diagnostic]:
     """Every fault of a model configuration; `path` says in which folder it is used."""
     config, broken = parse(text)
     yield from _message(config, "ModelConfig", "")
@@ -49,27 +49,27 @@ def is_llmapi(config: Message) -> bool:
     )
 
 
-def _message(message: Message, kind: str, path: str) -> Iterator[Fault]:
+def _message(message: Message, kind: str, path: str) -> Iterator[Diagnostic]:
     """Unknown fields, wrong types and fields given twice, at any depth."""
     fields: Mapping[str, str] = schema()["messages"][kind]
-    first: dict[str, Place] = {}
+    first: dict[str, Location] = {}
     counts: Counter[str] = Counter()
     for row in message.fields:
         inner = f"{path}.{row.name}" if path else row.name
         if row.name not in fields:
             what = f"unknown field in {path or 'a model configuration'}"
-            yield Fault(row.place, inner, what, nearest(row.name, fields), "unknown-key")
+            yield located(row.location, inner, what, nearest(row.name, fields), "unknown-key")
             continue
         repeated, _, name = fields[row.name].rpartition(" ")
         if not repeated and row.name in first:
             what = f"is given twice, first in line {first[row.name].line}"
-            yield Fault(row.place, inner, what, "keep one", "duplicate-key")
-        first.setdefault(row.name, row.place)
+            yield located(row.location, inner, what, "keep one", "duplicate-key")
+        first.setdefault(row.name, row.location)
         if not repeated and len(row.values) != 1:
-            yield Fault(row.place, inner, "is a list", "give one value", "value-type")
+            yield located(row.location, inner, "is a list", "give one value", "value-type")
             continue
         if not row.colon and not row.values and name not in schema()["messages"]:
-            yield Fault(row.place, inner, "has no colon", f"write {row.name}: []")
+            yield located(row.location, inner, "has no colon", f"write {row.name}: []")
         for value in row.values:
             index = f".{counts[row.name]}" if repeated else ""
             counts[row.name] += 1
@@ -79,31 +79,31 @@ def _message(message: Message, kind: str, path: str) -> Iterator[Fault]:
         yield from _exclusive([name for name in group if name in first], first, path)
 
 
-def _exclusive(given: list[str], places: Mapping[str, Place], path: str) -> Iterator[Fault]:
+def _exclusive(given: list[str], places: Mapping[str, Location], path: str) -> Iterator[Diagnostic]:
     if len(given) > 1:
         where = f"{path}.{given[1]}" if path else given[1]
         what = f"cannot stand beside {given[0]}"
-        yield Fault(places[given[1]], where, what, "keep one", "exclusive-keys")
+        yield located(places[given[1]], where, what, "keep one", "exclusive-keys")
 
 
-def _bounds(row: Field, kind: str, path: str) -> Iterator[Fault]:
+def _bounds(row: Field, kind: str, path: str) -> Iterator[Diagnostic]:
     least = schema()["at_least"].get(kind, {}).get(row.name)
     for value in row.values:
         below = isinstance(value, Scalar) and _whole(-(2**63), (least or 0) - 1)(value)
         if least is not None and below and isinstance(value, Scalar):
             what, remedy = f"{value.text} is out of range", f"give a value of at least {least}"
-            yield Fault(value.place, path, what, remedy, "value-range")
+            yield located(value.location, path, what, remedy, "value-range")
 
 
-def _value(value: Scalar | Message, kind: str, path: str) -> Iterator[Fault]:
+def _value(value: Scalar | Message, kind: str, path: str) -> Iterator[Diagnostic]:
     if kind in schema()["messages"]:
         if isinstance(value, Message):
             yield from _message(value, kind, path)
         else:
             what = f"is {value.text}"
-            yield Fault(value.place, path, what, "write { ... } with its fields", "value-type")
+            yield located(value.location, path, what, "write { ... } with its fields", "value-type")
     elif isinstance(value, Message):
-        yield Fault(value.place, path, "is a message", f"give a {kind}", "value-type")
+        yield located(value.location, path, "is a message", f"give a {kind}", "value-type")
     elif kind in schema()["enums"]:
         words = schema()["enums"][kind]
         if _whole(-(2**31), 2**31 - 1)(value):
@@ -111,9 +111,11 @@ def _value(value: Scalar | Message, kind: str, path: str) -> Iterator[Fault]:
         if value.text not in words or value.kind != "name":
             quoted = value.kind == "string" and value.text in words
             remedy = "write it without quotes" if quoted else nearest(value.text, words)
-            yield Fault(value.place, path, f"{value.text} is not allowed", remedy, "unknown-value")
+            yield located(
+                value.location, path, f"{value.text} is not allowed", remedy, "unknown-value"
+            )
     elif not _ACCEPTS[kind](value):
-        yield Fault(value.place, path, f"is {value.text[:60]}", _EXPECTED[kind], "value-type")
+        yield located(value.location, path, f"is {value.text[:60]}", _EXPECTED[kind], "value-type")
 
 
 def _whole(low: int, high: int) -> Callable[[Scalar], bool]:
@@ -151,7 +153,7 @@ _EXPECTED = {
 }
 
 
-def _tensors(config: Message) -> Iterator[Fault]:
+def _tensors(config: Message) -> Iterator[Diagnostic]:
     """Inputs and outputs without a name, type or shape, and names given twice."""
     for group in ("input", "output"):
         seen: dict[str, int] = {}
@@ -162,22 +164,22 @@ def _tensors(config: Message) -> Iterator[Fault]:
             for name in ("name", "data_type", "dims"):
                 if name not in given and not misspelt:
                     what = f"has no {name}"
-                    yield Fault(tensor.place, path, what, f"add {name}", "missing-key")
+                    yield located(tensor.location, path, what, f"add {name}", "missing-key")
             name = _text(tensor, "name")
             if name and name in seen:
                 what = f"{name} is the name of another {group}, in line {seen[name]}"
-                yield Fault(tensor.place, f"{path}.name", what, "rename one", "duplicate-name")
-            seen.setdefault(name, tensor.place.line)
+                yield located(tensor.location, f"{path}.name", what, "rename one", "duplicate-name")
+            seen.setdefault(name, tensor.location.line)
 
 
-def _folder(config: Message, path: Path) -> Iterator[Fault]:
+def _folder(config: Message, path: Path) -> Iterator[Diagnostic]:
     """A name other than that of the folder, where the folder is one of a model repository."""
     name, folder = _text(config, "name"), path.absolute().parent
     if name and name != folder.name and _has_versions(folder):
-        place = next(row.place for row in config.fields if row.name == "name")
+        place = next(row.location for row in config.fields if row.name == "name")
         what = f"{name} is not the name of the folder, {folder.name}"
         remedy = "leave name out, or rename the folder"
-        yield Fault(place, "name", what, remedy, "triton-model-name")
+        yield located(place, "name", what, remedy, "triton-model-name")
 
 
 def _has_versions(folder: Path) -> bool:
@@ -187,57 +189,57 @@ def _has_versions(folder: Path) -> bool:
         return False
 
 
-def _llmapi(config: Message) -> Iterator[Fault]:
+def _llmapi(config: Message) -> Iterator[Diagnostic]:
     for name in llmapi()["not_in_config_pbtxt"]:
         for row in config.fields:
             if row.name == name:
                 what = "is set here and by model.py from model.yaml"
                 remedy = "remove it, and set triton_config in model.yaml"
-                yield Fault(row.place, name, what, remedy, "triton-config-override")
+                yield located(row.location, name, what, remedy, "triton-config-override")
     yield from _instances(config)
     for group, name in (("input", "required_input"), ("output", "required_output")):
         wanted = llmapi()[name]
         if not any(_text(tensor, "name") == wanted for tensor in _messages(config, group)):
             what, remedy = f"has no {wanted}", f"add the {group} {wanted}"
-            yield Fault(config.place, group, what, remedy, "missing-key")
+            yield located(config.location, group, what, remedy, "missing-key")
         known: Mapping[str, str] = llmapi()[f"{group}s"]
         for index, tensor in enumerate(_messages(config, group)):
             yield from _tensor(tensor, known, f"{group}.{index}", group == "input")
 
 
-def _instances(config: Message) -> Iterator[Fault]:
+def _instances(config: Message) -> Iterator[Diagnostic]:
     """The engine takes its GPUs itself: Triton must make one instance, without a GPU."""
     kind, rule = llmapi()["instance_kind"], "triton-instance-group"
     groups = _messages(config, "instance_group")
     if not groups:
         what = "is missing, so Triton makes one instance per GPU"
         remedy = f"add instance_group [{{ count: 1 kind: {kind} }}]"
-        yield Fault(config.place, "instance_group", what, remedy, rule)
+        yield located(config.location, "instance_group", what, remedy, rule)
     parameters = {_text(row, "key") for row in _messages(config, "parameters")}
     for index, group in enumerate(groups):
         path, found = f"instance_group.{index}", _text(group, "kind")
         if found != kind:
             what = f"is {found}" if found else "is missing"
-            yield Fault(group.place, f"{path}.kind", what, f"give {kind}", rule)
+            yield located(group.location, f"{path}.kind", what, f"give {kind}", rule)
         count = _text(group, "count")
         if count.isdigit() and int(count) > 1 and "gpu_device_ids" not in parameters:
             what = f"makes {count} engines that all use the same GPUs"
             remedy = "give 1, or the parameter gpu_device_ids"
-            yield Fault(group.place, f"{path}.count", what, remedy, rule)
+            yield located(group.location, f"{path}.count", what, remedy, rule)
 
 
 def _tensor(
     tensor: Message, known: Mapping[str, str], path: str, is_input: bool
-) -> Iterator[Fault]:
+) -> Iterator[Diagnostic]:
     """A known tensor of another type, and an input that every request would have to carry."""
     name, found = _text(tensor, "name"), _text(tensor, "data_type")
     if name in known and found in schema()["enums"]["DataType"] and found != known[name]:
         what, remedy = f"is {found}", f"model.py reads {name} as {known[name]}"
-        yield Fault(tensor.place, f"{path}.data_type", what, remedy, "triton-data-type")
+        yield located(tensor.location, f"{path}.data_type", what, remedy, "triton-data-type")
     if is_input and name != llmapi()["required_input"] and _text(tensor, "optional") != "true":
         what = f"{name or 'this input'} must come with every request"
-        yield Fault(
-            tensor.place, path, what, "add optional: true", "triton-input-required", "warning"
+        yield located(
+            tensor.location, path, what, "add optional: true", "triton-input-required", "warning"
         )
 
 

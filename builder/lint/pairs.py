@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
+from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..facts import release
 from ..rules.constraints import Situation
 from . import kinds
 from .files import Target
-from .finding import Finding
 from .judge import read
 from .section import Section, disagreements
 
@@ -29,7 +29,7 @@ class Worker:
     section: Section
 
 
-def findings(targets: Sequence[Target]) -> Iterator[Finding]:
+def findings(targets: Sequence[Target]) -> Iterator[Diagnostic]:
     """What each pair of workers that serve one checkpoint should have in common and has not.
 
     Places are those in the decode worker's file.
@@ -41,7 +41,7 @@ def findings(targets: Sequence[Target]) -> Iterator[Finding]:
         if one.checkpoint == two.checkpoint:
             for fault in disagreements([one.section, two.section], two.situation):
                 what = f"{fault.message} (in {one.path})"
-                yield Finding.of(replace(fault, message=what), str(two.path))
+                yield replace(fault, message=what).in_file(str(two.path))
 
 
 def is_worker(target: Target) -> bool:

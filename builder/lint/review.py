@@ -19,7 +19,7 @@ from ..diagnostics import Diagnostic
 from ..documents import DATA, load_yaml
 from ..errors import BadInput
 from ..rules.constraints import rules
-from .finding import Finding
+from .report import subject
 from .sbatch import table
 
 WORDS = DATA / "findings.yaml"
@@ -33,7 +33,7 @@ FINGERPRINT = "finding/v1"
 _SEVERITIES = {"error": "major", "warning": "minor"}
 
 
-def sarif(findings: Sequence[Finding], root: Path) -> dict[str, Any]:
+def sarif(findings: Sequence[Diagnostic], root: Path) -> dict[str, Any]:
     """The findings as one run; files below `root` are named from there."""
     ids = sorted({row.rule for row in findings})
     results = [
@@ -49,7 +49,7 @@ def sarif(findings: Sequence[Finding], root: Path) -> dict[str, Any]:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def code_quality(findings: Sequence[Finding], root: Path) -> list[dict[str, Any]]:
+def code_quality(findings: Sequence[Diagnostic], root: Path) -> list[dict[str, Any]]:
     """The findings as GitLab shows them in a merge request."""
     return [
         {
@@ -57,7 +57,10 @@ def code_quality(findings: Sequence[Finding], root: Path) -> list[dict[str, Any]
             "check_name": row.rule,
             "fingerprint": print_,
             "severity": _SEVERITIES[row.severity],
-            "location": {"path": _uri(row.file, root), "lines": {"begin": max(row.line, 1)}},
+            "location": {
+                "path": _uri(row.where, root),
+                "lines": {"begin": max(row.location.line, 1)},
+            },
         }
         for row, print_ in zip(findings, _fingerprints(findings, root), strict=True)
     ]
@@ -107,13 +110,16 @@ def _rule(rule: str) -> dict[str, Any]:
     }
 
 
-def _result(row: Finding, index: int, print_: str, root: Path) -> dict[str, Any]:
-    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(row.file, root)}}
-    if row.line:
-        place["region"] = {"startLine": row.line, "startColumn": max(row.column, 1)}
+def _result(row: Diagnostic, index: int, print_: str, root: Path) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(row.where, root)}}
+    if row.location.line:
+        place["region"] = {
+            "startLine": row.location.line,
+            "startColumn": max(row.location.column, 1),
+        }
     location: dict[str, Any] = {"physicalLocation": place}
-    if row.where:
-        location["logicalLocations"] = [{"fullyQualifiedName": row.where}]
+    if subject(row):
+        location["logicalLocations"] = [{"fullyQualifiedName": subject(row)}]
     return {
         "ruleId": row.rule,
         "ruleIndex": index,
@@ -124,8 +130,8 @@ def _result(row: Finding, index: int, print_: str, root: Path) -> dict[str, Any]
     }
 
 
-def _message(row: Finding) -> str:
-    text = f"{row.where}: {row.message}" if row.where else row.message
+def _message(row: Diagnostic) -> str:
+    text = f"{subject(row)}: {row.message}" if subject(row) else row.message
     text += f"; {row.fix}" if row.fix else ""
     return f"{text} ({row.release})" if row.release else text
 
@@ -138,12 +144,12 @@ def _uri(file: str, root: Path) -> str:
     return quote(path.relative_to(root).as_posix())
 
 
-def _fingerprints(findings: Iterable[Finding], root: Path) -> list[str]:
+def _fingerprints(findings: Iterable[Diagnostic], root: Path) -> list[str]:
     """One for each finding, of what it says and not of its line; equal ones are numbered."""
     seen: Counter[str] = Counter()
     prints = []
     for row in findings:
-        key = json.dumps([_uri(row.file, root), row.rule, row.where, row.message, row.release])
+        key = json.dumps([_uri(row.where, root), row.rule, subject(row), row.message, row.release])
         seen[key] += 1
         prints.append(hashlib.sha256(f"{key}{seen[key]}".encode()).hexdigest())
     return prints

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
-from ..documents import DATA, Fault, Place, load_yaml
+from ..diagnostics import Diagnostic, Location, located
+from ..documents import DATA, load_yaml
 from .script import Statement, Word, is_server, statements
 
 FORMAT = DATA / "formats" / "job_scripts.yaml"
@@ -36,7 +37,7 @@ class Option:
 
     name: str
     value: str | None
-    place: Place
+    location: Location
     known: bool = True
     letter: bool = False
 
@@ -49,7 +50,7 @@ class Step:
     command: tuple[Word, ...]
     statement: Statement
     index: int
-    place: Place
+    location: Location
 
     @property
     def options(self) -> Mapping[str, str | None]:
@@ -75,7 +76,7 @@ class Step:
         if not words or words[0] not in _SHELLS:
             return []
         texts = [word for word in self.command[1:] if re.search(r"\s", word.text)]
-        return [row.words for word in texts for row in statements(word.text, word.place)]
+        return [row.words for word in texts for row in statements(word.text, word.location)]
 
     @property
     def serves(self) -> bool:
@@ -136,7 +137,7 @@ def read(text: str) -> Job:
         over = over or bool(line.strip() and not line.lstrip().startswith("#"))
         if not (match := _DIRECTIVE.fullmatch(line.rstrip())):
             continue
-        place = Place(number, 1)
+        place = Location(number, 1)
         split = _split(match.group(1))
         if split is None:
             stray.append(Word(match.group(1).strip(), place, True))
@@ -151,10 +152,10 @@ def read(text: str) -> Job:
     return Job(text, parts, late, stray, statements(text))
 
 
-def fault(rule: str, place: Place, what: str, path: str = "", remedy: str = "") -> Fault:
+def fault(rule: str, place: Location, what: str, path: str = "", remedy: str = "") -> Diagnostic:
     """What a rule of job scripts has against a place in one."""
     row: Mapping[str, Any] = table()["rules"][rule]
-    return Fault(place, path, what, remedy or row["fix"], rule, row["severity"])
+    return located(place, path, what, remedy or row["fix"], rule, row["severity"])
 
 
 def directives(text: str) -> list[list[str]]:
@@ -195,7 +196,7 @@ def _options(words: Sequence[Word], program: str) -> tuple[list[Option], int]:
             index += 1
         letter = not word.text.startswith("--")
         given = value if equals else None
-        found.append(Option(full or name, given, word.place, full is not None, letter))
+        found.append(Option(full or name, given, word.location, full is not None, letter))
     return found, index
 
 
@@ -220,4 +221,4 @@ def _step(statement: Statement, index: int) -> Step | None:
     if not words or words[0].text.rpartition("/")[2] != "srun":
         return None
     given, end = _options(words[1:], "srun")
-    return Step(tuple(given), tuple(words[1 + end :]), statement, index, words[0].place)
+    return Step(tuple(given), tuple(words[1 + end :]), statement, index, words[0].location)

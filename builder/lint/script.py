@@ -7,7 +7,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ..documents import START, Place
+from ..diagnostics import Location
+from ..documents import START
 
 COMMAND = "trtllm-serve"
 MODULE = "tensorrt_llm.commands.serve"  # the same, as `python -m` starts it
@@ -34,7 +35,7 @@ class Word:
     """One word of a command, without its quotes; `certain` if the shell puts nothing else in."""
 
     text: str
-    place: Place
+    location: Location
     certain: bool
 
 
@@ -44,7 +45,7 @@ class HereDocument:
 
     name: str
     text: str
-    start: Place
+    start: Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,11 @@ def read(text: str) -> Script:
         first = document.start.line - 1
         for index in range(first, first + document.text.count("\n")):
             rest[index] = "\n"
-    script.commands = list(_commands("".join(rest), Place(1, 1)))
+    script.commands = list(_commands("".join(rest), Location(1, 1)))
     return script
 
 
-def statements(text: str, start: Place = START) -> list[Statement]:
+def statements(text: str, start: Location = START) -> list[Statement]:
     """The commands of a text in their order, without their redirections and without data."""
     found: list[Statement] = []
     words: list[Word] = []
@@ -142,10 +143,10 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
         target = _TARGET.search(line)
         if target:  # one that is no file may be a script for another shell
             name = target.group(1).strip("\"'")
-            yield HereDocument(name, "".join(lines[begin:index]), Place(begin + 1, 1))
+            yield HereDocument(name, "".join(lines[begin:index]), Location(begin + 1, 1))
 
 
-def _commands(text: str, start: Place, depth: int = 0) -> Iterator[list[Word]]:
+def _commands(text: str, start: Location, depth: int = 0) -> Iterator[list[Word]]:
     """The words that follow each server command, up to the end of that command."""
     words: list[Word] | None = None
     for word in _words(text, start):
@@ -158,13 +159,13 @@ def _commands(text: str, start: Place, depth: int = 0) -> Iterator[list[Word]]:
         elif is_server(word.text):
             words = []
         elif depth < 2 and mentions_server(word.text):  # bash -c "..."
-            inner = Place(word.place.line, word.place.column + 1)
+            inner = Location(word.location.line, word.location.column + 1)
             yield from _commands(word.text, inner, depth + 1)
     if words is not None:
         yield words
 
 
-def _words(text: str, start: Place) -> Iterator[Word | None]:
+def _words(text: str, start: Location) -> Iterator[Word | None]:
     """The words of a text, and `None` where a command ends."""
     place = _places(text, start)
     for match in _TOKEN.finditer(text):
@@ -174,19 +175,19 @@ def _words(text: str, start: Place) -> Iterator[Word | None]:
             yield None
 
 
-def _places(text: str, start: Place) -> Callable[[int], Place]:
+def _places(text: str, start: Location) -> Callable[[int], Location]:
     """The place of each position in a text that begins at `start`."""
     begins = [0] + [match.end() for match in re.finditer("\n", text)]
 
-    def place(position: int) -> Place:
+    def place(position: int) -> Location:
         row = bisect_right(begins, position) - 1
         column = position - begins[row] + (start.column if row == 0 else 1)
-        return Place(start.line + row, column)
+        return Location(start.line + row, column)
 
     return place
 
 
-def _word(raw: str, place: Place) -> Word:
+def _word(raw: str, place: Location) -> Word:
     certain = not re.search(r"[$`]", re.sub(r"'[^']*'|\\\$", "", raw))
     return Word(_QUOTED.sub(_unquoted, raw), place, certain)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
 
-from ..diagnostics import Diagnostic, closest, nearest
-from ..documents import Fault, Yaml
+from ..diagnostics import Diagnostic, closest, located, nearest
+from ..documents import Yaml
 from ..facts import hardware
 from ..facts.release import Release, ServerRole
 from ..rules import constraints
@@ -47,12 +47,12 @@ class Section:
     inherited: frozenset[str] = frozenset()
     beside: Sequence[str] = ()
 
-    def locate(self, problem: Diagnostic) -> Fault:
+    def locate(self, problem: Diagnostic) -> Diagnostic:
         """A problem of the options at its place in the file."""
         key = problem.where.partition(".")[0]
         path = problem.where if key in self.inherited else below(self.path, problem.where)
         said = (problem.message, problem.fix, problem.rule, problem.severity)
-        return Fault(self.document.locate(path), path, *said, self.within)
+        return located(self.document.locate(path), path, *said, self.within)
 
 
 def below(path: str, key: str) -> str:
@@ -72,7 +72,7 @@ def whole(data: Any, path: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def faults(section: Section, situation: Situation) -> Iterator[Fault]:
+def faults(section: Section, situation: Situation) -> Iterator[Diagnostic]:
     """Options that the release rejects, then rules that the others break.
 
     `situation` is that of the file; what the section itself says goes before.
@@ -91,7 +91,7 @@ def faults(section: Section, situation: Situation) -> Iterator[Fault]:
             yield section.locate(problem)
 
 
-def disagreements(sections: Sequence[Section], situation: Situation) -> Iterator[Fault]:
+def disagreements(sections: Sequence[Section], situation: Situation) -> Iterator[Diagnostic]:
     """What the prefill and decode workers of one file should have in common and have not."""
     workers = {role: [s for s in sections if s.role == role] for role in ("prefill", "decode")}
     for prefill, decode in product(workers["prefill"][:1], workers["decode"]):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..documents import MAX_DEPTH, Fault, Place
+from ..diagnostics import Diagnostic, Location, located
+from ..documents import MAX_DEPTH
 
 _TOKEN = re.compile(
     r"""(?P<space>[\s]+|\#[^\n]*)
@@ -28,14 +29,14 @@ class Scalar:
 
     kind: Kind
     text: str
-    place: Place
+    location: Location
 
 
 @dataclass(slots=True)
 class Message:
     """The fields of a message in their order; a name may come several times."""
 
-    place: Place
+    location: Location
     fields: list[Field] = field(default_factory=list)
 
     def named(self, name: str) -> list[Scalar | Message]:
@@ -47,7 +48,7 @@ class Field:
     """One field; `values` has several entries where a list was written."""
 
     name: str
-    place: Place
+    location: Location
     values: tuple[Scalar | Message, ...]
     colon: bool
 
@@ -56,18 +57,18 @@ class Field:
 class _Token:
     kind: str
     text: str
-    place: Place
+    location: Location
 
 
 class _Broken(Exception):
-    def __init__(self, place: Place, what: str, remedy: str) -> None:
-        self.fault = Fault(place, "", what, remedy)
+    def __init__(self, place: Location, what: str, remedy: str) -> None:
+        self.fault = located(place, "", what, remedy)
         super().__init__(what)
 
 
-def parse(text: str) -> tuple[Message, list[Fault]]:
+def parse(text: str) -> tuple[Message, list[Diagnostic]]:
     """The message that a text holds, as far as it can be read, and what ended the reading."""
-    root = Message(Place(1, 1))
+    root = Message(Location(1, 1))
     reader = _Reader(_tokens(text))
     try:
         reader.read(root, None, 0)
@@ -79,7 +80,7 @@ def parse(text: str) -> tuple[Message, list[Fault]]:
 def _tokens(text: str) -> Iterator[_Token]:
     position, line, begin = 0, 1, 0
     while position < len(text):
-        place = Place(line, position - begin + 1)
+        place = Location(line, position - begin + 1)
         match = _TOKEN.match(text, position)
         if not match:
             what, remedy = f"has {text[position]!r} where none is expected", "correct this line"
@@ -92,7 +93,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         if newlines := match.group().count("\n"):
             line += newlines
             begin = match.start() + match.group().rindex("\n") + 1
-    yield _Token("end", "the end of the file", Place(line, position - begin + 1))
+    yield _Token("end", "the end of the file", Location(line, position - begin + 1))
 
 
 class _Reader:
@@ -104,16 +105,17 @@ class _Reader:
         """Fields into `message`, up to the bracket that closes it or the end of the text."""
         end = _CLOSING[opened.text] if opened else ""
         if depth > MAX_DEPTH:
-            raise _Broken(self._next.place, "is nested too deeply", "flatten it")
+            raise _Broken(self._next.location, "is nested too deeply", "flatten it")
         while self._next.text != end or self._next.kind == "string":
             if self._next.kind == "end":
                 if opened:
                     what = f"has a {opened.text} that is never closed"
-                    raise _Broken(opened.place, what, f"add {end}")
+                    raise _Broken(opened.location, what, f"add {end}")
                 return
             if opened and self._next.text in ("}", ">", "]"):
-                what = f"has {self._next.text} within the {opened.text} of line {opened.place.line}"
-                raise _Broken(self._next.place, what, f"close that first, with {end}")
+                line = opened.location.line
+                what = f"has {self._next.text} within the {opened.text} of line {line}"
+                raise _Broken(self._next.location, what, f"close that first, with {end}")
             message.fields.append(self._field(depth))
             if self._next.kind == "mark" and self._next.text in ",;":
                 self._advance()
@@ -122,7 +124,7 @@ class _Reader:
         name = self._advance()
         if name.kind != "name":
             what = f"has {name.text} where the name of a field is expected"
-            raise _Broken(name.place, what, "correct this line")
+            raise _Broken(name.location, what, "correct this line")
         colon = self._next.text == ":"
         if colon:
             self._advance()
@@ -131,8 +133,9 @@ class _Reader:
         else:
             values = (self._value(depth),)
         if not colon and any(isinstance(value, Scalar) for value in values):
-            raise _Broken(name.place, f"has no colon after {name.text}", f"write {name.text}: ...")
-        return Field(name.text, name.place, values, colon)
+            what = f"has no colon after {name.text}"
+            raise _Broken(name.location, what, f"write {name.text}: ...")
+        return Field(name.text, name.location, values, colon)
 
     def _list(self, depth: int) -> Iterator[Scalar | Message]:
         opened = self._advance()
@@ -141,17 +144,18 @@ class _Reader:
             if self._next.text == "," and self._next.kind == "mark":
                 comma = self._advance()
                 if self._next.text == "]":
-                    raise _Broken(comma.place, "has a comma before ]", "remove it")
+                    raise _Broken(comma.location, "has a comma before ]", "remove it")
             elif self._next.kind == "end":
-                raise _Broken(opened.place, "has a [ that is never closed", "add ]")
+                raise _Broken(opened.location, "has a [ that is never closed", "add ]")
             elif self._next.text != "]":
-                raise _Broken(self._next.place, f"has {self._next.text} within a list", "add a ,")
+                what = f"has {self._next.text} within a list"
+                raise _Broken(self._next.location, what, "add a ,")
         self._advance()
 
     def _value(self, depth: int) -> Scalar | Message:
         token = self._advance()
         if token.kind == "mark" and token.text in "{<":
-            message = Message(token.place)
+            message = Message(token.location)
             self.read(message, token, depth + 1)
             self._advance()
             return message
@@ -159,10 +163,11 @@ class _Reader:
             parts = [token.text[1:-1]]
             while self._next.kind == "string":  # strings side by side are one
                 parts.append(self._advance().text[1:-1])
-            return Scalar("string", "".join(parts), token.place)
+            return Scalar("string", "".join(parts), token.location)
         if token.kind in ("number", "name"):
-            return Scalar("number" if token.kind == "number" else "name", token.text, token.place)
-        raise _Broken(token.place, f"has {token.text} where a value is expected", "add one")
+            kind: Kind = "number" if token.kind == "number" else "name"
+            return Scalar(kind, token.text, token.location)
+        raise _Broken(token.location, f"has {token.text} where a value is expected", "add one")
 
     def _advance(self) -> _Token:
         token = self._next

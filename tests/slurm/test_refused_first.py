@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from builder import deployment, pipeline
-from builder.lint import Finding, Request, check
+from builder.diagnostics import Diagnostic
+from builder.lint import Request, check
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster
 
@@ -141,12 +142,12 @@ def scripts(tmp_path: Path) -> dict[str, str]:
     return {name: path.read_text() for name, path in shapes.items()}
 
 
-def findings(script: Path) -> list[Finding]:
+def findings(script: Path) -> list[Diagnostic]:
     found = check([script], Request(), pipeline.deployment_problems).findings
     return [row for row in found if row.rule.startswith("job-")]
 
 
-def is_the_sites(said: str, found: list[Finding]) -> bool:
+def is_the_sites(said: str, found: list[Diagnostic]) -> bool:
     """Whether nobody but the site can know why sbatch refused a script."""
     if option := UNKNOWN.search(said):
         warned = f"--{option[1]}" in {row.path for row in found if row.rule == "job-plugin-option"}

@@ -90,7 +90,7 @@ def test_every_section_that_its_release_accepts_passes(
         sections[str(path)] = source
     reports = [run([folder], folder.name) for folder in sorted(tmp_path.iterdir())]
     wrong = [str(row) for report in reports for row in report.findings if row.severity == "error"]
-    faulty = {row.file for report in reports for row in report.findings if row.severity == "error"}
+    faulty = {row.where for report in reports for row in report.findings if row.severity == "error"}
     for name, source in sections.items():
         passed[source] += name not in faulty
     for source in total:
@@ -109,7 +109,7 @@ def test_whole_files_have_no_error_that_is_not_true(
     """Each by the newest stable release, and by the development one if that takes it."""
     reports = [run([CORPUS], name) for name in (release.newest_stable(), release.known()[-1])]
     errors = [
-        {row.file for row in report.findings if row.severity == "error"} for report in reports
+        {row.where for row in report.findings if row.severity == "error"} for report in reports
     ]
     in_both = {Path(name).relative_to(CORPUS).as_posix() for name in set.intersection(*errors)}
     assert in_both == {name for name, rows in GENUINE.items() if rows}
@@ -117,7 +117,7 @@ def test_whole_files_have_no_error_that_is_not_true(
         found = {
             (row.path, row.rule)
             for row in reports[0].findings
-            if row.severity == "error" and row.file == str(CORPUS / name)
+            if row.severity == "error" and row.where == str(CORPUS / name)
         }
         assert found == GENUINE[name]
     kinds = Counter(row.kind for row in reports[0].files)

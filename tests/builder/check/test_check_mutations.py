@@ -16,6 +16,7 @@ import yaml
 
 from builder import lint as check
 from builder import pipeline
+from builder.diagnostics import Diagnostic
 from builder.facts import release
 from tests.conftest import ROOT
 
@@ -387,16 +388,16 @@ def key_line(text: str, keys: Keys) -> int:
     return line
 
 
-def judged(folder: Path, texts: dict[str, str]) -> dict[str, list[check.Finding]]:
+def judged(folder: Path, texts: dict[str, str]) -> dict[str, list[Diagnostic]]:
     """The findings of many files at once, by file name."""
     for name, text in texts.items():
         (folder / name).write_text(text)
     request = check.Request(("1.2.1",))
-    rows: dict[str, list[check.Finding]] = defaultdict(list)
+    rows: dict[str, list[Diagnostic]] = defaultdict(list)
     report = check.check([folder], request, pipeline.deployment_problems)
     assert len(report.files) == len(texts), "every file was recognised"
     for row in report.findings:
-        rows[Path(row.file).name].append(row)
+        rows[Path(row.where).name].append(row)
     return rows
 
 
@@ -448,13 +449,13 @@ def fresh(folder: Path, name: str) -> Path:
     return folder / f".{name}"
 
 
-def hit(row: check.Finding, mutant: Mutant, text: str) -> bool:
+def hit(row: Diagnostic, mutant: Mutant, text: str) -> bool:
     """Whether a finding blames the mistake, at its line."""
     path = tuple(row.path.split("."))
     for keys in (mutant.where, *mutant.alternatives):
         wanted = tuple(map(str, keys))
-        if path[: len(wanted)] == wanted and row.line >= key_line(text, keys):
-            exact = path != wanted or row.line == key_line(text, keys)
+        if path[: len(wanted)] == wanted and row.location.line >= key_line(text, keys):
+            exact = path != wanted or row.location.line == key_line(text, keys)
             if exact:
                 return True
     return False
@@ -476,7 +477,7 @@ def test_every_misspelt_field_of_a_model_configuration_is_reported(tmp_path: Pat
             path = tmp_path / "config.pbtxt"
             path.write_text(text)
             report = check.check([path], check.Request(), pipeline.deployment_problems)
-            rows = [row for row in report.findings if row.line == index + 1]
+            rows = [row for row in report.findings if row.location.line == index + 1]
             total += 1
             reported += any(row.path.endswith(name) for row in rows)
             named += any(word in row.fix for row in rows if row.path.endswith(name))

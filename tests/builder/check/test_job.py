@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from builder import pipeline
-from builder.lint import Finding, Request, check
+from builder.diagnostics import Diagnostic
+from builder.lint import Request, check
 from builder.lint.sbatch import directives, table
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4\nset -e\n"
@@ -16,7 +17,7 @@ SERVE = "trtllm-llmapi-launch bash /b/serve.sh"
 STEP = f"srun -N2 -n8 --ntasks-per-node=4 {GOOD} {SERVE}\n"
 
 
-def findings(folder: Path, text: str, gpu: str | None = None) -> list[Finding]:
+def findings(folder: Path, text: str, gpu: str | None = None) -> list[Diagnostic]:
     script = folder / "job.sbatch"
     script.write_text(text)
     found = check([script], Request(gpu=gpu), pipeline.deployment_problems).findings
@@ -205,7 +206,7 @@ def test_every_rule_has_an_example() -> None:
 
 def test_findings_name_the_line_and_what_to_do(tmp_path: Path) -> None:
     (found,) = findings(tmp_path, f"{HEAD}#SBATCH --gres=gpu:4\n{STEP}")
-    assert (found.line, found.path) == (4, "--gres")
+    assert (found.location.line, found.path) == (4, "--gres")
     assert (found.message, found.fix) == (
         "stands below a command, where sbatch does not look",
         "move it above the first command",
@@ -259,7 +260,7 @@ def test_commands_behind_the_data_of_an_inner_script_are_read(tmp_path: Path) ->
     inner = "cat <<EOF >notes\nof mpirun\nEOF\nmpirun trtllm-serve m"
     step = f"srun -N2 -n8 {GOOD} bash -c "
     (found,) = findings(tmp_path, f'{HEAD}{step}"{inner}"\n')
-    assert (found.rule, found.line) == ("job-mpirun-in-srun", 7)
+    assert (found.rule, found.location.line) == ("job-mpirun-in-srun", 7)
 
 
 def test_options_are_read_as_sbatch_reads_them() -> None:

@@ -14,7 +14,7 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc import model_config_pb2
 
-from builder.documents import Fault
+from builder.diagnostics import Diagnostic
 from builder.lint import model_config
 from tests.conftest import ROOT
 
@@ -47,7 +47,7 @@ model_warmup { name: "w" inputs { key: "i" value { data_type: TYPE_INT8 dims: []
 """  # noqa: E501
 
 
-def faults(text: str, path: Path = NOWHERE) -> list[Fault]:
+def faults(text: str, path: Path = NOWHERE) -> list[Diagnostic]:
     return list(model_config.faults(text, path))
 
 
@@ -201,7 +201,7 @@ def test_each_fault_has_its_place_and_its_remedy(case: str) -> None:
     text = SHIPPED.read_text()
     assert old in text
     mistakes = faults(text.replace(old, new, 1))
-    assert [(f.place, f.path, f.rule) for f in mistakes] == [((line, column), path, rule)]
+    assert [(f.location, f.path, f.rule) for f in mistakes] == [((line, column), path, rule)]
     assert mistakes[0].fix.startswith(remedy)
 
 
@@ -225,7 +225,7 @@ def test_the_name_must_be_that_of_the_folder_in_a_repository(tmp_path: Path) -> 
     text = path.read_text()
     assert faults(f'name: "tensorrt_llm"\n{text}', path) == []
     (fault,) = faults(f'name: "other"\n{text}', path)
-    assert (fault.place, fault.rule) == ((1, 1), "triton-model-name")
+    assert (fault.location, fault.rule) == ((1, 1), "triton-model-name")
     assert faults(f'name: "other"\n{text}') == [], "a file outside a repository may have any name"
 
 

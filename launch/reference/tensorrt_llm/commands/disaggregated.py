@@ -73,7 +73,7 @@ def read(path: Path) -> Mapping[str, Any]:
         problems = [Diagnostic(str(path), f.message, f.fix) for f in faults]
         raise BadInput(problems or Diagnostic(str(path), "names no context and generation servers"))
     faults += [fault for fault in content.faults if fault.severity == "error"]
-    problems = [Diagnostic(f"{path}:{f.place.line}: {f.path}", f.message, f.fix) for f in faults]
+    problems = [Diagnostic(f"{path}:{f.location.line}: {f.path}", f.message, f.fix) for f in faults]
     problems += [] if faults else _not_here(documents[0].data)
     if problems:
         raise BadInput(problems)
