@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..diagnostics import Diagnostic
-from ..documents import DATA, WHOLE, Fault, Place, Yaml, load_yaml, problem, read_text, scan_yaml
+from ..diagnostics import NOWHERE, Diagnostic, Location, located
+from ..documents import DATA, Yaml, load_yaml, problem, read_text, scan_yaml
 from ..errors import BadFacts
 from .schema import build, build_trusted
 
@@ -90,7 +90,7 @@ def _read(path: Path, text: str, kind: type[Any]) -> tuple[Any, list[Diagnostic]
         # JSON is YAML too, so that the same reader knows its lines.
         places = scan_yaml(text)[0] if is_json and found else document
         faults += [replace(fault, place=places.locate(fault.path)) for fault in found]
-    faults.sort(key=lambda fault: fault.place)
+    faults.sort(key=lambda fault: fault.location)
     return value, [problem(fault, str(path)) for fault in faults]
 
 
@@ -98,7 +98,9 @@ def _scan_yaml(text: str) -> Yaml:
     document, *others = scan_yaml(text)
     if others:
         what = "begins a second document"
-        document.faults.append(Fault(others[0].places[""], "", what, "write one document per file"))
+        document.faults.append(
+            located(others[0].places[""], "", what, "write one document per file")
+        )
     return document
 
 
@@ -115,10 +117,10 @@ def _scan_json(text: str) -> Yaml:
     try:
         data = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        place = Place(error.lineno, error.colno)
-        fault = Fault(place, "", f"is not JSON: {error.msg}", "correct this line")
+        place = Location(error.lineno, error.colno)
+        fault = located(place, "", f"is not JSON: {error.msg}", "correct this line")
     except (ValueError, RecursionError) as error:
-        fault = Fault(WHOLE, "", f"is not JSON: {error}", "correct it")
+        fault = located(NOWHERE, "", f"is not JSON: {error}", "correct it")
     else:
         faults = scan_yaml(text)[0].faults if repeated else []
         return Yaml(data, faults=faults)

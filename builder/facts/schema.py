@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, Literal, TypeVar
 
-from ..diagnostics import nearest
-from ..documents import WHOLE, Fault
+from ..diagnostics import NOWHERE, Diagnostic, located, nearest
 
 MAX_DEPTH = 50  # of a recursive schema
 
@@ -60,7 +59,7 @@ Positive = typing.Annotated[int, at_least(1)]
 Text = typing.Annotated[str, Check(lambda text: bool(text.strip()), "must not be empty")]
 
 
-def build(kind: type[T], data: Any) -> tuple[T | None, list[Fault]]:
+def build(kind: type[T], data: Any) -> tuple[T | None, list[Diagnostic]]:
     """Plain data as `kind`, or the faults by their dotted path."""
     reader = _Reader(trusted=False)
     value = reader.read(kind, data, "")
@@ -79,7 +78,7 @@ class _Reader:
     """
 
     def __init__(self, trusted: bool) -> None:
-        self.faults: list[Fault] = []
+        self.faults: list[Diagnostic] = []
         self._trusted = trusted
 
     def read(self, kind: Any, value: Any, path: str) -> Any:
@@ -105,7 +104,7 @@ class _Reader:
         return value
 
     def _fault(self, path: str, message: str, fix: str, rule: str) -> None:
-        self.faults.append(Fault(WHOLE, path, message, fix, rule))
+        self.faults.append(located(NOWHERE, path, message, fix, rule))
 
     def _wrong_type(self, value: Any, path: str, kinds: Collection[Any]) -> None:
         expected = " or ".join(dict.fromkeys(map(_describe, kinds)))
@@ -133,14 +132,14 @@ class _Reader:
         if not alike:
             self._wrong_type(value, path, kinds)
             return value
-        trials: list[list[Fault]] = []
+        trials: list[list[Diagnostic]] = []
         for kind in alike:
             reader = _Reader(trusted=False)
             found = reader.read(kind, value, path)
             if not reader.faults:
                 return found
             trials.append(reader.faults)
-        fewest: list[Fault] = min(trials, key=len)
+        fewest: list[Diagnostic] = min(trials, key=len)
         self.faults += fewest
         return value
 
