@@ -89,7 +89,7 @@ def _read(path: Path, text: str, kind: type[Any]) -> tuple[Any, list[Diagnostic]
         value, found = build(kind, document.data)
         # JSON is YAML too, so that the same reader knows its lines.
         places = scan_yaml(text)[0] if is_json and found else document
-        faults += [replace(fault, place=places.locate(fault.path)) for fault in found]
+        faults += [replace(fault, location=places.locate(fault.path)) for fault in found]
     faults.sort(key=lambda fault: fault.location)
     return value, [problem(fault, str(path)) for fault in faults]
 
