@@ -13,8 +13,7 @@ from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from .report import evidence, page
-from .report.arguments import FILE
+from .report import REPORT, evidence, page
 
 # What a run says of itself, and its results. Logs stay where they are: they may hold anything.
 ABOUT = "run.json"
@@ -36,7 +35,7 @@ def attach(bundle: Bundle, runs: Sequence[Path]) -> bool:
         for name, run in named.items()
         for file in _files(run)
     }
-    files[FILE] = _page(bundle, named).encode()
+    files[REPORT] = _page(bundle, named).encode()
     return bundles.attach(bundle, files)
 
 
@@ -90,6 +89,6 @@ def _page(bundle: Bundle, runs: Mapping[str, Path]) -> str:
     return page.text(shown)
 
 
-def _notes(one: evidence.Evidence) -> tuple[str, ...]:
+def _notes(one: evidence.RunEvidence) -> tuple[str, ...]:
     """Those that are true of it in its bundle, which is here."""
     return tuple(note for note in one.notes if not note.startswith("The bundle is not shown"))

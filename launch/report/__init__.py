@@ -1,1 +1,4 @@
-"""What runs measured, on one page that a person likes to read."""
+"""The report: the results of runs on one self-contained HTML page."""
+
+# The name of a page in a run folder.
+REPORT = "report.html"

@@ -6,15 +6,14 @@ goes through `Markup.format`, which escapes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
-from . import scale
-from .labels import LINE, Labels
-from .numerals import number
-from .scale import Scale
+from .number_format import number
 
 WIDTH, HEIGHT = 640, 388
 LEFT, RIGHT, TOP, BOTTOM = 74, 616, 36, 340
@@ -28,11 +27,21 @@ SHAPES = (
     "M0-6L5.7-1.9 3.5 4.9h-7L-5.7-1.9z",
 )
 COLOURS = 8
+TICK_STEPS = (1, 2, 2.5, 5, 10)
+MAX_TICKS = 7
+
+LETTER, LINE = 7.8, 13  # width of a letter and height of a line of a label
+PHONE = 1.45  # how much larger labels are drawn on a phone
+MARK_RADIUS = 6  # from the middle of a mark to its edge
+STEP = 5  # between the positions of a line that labels avoid
+
+Position = tuple[float, float]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A measured place. `tip` has what a reader wants to know of it, a line each."""
+    """A data point. `tip` has what a reader wants to know of it, a line each."""
 
     x: float
     y: float
@@ -60,7 +69,7 @@ class Chart:
     published: tuple[Mark, ...] = ()
     front: tuple[tuple[float, float], ...] = ()
     limit: tuple[float, str] | None = None
-    loads: bool = False  # the x axis holds loads
+    x_is_load: bool = False
 
     @property
     def xs(self) -> list[float]:
@@ -79,8 +88,8 @@ class Chart:
 
 
 def svg(chart: Chart, logarithmic: bool) -> Markup:
-    make = scale.logarithmic if logarithmic else scale.linear
-    x = (scale.of_loads if chart.loads else make)(chart.xs, LEFT, RIGHT)
+    make = logarithmic_scale if logarithmic else linear_scale
+    x = (load_scale if chart.x_is_load else make)(chart.xs, LEFT, RIGHT)
     y = make(chart.ys, BOTTOM, TOP)
     labels = _labels(chart, x, y)
     published = [
@@ -121,8 +130,8 @@ def shape(index: int) -> str:
     return SHAPES[index % len(SHAPES)]
 
 
-def swatch(index: int) -> Markup:
-    """The sign of a series for a legend."""
+def series_swatch(index: int) -> Markup:
+    """The symbol of a series in the legend."""
     return Markup(
         '<svg class="swatch s{}" viewBox="-8 -8 16 16" aria-hidden="true"><path d="{}"/></svg>'
     ).format(index % COLOURS, shape(index))
@@ -130,16 +139,16 @@ def swatch(index: int) -> Markup:
 
 def _axes(chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
     for index, tick in enumerate(x.ticks):
-        place = x.at(tick)
-        yield Markup('<path class="grid" d="M{:.1f} {}V{}"/>').format(place, TOP, BOTTOM)
+        at = x.at(tick)
+        yield Markup('<path class="grid" d="M{:.1f} {}V{}"/>').format(at, TOP, BOTTOM)
         yield Markup('<text class="tick{}" x="{:.1f}" y="{}">{}</text>').format(
-            " odd" if index % 2 else "", place, BOTTOM + 20, number(tick)
+            " odd" if index % 2 else "", at, BOTTOM + 20, number(tick)
         )
     for tick in y.ticks:
-        place = y.at(tick)
-        yield Markup('<path class="grid" d="M{} {:.1f}H{}"/>').format(LEFT, place, RIGHT)
+        at = y.at(tick)
+        yield Markup('<path class="grid" d="M{} {:.1f}H{}"/>').format(LEFT, at, RIGHT)
         yield Markup('<text class="tick y" x="{}" y="{:.1f}">{}</text>').format(
-            LEFT - 8, place + 4, number(tick)
+            LEFT - 8, at + 4, number(tick)
         )
     yield Markup('<path class="axis" d="M{0} {1}V{2}H{3}"/>').format(LEFT, TOP, BOTTOM, RIGHT)
     yield Markup('<text class="title" x="{}" y="{}">{}</text>').format(
@@ -157,11 +166,11 @@ def _front(chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
 
 def _limit(chart: Chart, y: Scale) -> Iterator[Markup]:
     if chart.limit and y.low < chart.limit[0] <= y.high:
-        place = y.at(chart.limit[0])
-        yield Markup('<path class="limit" d="M{} {:.1f}H{}"/>').format(LEFT, place, RIGHT)
-        beside = place - 5 if place > TOP + LINE else place + LINE
+        at = y.at(chart.limit[0])
+        yield Markup('<path class="limit" d="M{} {:.1f}H{}"/>').format(LEFT, at, RIGHT)
+        text_y = at - 5 if at > TOP + LINE else at + LINE
         yield Markup('<text class="limit" x="{}" y="{:.1f}">{}</text>').format(
-            LEFT + 6, beside, chart.limit[1]
+            LEFT + 6, text_y, chart.limit[1]
         )
 
 
@@ -174,10 +183,10 @@ def _lines(one: Series, x: Scale, y: Scale) -> Iterator[Markup]:
             colour, one.index, _path([*upper, *lower])
         )
     solid = ("line", tuple((m.x, m.y) for m in one.marks))
-    for style, places in (solid, *one.lines):
-        if len(places) > 1:
+    for style, values in (solid, *one.lines):
+        if len(values) > 1:
             yield Markup('<path class="{} {}" data-series="{}" d="{}"/>').format(
-                style, colour, one.index, _path((x.at(a), y.at(b)) for a, b in places)
+                style, colour, one.index, _path((x.at(a), y.at(b)) for a, b in values)
             )
 
 
@@ -185,24 +194,142 @@ def _mark(
     mark: Mark, colour: str, series: object, path: str, x: Scale, y: Scale, labels: Labels
 ) -> Markup:
     a, b = x.at(mark.x), y.at(mark.y)
-    text = Markup("")
-    if place := labels.place(mark.label, a, b):
-        text = Markup('<text class="label{}" x="{:.1f}" y="{:.1f}">{}</text>').format(
-            " tight" if place.tight else "", place.x - a, place.y - b, mark.label
-        )
+    text = labels.draw(mark.label, a, b)
     return Markup(
         '<g class="mark {}" data-series="{}" tabindex="-1" role="img" aria-label="{}" '
         'transform="translate({:.1f} {:.1f})"><circle r="13"/><path d="{}"/>{}</g>'
     ).format(colour, series, "\n".join(mark.tip), a, b, path, text)
 
 
-def _path(places: Iterable[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
+def _path(positions: Iterable[Position]) -> str:
+    return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in positions)
 
 
-def sign(kind: str) -> Markup:
-    """The sign of what is no series: published figures, or the Pareto front."""
+def reference_swatch(kind: str) -> Markup:
+    """The legend's symbol of what is not a series: published figures, or the Pareto front."""
     drawing = {"published": ("pub", "M0-6L6 0 0 6-6 0z"), "front": ("front", "M-8 4L8-4")}[kind]
     return Markup(
         '<svg class="swatch {}" viewBox="-8 -8 16 16" aria-hidden="true"><path d="{}"/></svg>'
     ).format(*drawing)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """An axis: values from `low` to `high` onto positions from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool
+    ticks: tuple[float, ...]
+
+    def at(self, value: float) -> float:
+        value = min(max(value, self.low), self.high)
+        low, high = self.low, self.high
+        if self.logarithmic:
+            low, high, value = math.log(low), math.log(high), math.log(value)
+        return self.start + (value - low) / (high - low) * (self.end - self.start)
+
+
+def linear_scale(values: Sequence[float], start: float, end: float) -> Scale:
+    """From 0 to a round number at or above the largest value."""
+    top = max([*values, 0.0]) or 1.0
+    power = 10.0 ** math.floor(math.log10(top / 5))
+    step = next(one * power for one in TICK_STEPS if one * power * 5 >= top * 0.999)
+    count = math.ceil(top / step - 1e-9)
+    ticks = tuple(step * index for index in range(count + 1))
+    return Scale(0.0, ticks[-1], start, end, False, ticks)
+
+
+def logarithmic_scale(values: Sequence[float], start: float, end: float) -> Scale:
+    """From a round number to a round number. Values that are not above 0 lie at the start."""
+    above = [value for value in values if value > 0] or [1.0, 10.0]
+    first, last = math.floor(math.log10(min(above))), math.ceil(math.log10(max(above)))
+    marks = [m * 10.0**p for p in range(first, last + 1) for m in (1, 2, 5)]
+    low = max(mark for mark in marks if mark <= min(above) * 1.001)
+    high = min((mark for mark in marks if mark >= max(above) * 0.999), default=marks[-1])
+    high = high if high > low else marks[marks.index(low) + 1]
+    ticks = [mark for mark in marks if low <= mark <= high]
+    if len(ticks) > MAX_TICKS:
+        ticks = [mark for mark in ticks if f"{mark:e}".startswith("1.")]
+    return Scale(low, high, start, end, True, tuple(ticks))
+
+
+def load_scale(values: Sequence[float], start: float, end: float) -> Scale:
+    """Logarithmic, with the loads themselves as ticks: concurrencies are mostly powers of two."""
+    loads = sorted({value for value in values if value > 0}) or [1.0]
+    low, high = loads[0], loads[-1]
+    if low == high:
+        low, high = low / 2, high * 2
+    ticks: list[float] = []
+    for load in loads:  # no tick closer to the one before than a twelfth of the axis
+        if not ticks or math.log(load / ticks[-1]) / math.log(high / low) > 1 / 12:
+            ticks.append(load)
+    return Scale(low, high, start, end, True, tuple(ticks))
+
+
+class Labels:
+    """A label stands beside its mark, off the lines where it can. One without room is left out."""
+
+    def __init__(
+        self, frame: Box, marks: Iterable[Position], lines: Iterable[Sequence[Position]]
+    ) -> None:
+        self._frame = frame
+        self._taken = [
+            (a - MARK_RADIUS, b - MARK_RADIUS, a + MARK_RADIUS, b + MARK_RADIUS) for a, b in marks
+        ]
+        self._lines = [(a, b, a, b) for line in lines for a, b in _along(line)]
+        self._taken_on_phones: list[Box] = []
+
+    def draw(self, text: str, a: float, b: float) -> Markup:
+        """The label of the mark at `a`, `b`, relative to the mark; `tight` hides it on phones."""
+        width = len(text) * LETTER
+        left, below = a - 9 - width, b + 18
+        positions = (
+            (a + 9, b - 8),
+            (left, b - 8),
+            (a + 9, below),
+            (left, below),
+            (a - width / 2, b - 13),
+        )
+        for others in ([*self._taken, *self._lines], self._taken):
+            for x, y in positions:
+                box = _box(x, y, width)
+                if text and self._inside(box) and not _overlaps(box, others):
+                    self._taken.append(box)
+                    tight = " tight" if self._is_tight(_box(x, y, width, PHONE)) else ""
+                    return Markup('<text class="label{}" x="{:.1f}" y="{:.1f}">{}</text>').format(
+                        tight, x - a, y - b, text
+                    )
+        return Markup("")
+
+    def _is_tight(self, box: Box) -> bool:
+        tight = not self._inside(box) or _overlaps(box, self._taken_on_phones)
+        if not tight:
+            self._taken_on_phones.append(box)
+        return tight
+
+    def _inside(self, box: Box) -> bool:
+        left, top, right, bottom = self._frame
+        return box[0] > left and box[1] > top and box[2] < right and box[3] < bottom
+
+
+def _along(line: Sequence[Position]) -> Iterator[Position]:
+    """Positions on a line, close to each other."""
+    for (a, b), (c, d) in pairwise(line):
+        pieces = math.ceil(math.hypot(c - a, d - b) / STEP) or 1
+        for piece in range(pieces + 1):
+            share = piece / pieces
+            yield a + (c - a) * share, b + (d - b) * share
+
+
+def _box(x: float, y: float, width: float, factor: float = 1.0) -> Box:
+    return (x, y - LINE * factor, x + width * factor, y + 2)
+
+
+def _overlaps(one: Box, others: Iterable[Box]) -> bool:
+    return any(
+        one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+        for other in others
+    )

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from . import chart, published, table
+from . import chart, published
 from .chart import Chart, Mark, Series
-from .evidence import Evidence
-from .measured import Measured, Point
-from .numerals import milliseconds, number, percent, unit
-from .published import Published
-from .table import NUMERIC, Table
+from .evidence import RunEvidence
+from .number_format import milliseconds, number, percent, unit
+from .published import PublishedFigure
+from .results import BenchResults, LoadPoint
+from .tables import NUMERIC, PageTable, runs_table, without_empty_columns
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
 MISSING = {
@@ -22,8 +22,8 @@ MISSING = {
 }
 FEW = 2  # runs whose bands and p90 lines can still be told apart
 
-Place = Callable[[Evidence, Point], tuple[float | None, float | None]]
-LoadOf = Callable[[Point], float | None]
+Coordinates = Callable[[RunEvidence, LoadPoint], tuple[float | None, float | None]]
+LoadOf = Callable[[LoadPoint], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Figure:
     how: str
     linear: Markup | None
     logarithmic: Markup | None
-    table: Table
+    table: PageTable
     missing: str = ""
     strokes: tuple[str, ...] = ()
 
 
-def of(runs: Sequence[Evidence]) -> list[Figure]:
+def draw(runs: Sequence[RunEvidence]) -> list[Figure]:
     return [
         _throughput(runs),
         _interactivity(runs),
@@ -49,9 +49,9 @@ def of(runs: Sequence[Evidence]) -> list[Figure]:
     ]
 
 
-def _throughput(runs: Sequence[Evidence]) -> Figure:
-    def place(_: Evidence, point: Point) -> tuple[float | None, float | None]:
-        median_ms = point.spread("e2e_ms").p50
+def _throughput(runs: Sequence[RunEvidence]) -> Figure:
+    def coordinates(_: RunEvidence, point: LoadPoint) -> tuple[float | None, float | None]:
+        median_ms = point.stats("e2e_ms").p50
         return (None if median_ms is None else median_ms / 1000, point.rate("output_tokens_per_s"))
 
     drawn = Chart(
@@ -59,7 +59,7 @@ def _throughput(runs: Sequence[Evidence]) -> Figure:
         title="Throughput over latency",
         x_title="median end-to-end latency (s)",
         y_title="output tokens/s",
-        series=tuple(_series(index, run, place) for index, run in enumerate(runs)),
+        series=tuple(_series(index, run, coordinates) for index, run in enumerate(runs)),
         published=tuple(
             Mark(row.e2e_ms / 1000, row.output_tokens_per_s, row.label, _published_tip(row))
             for row in _drawn(runs)
@@ -68,8 +68,8 @@ def _throughput(runs: Sequence[Evidence]) -> Figure:
     )
     rows = [
         (run.title, point.label, _rate(point, "output_tokens_per_s"),
-         milliseconds(point.spread("e2e_ms").p50), milliseconds(point.spread("e2e_ms").p90),
-         milliseconds(point.spread("e2e_ms").p99), _rate(point, "requests_per_s"),
+         milliseconds(point.stats("e2e_ms").p50), milliseconds(point.stats("e2e_ms").p90),
+         milliseconds(point.stats("e2e_ms").p99), _rate(point, "requests_per_s"),
          _rate(point, "total_tokens_per_s"))
         for run, point in _points(runs)
     ]  # fmt: skip
@@ -80,8 +80,8 @@ def _throughput(runs: Sequence[Evidence]) -> Figure:
     return _figure(drawn, how, _table(drawn.title, runs, columns, rows))
 
 
-def _interactivity(runs: Sequence[Evidence]) -> Figure:
-    def place(run: Evidence, point: Point) -> tuple[float | None, float | None]:
+def _interactivity(runs: Sequence[RunEvidence]) -> Figure:
+    def coordinates(run: RunEvidence, point: LoadPoint) -> tuple[float | None, float | None]:
         if run.rehearsal:
             return (None, None)  # a miniature on CPU has no GPU to divide by
         return (
@@ -89,7 +89,7 @@ def _interactivity(runs: Sequence[Evidence]) -> Figure:
             point.rate("output_tokens_per_s_per_gpu"),
         )
 
-    series = tuple(_series(index, run, place) for index, run in enumerate(runs))
+    series = tuple(_series(index, run, coordinates) for index, run in enumerate(runs))
     drawn = Chart(
         name="interactivity",
         title="Speed for a user, output of a GPU",
@@ -103,13 +103,13 @@ def _interactivity(runs: Sequence[Evidence]) -> Figure:
             for row in _drawn(runs)
             if row.tokens_per_s_per_user and row.tokens_per_s_per_gpu
         ),
-        front=tuple(front([(mark.x, mark.y) for one in series for mark in one.marks])),
+        front=tuple(pareto_front([(mark.x, mark.y) for one in series for mark in one.marks])),
     )
     rows = [
         (run.title, point.label, _rate(point, "output_tokens_per_s_per_user"),
          number(None) if run.rehearsal else _rate(point, "output_tokens_per_s_per_gpu"),
-         milliseconds(point.spread("tpot_ms").mean),
-         milliseconds(point.spread("tpot_ms").p50), milliseconds(point.spread("tpot_ms").p99))
+         milliseconds(point.stats("tpot_ms").mean),
+         milliseconds(point.stats("tpot_ms").p50), milliseconds(point.stats("tpot_ms").p99))
         for run, point in _points(runs)
     ]  # fmt: skip
     columns = ("tokens/s/user", "tokens/s/GPU", "TPOT mean", "TPOT p50", "TPOT p99")
@@ -117,19 +117,19 @@ def _interactivity(runs: Sequence[Evidence]) -> Figure:
     return _figure(drawn, how, _table(drawn.title, runs, columns, rows))
 
 
-def front(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The places that no other one exceeds in both directions, by x."""
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other one exceeds in both directions, by x."""
     best: list[tuple[float, float]] = []
-    for x, y in sorted(places, reverse=True):
+    for x, y in sorted(points, reverse=True):
         if not best or y > best[-1][1]:
             best.append((x, y))
     return best[::-1]
 
 
-def _percentiles(runs: Sequence[Evidence], name: str, title: str) -> Figure:
+def _percentiles(runs: Sequence[RunEvidence], name: str, title: str) -> Figure:
     load_of, load_title = _load(runs)
     short = name.removesuffix("_ms").upper()
-    slo = next((run.measured.slo[name] for run in runs if name in run.measured.slo), None)
+    slo = next((run.bench.slo[name] for run in runs if name in run.bench.slo), None)
     drawn = Chart(
         name=name.removesuffix("_ms"),
         title=f"{title} ({short})",
@@ -139,12 +139,12 @@ def _percentiles(runs: Sequence[Evidence], name: str, title: str) -> Figure:
             _tails(index, run, name, load_of, len(runs) <= FEW) for index, run in enumerate(runs)
         ),
         limit=None if slo is None else (slo, f"SLO {milliseconds(slo)}"),
-        loads=True,
+        x_is_load=True,
     )
     rows = [
-        (run.title, point.label, milliseconds(point.spread(name).mean),
-         *(milliseconds(getattr(point.spread(name), p)) for p in PERCENTILES),
-         milliseconds(point.spread(name).max))
+        (run.title, point.label, milliseconds(point.stats(name).mean),
+         *(milliseconds(getattr(point.stats(name), p)) for p in PERCENTILES),
+         milliseconds(point.stats(name).max))
         for run, point in _points(runs)
     ]  # fmt: skip
     how = f"Down is better. {_gaps(runs) if name == 'itl_ms' else ''}".strip()
@@ -153,12 +153,12 @@ def _percentiles(runs: Sequence[Evidence], name: str, title: str) -> Figure:
     return _figure(drawn, how, _table(drawn.title, runs, columns, rows), strokes)
 
 
-def _tails(index: int, run: Evidence, name: str, load_of: LoadOf, full: bool) -> Series:
+def _tails(index: int, run: RunEvidence, name: str, load_of: LoadOf, full: bool) -> Series:
     """The median over the load, with the p99 line, and in full with p90 and the band between."""
     points = [
-        (load, point, point.spread(name))
-        for point in run.measured.points
-        if (load := load_of(point)) and point.spread(name).p50 is not None
+        (load, point, point.stats(name))
+        for point in run.bench.points
+        if (load := load_of(point)) and point.stats(name).p50 is not None
     ]
     marks = [Mark(load, spread.p50 or 0, "", _tip(run, point)) for load, point, spread in points]
     p90 = tuple((load, s.p90) for load, _, s in points if s.p90 is not None)
@@ -169,36 +169,36 @@ def _tails(index: int, run: Evidence, name: str, load_of: LoadOf, full: bool) ->
     return Series(index, tuple(marks), (("line p90", p90), ("line p99", p99)), band)
 
 
-def _gaps(runs: Sequence[Evidence]) -> str:
+def _gaps(runs: Sequence[RunEvidence]) -> str:
     """Whose gaps are between messages, which may hold several tokens."""
-    names = [run.title for run in runs if any(p.itl_of != "tokens" for p in run.measured.points)]
+    names = [run.title for run in runs if any(p.itl_of != "tokens" for p in run.bench.points)]
     if not names:
         return ""
     return f"Gaps are between messages, not tokens, for {', '.join(names)}."
 
 
-def _load(runs: Sequence[Evidence]) -> tuple[LoadOf, str]:
+def _load(runs: Sequence[RunEvidence]) -> tuple[LoadOf, str]:
     """What the loads of these runs have in common: so many at a time, or so many a second."""
-    if any(point.concurrency for run in runs for point in run.measured.points):
+    if any(point.concurrency for run in runs for point in run.bench.points):
         return (lambda point: point.concurrency), "requests at a time"
     return (lambda point: point.rate_per_s), "requests per second"
 
 
-def _series(index: int, run: Evidence, place: Place) -> Series:
+def _series(index: int, run: RunEvidence, coordinates: Coordinates) -> Series:
     marks = []
-    for point in run.measured.points:
-        x, y = place(run, point)
+    for point in run.bench.points:
+        x, y = coordinates(run, point)
         if x is not None and y is not None:
             marks.append(Mark(x, y, f"{point.label}:{_plain(point)}", _tip(run, point)))
     return Series(index, tuple(marks))
 
 
-def _plain(point: Point) -> str:
+def _plain(point: LoadPoint) -> str:
     rate = point.rate("output_tokens_per_s")
     return "" if rate is None else f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
-def _figure(drawn: Chart, how: str, its_table: Table, strokes: tuple[str, ...] = ()) -> Figure:
+def _figure(drawn: Chart, how: str, its_table: PageTable, strokes: tuple[str, ...] = ()) -> Figure:
     if not any(one.marks for one in drawn.series):
         why = MISSING.get(drawn.name, "nothing was measured for it")
         return Figure(drawn.name, drawn.title, how, None, None, its_table, f"Not drawn: {why}.")
@@ -208,27 +208,27 @@ def _figure(drawn: Chart, how: str, its_table: Table, strokes: tuple[str, ...] =
 
 def _table(
     caption: str,
-    runs: Sequence[Evidence],
+    runs: Sequence[RunEvidence],
     columns: Sequence[str],
     rows: Sequence[Sequence[object]],
-) -> Table:
+) -> PageTable:
     heads = [("load", "code"), *((title, NUMERIC) for title in columns)]
-    return table.dense(table.of_runs(caption, len(runs), heads, rows))
+    return without_empty_columns(runs_table(caption, len(runs), heads, rows))
 
 
-def _points(runs: Sequence[Evidence]) -> Iterator[tuple[Evidence, Point]]:
+def _points(runs: Sequence[RunEvidence]) -> Iterator[tuple[RunEvidence, LoadPoint]]:
     for run in runs:
-        for point in run.measured.points:
+        for point in run.bench.points:
             yield run, point
 
 
-def _rate(point: Point, name: str) -> str:
+def _rate(point: LoadPoint, name: str) -> str:
     return number(point.rate(name))
 
 
-def _tip(run: Evidence, point: Point) -> tuple[str, ...]:
+def _tip(run: RunEvidence, point: LoadPoint) -> tuple[str, ...]:
     """What a reader learns of a point: everything that the charts are made of."""
-    e2e, ttft, itl = (point.spread(name) for name in ("e2e_ms", "ttft_ms", "itl_ms"))
+    e2e, ttft, itl = (point.stats(name) for name in ("e2e_ms", "ttft_ms", "itl_ms"))
     lines = [
         f"{run.title}, {point.label}",
         f"{number(point.rate('output_tokens_per_s'))} output tokens/s",
@@ -249,13 +249,13 @@ def _tail(median: float | None, p99: float | None) -> str:
     return f"p50 {milliseconds(median)}, p99 {milliseconds(p99)}"
 
 
-def _drawn(runs: Sequence[Evidence]) -> list[Published]:
+def _drawn(runs: Sequence[RunEvidence]) -> list[PublishedFigure]:
     """Published figures, once each. A miniature on CPU is not drawn beside a real GPU."""
-    rows = (row for run in runs if not run.rehearsal for row in published.of(run))
+    rows = (row for run in runs if not run.rehearsal for row in published.for_run(run))
     return list({(row.source, row.label, row.note): row for row in rows}.values())
 
 
-def _published_tip(row: Published) -> tuple[str, ...]:
+def _published_tip(row: PublishedFigure) -> tuple[str, ...]:
     lines = [
         f"Published: {row.source}",
         f"{unit(row.output_tokens_per_s, 'output tokens/s')} at {row.label.partition(':')[0]}",
@@ -266,7 +266,7 @@ def _published_tip(row: Published) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
-def headline(run: Measured) -> Point | None:
+def headline(run: BenchResults) -> LoadPoint | None:
     """The point with the highest output."""
     points = [point for point in run.points if point.rate("output_tokens_per_s") is not None]
     return max(points, key=lambda point: point.rate("output_tokens_per_s") or 0, default=None)

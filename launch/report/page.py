@@ -1,4 +1,4 @@
-"""The page: evidence to one HTML file that loads nothing and runs no script but its own."""
+"""The page: evidence rendered to one HTML file that loads nothing and runs only its own script."""
 
 from __future__ import annotations
 
@@ -16,12 +16,22 @@ from builder import __version__
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from . import chart, comparison, evidence, figures, memory_bar, numerals, published, tables, verdict
-from .checked import Checked
-from .evidence import Evidence
-from .published import Published
-from .table import Table
-from .traps import TRAPS
+from . import (
+    chart,
+    comparison,
+    evidence,
+    figures,
+    memory,
+    number_format,
+    published,
+    tables,
+    verdict,
+)
+from .evidence import RunEvidence
+from .importers import CAVEATS
+from .published import PublishedFigure
+from .results import SmokeResults
+from .tables import PageTable
 
 HERE = Path(__file__).parent
 GENERATOR = "trtllm-deployment-toolkit"
@@ -39,14 +49,14 @@ def save(page: str, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(page, encoding="utf-8")
         new.replace(file)
-    except OSError as fault:
-        reason = (fault.strerror or str(fault)).lower()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
         what = f"cannot be written: {reason}"
         raise BadInput(Diagnostic(str(file), what, "choose another file with -o")) from None
 
 
 def is_report(file: Path) -> bool:
-    """Whether a file is a page of this toolkit."""
+    """Whether a file is a report of this toolkit."""
     try:
         with file.open("rb") as content:
             return f'<meta name="generator" content="{GENERATOR} '.encode() in content.read(
@@ -56,13 +66,13 @@ def is_report(file: Path) -> bool:
         return False
 
 
-def text(runs: Sequence[Evidence]) -> str:
+def text(runs: Sequence[RunEvidence]) -> str:
     """Every value is escaped by the template or by `Markup.format`."""
     css, js = _asset("page.css"), _asset("page.js")
     return _template().render(
         **_head(runs), **_first_screen(runs), **_charts(runs), **_others(runs), **_details(runs),
         css=Markup(css), js=Markup(js), css_hash=_hash(css), js_hash=_hash(js),
-        version=__version__, generator=GENERATOR, dash=numerals.NONE,
+        version=__version__, generator=GENERATOR, dash=number_format.UNKNOWN,
     )  # fmt: skip
 
 
@@ -83,15 +93,15 @@ def _asset(name: str) -> str:
 
 
 def _hash(code: str) -> str:
-    """What the content security policy knows a style or a script by."""
+    """The source expression of a style or a script in the content security policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}"
 
 
-def _head(runs: Sequence[Evidence]) -> dict[str, Any]:
+def _head(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     rehearsal = any(run.rehearsal for run in runs)
     if len(runs) > 1:
         kind, heading = "Comparison", f"{len(runs)} runs side by side"
-        subject = list(dict.fromkeys(run.measured.subject.name for run in runs))
+        subject = list(dict.fromkeys(run.bench.subject.name for run in runs))
     else:
         kind, heading, subject = "Benchmark", runs[0].title, _subject(runs[0])
     kind = f"{kind}, with a rehearsal" if len(runs) > 1 and rehearsal else kind
@@ -105,41 +115,42 @@ def _head(runs: Sequence[Evidence]) -> dict[str, Any]:
     }
 
 
-def _subject(run: Evidence) -> list[str]:
-    result, subject = run.measured, run.measured.subject
-    gpus = f"{subject.num_gpus or '?'}x {subject.gpu}" if subject.gpu else None
-    engine = " ".join(filter(None, (subject.engine, subject.release)))
-    parts = (subject.model, gpus, engine, subject.target, result.api, result.workload)
+def _subject(run: RunEvidence) -> list[str]:
+    result, subject = run.bench, run.bench.subject
+    engine = subject.engine_and_release
+    parts = (subject.model, subject.gpus, engine, subject.target, result.api, result.workload)
     date = (result.started or "")[:10]
     return [part for part in (*parts, date) if part]
 
 
-def _first_screen(runs: Sequence[Evidence]) -> dict[str, Any]:
+def _first_screen(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     return {
-        "marks": verdict.marks_of(runs),
-        "verdict": verdict.of(runs),
+        "notices": verdict.notices(runs),
+        "verdict": verdict.verdict(runs),
         "tiles": verdict.tiles(runs[0]) if len(runs) == 1 else [],
         "overview": comparison.overview(runs) if len(runs) > 1 else None,
     }
 
 
-def _charts(runs: Sequence[Evidence]) -> dict[str, Any]:
-    measured = any(run.measured.points for run in runs)
-    drawn = figures.of(runs) if measured else []
+def _charts(runs: Sequence[RunEvidence]) -> dict[str, Any]:
+    measured = any(run.bench.points for run in runs)
+    drawn = figures.draw(runs) if measured else []
     return {"figures": drawn, "legend": list(_legend(runs, drawn))}
 
 
-def _legend(runs: Sequence[Evidence], drawn: Sequence[figures.Figure]) -> Iterator[dict[str, Any]]:
+def _legend(
+    runs: Sequence[RunEvidence], drawn: Sequence[figures.Figure]
+) -> Iterator[dict[str, Any]]:
     for index, run in enumerate(runs):
-        yield {"key": index, "title": run.title, "swatch": chart.swatch(index)}
+        yield {"key": index, "title": run.title, "swatch": chart.series_swatch(index)}
     shapes = [figure.linear for figure in drawn if figure.linear]
     for key, title in (("published", "published by others"), ("front", "Pareto front")):
         if any(f'data-series="{key}"' in one for one in shapes):
-            yield {"key": key, "title": title, "swatch": chart.sign(key)}
+            yield {"key": key, "title": title, "swatch": chart.reference_swatch(key)}
 
 
-def _others(runs: Sequence[Evidence]) -> dict[str, Any]:
-    rows = list(dict.fromkeys(row for run in runs for row in published.of(run)))
+def _others(runs: Sequence[RunEvidence]) -> dict[str, Any]:
+    rows = list(dict.fromkeys(row for run in runs for row in published.for_run(run)))
     return {
         "comparison": [t for t in _comparison(runs) if t.rows],
         "published": tables.published(rows) if rows else None,
@@ -147,13 +158,13 @@ def _others(runs: Sequence[Evidence]) -> dict[str, Any]:
     }
 
 
-def _comparison(runs: Sequence[Evidence]) -> Iterator[Any]:
+def _comparison(runs: Sequence[RunEvidence]) -> Iterator[Any]:
     if len(runs) > 1:
         yield comparison.settings(runs)
         yield comparison.changes(runs)
 
 
-def _warning(rows: Sequence[Published]) -> str:
+def _warning(rows: Sequence[PublishedFigure]) -> str:
     """What differs, in full for one figure; for more, where to read it."""
     differing = [row for row in rows if row.differences]
     if len(differing) == 1:
@@ -163,7 +174,7 @@ def _warning(rows: Sequence[Published]) -> str:
     return f"{text}which; the last column has the details." if differing else ""
 
 
-def _details(runs: Sequence[Evidence]) -> dict[str, Any]:
+def _details(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     server = [tables.server_side(runs), tables.tasks(runs), tables.quality(runs)]
     return {
         "errors": tables.errors(runs),
@@ -177,11 +188,11 @@ def _details(runs: Sequence[Evidence]) -> dict[str, Any]:
             {"title": run.title, "provenance": tables.provenance(run), "notes": run.notes}
             for run in runs
         ],
-        "traps": {tool: TRAPS[tool] for run in runs if (tool := run.measured.tool) in TRAPS},
+        "caveats": {tool: CAVEATS[tool] for run in runs if (tool := run.bench.tool) in CAVEATS},
     }
 
 
-def _smoke(run: Evidence, found: Checked, table: Table) -> dict[str, Any]:
+def _smoke(run: RunEvidence, found: SmokeResults, table: PageTable) -> dict[str, Any]:
     summary = (
         f"Smoke suite, {run.title}: {found.passed} of {found.checks} checks passed, "
         f"{found.failed} failed, {found.warnings} with a warning; {found.skipped} do not apply."
@@ -189,24 +200,24 @@ def _smoke(run: Evidence, found: Checked, table: Table) -> dict[str, Any]:
     return {"summary": summary, "table": table, "failed": bool(found.failed)}
 
 
-def _bundles(runs: Sequence[Evidence]) -> Iterator[tuple[Evidence, Table]]:
+def _bundles(runs: Sequence[RunEvidence]) -> Iterator[tuple[RunEvidence, PageTable]]:
     """Each bundle once."""
-    by_digest = {run.measured.subject.bundle_digest: run for run in reversed(runs) if run.manifest}
+    by_digest = {run.bench.subject.bundle_digest: run for run in reversed(runs) if run.manifest}
     for run in by_digest.values():
         if table := tables.decisions(run):
             yield run, table
 
 
-def _bundle(run: Evidence, table: Table) -> dict[str, Any]:
-    parts = tables.memory_parts(run)
+def _bundle(run: RunEvidence, table: PageTable) -> dict[str, Any]:
+    parts = memory.parts(run)
     return {
-        "title": run.measured.subject.bundle_name or run.title,
+        "title": run.bench.subject.bundle_name or run.title,
         "decisions": table,
         "summary": f"{len(table.rows)} decisions with their reasons",
-        "memory": tables.memory(run),
-        "bar": memory_bar.svg(parts),
+        "memory": memory.table(run),
+        "bar": memory.bar(parts),
         "key": [
-            (memory_bar.colour(index, name), f"{name} {numerals.number(gib)} GiB")
+            (memory.colour(index, name), f"{name} {number_format.number(gib)} GiB")
             for index, (name, gib) in enumerate(parts)
         ],
     }

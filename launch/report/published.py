@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .evidence import Evidence
-from .measured import Measured
-from .numerals import number
+from .evidence import RunEvidence
+from .number_format import number
+from .results import BenchResults
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedFigure:
     """One published figure. `differences` say what is not as in this run, or not known."""
 
     source: str
@@ -35,18 +35,20 @@ class Published:
         return f"{load}:{rate:.0f}" if rate else load
 
 
-def of(run: Evidence) -> list[Published]:
+def for_run(run: RunEvidence) -> list[PublishedFigure]:
     """The published figures that the run's bundle carries."""
     rows = (run.manifest or {}).get("published", ())
     return [
-        _figure(row, figure, run.measured)
+        _figure(row, figure, run.bench)
         for row in rows
         for figure in row.get("figures", ())
         if any(key.startswith(("output_tokens", "prefill_tokens")) for key in figure)
     ]
 
 
-def _figure(row: Mapping[str, Any], figure: Mapping[str, Any], run: Measured) -> Published:
+def _figure(
+    row: Mapping[str, Any], figure: Mapping[str, Any], run: BenchResults
+) -> PublishedFigure:
     """Rates for the whole, per user and per GPU follow from each other where they can."""
     gpus, concurrency = row.get("num_gpus"), figure.get("concurrency")
     total, per_gpu = figure.get("output_tokens_per_s"), figure.get("output_tokens_per_s_per_gpu")
@@ -57,7 +59,7 @@ def _figure(row: Mapping[str, Any], figure: Mapping[str, Any], run: Measured) ->
         total = total or (per_gpu and per_gpu * gpus)
         per_gpu = per_gpu or (total and total / gpus)
     notes = (figure.get("load"), figure.get("note"))
-    return Published(
+    return PublishedFigure(
         source=row["source"],
         engine=row.get("engine", ""),
         workload=row.get("workload", ""),
@@ -73,7 +75,9 @@ def _figure(row: Mapping[str, Any], figure: Mapping[str, Any], run: Measured) ->
     )
 
 
-def _differences(row: Mapping[str, Any], figure: Mapping[str, Any], run: Measured) -> Iterator[str]:
+def _differences(
+    row: Mapping[str, Any], figure: Mapping[str, Any], run: BenchResults
+) -> Iterator[str]:
     for key, name in (("isl", "input"), ("osl", "output")):
         theirs, ours = row.get(key), getattr(run, key)
         if theirs is None or ours is None:

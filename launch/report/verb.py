@@ -12,9 +12,8 @@ from typing import Any
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from . import comparison, evidence, page
-from .arguments import FILE
-from .evidence import Evidence
+from . import REPORT, comparison, evidence, page
+from .evidence import RunEvidence
 
 
 def run(options: argparse.Namespace) -> None:
@@ -28,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
         print(file)
 
 
-def summary(runs: Sequence[Evidence], file: Path) -> dict[str, Any]:
+def summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
     """The runs, and how each differs from the first one at the same load."""
     return {
         "file": str(file),
@@ -36,13 +35,13 @@ def summary(runs: Sequence[Evidence], file: Path) -> dict[str, Any]:
             {
                 "title": run.title,
                 "place": run.place,
-                "tool": run.measured.tool,
+                "tool": run.bench.tool,
                 "rehearsal": run.rehearsal,
-                "interrupted": run.measured.interrupted,
-                "near_limit": run.measured.near_limit,
-                "points": [point.label for point in run.measured.points],
-                "sent": run.measured.sent,
-                "failed": run.measured.failed,
+                "interrupted": run.bench.interrupted,
+                "near_limit": run.bench.near_limit,
+                "points": [point.label for point in run.bench.points],
+                "sent": run.bench.sent,
+                "failed": run.bench.failed,
                 "notes": list(run.notes),
             }
             for run in runs
@@ -52,7 +51,7 @@ def summary(runs: Sequence[Evidence], file: Path) -> dict[str, Any]:
 
 
 def _beside(runs: Sequence[Path]) -> Path:
-    return runs[0] / FILE if len(runs) == 1 and runs[0].is_dir() else Path(FILE)
+    return runs[0] / REPORT if len(runs) == 1 and runs[0].is_dir() else Path(REPORT)
 
 
 def _check_replaceable(file: Path) -> None:
@@ -61,4 +60,4 @@ def _check_replaceable(file: Path) -> None:
         raise BadInput(Diagnostic(str(file), "is a folder", "name a file with -o"))
     if file.exists() and not page.is_report(file):
         remedy = "choose another file with -o, or remove it"
-        raise BadInput(Diagnostic(str(file), "exists and is no report", remedy))
+        raise BadInput(Diagnostic(str(file), "exists and is not a report", remedy))

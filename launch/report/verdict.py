@@ -1,4 +1,4 @@
-"""The verdict on a report's first screen: what came out, in figures and in a few sentences."""
+"""The first screen of a report: notices, the verdict in sentences, and headline figures."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .evidence import Evidence
+from .evidence import RunEvidence
 from .figures import headline
-from .measured import Measured, Point
-from .numerals import SPACE, milliseconds, number, percent, unit, usd
+from .number_format import SPACE, milliseconds, number, percent, unit, usd
+from .results import BenchResults, LoadPoint
 
 REHEARSAL = "a miniature on CPU, not a measurement of the GPU"
 SLO_NAMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "e2e_ms": "end to end"}
@@ -36,37 +36,30 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
-    """Something that a reader must know before any figure."""
+class Notice:
+    """A statement with its tone: the verdict, or a limitation stated before any figure."""
 
     tone: Tone
     title: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    tone: Tone
-    title: str
-    sentences: tuple[str, ...]
-
-
-def of(runs: Sequence[Evidence]) -> Verdict:
-    tones = {mark.tone for mark in marks_of(runs)}
-    if len(runs) == 1 and _misses_slo(runs[0].measured):
+def verdict(runs: Sequence[RunEvidence]) -> Notice:
+    tones = {notice.tone for notice in notices(runs)}
+    if len(runs) == 1 and _misses_slo(runs[0].bench):
         tones.add("warning")
     worst: Tone = next((tone for tone in WORST_FIRST if tone in tones), "good")
-    if not any(run.measured.points for run in runs):
-        return Verdict(worst, "Nothing was measured", tuple(_smoke(runs)))
+    if not any(run.bench.points for run in runs):
+        return Notice(worst, "Nothing was measured", " ".join(_smoke(runs)))
     if len(runs) == 1:
         title, sentences = _single(runs[0])
     else:
         title, sentences = _several(runs)
-    return Verdict(worst, title, (*sentences, *_smoke(runs)))
+    return Notice(worst, title, " ".join(filter(None, (*sentences, *_smoke(runs)))))
 
 
-def _single(run: Evidence) -> tuple[str, list[str]]:
-    result = run.measured
+def _single(run: RunEvidence) -> tuple[str, list[str]]:
+    result = run.bench
     best = headline(result)
     if best is None:
         return "No request succeeded", [_failures(result)]
@@ -82,28 +75,28 @@ def _single(run: Evidence) -> tuple[str, list[str]]:
         )
     else:
         title = f"{_output(best)} at {best.label}"
-        first = f"There a median request takes {milliseconds(best.spread('e2e_ms').p50)}."
+        first = f"There a median request takes {milliseconds(best.stats('e2e_ms').p50)}."
     if run.rehearsal:
-        faults = result.failed or (run.smoke and run.smoke.failed)
-        found = "The rehearsal found faults" if faults else "The deployment works end to end"
+        failures = result.failed or (run.smoke and run.smoke.failed)
+        found = "The rehearsal found failures" if failures else "The deployment works end to end"
         title = f"{found}; its speed says nothing about the GPU"
         first = "Every figure here is that of a miniature on CPU."
     return title, [first, _range(result), _failures(result)]
 
 
-def _misses_slo(run: Measured) -> bool:
+def _misses_slo(run: BenchResults) -> bool:
     """Whether no concurrency kept the service level; of an open loop there is none to name."""
     closed = bool(run.points) and all(point.concurrency for point in run.points)
     return bool(run.slo) and closed and not run.largest_concurrency_within_slo
 
 
-def _several(runs: Sequence[Evidence]) -> tuple[str, list[str]]:
-    sent, failed = (sum(getattr(run.measured, name) for run in runs) for name in ("sent", "failed"))
+def _several(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
+    sent, failed = (sum(getattr(run.bench, name) for run in runs) for name in ("sent", "failed"))
     real = [run for run in runs if not run.rehearsal]
     if not real:
         title = "Rehearsals side by side; their speed says nothing about the GPU"
         return title, [_failed(sent, failed)]
-    tops = [(run, point) for run in real if (point := headline(run.measured))]
+    tops = [(run, point) for run in real if (point := headline(run.bench))]
     if not tops:
         return "No request succeeded", [_failed(sent, failed)]
     run, point = max(tops, key=lambda pair: pair[1].rate("output_tokens_per_s") or 0)
@@ -111,42 +104,42 @@ def _several(runs: Sequence[Evidence]) -> tuple[str, list[str]]:
     return f"{run.title} delivers most", [*sentences, *_shortest(real), _failed(sent, failed)]
 
 
-def _shortest(runs: Sequence[Evidence]) -> Iterator[str]:
+def _shortest(runs: Sequence[RunEvidence]) -> Iterator[str]:
     medians = [
         (median, run.title, point.label)
         for run in runs
-        for point in run.measured.points
-        if (median := point.spread("e2e_ms").p50) is not None
+        for point in run.bench.points
+        if (median := point.stats("e2e_ms").p50) is not None
     ]
     if medians:
         median, title, label = min(medians)
         yield f"The shortest median latency is that of {title}: {milliseconds(median)} at {label}."
 
 
-def tiles(evidence: Evidence) -> list[Tile]:
-    run = evidence.measured
+def tiles(evidence: RunEvidence) -> list[Tile]:
+    run = evidence.bench
     best = headline(run)
     if best is None:
         return []
-    quick = min(run.points, key=lambda p: p.spread("e2e_ms").p50 or float("inf"))
-    quick_ttft = quick.spread("ttft_ms")
+    quick = min(run.points, key=lambda p: p.stats("e2e_ms").p50 or float("inf"))
+    quick_ttft = quick.stats("ttft_ms")
     per_gpu = None if evidence.rehearsal else best.rate("output_tokens_per_s_per_gpu")
     rows = [
         Tile("Highest output", unit(best.rate("output_tokens_per_s"), "tokens/s"),
              f"at {best.label}" + (f", {number(per_gpu)} from each GPU" if per_gpu else "")),
         Tile("For one user", unit(quick.rate("output_tokens_per_s_per_user"), "tokens/s"),
-             f"at {quick.label}, TPOT {milliseconds(quick.spread('tpot_ms').mean)}"),
+             f"at {quick.label}, TPOT {milliseconds(quick.stats('tpot_ms').mean)}"),
         Tile("First token", milliseconds(quick_ttft.p50),
              f"median at {quick.label}, p99 {milliseconds(quick_ttft.p99)}"),
-        Tile("Whole request", milliseconds(quick.spread("e2e_ms").p50),
-             f"median at {quick.label}, {number(quick.spread('output_tokens').mean)} tokens"),
+        Tile("Whole request", milliseconds(quick.stats("e2e_ms").p50),
+             f"median at {quick.label}, {number(quick.stats('output_tokens').mean)} tokens"),
     ]  # fmt: skip
     if not evidence.rehearsal:
-        rows += _promises(run, best)
+        rows += _slo_and_cost(run, best)
     return rows
 
 
-def _promises(run: Measured, best: Point) -> Iterator[Tile]:
+def _slo_and_cost(run: BenchResults, best: LoadPoint) -> Iterator[Tile]:
     """Service level and cost, which a miniature on CPU has nothing to say about."""
     if run.slo:
         yield Tile(
@@ -159,73 +152,73 @@ def _promises(run: Measured, best: Point) -> Iterator[Tile]:
         yield Tile("Cost of a task", usd(cost), at)
 
 
-def marks_of(runs: Sequence[Evidence]) -> list[Warned]:
-    """What limits the figures; a mark that several runs share is made once."""
-    shared: dict[Warned, list[str]] = {}
+def notices(runs: Sequence[RunEvidence]) -> list[Notice]:
+    """What limits the figures; a notice that several runs share is given once."""
+    shared: dict[Notice, list[str]] = {}
     for run in runs:
-        for mark in _marks(run):
-            shared.setdefault(mark, []).append(run.title)
+        for notice in _notices(run):
+            shared.setdefault(notice, []).append(run.title)
     if len(runs) == 1:
         return list(shared)
     return [
-        replace(mark, title=f"{mark.title}: {', '.join(titles)}")
+        replace(notice, title=f"{notice.title}: {', '.join(titles)}")
         if len(titles) < len(runs)
-        else mark
-        for mark, titles in shared.items()
+        else notice
+        for notice, titles in shared.items()
     ]
 
 
-def _marks(run: Evidence) -> Iterator[Warned]:
-    result = run.measured
+def _notices(run: RunEvidence) -> Iterator[Notice]:
+    result = run.bench
     if run.rehearsal:
         text = f"This is {REHEARSAL}. Files, server, protocol and client are the real ones."
-        yield Warned("warning", "Rehearsal", text)
+        yield Notice("warning", "Rehearsal", text)
     if result.interrupted:
         text = "Stopped before its end. What was measured until then is kept."
-        yield Warned("warning", "Interrupted", text)
+        yield Notice("warning", "Interrupted", text)
     if result.near_limit:
         text = f"The client ran at {percent(result.share_of_limit)} of its own limit, more than "
         text += "the 70 % up to which its figures are taken for the server's alone. They may be "
         text += "too low."
-        yield Warned("warning", "Near the client's limit", text)
+        yield Notice("warning", "Near the client's limit", text)
     if result.failed:
         text = f"{_failures(result)} They count in no latency."
-        yield Warned("warning", "Failed requests", text)
-    if run.foreign:
+        yield Notice("warning", "Failed requests", text)
+    if run.bench.imported:
         text = f"Measured with {result.tool}; see what is known to mislead in its numbers."
-        yield Warned("note", "Imported", text)
+        yield Notice("note", "Imported", text)
     if run.smoke and run.smoke.failed:
-        yield Warned("bad", "Smoke", f"{run.smoke.failed} smoke checks failed.")
+        yield Notice("bad", "Smoke", f"{run.smoke.failed} smoke checks failed.")
 
 
-def _output(point: Point) -> str:
+def _output(point: LoadPoint) -> str:
     return unit(point.rate("output_tokens_per_s"), "output tokens/s")
 
 
-def _latency(point: Point) -> str:
+def _latency(point: LoadPoint) -> str:
     return ", ".join(
-        f"{name} p99 {milliseconds(point.spread(key).p99)}" for key, name in SLO_NAMES.items()
+        f"{name} p99 {milliseconds(point.stats(key).p99)}" for key, name in SLO_NAMES.items()
     )
 
 
-def _slo(run: Measured) -> str:
+def _slo(run: BenchResults) -> str:
     return ", ".join(f"{SLO_NAMES[key]} {milliseconds(value)}" for key, value in run.slo.items())
 
 
-def _range(run: Measured) -> str:
+def _range(run: BenchResults) -> str:
     """How output and latency change from the first load to the last."""
     if len(run.points) < 2:
         return ""
     first, last = run.points[0], run.points[-1]
     output = [number(p.rate("output_tokens_per_s")) for p in (first, last)]
-    median = [milliseconds(p.spread("e2e_ms").p50) for p in (first, last)]
+    median = [milliseconds(p.stats("e2e_ms").p50) for p in (first, last)]
     return (
         f"From {first.label} to {last.label} output goes from {output[0]} to {output[1]} tokens/s "
         f"and the median latency from {median[0]} to {median[1]}."
     )
 
 
-def _failures(run: Measured) -> str:
+def _failures(run: BenchResults) -> str:
     kinds: dict[str, int] = {}
     for point in run.points:
         for error in point.errors:
@@ -245,7 +238,7 @@ def _failed(sent: int, failed: int, kinds: str = "") -> str:
     )
 
 
-def _smoke(runs: Sequence[Evidence]) -> Iterator[str]:
+def _smoke(runs: Sequence[RunEvidence]) -> Iterator[str]:
     for run in runs:
         if run.smoke and len(runs) == 1:
             warned = run.smoke.warnings

@@ -16,8 +16,7 @@ from builder.errors import BadInput, ChecksFailed
 
 from ..bench import document, measure, subject
 from ..cli.main import main
-from ..report import page
-from ..report.arguments import FILE
+from ..report import REPORT, page
 from ..smoke import endpoint as endpoints
 from . import scheduler
 from .scheduler import Job
@@ -97,8 +96,8 @@ def collect(sweep: Sweep) -> Path:
         results.write(whole)
     requests = [file.with_name(document.REQUESTS).read_text(encoding="utf-8") for file in parts]
     (folder / document.REQUESTS).write_text("".join(requests), encoding="utf-8")
-    page.write([folder], folder / FILE)
-    return folder / FILE
+    page.write([folder], folder / REPORT)
+    return folder / REPORT
 
 
 def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """AIPerf's profile_export_aiperf.json: one load.
 
-Fields as AIPerf 0.13 writes them, schema 1.4 of its "JSON Export Schema". What it calls
+JsonObject as AIPerf 0.13 writes them, schema 1.4 of its "JSON Export Schema". What it calls
 inter-token latency is a mean per request, which is the TPOT of this report; its inter-chunk latency
 is the gap between messages.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..fields import Fields
+from ..json_object import JsonObject
 from . import document
 from .document import Document
 
 NAME = "aiperf"
-OURS = {
+METRICS = {
     "ttft_ms": "time_to_first_token",
     "itl_ms": "inter_chunk_latency",
     "tpot_ms": "inter_token_latency",
@@ -22,23 +22,23 @@ OURS = {
     "prompt_tokens": "input_sequence_length",
     "output_tokens": "output_sequence_length",
 }
-STATISTICS = {"n": "count", "mean": "avg", "stddev": "std"}
+STATISTIC_NAMES = {"n": "count", "mean": "avg", "stddev": "std"}
 TO_MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6, "tokens": 1.0}
 
 
-def owns(found: Any) -> bool:
+def matches(found: Any) -> bool:
     if not isinstance(found, dict) or "input_config" not in found:
         return False
     return isinstance(found.get("request_latency"), dict) and "request_count" in found
 
 
 def convert(found: Any, where: str, name: str) -> Document:
-    fields = Fields(found, where)
+    fields = JsonObject(found, where)
     settings = fields.child("input_config")
-    data_set = next(settings.children("datasets"), Fields({}, where))
+    data_set = next(settings.children("datasets"), JsonObject({}, where))
     prompts = data_set.child("prompts")
     isl, osl = (prompts.child(side).number("mean") for side in ("isl", "osl"))
-    model = next(settings.child("models").children("items"), Fields({}, where))
+    model = next(settings.child("models").children("items"), JsonObject({}, where))
     result = document.bench(
         NAME,
         version=fields.text("aiperf_version"),
@@ -62,14 +62,14 @@ def _first_text(found: object) -> str | None:
     return next(texts, None)
 
 
-def _phase(settings: Fields) -> Fields:
+def _phase(settings: JsonObject) -> JsonObject:
     """The load that was measured; others warm the server up."""
     phases = list(settings.children("phases"))
     measured = [one for one in phases if one.text("kind") == "profiling"]
-    return (measured or phases or [Fields({}, settings.where)])[0]
+    return (measured or phases or [JsonObject({}, settings.where)])[0]
 
 
-def _point(fields: Fields, phase: Fields) -> Document:
+def _point(fields: JsonObject, phase: JsonObject) -> Document:
     good = fields.child("request_count").number("avg")
     failed = fields.child("error_request_count").number("avg")
     if failed is None and "error_summary" in fields:
@@ -84,7 +84,7 @@ def _point(fields: Fields, phase: Fields) -> Document:
             "failed": failed,
         },
         errors=_errors(fields),
-        **{ours: _spread(fields.child(theirs)) for ours, theirs in OURS.items()},
+        **{ours: _statistics(fields.child(theirs)) for ours, theirs in METRICS.items()},
         itl_of="messages",
         output_tokens_per_s=fields.child("output_token_throughput").number("avg"),
         total_tokens_per_s=fields.child("total_token_throughput").number("avg"),
@@ -93,12 +93,12 @@ def _point(fields: Fields, phase: Fields) -> Document:
     )
 
 
-def _spread(metric: Fields) -> Document | None:
+def _statistics(metric: JsonObject) -> Document | None:
     factor = TO_MS.get(metric.text("unit") or "ms")
     if factor is None:
-        return None  # a unit that this reader does not know says nothing
-    values = {name: metric.number(STATISTICS.get(name, name)) for name in document.STATISTICS}
-    return document.spread(
+        return None  # an unknown unit
+    values = {name: metric.number(STATISTIC_NAMES.get(name, name)) for name in document.STATISTICS}
+    return document.statistics(
         {
             name: value if value is None or name == "n" else value * factor
             for name, value in values.items()
@@ -106,7 +106,7 @@ def _spread(metric: Fields) -> Document | None:
     )
 
 
-def _errors(fields: Fields) -> Document:
+def _errors(fields: JsonObject) -> Document:
     rows = {}
     for row in fields.children("error_summary"):
         details = row.child("error_details")

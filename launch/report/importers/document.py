@@ -1,4 +1,4 @@
-"""A bench.json document of what another tool measured: what its file does not say stays null."""
+"""A bench.json document made from another tool's results: what its file does not say is null."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def bench(
         "toolkit_version": None,
         "started": started,
         "ended": ended,
+        "imported": True,
         "outcome": "interrupted" if interrupted else "complete",
         "subject": {"name": model or name, "model": model, "url": url},
         "client": {"tool": tool, "version": version, "api": api},
@@ -52,18 +53,12 @@ def load(concurrency: float | None, rate_per_s: float | None, burstiness: float 
     return {"kind": "concurrency" if concurrency else "unlimited", "concurrency": concurrency}
 
 
-def label(row: Document) -> str:
-    if row.get("rate_per_s") is not None:
-        return f"r{row['rate_per_s']:g}"
-    return f"c{row['concurrency']:g}" if row["concurrency"] else "unlimited"
-
-
 def point(row: Document, **values: Any) -> Document:
     """A point under a load; rates per user follow from the mean time per output token."""
     tpot = (values.get("tpot_ms") or {}).get("mean")
     return {
         "load": row,
-        "label": label(row),
+        "label": _label(row),
         "errors": {},
         "itl_of": "tokens",
         **values,
@@ -72,7 +67,7 @@ def point(row: Document, **values: Any) -> Document:
     }
 
 
-def spread(values: Mapping[str, float | None]) -> Document | None:
+def statistics(values: Mapping[str, float | None]) -> Document | None:
     """Statistics under the names of bench.json, or null where there are none."""
     row = {name: values.get(name) for name in STATISTICS}
     return row if any(value is not None for value in row.values()) else None
@@ -80,3 +75,9 @@ def spread(values: Mapping[str, float | None]) -> Document | None:
 
 def lengths(isl: float | None, osl: float | None, words: str, kind: str = "fixed") -> Document:
     return {"kind": kind, "isl": isl, "osl": osl, "words": words}
+
+
+def _label(row: Document) -> str:
+    if row.get("rate_per_s") is not None:
+        return f"r{row['rate_per_s']:g}"
+    return f"c{row['concurrency']:g}" if row["concurrency"] else "unlimited"

@@ -1,6 +1,6 @@
 """GuideLLM's benchmarks.json: one benchmark for every load.
 
-Fields as its `GenerativeBenchmarksReport` writes them: version 1 (0.4 to 0.6) with `type_` and
+JsonObject as its `GenerativeBenchmarksReport` writes them: version 1 (0.4 to 0.6) with `type_` and
 `args`, version 2 (0.7 and later) with `kind` and `config.spec`. Its request latency is in seconds.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from ..fields import Fields
+from ..json_object import JsonObject
 from . import document
 from .document import Document
 
@@ -23,14 +23,14 @@ LATENCIES = (
 WORDS = "a GuideLLM data set; the lengths are the means of the requests that succeeded"
 
 
-def owns(found: Any) -> bool:
+def matches(found: Any) -> bool:
     if not isinstance(found, dict) or not isinstance(found.get("benchmarks"), list):
         return False
     return all(isinstance(row, dict) and "metrics" in row for row in found["benchmarks"])
 
 
 def convert(found: Any, where: str, name: str) -> Document:
-    top = Fields(found, where)
+    top = JsonObject(found, where)
     rows = list(top.children("benchmarks"))
     backend = top.child("config").child("spec").child("backend")  # version 2
     arguments = top.child("args")
@@ -51,7 +51,7 @@ def convert(found: Any, where: str, name: str) -> Document:
     return result
 
 
-def _point(row: Fields) -> Document:
+def _point(row: JsonObject) -> Document:
     metrics, strategy = row.child("metrics"), row.child("config").child("strategy")
     totals = metrics.child("request_totals")
     failed, unfinished = totals.number("errored"), totals.number("incomplete")
@@ -64,16 +64,16 @@ def _point(row: Fields) -> Document:
             "failed": failed,
         },
         errors=_errors(failed, unfinished),
-        **{ours: _spread(metrics, theirs, factor) for ours, theirs, factor in LATENCIES},
-        prompt_tokens=_spread(metrics, "prompt_token_count"),
-        output_tokens=_spread(metrics, "output_token_count"),
+        **{ours: _statistics(metrics, theirs, factor) for ours, theirs, factor in LATENCIES},
+        prompt_tokens=_statistics(metrics, "prompt_token_count"),
+        output_tokens=_statistics(metrics, "output_token_count"),
         output_tokens_per_s=_mean(metrics, "output_tokens_per_second"),
         total_tokens_per_s=_mean(metrics, "tokens_per_second"),
         requests_per_s=_mean(metrics, "requests_per_second"),
     )
 
 
-def _load(strategy: Fields) -> Document:
+def _load(strategy: JsonObject) -> Document:
     kind = strategy.text("kind") or strategy.text("type_")
     if kind == "synchronous":
         return document.load(1, None, None)
@@ -88,18 +88,18 @@ def _errors(failed: float | None, unfinished: float | None) -> Document:
     return {kind: {"count": count, "example": ""} for kind, count in counts.items() if count}
 
 
-def _spread(metrics: Fields, name: str, factor: float = 1.0) -> Document | None:
+def _statistics(metrics: JsonObject, name: str, factor: float = 1.0) -> Document | None:
     good = metrics.child(name).child("successful")
     if not good.number("count"):
-        return None  # it writes zeros where there was nothing to measure
+        return None  # zeros stand for values that were not measured
     values = {p: good.child("percentiles").number(p) for p in ("p50", "p90", "p95", "p99")}
     values |= {one: good.number(one) for one in ("mean", "min", "max")}
     values["stddev"] = good.number("std_dev")
     scaled = {key: None if value is None else value * factor for key, value in values.items()}
-    return document.spread(scaled | {"n": good.number("count")})
+    return document.statistics(scaled | {"n": good.number("count")})
 
 
-def _mean(metrics: Fields, name: str) -> float | None:
+def _mean(metrics: JsonObject, name: str) -> float | None:
     return metrics.child(name).child("successful").number("mean")
 
 

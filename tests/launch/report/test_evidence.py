@@ -20,9 +20,9 @@ Saved = Callable[..., Path]
 
 def test_the_documents_of_the_benchmark_are_read() -> None:
     (run,) = evidence.gather([ROOT / "tests/launch/bench/sample_bench.json"])
-    assert [point.concurrency for point in run.measured.points] == [1, 2, 4, 8, 16, 32, 64]
-    assert not run.foreign
-    assert run.measured.failed == 1
+    assert [point.concurrency for point in run.bench.points] == [1, 2, 4, 8, 16, 32, 64]
+    assert not run.bench.imported
+    assert run.bench.failed == 1
 
 
 def test_a_run_folder_brings_its_checks_and_its_bundle(
@@ -94,7 +94,7 @@ def test_all_faults_are_reported_at_once(tmp_path: Path, saved: Saved) -> None:
         ("", "neither JSON nor lines of JSON"),
         ("[1, 2", "neither JSON nor lines of JSON"),
         ("[" * 100_000, "neither JSON nor lines of JSON"),
-        ("[]", "holds no results in a known form"),
+        ("[]", "has no known result format"),
         ('{"kind": "bench"}', "format: is None; this version reads 1"),
         ('{"kind": "bench", "format": 2}', "format: is 2; this version reads 1; measure again"),
         ('{"kind": "bench", "format": 1}', "subject: is missing"),
@@ -108,13 +108,13 @@ def test_what_is_no_result_is_refused(saved: Saved, text: str, fault: str) -> No
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"holds neither bench.json nor run.json; give a run"):
+    with pytest.raises(BadInput, match=r"has neither bench.json nor run.json; give a run"):
         evidence.gather([tmp_path])
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(b"\xff\xfe\x00{}")
-    with pytest.raises(BadInput, match="is no text in UTF-8"):
+    with pytest.raises(BadInput, match="is not UTF-8 text"):
         evidence.gather([tmp_path / "x.json"])
 
 
@@ -165,5 +165,5 @@ def test_numbers_that_are_none_are_not_known(saved: Saved) -> None:
         '"output_tokens_per_s": ', '"output_tokens_per_s": NaN, "x": ', 1
     )
     (run,) = evidence.gather([saved(text)])
-    assert run.measured.points[0].rate("output_tokens_per_s") is None
+    assert run.bench.points[0].rate("output_tokens_per_s") is None
     assert page.text([run])

@@ -14,24 +14,22 @@ from launch.report import (
     comparison,
     evidence,
     figures,
-    labels,
     page,
     published,
-    scale,
     verdict,
 )
 from launch.report.chart import Chart, Mark, Series
-from launch.report.evidence import Evidence
+from launch.report.evidence import RunEvidence
 from tests.launch.report import samples
 
-Runs = Callable[..., list[Evidence]]
+Runs = Callable[..., list[RunEvidence]]
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
     """The evidence of documents."""
 
-    def gather(*documents: samples.Json) -> list[Evidence]:
+    def gather(*documents: samples.Json) -> list[RunEvidence]:
         folders = [
             samples.run_folder(tmp_path / str(index), document)
             for index, document in enumerate(documents)
@@ -53,7 +51,7 @@ def runs(tmp_path: Path) -> Runs:
 def test_linear_axes_start_at_zero_and_end_at_a_round_number(
     values: list[float], ticks: tuple[float, ...]
 ) -> None:
-    made = scale.linear(values, 0, 100)
+    made = chart.linear_scale(values, 0, 100)
     assert made.ticks == pytest.approx(ticks)
     assert (made.at(0), made.at(ticks[-1])) == pytest.approx((0, 100))
 
@@ -71,26 +69,26 @@ def test_linear_axes_start_at_zero_and_end_at_a_round_number(
 def test_logarithmic_axes_hold_all_values_between_round_numbers(
     values: list[float], ticks: tuple[float, ...]
 ) -> None:
-    made = scale.logarithmic(values, 0, 100)
+    made = chart.logarithmic_scale(values, 0, 100)
     assert made.ticks == pytest.approx(ticks)
     assert made.at(made.low) == 0 and made.at(made.high) == 100
 
 
 def test_loads_are_marked_where_they_were_measured() -> None:
-    assert scale.of_loads([1, 2, 4, 8, 16, 32, 64], 0, 100).ticks == (1, 2, 4, 8, 16, 32, 64)
-    assert scale.of_loads([8], 0, 100).at(8) == pytest.approx(50)
-    assert scale.of_loads([100, 101, 102, 200], 0, 100).ticks == (100, 200)
+    assert chart.load_scale([1, 2, 4, 8, 16, 32, 64], 0, 100).ticks == (1, 2, 4, 8, 16, 32, 64)
+    assert chart.load_scale([8], 0, 100).at(8) == pytest.approx(50)
+    assert chart.load_scale([100, 101, 102, 200], 0, 100).ticks == (100, 200)
 
 
 def test_the_front_holds_what_nothing_beats_in_both() -> None:
     places = [(1.0, 9.0), (2.0, 8.0), (2.0, 7.0), (1.5, 5.0), (3.0, 3.0), (0.5, 9.0)]
-    assert figures.front(places) == [(1.0, 9.0), (2.0, 8.0), (3.0, 3.0)]
-    assert figures.front([]) == []
+    assert figures.pareto_front(places) == [(1.0, 9.0), (2.0, 8.0), (3.0, 3.0)]
+    assert figures.pareto_front([]) == []
 
 
 def test_the_front_spans_the_runs(runs: Runs) -> None:
     slow = samples.bench("slow", points=[samples.point(n, tpot_ms=9) for n in samples.LOADS])
-    found = figures.of(runs(samples.bench("fast"), slow))[1]
+    found = figures.draw(runs(samples.bench("fast"), slow))[1]
     assert found.linear and found.linear.count('class="front"') == 1
 
 
@@ -103,18 +101,18 @@ def test_labels_stand_on_nothing_else() -> None:
     found = re.findall(f"{place}(?:(?!<g ).)*{words}", text)
     assert 5 <= len(found) < 29
     boxes = [
-        (float(a) + float(x), float(b) + float(y), len(label) * labels.LETTER)
+        (float(a) + float(x), float(b) + float(y), len(label) * chart.LETTER)
         for a, b, x, y, label in found
     ]
     for index, (x, y, width) in enumerate(boxes):
         assert x > chart.LEFT and x + width < chart.WIDTH
         for other_x, other_y, other_width in boxes[:index]:
             apart = x >= other_x + other_width or other_x >= x + width
-            assert apart or abs(y - other_y) >= labels.LINE
+            assert apart or abs(y - other_y) >= chart.LINE
 
 
 def test_every_series_has_a_shape_and_a_colour_of_its_own() -> None:
-    signs = [str(chart.swatch(index)) for index in range(20)]
+    signs = [str(chart.series_swatch(index)) for index in range(20)]
     assert len(set(signs)) == 20
 
 
@@ -124,7 +122,7 @@ def test_open_loops_are_drawn_over_their_rate(runs: Runs) -> None:
         point = samples.point(4)
         point |= {"load": {"kind": "poisson", "rate_per_s": rate}, "label": f"r{rate:g}"}
         points.append(point)
-    found = figures.of(runs(samples.bench(points=points)))
+    found = figures.draw(runs(samples.bench(points=points)))
     assert found[2].linear and "requests per second" in found[2].linear
     assert "r0.5:" in str(found[0].linear)
 
@@ -132,7 +130,7 @@ def test_open_loops_are_drawn_over_their_rate(runs: Runs) -> None:
 def test_what_was_not_measured_is_not_drawn(runs: Runs) -> None:
     point = samples.point(1)
     point |= {"itl_ms": None, "output_tokens_per_s_per_gpu": None}
-    drawn = {figure.name: figure for figure in figures.of(runs(samples.bench(points=[point])))}
+    drawn = {figure.name: figure for figure in figures.draw(runs(samples.bench(points=[point])))}
     assert drawn["throughput"].linear
     assert drawn["interactivity"].linear is None
     assert "number of GPUs" in drawn["interactivity"].missing
@@ -170,7 +168,7 @@ def test_decisions_of_two_bundles_are_compared(runs: Runs, rendered: samples.Jso
 
 
 def test_published_figures_carry_source_and_workload(runs: Runs, rendered: samples.Json) -> None:
-    (row,) = published.of(runs(samples.bench(bundle=rendered))[0])
+    (row,) = published.for_run(runs(samples.bench(bundle=rendered))[0])
     assert row.source == "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)"
     assert "ShareGPT, 500 prompts, output length 1600" in row.workload
     assert (row.concurrency, row.output_tokens_per_s, row.e2e_ms) == (1, 272, 5801)
@@ -192,7 +190,7 @@ PUBLISHED = {
 
 def test_a_workload_that_differs_is_said(runs: Runs, rendered: samples.Json) -> None:
     (run,) = runs(samples.bench(bundle=rendered))
-    (row,) = published.of(replace(run, manifest={"published": [PUBLISHED]}))
+    (row,) = published.for_run(replace(run, manifest={"published": [PUBLISHED]}))
     assert row.differences == (
         "input 1,024 tokens, here 800",
         "concurrency 512 was not measured here",
@@ -222,16 +220,16 @@ def test_the_warning_about_workloads_names_what_differs(runs: Runs, rendered: sa
     ],
 )
 def test_the_verdict(runs: Runs, changes: samples.Json, tone: str, title: str) -> None:
-    found = verdict.of(runs(samples.bench(**changes)))
+    found = verdict.verdict(runs(samples.bench(**changes)))
     assert (found.tone, found.title.replace("\u00a0", " ")) == (tone, title)
 
 
-def test_marks_come_before_any_figure(runs: Runs) -> None:
+def test_notices_come_before_any_figure(runs: Runs) -> None:
     document = samples.bench(outcome="interrupted", points=[samples.point(1, failed=2)])
     document["client"] |= {"marked": True, "share_of_limit": 0.82}
     document["subject"]["engine"]["rehearsal"] = True
     found = runs(document)
-    assert [mark.title for mark in verdict.marks_of(found)] == [
+    assert [notice.title for notice in verdict.notices(found)] == [
         "Rehearsal",
         "Interrupted",
         "Near the client's limit",
@@ -243,18 +241,18 @@ def test_marks_come_before_any_figure(runs: Runs) -> None:
     assert "2 of 20 requests failed (10 %): 2 cut." in text
 
 
-def test_a_mark_that_runs_share_is_made_once(runs: Runs) -> None:
+def test_a_notice_that_runs_share_is_given_once(runs: Runs) -> None:
     documents = [samples.bench(name, outcome="interrupted") for name in ("one", "two", "three")]
     documents[2]["outcome"] = "complete"
-    (mark,) = verdict.marks_of(runs(*documents))
-    assert mark.title == "Interrupted: one, two"
+    (notice,) = verdict.notices(runs(*documents))
+    assert notice.title == "Interrupted: one, two"
 
 
 def test_a_rehearsal_never_delivers_most(runs: Runs) -> None:
     quick = [samples.point(64, tpot_ms=0.1)]
     found = runs(samples.bench("real"), samples.bench("tiny", rehearsal=True, points=quick))
-    assert verdict.of(found).title == "real delivers most"
-    rehearsals = verdict.of([found[1], found[1]])
+    assert verdict.verdict(found).title == "real delivers most"
+    rehearsals = verdict.verdict([found[1], found[1]])
     assert rehearsals.title == "Rehearsals side by side; their speed says nothing about the GPU"
 
 
@@ -262,7 +260,7 @@ def test_failed_smoke_checks_make_the_verdict_bad(runs: Runs) -> None:
     (run,) = runs(samples.bench())
     assert run.smoke
     failing = replace(run, smoke=replace(run.smoke, failed=1))
-    assert verdict.of([failing]).tone == "bad"
+    assert verdict.verdict([failing]).tone == "bad"
 
 
 def test_scores_are_shown_with_their_interval(runs: Runs) -> None:

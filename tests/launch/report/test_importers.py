@@ -11,18 +11,18 @@ import pytest
 
 from builder.errors import BadInput
 from launch.report import evidence, page
-from launch.report.measured import Measured, Point
+from launch.report.results import BenchResults, LoadPoint
 
 RESULTS = Path(__file__).parent / "results"
 
 
-def measured(name: str) -> Measured:
+def measured(name: str) -> BenchResults:
     (run,) = evidence.gather([RESULTS / name])
-    assert run.foreign
-    return run.measured
+    assert run.bench.imported
+    return run.bench
 
 
-def only_point(name: str) -> Point:
+def only_point(name: str) -> LoadPoint:
     (point,) = measured(name).points
     return point
 
@@ -44,13 +44,13 @@ def test_aiperf_gives_its_measured_phase() -> None:
         ("Too Many Requests", 2, "queue full")
     ]
     assert point.rate("output_tokens_per_s") == 400.0
-    assert point.spread("ttft_ms").p50 == 55.0
+    assert point.stats("ttft_ms").p50 == 55.0
 
 
 def test_what_aiperf_calls_inter_token_latency_is_a_mean_per_request() -> None:
     point = only_point("profile_export_aiperf.json")
-    assert point.spread("tpot_ms").p50 == 5.0
-    assert (point.spread("itl_ms").p50, point.itl_of) == (5.2, "messages")
+    assert point.stats("tpot_ms").p50 == 5.0
+    assert (point.stats("itl_ms").p50, point.itl_of) == (5.2, "messages")
 
 
 def test_aiperf_units_are_its_own_word(saved: Callable[..., Path]) -> None:
@@ -58,9 +58,9 @@ def test_aiperf_units_are_its_own_word(saved: Callable[..., Path]) -> None:
     document["time_to_first_token"] = {"unit": "sec", "avg": 0.25, "p50": 0.2}
     document["request_latency"]["unit"] = "fortnights"
     (run,) = evidence.gather([saved(document, "a.json")])
-    (point,) = run.measured.points
-    assert point.spread("ttft_ms").p50 == 200.0
-    assert point.spread("e2e_ms").p50 is None
+    (point,) = run.bench.points
+    assert point.stats("ttft_ms").p50 == 200.0
+    assert point.stats("e2e_ms").p50 is None
 
 
 def test_sglang_has_a_line_for_every_load() -> None:
@@ -69,8 +69,8 @@ def test_sglang_has_a_line_for_every_load() -> None:
     assert (run.subject.model, run.isl, run.osl) == (None, 800, 1600)
     point = run.points[1]
     assert (point.ok, point.sent, point.failed) == (80, None, None)  # failed ones are dropped
-    assert (point.spread("e2e_ms").p50, point.spread("e2e_ms").p90) == (6000.0, 6100.0)
-    assert point.spread("itl_ms").max == 20.0
+    assert (point.stats("e2e_ms").p50, point.stats("e2e_ms").p90) == (6000.0, 6100.0)
+    assert point.stats("itl_ms").max == 20.0
     assert point.tokens_per_step == 2.9
     assert point.itl_of == "messages"
 
@@ -78,13 +78,13 @@ def test_sglang_has_a_line_for_every_load() -> None:
 def test_vllm_writes_a_file_for_every_load_and_they_are_one_series() -> None:
     files = [RESULTS / "vllm-c8.json", RESULTS / "vllm-c1.json"]
     (run,) = evidence.gather(files)
-    assert [point.label for point in run.measured.points] == ["c1", "c8"]
-    point = run.measured.points[1]
+    assert [point.label for point in run.bench.points] == ["c1", "c8"]
+    point = run.bench.points[1]
     assert (point.sent, point.ok, point.failed) == (80, 77, 3)
-    assert point.spread("ttft_ms").p99 == 99.0
-    assert point.spread("ttft_ms").p90 is None  # was not asked for
+    assert point.stats("ttft_ms").p99 == 99.0
+    assert point.stats("ttft_ms").p90 is None  # was not asked for
     assert point.acceptance_rate == 0.63  # the file has percent
-    assert point.spread("output_tokens").mean == 1600.0
+    assert point.stats("output_tokens").mean == 1600.0
 
 
 def test_the_same_load_twice_is_two_runs(tmp_path: Path) -> None:
@@ -107,24 +107,24 @@ def test_guidellm_of_either_version(name: str, labels: list[str]) -> None:
     point = next(point for point in run.points if point.label == "c8")
     assert (point.sent, point.ok, point.failed) == (23, 20, 2)
     assert {error.kind: error.count for error in point.errors} == {"not said": 2, "cancelled": 1}
-    assert point.spread("e2e_ms").p50 == 6000.0  # the file has seconds
-    assert point.spread("tpot_ms").p50 == 3.7
-    assert point.spread("itl_ms").p50 is None  # gaps are not in the file
+    assert point.stats("e2e_ms").p50 == 6000.0  # the file has seconds
+    assert point.stats("tpot_ms").p50 == 3.7
+    assert point.stats("itl_ms").p50 is None  # gaps are not in the file
     assert point.rate("output_tokens_per_s") == 2130.0
 
 
 @pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json*")), ids=lambda file: file.name)
 def test_nothing_is_guessed(file: Path) -> None:
     (run,) = evidence.gather([file])
-    subject = run.measured.subject
+    subject = run.bench.subject
     assert (subject.gpu, subject.num_gpus, subject.precision, subject.engine) == (None,) * 4
-    assert run.measured.share_of_limit is None
+    assert run.bench.share_of_limit is None
     assert not run.rehearsal
-    for point in run.measured.points:
+    for point in run.bench.points:
         assert point.rate("output_tokens_per_s_per_gpu") is None
 
 
-def test_the_report_names_each_tool_and_its_traps() -> None:
+def test_the_report_names_each_tool_and_its_caveats() -> None:
     text = page.text(evidence.gather(sorted(RESULTS.glob("*.json*"))))
     for tool in ("aiperf", "sglang.bench_serving", "vllm bench serve", "guidellm"):
         assert f"Known to mislead: {tool}" in text
@@ -133,7 +133,7 @@ def test_the_report_names_each_tool_and_its_traps() -> None:
 
 
 def test_an_unknown_file_is_refused(saved: Callable[..., Path]) -> None:
-    with pytest.raises(BadInput, match="holds no results in a known form; known are"):
+    with pytest.raises(BadInput, match="has no known result format; known are"):
         evidence.gather([saved({"hello": "world"}, "x.json")])
 
 

@@ -51,14 +51,14 @@ def test_a_report_is_replaced_and_nothing_else_is(folder: Path, capsys: Captured
     assert main(["report", str(folder)]) == 0
     assert main(["report", str(folder)]) == 0
     assert main(["report", str(folder), "-o", str(folder / "bench.json")]) == 2
-    assert "bench.json: exists and is no report; choose another file" in capsys.readouterr().err
+    assert "bench.json: exists and is not a report; choose another file" in capsys.readouterr().err
     assert json.loads((folder / "bench.json").read_text())["kind"] == "bench"
 
 
 def test_a_fault_leaves_no_page(folder: Path, capsys: Captured) -> None:
     (folder / "bench.json").write_text("{}")
     assert main(["report", str(folder)]) == 2
-    assert "bench.json: holds no results in a known form" in capsys.readouterr().err
+    assert "bench.json: has no known result format" in capsys.readouterr().err
     assert {path.name for path in folder.iterdir()} == {"bench.json", "run.json", "smoke.json"}
 
 

@@ -1,8 +1,8 @@
-"""Numbers as a reader likes them: as many digits as mean something, with their unit."""
+"""Number formatting: significant digits, thousands separators and units."""
 
 from __future__ import annotations
 
-NONE = "\u2013"  # an en dash
+UNKNOWN = "\u2013"  # an en dash
 SPACE = "\u00a0"  # a number and its unit stay on one line
 
 
@@ -13,7 +13,7 @@ def number(value: float | None) -> str:
     ['12,346', '12.3', '1', '0.0123']
     """
     if value is None:
-        return NONE
+        return UNKNOWN
     size = abs(value)
     if size >= 1e15 or 0 < size < 1e-4:
         return f"{value:.3g}"
@@ -23,7 +23,7 @@ def number(value: float | None) -> str:
 
 
 def unit(value: float | None, name: str) -> str:
-    return NONE if value is None else f"{number(value)}{SPACE}{name}"
+    return UNKNOWN if value is None else f"{number(value)}{SPACE}{name}"
 
 
 def milliseconds(value: float | None) -> str:
@@ -37,16 +37,16 @@ def milliseconds(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    return NONE if share is None else unit(share * 100, "%")
+    return UNKNOWN if share is None else unit(share * 100, "%")
 
 
-def ratio(value: float | None, base: float | None) -> str:
-    """The change from a base, as a signed percentage."""
+def percent_change(value: float | None, base: float | None) -> str:
+    """The change from a base as a signed percentage."""
     if value is None or not base:
-        return NONE
+        return UNKNOWN
     change = (value / base - 1) * 100
     return f"{change:+,.{0 if abs(change) >= 100 else 1}f}{SPACE}%"
 
 
 def usd(value: float | None) -> str:
-    return NONE if value is None else f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"
+    return UNKNOWN if value is None else f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"

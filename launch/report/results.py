@@ -1,4 +1,4 @@
-"""What one run measured: a bench.json document, read and checked."""
+"""The results of one run: its bench.json and smoke.json, read and validated."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 from builder.diagnostics import Diagnostic
 
 from ..bench.document import FORMAT
-from .fields import Fields
+from .json_object import JsonObject
 
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms")
 SIZES = ("prompt_tokens", "output_tokens")
+SMOKE_COUNTS = ("checks", "passed", "failed", "warnings", "skipped")
+SMOKE_TEXTS = ("id", "title", "outcome", "transport", "evidence", "reason")
 RATES = (
     "output_tokens_per_s",
     "total_tokens_per_s",
@@ -23,8 +25,8 @@ RATES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """How a measure is spread over requests, or over tokens. What is not known is None."""
+class Distribution:
+    """Statistics of a measure over requests, or over tokens. What is unknown is None."""
 
     n: float | None
     mean: float | None
@@ -37,12 +39,12 @@ class Spread:
     max: float | None
 
 
-UNKNOWN = Spread(*[None] * 9)
+UNKNOWN = Distribution(*[None] * 9)
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
-    """Requests that failed in one way."""
+class FailureKind:
+    """Requests that failed with one kind of error."""
 
     kind: str
     count: int
@@ -50,45 +52,40 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One load and what came of it. `spreads` and `rates` go by the names of bench.json."""
+class LoadPoint:
+    """One load level and its results. `distributions` and `rates` have the names of bench.json."""
 
     label: str
-    load: str
     concurrency: int | None
     rate_per_s: float | None
-    duration_s: float | None
-    window: str | None
     sent: int | None
     ok: int | None
     failed: int | None
-    errors: tuple[Errors, ...]
+    errors: tuple[FailureKind, ...]
     itl_of: str
-    spreads: Mapping[str, Spread]
+    distributions: Mapping[str, Distribution]
     rates: Mapping[str, float | None]
     goodput_share: float | None
-    goodput_per_s: float | None
     acceptance_rate: float | None
     tokens_per_step: float | None
-    speculative_source: str | None
     kv_reused_share: float | None
     usd_per_million_output_tokens: float | None
     usd_per_task: float | None
     tasks: int | None
     tasks_ok: int | None
-    task_s: Spread
+    task_s: Distribution
     server: Mapping[str, float | None]
 
-    def spread(self, name: str) -> Spread:
-        return self.spreads.get(name, UNKNOWN)
+    def stats(self, name: str) -> Distribution:
+        return self.distributions.get(name, UNKNOWN)
 
     def rate(self, name: str) -> float | None:
         return self.rates.get(name)
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What was measured."""
+class MeasuredSystem:
+    """The system under test: model, hardware, engine, bundle and server."""
 
     name: str
     model: str | None
@@ -105,32 +102,40 @@ class Subject:
     url: str | None
     server_version: str | None
 
+    @property
+    def gpus(self) -> str | None:
+        return f"{self.num_gpus or '?'}x {self.gpu}" if self.gpu else None
+
+    @property
+    def engine_and_release(self) -> str:
+        return " ".join(filter(None, (self.engine, self.release)))
+
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One run. `share_of_limit` is how near the client came to its own limit."""
+class BenchResults:
+    """A bench.json. `imported` says that another tool measured; `share_of_limit` is how near the
+    client came to its own limit."""
 
-    subject: Subject
+    subject: MeasuredSystem
     started: str | None
     ended: str | None
     interrupted: bool
+    imported: bool
     toolkit_version: str | None
     tool: str
     tool_version: str | None
     api: str | None
     processes: int | None
     cpus: int | None
-    calibration: Mapping[str, Any] | None
     share_of_limit: float | None
     near_limit: bool
     workload: str | None
-    workload_kind: str | None
     isl: float | None
     osl: float | None
     slo: Mapping[str, float]
     price_per_gpu_hour_usd: float | None
     seed: int | None
-    points: tuple[Point, ...]
+    points: tuple[LoadPoint, ...]
     largest_concurrency_within_slo: int | None
     quality: Mapping[str, Any] | None
 
@@ -143,28 +148,27 @@ class Measured:
         return sum(point.failed or 0 for point in self.points)
 
 
-def read(document: Any, where: str) -> Measured:
-    """A document as dataclasses. Raises `BadInput` with everything that is wrong in it."""
-    top = Fields(document, where)
-    _check_form(top)
+def read_bench(document: Any, where: str) -> BenchResults:
+    """A bench.json as dataclasses. Raises `BadInput` with everything that is wrong in it."""
+    top = JsonObject(document, where)
+    _check_format(top)
     points = tuple(_point(row) for row in top.children("points"))
     client, workload = top.child("client"), top.child("workload")
-    measured = Measured(
-        subject=_subject(top.child("subject"), where),
+    results = BenchResults(
+        subject=_measured_system(top.child("subject"), where),
         started=top.text("started"),
         ended=top.text("ended"),
         interrupted=top.text("outcome") == "interrupted",
+        imported=top.flag("imported"),
         toolkit_version=top.text("toolkit_version"),
-        tool=client.text("tool") or "a client that is not named",
+        tool=client.text("tool") or "an unnamed client",
         tool_version=client.text("version"),
         api=client.text("api"),
         processes=client.count("processes"),
         cpus=client.child("host").count("cpus"),
-        calibration=client.child("calibration").values or None,
         share_of_limit=client.number("share_of_limit"),
         near_limit=client.flag("marked"),
         workload=workload.text("words"),
-        workload_kind=workload.text("kind"),
         isl=workload.number("isl"),
         osl=workload.number("osl"),
         slo=_slo(top.child("slo")),
@@ -175,10 +179,10 @@ def read(document: Any, where: str) -> Measured:
         quality=top.child("quality").values or None,
     )
     top.check()
-    return measured
+    return results
 
 
-def _check_form(top: Fields) -> None:
+def _check_format(top: JsonObject) -> None:
     """The parts without which nothing else can be read."""
     top.check()
     if (found := top.number("format")) != FORMAT:
@@ -187,12 +191,12 @@ def _check_form(top: Fields) -> None:
         top.diagnostics.append(Diagnostic(f"{top.where}: format", what, remedy))
         top.check()
     for key in ("subject", "points"):
-        top.need(key)
+        top.require(key)
 
 
-def _subject(fields: Fields, where: str) -> Subject:
+def _measured_system(fields: JsonObject, where: str) -> MeasuredSystem:
     engine, bundle = fields.child("engine"), fields.child("bundle")
-    return Subject(
+    return MeasuredSystem(
         name=fields.text("name") or fields.text("model") or where,
         model=fields.text("model"),
         precision=fields.text("precision"),
@@ -210,59 +214,79 @@ def _subject(fields: Fields, where: str) -> Subject:
     )
 
 
-def _slo(fields: Fields) -> dict[str, float]:
+def _slo(fields: JsonObject) -> dict[str, float]:
     values = {name: fields.number(name) for name in ("ttft_ms", "itl_ms", "e2e_ms")}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _point(row: Fields) -> Point:
+def _point(row: JsonObject) -> LoadPoint:
     load, requests, tasks = row.child("load"), row.child("requests"), row.child("tasks")
     goodput, speculative = row.child("goodput"), row.child("speculative")
-    row.need("label")
-    return Point(
+    row.require("label")
+    return LoadPoint(
         label=row.text("label") or "",
-        load=load.text("kind") or "",
         concurrency=load.count("concurrency"),
         rate_per_s=load.number("rate_per_s"),
-        duration_s=row.number("duration_s"),
-        window=row.child("window").text("kind"),
         sent=requests.count("sent"),
         ok=requests.count("ok"),
         failed=requests.count("failed"),
         errors=tuple(
-            Errors(kind, one.count("count") or 0, one.text("example") or "")
+            FailureKind(kind, one.count("count") or 0, one.text("example") or "")
             for kind, one in row.named("errors").items()
         ),
         itl_of=row.text("itl_of") or "tokens",
-        spreads={name: _spread(row.child(name)) for name in (*LATENCIES, *SIZES)},
+        distributions={name: _distribution(row.child(name)) for name in (*LATENCIES, *SIZES)},
         rates={name: row.number(name) for name in RATES},
         goodput_share=goodput.number("share"),
-        goodput_per_s=goodput.number("requests_per_s"),
         acceptance_rate=speculative.number("acceptance_rate"),
         tokens_per_step=speculative.number("tokens_per_step"),
-        speculative_source=speculative.text("source"),
         kv_reused_share=row.child("kv_cache").number("reused_share"),
         usd_per_million_output_tokens=row.child("cost").number("usd_per_million_output_tokens"),
         usd_per_task=row.child("cost").number("usd_per_task"),
         tasks=tasks.count("count"),
         tasks_ok=tasks.count("ok"),
-        task_s=_spread(tasks.child("total_s")),
+        task_s=_distribution(tasks.child("total_s")),
         server=_server(row.child("server")),
     )
 
 
-def _spread(fields: Fields) -> Spread:
-    return Spread(*(fields.number(name) for name in Spread.__slots__))
+def _distribution(row: JsonObject) -> Distribution:
+    return Distribution(*(row.number(name) for name in Distribution.__slots__))
 
 
-def _server(fields: Fields) -> dict[str, float | None]:
-    """Each metric of the server: its value, or by how much it grew."""
-    grown = {}
+def _server(fields: JsonObject) -> dict[str, float | None]:
+    """Each metric of the server: its value, or the increase of a counter."""
+    values = {}
     for name, value in fields.values.items():
         if isinstance(value, dict):
             pair = fields.child(name)
             before, after = pair.number("before"), pair.number("after")
-            grown[name] = None if before is None or after is None else after - before
+            values[name] = None if before is None or after is None else after - before
         else:
-            grown[name] = fields.number(name)
-    return grown
+            values[name] = fields.number(name)
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeResults:
+    """A smoke.json. Each row of `results` has the texts of `SMOKE_TEXTS`."""
+
+    checks: int
+    passed: int
+    failed: int
+    warnings: int
+    skipped: int
+    results: tuple[Mapping[str, str], ...]
+
+
+def read_smoke(document: Any, where: str) -> SmokeResults:
+    """Raises `BadInput` with everything that is wrong in the document."""
+    top = JsonObject(document, where)
+    results = SmokeResults(
+        **{name: top.count(name) or 0 for name in SMOKE_COUNTS},
+        results=tuple(
+            {name: row.text(name) or "" for name in SMOKE_TEXTS} for row in top.children("results")
+        ),
+    )
+    top.check()
+    return results

@@ -1,4 +1,4 @@
-"""Values out of a JSON document that others wrote, each of its kind or a problem with its place."""
+"""Typed reading of untrusted JSON: each value has the expected type, or a diagnostic says where."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from builder.errors import BadInput
 REMEDY = "write the file again with the tool that made it"
 
 
-class Fields:
-    """A JSON object and its place. What is absent or null is None; what is wrong is noted.
+class JsonObject:
+    """A JSON object and its location. What is absent or null is None.
 
-    All objects below one document note their problems in one list, so that `check` raises them
-    together.
+    All objects of one document collect their diagnostics in one list, which `check` raises.
     """
 
     def __init__(
-        self, document: Any, where: str, path: str = "", problems: list[Diagnostic] | None = None
+        self, document: Any, where: str, path: str = "", diagnostics: list[Diagnostic] | None = None
     ) -> None:
         self.where, self.path = where, path
-        self.diagnostics: list[Diagnostic] = [] if problems is None else problems
+        self.diagnostics: list[Diagnostic] = [] if diagnostics is None else diagnostics
         if not isinstance(document, dict):
             self._wrong("", document, "an object")
             document = {}
@@ -63,12 +62,14 @@ class Fields:
         self._wrong(key, value, "true or false")
         return False
 
-    def child(self, key: str) -> Fields:
+    def child(self, key: str) -> JsonObject:
         """The object under a key, empty where there is none."""
         value = self.values.get(key)
-        return Fields({} if value is None else value, self.where, self._at(key), self.diagnostics)
+        return JsonObject(
+            {} if value is None else value, self.where, self._at(key), self.diagnostics
+        )
 
-    def children(self, key: str) -> Iterator[Fields]:
+    def children(self, key: str) -> Iterator[JsonObject]:
         """The objects of the list under a key."""
         value = self.values.get(key)
         if not isinstance(value, list):
@@ -76,54 +77,54 @@ class Fields:
                 self._wrong(key, value, "a list")
             return
         for index, item in enumerate(value):
-            yield Fields(item, self.where, f"{self._at(key)}[{index}]", self.diagnostics)
+            yield JsonObject(item, self.where, f"{self._at(key)}[{index}]", self.diagnostics)
 
-    def named(self, key: str) -> dict[str, Fields]:
+    def named(self, key: str) -> dict[str, JsonObject]:
         """The objects of the object under a key, by name."""
         child = self.child(key)
         return {name: child.child(name) for name in child.values}
 
-    def need(self, key: str) -> None:
-        """Note a problem if there is nothing under a key."""
+    def require(self, key: str) -> None:
+        """A diagnostic if the key is missing."""
         if key not in self:
             self.diagnostics.append(
                 Diagnostic(f"{self.where}: {self._at(key)}", "is missing", REMEDY)
             )
 
     def check(self) -> None:
-        """Raise `BadInput` with all that was wrong so far."""
+        """Raises `BadInput` with every diagnostic so far."""
         if self.diagnostics:
             raise BadInput(self.diagnostics)
 
-    def _wrong(self, key: str, value: object, wanted: str) -> None:
-        place = self._at(key) or "the document"
-        what = f"is {_kind(value)}; {wanted} is expected"
-        self.diagnostics.append(Diagnostic(f"{self.where}: {place}", what, REMEDY))
+    def _wrong(self, key: str, value: object, expected: str) -> None:
+        location = self._at(key) or "the document"
+        what = f"is {_shown(value)}; {expected} is expected"
+        self.diagnostics.append(Diagnostic(f"{self.where}: {location}", what, REMEDY))
 
     def _at(self, key: str) -> str:
         return f"{self.path}.{key}".strip(".")
 
 
 def load(text: str) -> Any:
-    """JSON, with NaN and infinities as null: they are how some tools say that they do not know."""
+    """JSON with NaN and infinities as null, since some tools write them for unknown values."""
     return json.loads(text, parse_constant=lambda _: None)
 
 
 def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
-    except OSError as fault:
-        reason = (fault.strerror or str(fault)).lower()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
         raise BadInput(Diagnostic(str(path), f"cannot be read: {reason}")) from None
     except ValueError:
-        raise BadInput(Diagnostic(str(path), "is no text in UTF-8", "give a result file")) from None
+        raise BadInput(Diagnostic(str(path), "is not UTF-8 text", "give a result file")) from None
 
 
 def read_json(path: Path) -> Any:
     try:
         return load(read_text(path))
-    except (ValueError, RecursionError) as fault:
-        what = f"is no JSON: {fault}"
+    except (ValueError, RecursionError) as error:
+        what = f"is not valid JSON: {error}"
         raise BadInput(Diagnostic(str(path), what, REMEDY)) from None
 
 
@@ -134,8 +135,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, float) or abs(value) < 1 << 1000
 
 
-def _kind(value: object) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "null"
-    shown = json.dumps(value, ensure_ascii=False)
-    return shown if len(shown) <= 40 else f"{shown[:37]}..."
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:37]}..."
