@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from .diagnostics import Diagnostic, nearest
 from .documents import DATA, parse_yaml, read_text
 from .errors import BadInput
+from .facts import advisories, engines, servers
 from .facts.images import Reference
 
 PRESETS = DATA / "presets"
-
-# The targets that are servers; the others run them or tell of them.
-SERVERS = ("trtllm_serve", "triton")
 
 
 class Strict(BaseModel):
@@ -40,13 +38,34 @@ Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 NoNul = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
+def _known_name(names: Callable[[], Sequence[str]]) -> AfterValidator:
+    """One of the names that records have, in the words of a fixed choice."""
+
+    def check(name: str) -> str:
+        if name not in names():
+            raise ValueError(f"{name[:60]} is not allowed; allowed: {_choice(names())}")
+        return name
+
+    return AfterValidator(check)
+
+
+def _choice(names: Sequence[str]) -> str:
+    *others, last = (f"'{name}'" for name in names)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+EngineName = Annotated[str, _known_name(engines.names)]
+ServerName = Annotated[str, _known_name(servers.names)]
+AdvisedProduct = Annotated[str, _known_name(advisories.products)]
+
+
 class Hardware(Strict):
     gpu: str
     num_gpus: NumGpus
 
 
 class Engine(Strict):
-    name: Literal["tensorrt_llm"] = "tensorrt_llm"
+    name: EngineName = Field(default_factory=lambda: engines.default().name)
     release: str
 
 
@@ -82,7 +101,7 @@ class Accepted(Strict):
     `product` is one of the advisories' products.
     """
 
-    product: Literal["tensorrt_llm", "triton"]
+    product: AdvisedProduct
     version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=128)]
     reason: Annotated[str, Field(min_length=10, max_length=1000)]
 
@@ -129,8 +148,8 @@ class Deployment(Strict):
     @field_validator("images")
     @classmethod
     def _refuse_images_of_no_server(cls, value: dict[str, str]) -> dict[str, str]:
-        if unknown := sorted(value.keys() - SERVERS):
-            raise ValueError(f"{unknown[0]} is no server; {nearest(unknown[0], SERVERS)}")
+        if unknown := sorted(value.keys() - {*servers.names()}):
+            raise ValueError(f"{unknown[0]} is no server; {nearest(unknown[0], servers.names())}")
         return value
 
     @field_validator("engine_config")

@@ -16,7 +16,7 @@ from .documents import dump_yaml
 from .engines import translation as engine
 from .engines.translation import EngineConfig
 from .errors import BadInput, ToolkitError
-from .facts import advisories, checkpoint
+from .facts import advisories, checkpoint, servers
 from .facts.checkpoint import Checkpoint
 from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, gather
@@ -96,7 +96,7 @@ def _plan_prefill(document: Document, known: Known) -> Planned | None:
     else:
         name = f"{document.name}: {PREFILL}"
         other = Document(name, given, folder=document.folder)
-    served = {name: other.get(f"targets.{name}") or {} for name in target_table.HALF_SERVERS}
+    served = {name: other.get(f"targets.{name}") or {} for name in servers.with_role("prefill")}
     return _plan(replace(other, data={**other.data, "targets": served}), known)
 
 

@@ -12,7 +12,7 @@ from . import targets as target_table
 from .deployment import Deployment, Document
 from .diagnostics import Diagnostic
 from .errors import BadFacts, BadInput, ToolkitError
-from .facts import checkpoint, hardware, release
+from .facts import checkpoint, hardware, release, servers
 from .facts import published_results as results
 from .facts.checkpoint import Checkpoint
 from .facts.release import Release
@@ -55,7 +55,7 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
         found = gate.problems(request, table.name)
         kinds.append(BadInput(row for row in found if row.severity == "error"))
     if request:
-        kinds.append(BadInput(_half_servers(request)))
+        kinds.append(BadInput(_role_problems(request)))
         if gpu:
             kinds.append(BadInput(target_table.problems(request)))
     problems = document.locate_all(problem for fault in kinds for problem in fault.diagnostics)
@@ -98,12 +98,13 @@ def _gather_draft(request: Deployment, folder: Path, known: Known) -> Checkpoint
         return None
 
 
-def _half_servers(request: Deployment) -> Iterator[Diagnostic]:
+def _role_problems(request: Deployment) -> Iterator[Diagnostic]:
     """Targets that cannot serve one side of disaggregated serving."""
+    able = servers.with_role(request.role)
     for name in request.targets if request.role != "agg" else ():
-        if name not in (*target_table.HALF_SERVERS, *target_table.ABOUT_SERVERS, site.TARGET):
+        if name not in (*able, *target_table.NON_SERVER_TARGETS, site.TARGET):
             what = f"{name} does not serve the {request.role} side of disaggregated serving"
-            remedy = f"name {', '.join(target_table.HALF_SERVERS)} only, or give role agg"
+            remedy = f"name {', '.join(able)} only, or give role agg"
             yield Diagnostic("targets", what, remedy)
 
 

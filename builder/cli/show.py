@@ -91,9 +91,11 @@ def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def advisory_rows() -> list[dict[str, Any]]:
     """Products and what their known versions are open to, as `advisories --json` prints them."""
-    from ..facts import images
+    from ..facts import engines, images, servers
 
-    known = {"tensorrt_llm": release.known(), "triton": images.versions("triton")}
+    carried = map(servers.load, servers.names())
+    known = {row.image.product: images.versions(row.name) for row in carried}
+    known[engines.default().product] = release.known()
     return [
         {
             "product": product,

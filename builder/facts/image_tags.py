@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
-# The publisher's repositories, on any host. Their tags begin with the version of the product.
-_PRODUCTS = {"tritonserver": "triton", "tensorrt-llm/release": "tensorrt_llm"}
-_CONTENT = re.compile(
-    r"(?<![\w.-])(?P<repository>tritonserver|tensorrt-llm/release)"
-    r":(?P<version>v?\d+(?:\.\d+)+(?:\.?(?:rc|post|dev)\d+)*)(?P<rest>[\w.-]*)"
-)
+from . import servers
+
+_VERSION = r":(?P<version>v?\d+(?:\.\d+)+(?:\.?(?:rc|post|dev)\d+)*)(?P<rest>[\w.-]*)"
 _CLIENTS = "-sdk"  # such an image holds clients and no server
 
 
@@ -26,8 +24,22 @@ class Content:
 
 def contents(text: str) -> Iterator[Content]:
     """The products of all images that a text names and whose tags tell a version."""
-    if not any(f"{repository}:" in text for repository in _PRODUCTS):
+    products = _products()
+    if not any(f"{repository}:" in text for repository in products):
         return  # at once, for texts of megabytes
-    for found in _CONTENT.finditer(text):
+    for found in _pattern().finditer(text):
         if not found["rest"].endswith(_CLIENTS):
-            yield Content(_PRODUCTS[found["repository"]], found["version"], found.start())
+            yield Content(products[found["repository"]], found["version"], found.start())
+
+
+@cache
+def _products() -> dict[str, str]:
+    """Products by the publisher's repository, on any host. Its tags begin with the version."""
+    images = (servers.load(name).image for name in servers.names())
+    return {image.repository: image.product for image in images}
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    repositories = "|".join(map(re.escape, _products()))
+    return re.compile(rf"(?<![\w.-])(?P<repository>{repositories}){_VERSION}")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ..documents import DATA, load_yaml
+from . import servers
 from .image_tags import contents
 
 IMAGES = DATA / "images.yaml"
@@ -52,17 +53,18 @@ def image(server: str, release: str, given: str | None = None) -> Image | None:
 
     What the data knows of a tag holds for the same tag of a mirror: only the host differs then.
     """
+    product = servers.load(server).image.product
     if given is None:
         row = next(
             (row for row in _rows() if (row["server"], row["release"]) == (server, release)), None
         )
-        return _image(str(row["image"]), row) if row else None
+        return _image(str(row["image"]), row, product) if row else None
     found = re.match(_PATTERN, given)
     if found is None:
         raise ValueError(f"{given} is no image reference")
     last = f"{found['name'].rpartition('/')[2]}:{found['tag']}"
     same = (row for row in _rows() if str(row["image"]).rpartition("/")[2] == last)
-    return _image(given, next((row for row in same if row["server"] == server), None))
+    return _image(given, next((row for row in same if row["server"] == server), None), product)
 
 
 def versions(server: str) -> list[str]:
@@ -70,13 +72,13 @@ def versions(server: str) -> list[str]:
     return [str(row["version"]) for row in _rows() if row["server"] == server and "version" in row]
 
 
-def _image(reference: str, row: Mapping[str, Any] | None) -> Image:
+def _image(reference: str, row: Mapping[str, Any] | None, product: str) -> Image:
     found = re.match(_PATTERN, reference)
     assert found is not None  # validated before
     parts = (found["name"], found["tag"], found["digest"])
     if row is None:
         content = next(contents(reference), None)
-        version = content.version if content and content.product == "triton" else None
+        version = content.version if content and content.product == product else None
         return Image(*parts, known=False, version=version)
     return Image(
         *parts,

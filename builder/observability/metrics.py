@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Literal
 
 from ..documents import DATA, load_yaml
+from ..facts import servers
 from ..facts.release import Release
 
 METRICS = DATA / "metrics"
@@ -45,9 +46,8 @@ class Family:
 
 def of_server(server: str, release: Release) -> dict[str, Family]:
     """What a server of a release can export, by name."""
-    document = _document(server)
-    families = _families(document["families"])
-    if not document["by_release"]:
+    families = _families(_document(server)["families"])
+    if not servers.load(server).metrics.by_release:
         return families
     prefix, known = release.metrics.prefix, release.metrics.names
     return {
@@ -55,21 +55,6 @@ def of_server(server: str, release: Release) -> dict[str, Family]:
         for name, row in families.items()
         if name in known
     }
-
-
-def protocol(server: str) -> str:
-    """The protocol at whose port a server shows its metrics."""
-    return str(_document(server)["protocol"])
-
-
-def path(server: str) -> str:
-    """Where a server shows its metrics."""
-    return str(_document(server)["path"])
-
-
-def served_with(server: str) -> str | None:
-    """The engine option without which a server shows none at all."""
-    return _document(server).get("served_with")
 
 
 def of_jobs(jobs: Iterable[str]) -> dict[str, Family]:

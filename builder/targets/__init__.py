@@ -17,21 +17,19 @@ from typing import Annotated, Any, Protocol, cast
 from pydantic import Field
 
 from ..bundle import File
-from ..deployment import SERVERS, Deployment, Strict
+from ..deployment import Deployment, Strict
 from ..diagnostics import Diagnostic
 from ..engines.translation import EngineConfig
+from ..facts import servers
 from ..facts.hardware import load as load_gpu
 from ..facts.images import Image, image
 from ..facts.release import Release
 from ..planning import Decision, Plan
 
-NAMES = (*SERVERS, "slurm", "kubernetes", "compose", "monitoring", "handoff")
+NAMES = (*servers.names(), "slurm", "kubernetes", "compose", "monitoring", "handoff")
 
-# Targets that can serve one side of disaggregated serving: all published ones are trtllm-serve.
-HALF_SERVERS = ("trtllm_serve",)
-
-# Targets that tell of a server, whatever its role is.
-ABOUT_SERVERS = ("monitoring", "handoff")
+# Targets that are about a server, whatever its role is.
+NON_SERVER_TARGETS = ("monitoring", "handoff")
 
 # Where the bundle of the prefill servers is in that of the whole service.
 PREFILL_FOLDER = "prefill"
@@ -80,11 +78,16 @@ class Request:
         return self.plan.environment
 
     @property
+    def server_names(self) -> list[str]:
+        """The targets of the deployment that are servers, in its own order."""
+        return [name for name in self.deployment.targets if name in servers.names()]
+
+    @property
     def entries(self) -> dict[str, Mapping[str, Any]]:
         """The entries in `launch.json` of the deployment's servers, by target."""
         found = {}
         for name, given in self.deployment.targets.items():
-            if name in SERVERS:
+            if name in servers.names():
                 target = load(name)
                 entry = target.render(self, target.Options.model_validate(given)).launch
                 assert entry is not None  # a server has one
@@ -166,7 +169,7 @@ def own_variables(request: Request) -> dict[str, str]:
 
 
 def load(name: str) -> Target:
-    home = "servers" if name in SERVERS else "targets"
+    home = "servers" if name in servers.names() else "targets"
     return cast(Target, import_module(f"builder.{home}.{name}"))
 
 

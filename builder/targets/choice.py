@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..deployment import SERVERS, Deployment
+from ..deployment import Deployment
 from ..diagnostics import Diagnostic, nearest
+from ..facts import servers as records
 
 
 def server_of(deployment: Deployment, named: str | None) -> str:
@@ -17,7 +18,9 @@ def problems(deployment: Deployment, target: str, named: str | None) -> Iterator
     """Why it is not known which server the target is to run."""
     servers, where = _servers(deployment), f"targets.{target}.server"
     if not servers:
-        yield Diagnostic("targets", f"{target} has no server to run", f"add {' or '.join(SERVERS)}")
+        yield Diagnostic(
+            "targets", f"{target} has no server to run", f"add {' or '.join(records.names())}"
+        )
     elif named is None and len(servers) > 1:
         what = f"is needed: the deployment has {' and '.join(servers)}"
         yield Diagnostic(where, what, "name one of them")
@@ -27,4 +30,4 @@ def problems(deployment: Deployment, target: str, named: str | None) -> Iterator
 
 
 def _servers(deployment: Deployment) -> list[str]:
-    return [name for name in SERVERS if name in deployment.targets]
+    return [name for name in records.names() if name in deployment.targets]

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from ..bundle import File
-from ..deployment import Deployment, Strict, schema_problems
+from ..deployment import Deployment, ServerName, Strict, schema_problems
 from ..diagnostics import Diagnostic
-from ..facts import images
+from ..facts import images, servers
 from ..facts.hardware import load as load_gpu
 from ..facts.images import Image
 from . import Rendered, Request, choice, load, variables
@@ -36,8 +36,6 @@ USER = 1000
 FIRST_FREE_PORT = 1024
 # What makers of images call a processor, by what `uname -m` does.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-# Where a server says that it lives, where that is not where it says that it is ready.
-LIVE_PATHS = {"triton": "/v2/health/live"}
 
 # What the figures below rest on is in their reasons; none of them was measured here.
 CPUS_PER_GPU = 8
@@ -61,7 +59,7 @@ class ContainerOptions(Strict):
     its checkpoint.
     """
 
-    server: Literal["trtllm_serve", "triton"] | None = None
+    server: ServerName | None = None
     host: Literal["0.0.0.0", "::"] = "0.0.0.0"
     drain_s: Seconds = 300
     load_gb_per_s: Annotated[float, Field(gt=0, strict=False)] = 0.35
@@ -126,7 +124,7 @@ class Container:
 
     @property
     def live_path(self) -> str:
-        return LIVE_PATHS.get(self.server, self.ready_path)
+        return servers.load(self.server).paths.live
 
     @property
     def models(self) -> dict[str, str]:
@@ -213,15 +211,15 @@ def _scratch_folders() -> dict[str, str]:
     `USER` spares Python from looking the user up, whom an image may not know.
     """
     caches = {
-        "XDG_CACHE_HOME": "",
-        "HF_HOME": "huggingface",
-        "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
-        "TORCH_EXTENSIONS_DIR": "torch_extensions",
-        "TRITON_CACHE_DIR": "triton",
-        "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-        "CUDA_CACHE_PATH": "cuda",
+        "XDG_CACHE_HOME": ".cache",
+        "HF_HOME": ".cache/huggingface",
+        "TORCHINDUCTOR_CACHE_DIR": ".cache/torchinductor",
+        "TORCH_EXTENSIONS_DIR": ".cache/torch_extensions",
+        "TRITON_CACHE_DIR": ".cache/triton",
+        "FLASHINFER_WORKSPACE_BASE": ".cache/flashinfer",
+        "CUDA_CACHE_PATH": ".cache/cuda",
     }
-    folders = {name: f"{HOME}/.cache/{path}".rstrip("/") for name, path in caches.items()}
+    folders = {name: f"{HOME}/{path}" for name, path in caches.items()}
     return {"HOME": HOME, "USER": "server", "TMPDIR": "/tmp", **folders}
 
 

@@ -20,7 +20,7 @@ from builder import deployment, pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput
 from builder.facts import published_results as results
-from builder.facts import release
+from builder.facts import release, servers
 from builder.observability import alerts, metrics, signals, slo
 from builder.targets import monitoring
 from tests.conftest import ROOT, of_release
@@ -29,7 +29,7 @@ from tests.monitoring.programs import program
 SLO = "slo={ttft_ms: 700, itl_ms: 30}"
 TLS = "targets.triton.grpc_tls={certificate: /tls/server.pem, key: /tls/server.key}"
 SPECULATION = "draft={checkpoint: llama-tiny, tokens: 3, method: draft_target}"
-SERVERS = deployment.SERVERS
+SERVERS = servers.names()
 # Words of PromQL that are followed by no bracket.
 KEYWORDS = {"by", "bool", "and", "or", "unless", "on", "ignoring", "without", "Inf", "NaN"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from builder import deployment, pipeline
-from builder.deployment import SERVERS
+from builder.facts import servers
 
 DIGEST = f"sha256:{'1' * 64}"
 Object = Mapping[str, Any]
@@ -35,7 +35,7 @@ def pairs() -> list[tuple[str, str]]:
         for preset in deployment.preset_names()
         if (document := deployment.read(preset)).data.get("role", "agg") == "agg"
         for server in document.targets()
-        if server in SERVERS
+        if server in servers.names()
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...facts import advisories
+from ...facts import advisories, servers
 from ...facts import license as licence
 from ...rules import vulnerability_policy as gate
 from .. import Request
@@ -56,9 +56,11 @@ def vulnerabilities(request: Request) -> Section:
     blocks: list[Block] = []
     for use in found:
         blocks += _open(use, accepted.get((use.product, use.version)))
-    if "triton" in request.deployment.targets and "triton" not in {use.product for use in found}:
-        text = "Which version of Triton the image holds is not known here: look it up."
-        blocks.append(Note("warning", "Unknown version", plain(text)))
+    known = {use.product for use in found}
+    for row in map(servers.load, request.server_names):
+        if row.image.product not in known:
+            text = f"Which version of {row.title} the image holds is not known here: look it up."
+            blocks.append(Note("warning", "Unknown version", plain(text)))
     return prose.section("vulnerabilities", {}, *blocks)
 
 

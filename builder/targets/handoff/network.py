@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ... import site
+from ...facts import engines
 from .. import PORT_STEP, Request, variables
 from . import prose
 from .document import Block, Note, Paragraph, Section, Span, Table, Text, code, plain
@@ -17,8 +18,6 @@ ASKED_BY = {
     "metrics": "Prometheus only",
 }
 PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "metrics": "HTTP, for metrics"}
-# Either is enough; data/environment.yaml has the source.
-TELEMETRY = ("TRTLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -73,7 +72,8 @@ def _notes(request: Request) -> Iterator[str]:
             "KV cache travels over ports that the transfer library chooses."
         )
     yield from _behind(request)
-    if "1" in (variables(request.environment).get(name) for name in TELEMETRY):
+    quiet = engines.load(deployment.engine.name).telemetry_variables
+    if "1" in (variables(request.environment).get(name) for name in quiet):
         yield "Nothing outside is asked: the engine's usage statistics are off."
     else:
         yield "The engine sends usage statistics to its maker: the deployment switched them on."

@@ -7,18 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...deployment import SERVERS
 from ...documents import load_yaml
-from ...observability import metrics
+from ...facts import servers
 from .. import PORT_STEP, Request, load
 
-TITLES = {"triton": "Triton Inference Server", "trtllm_serve": "trtllm-serve"}
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 # A server beside this one, on the same machine, listens this far away: beyond all instances.
 CANARY_STEP = 200
 HIGHEST_PORT = 65_535
-# What Triton logs when its gRPC listens, which it does once all models are ready.
-GRPC_LISTENS = "Started GRPCInferenceService"
 # What only a client has.
 CLIENTS_OWN = {
     "TLS_CA": "who signed the certificate of the server",
@@ -42,8 +38,12 @@ class Server:
     exports: bool
 
     @property
+    def record(self) -> servers.Server:
+        return servers.load(self.target)
+
+    @property
     def title(self) -> str:
-        return TITLES[self.target]
+        return self.record.title
 
     @property
     def ports(self) -> Mapping[str, int]:
@@ -59,27 +59,19 @@ class Server:
     @property
     def url(self) -> str:
         """As `launch` takes it, with the ports as variables."""
-        if self.target != "triton":
-            return f"http://{self.at}:$SERVE_HTTP_PORT"
-        ports = {
-            name: f"$SERVE_{name.upper()}_PORT" if name in self.ports else "off"
-            for name in ("http", "grpc", "metrics")
-        }
-        front = f":{ports['http']}" if "http" in self.ports else ""
-        off = "" if front else "http=off&"
-        query = f"{off}grpc={ports['grpc']}&metrics={ports['metrics']}"
-        return f"triton://{self.at}{front}?{query}&model={self.entry['model_name']}"
+        shown = {name: f"$SERVE_{name.upper()}_PORT" for name in self.ports}
+        return self.record.url(self.at, shown, self.entry.get("model_name"))
 
     @property
     def metrics(self) -> str:
         """A command that prints its metrics, or why there are none."""
-        protocol = metrics.protocol(self.target)
+        protocol = self.record.metrics.protocol
         if protocol not in self.ports:
             return f'echo "# none: targets.{self.target}.{protocol} is off"'
         if not self.exports:
-            return f'echo "# none: engine_config.{metrics.served_with(self.target)} is off"'
+            return f'echo "# none: engine_config.{self.record.metrics.needs} is off"'
         port = f"$SERVE_{protocol.upper()}_PORT"
-        url = f"http://{self.at}:{port}{metrics.path(self.target)}"
+        url = f"http://{self.at}:{port}{self.record.paths.metrics}"
         return f'curl --silent --show-error --fail --max-time 10 \\\n    "{url}"'
 
     @property
@@ -87,7 +79,7 @@ class Server:
         """A command that succeeds as soon as the server is ready."""
         path = self.entry["ready"].get("path")
         if path is None:
-            return f'grep --quiet "{GRPC_LISTENS}" "$RUN/server.log"'
+            return f'grep --quiet "{self.record.ready_log}" "$RUN/server.log"'
         url = f"http://{self.at}:$SERVE_HTTP_PORT{path}"
         return f'curl --silent --show-error --fail --max-time 5 --output /dev/null \\\n    "{url}"'
 
@@ -115,7 +107,7 @@ class Server:
 
 
 def of(request: Request) -> tuple[Server, ...]:
-    return tuple(_server(request, name) for name in request.deployment.targets if name in SERVERS)
+    return tuple(_server(request, name) for name in request.server_names)
 
 
 def _server(request: Request, name: str) -> Server:
@@ -124,7 +116,7 @@ def _server(request: Request, name: str) -> Server:
     rendered = target.render(request, options)
     assert rendered.launch is not None  # it is a server
     files = {path.rpartition("/")[2]: file for path, file in rendered.files.items()}
-    needed = metrics.served_with(name)
+    needed = servers.load(name).metrics.needs
     model = load_yaml(files["model.yaml"].data.decode()) if "model.yaml" in files else {}
     return Server(
         name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...facts import servers
 from ..manifest import Because
 from .objects import metadata
 from .pod import SERVER, Workload, pod
@@ -19,7 +20,6 @@ OF_THE_RUNTIME = (
     "resourceClaims",
 )
 FORMAT = "tensorrt-llm"
-PROTOCOLS = {"triton": ["v2", "grpc-v2"]}
 # Plain Deployments: others look at one port only, and take a slow start for a failed one. KServe's
 # own autoscaler looks at processors, which say nothing of a load on GPUs.
 MODE = {
@@ -31,7 +31,7 @@ MODE = {
 def runtime(workload: Workload) -> dict[str, Any]:
     names, spec = workload.names, pod(workload)
     [container] = spec["containers"]
-    protocols = PROTOCOLS.get(workload.container.server)
+    protocols = list(servers.load(workload.container.server).kserve_protocols)
     return {
         "apiVersion": "serving.kserve.io/v1alpha1",
         "kind": "ServingRuntime",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...facts import servers
 from ..manifest import Because
 from .names import CLIENT_LABEL, Names
 from .options import Volume
@@ -219,9 +220,8 @@ def _ingress(workload: Workload) -> Iterator[dict[str, Any]]:
     asked = [port for name, port in ports.items() if name != "metrics"]
     yield {"from": clients, "ports": [{"protocol": "TCP", "port": port} for port in asked]}
     where = {"kubernetes.io/metadata.name": workload.options.monitoring_namespace}
-    # trtllm-serve has its metrics on the port of everything else.
-    port = ports.get("metrics", ports.get("http"))
-    if "metrics" in ports or workload.container.server == "trtllm_serve":
+    port = ports.get(servers.load(workload.container.server).metrics.protocol)
+    if port is not None:
         yield {
             "from": [{"namespaceSelector": {"matchLabels": where}}],
             "ports": [{"protocol": "TCP", "port": port}],

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from ...deployment import Strict
+from ...deployment import ServerName, Strict
 from .. import Host, Port
 
 Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$")]
@@ -28,7 +28,7 @@ class Options(Strict):
     `runbook_url`. For a rehearsal, `speed` divides all windows and waiting times.
     """
 
-    server: Literal["trtllm_serve", "triton"] | None = None
+    server: ServerName | None = None
     hosts: list[Host] = Field(default_factory=list)
     blackbox: Address | None = "127.0.0.1:9115"
     dcgm_port: Port | None = 9400

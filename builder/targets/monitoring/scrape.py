@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...observability import metrics
 from ...observability.metrics import SERVER_JOB
 from ..manifest import Because
 from .rules import INTERVAL
@@ -44,7 +43,7 @@ def _server(watched: Watched) -> dict[str, Any]:
     assert watched.exposition is not None  # else there is no such job
     return {
         "job_name": SERVER_JOB,
-        "metrics_path": metrics.path(watched.server),
+        "metrics_path": watched.record.paths.metrics,
         "static_configs": [
             _target(watched, row, row.address(watched.exposition)) for row in watched.instances
         ],

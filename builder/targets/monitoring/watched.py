@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ...deployment import SERVERS, Deployment
+from ...deployment import Deployment
 from ...diagnostics import Diagnostic, nearest
+from ...facts import servers as records
+from ...facts.servers import Server
 from ...observability import metrics, signals
 from ...observability.metrics import SERVER_JOB, Family
 from .. import PORT_STEP, Request
@@ -46,6 +48,10 @@ class Watched:
     def server(self) -> str:
         return _server(self.deployment, self.options)
 
+    @property
+    def record(self) -> Server:
+        return records.load(self.server)
+
     @cached_property
     def entry(self) -> Mapping[str, Any]:
         return self.request.entries[self.server]
@@ -70,10 +76,10 @@ class Watched:
     @property
     def exposition(self) -> str | None:
         """The protocol at whose port the server shows metrics, if it shows any."""
-        on = metrics.served_with(self.server)
+        on = self.record.metrics.needs
         if on and not self.request.engine.options.get(on):
             return None
-        protocol = metrics.protocol(self.server)
+        protocol = self.record.metrics.protocol
         return protocol if protocol in self.entry["ports"] and self.can_export else None
 
     @cached_property
@@ -142,7 +148,7 @@ class Watched:
     def _why_no_metrics(self) -> str:
         if not self.can_export:
             return f"{self.server} of release {self.request.release.name} has no known metrics"
-        option = metrics.served_with(self.server)
+        option = self.record.metrics.needs
         return f"{option} is not set" if option else f"targets.{self.server}.metrics is off"
 
     def seconds(self, text: str, least_s: int = 0) -> int:
@@ -163,11 +169,11 @@ class Watched:
 
 def problems(deployment: Deployment) -> Iterator[Diagnostic]:
     """Why a deployment cannot be watched."""
-    servers = [name for name in SERVERS if name in deployment.targets]
+    servers = [name for name in records.names() if name in deployment.targets]
     given = deployment.targets[TARGET].get("server")
     if not servers:
         what = f"{TARGET} has no server to watch"
-        yield Diagnostic("targets", what, f"add {' or '.join(SERVERS)}")
+        yield Diagnostic("targets", what, f"add {' or '.join(records.names())}")
     elif given is not None and given not in servers:
         what = f"{given} is no target of the deployment"
         yield Diagnostic(f"targets.{TARGET}.server", what, nearest(given, servers))
@@ -175,5 +181,5 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
 
 def _server(deployment: Deployment, options: Options) -> str:
     others = (given.get("server") for given in deployment.targets.values())
-    wanted = [options.server, *others, "triton", "trtllm_serve"]
+    wanted = [options.server, *others, *records.names()]
     return next(name for name in wanted if name in deployment.targets)

@@ -9,16 +9,13 @@ from functools import cache
 from typing import Any
 
 from ...bundle import File
-from ...deployment import SERVERS
 from ...documents import DATA, load_yaml
+from ...facts import engines, servers
 from ...facts.checkpoint import Checkpoint
 from ...facts.images import Image
 from .. import Request, variables
 
 PACKAGES = DATA / "packages.yaml"
-
-# Either is enough; data/environment.yaml has the source.
-_TELEMETRY = ("TRTLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
 
 # Where a name that is no folder is looked for; its own variable HF_ENDPOINT moves it.
 HUB = "huggingface.co"
@@ -85,23 +82,21 @@ def of(request: Request, files: Mapping[str, File]) -> Supplies:
     """The supplies of a deployment and of its rendered files."""
     data, release = _data(), request.release.name
     given = variables(request.environment)
-    engine, servers = data["engine"], [name for name in SERVERS if name in request.entries]
+    engine = engines.load(request.deployment.engine.name)
     return Supplies(
-        images=tuple(_images(request, servers, files)),
+        images=tuple(_images(request, files)),
         packages=tuple(
             Package(row["requirement"], row["licence"], row["for"]) for row in data["packages"]
         ),
-        engine=Product(
-            engine["name"], "tensorrt_llm", release, engine["licence"], engine["package"]
-        ),
+        engine=Product(engine.title, engine.product, release, engine.license, engine.package),
         servers=tuple(
-            Product(row["name"], row["product"], _version(request, name), row["licence"])
-            for name, row in data["servers"].items()
-            if name in servers
+            Product(row.title, row.image.product, _version(request, row.name), row.license)
+            for row in map(servers.load, request.server_names)
+            if row.image.product != engine.product
         ),
         checkpoints=tuple(_checkpoints(request)),
         hosts=tuple(_hosts(request)),
-        telemetry={name: value for name, value in given.items() if name in _TELEMETRY},
+        telemetry={name: given[name] for name in engine.telemetry_variables if name in given},
     )
 
 
@@ -116,10 +111,10 @@ def _version(request: Request, server: str) -> str | None:
     return image.version if image else None
 
 
-def _images(request: Request, servers: list[str], files: Mapping[str, File]) -> Iterator[Used]:
+def _images(request: Request, files: Mapping[str, File]) -> Iterator[Used]:
     """Those of the servers, and what else the files name."""
     found: dict[str, tuple[Image, list[str]]] = {}
-    for server in servers:
+    for server in request.server_names:
         if image := request.image(server):
             found.setdefault(image.reference, (image, []))[1].append(server)
     for path, reference in (*_slurm_images(request), *_named_in(files)):

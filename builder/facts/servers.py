@@ -1,0 +1,144 @@
+"""The servers that can be deployed: one record for each, from `builder/data/servers/`.
+
+A record says how a server is started, reached and watched. What renders its files is the module of
+the same name in `builder/servers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+from urllib.parse import quote
+
+from ..documents import DATA, load_yaml
+
+SERVERS = DATA / "servers"
+
+Api = Literal["openai", "kserve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where a server says over HTTP that it is ready and alive, and shows its metrics."""
+
+    ready: str
+    live: str
+    metrics: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerImage:
+    """The published images: the end of their repository, and the product their tags tell of."""
+
+    product: str
+    repository: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMetrics:
+    """At which protocol's port a server shows metrics.
+
+    `needs` is the engine option without which it shows none. `by_release` tells whether the
+    engine's release decides which there are.
+    """
+
+    protocol: str
+    by_release: bool
+    needs: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFiles:
+    """Files in a bundle: the rendered engine options, and the folder of the model if it has one.
+
+    `{model}` stands for the name of the model.
+    """
+
+    options: str
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """The least request that a working server answers. `{model}` stands for the model's name."""
+
+    path: str
+    body: Mapping[str, Any]
+
+    def for_model(self, model: str) -> dict[str, Any]:
+        """The request for a model: `path` and `body`."""
+        body = {
+            key: value.replace("{model}", model) if isinstance(value, str) else value
+            for key, value in self.body.items()
+        }
+        return {"path": self.path.replace("{model}", model), "body": body}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server.
+
+    `roles` are the sides of serving that it can do, `program` its command, and `router` the command
+    before both sides of disaggregated serving, where it has one. `api` is the protocol family that
+    clients speak, `client_apis` the ways to measure it, the best first. `url_scheme` is that of the
+    URL by which `launch` takes it, `default_model` the name of its model where none is given.
+    `ports` are the usual ones, by protocol. `ready_log` is what it logs as soon as it is ready.
+    """
+
+    name: str
+    title: str
+    engines: tuple[str, ...]
+    roles: tuple[str, ...]
+    program: str
+    router: tuple[str, ...] | None
+    license: str
+    image: ServerImage
+    api: Api
+    client_apis: tuple[str, ...]
+    kserve_protocols: tuple[str, ...]
+    url_scheme: str
+    default_model: str | None
+    ports: Mapping[str, int]
+    paths: Paths
+    metrics: ServerMetrics
+    ready_log: str | None
+    canary: Canary
+    files: ServerFiles
+
+    def url(self, host: str, ports: Mapping[str, int | str], model: str | None = None) -> str:
+        """The URL by which `launch` takes it; protocols without a port are off."""
+        front = f":{ports['http']}" if "http" in ports else ""
+        others = [name for name in self.ports if name != "http" or not front]
+        query = [f"{name}={ports.get(name, 'off')}" for name in others]
+        query += [f"model={quote(model)}"] if model else []
+        return f"{self.url_scheme}://{host}{front}" + (f"?{'&'.join(query)}" if query else "")
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Every server, sorted."""
+    return tuple(sorted(path.stem for path in SERVERS.glob("*.yaml")))
+
+
+@cache
+def load(name: str) -> Server:
+    """The record of a server, which must be one of `names()`."""
+    row: dict[str, Any] = load_yaml((SERVERS / f"{name}.yaml").read_text(encoding="utf-8"))
+    parts: dict[str, Any] = {
+        "image": ServerImage(**row.pop("image")),
+        "paths": Paths(**row.pop("paths")),
+        "metrics": ServerMetrics(**row.pop("metrics")),
+        "canary": Canary(**row.pop("canary")),
+        "files": ServerFiles(**row.pop("files")),
+    }
+    plain: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+    }
+    return Server(name, **parts, **plain)
+
+
+def with_role(role: str) -> list[str]:
+    """The servers that can do a role; all published ones of one side are trtllm-serve."""
+    return [name for name in names() if role in load(name).roles]
