@@ -25,17 +25,25 @@ MAX_BYTES = 20_000_000
 
 T = TypeVar("T")
 
+_loaded: dict[tuple[Path, type[Any]], Any] = {}
 
-@cache
+
 def load(path: Path, kind: type[T]) -> T:
-    """The content of a data file as `kind`. Raises `BadFacts` with every fault of the file."""
+    """The content of a data file as `kind`, read once. Raises `BadFacts` with all its faults."""
+    if (path, kind) not in _loaded:
+        _loaded[path, kind] = _load(path, kind)
+    value: T = _loaded[path, kind]
+    return value
+
+
+def _load(path: Path, kind: type[Any]) -> Any:
     text = read_text(path, BadFacts, MAX_BYTES)
     if _is_validated(path, text):
         return build_trusted(kind, _parse(text, path))
     value, faults = _read(path, text, kind)
     if faults:
         raise BadFacts(faults)
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def validate(path: Path, kind: type[Any]) -> list[Diagnostic]:

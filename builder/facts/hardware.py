@@ -1,13 +1,16 @@
-"""The facts of a GPU and of the node that it sits in."""
+"""The facts of a GPU and of the node that it sits in: one file of `builder/data/hardware` each."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from typing import Annotated, Literal
 
 from ..diagnostics import Diagnostic, nearest
-from ..documents import DATA, load_yaml
+from ..documents import DATA
 from ..errors import BadInput
+from .data_file import load as load_file
+from .schema import Positive, Sourced, Text, at_least
 
 HARDWARE = DATA / "hardware"
 
@@ -17,45 +20,42 @@ class Gpu:
     """One kind of GPU.
 
     `memory_cuda_mib` is the total that CUDA reports to an engine, less than nvidia-smi shows and
-    another unit than the number in the product's name. `sm` is the compute capability times ten.
-    `cpu_arch` is that of the node, as `uname -m` prints it.
+    another unit than the number in the product's name. Where CPU and GPU share one memory,
+    `memory_system_mib` is what the operating system holds of it. `sm` is the compute capability
+    times ten. `nvlink_domain_gpus` is 1 without NVLink. `cpu_arch` is that of the node, as
+    `uname -m` prints it. `kubernetes_product` is the node label `nvidia.com/gpu.product`, which GPU
+    feature discovery makes of the driver's name; other variants of a board have other names.
     """
 
     name: str
-    product: str
-    sm: int
-    precisions: tuple[str, ...]
-    memory_cuda_mib: int
-    memory_verified: bool
-    memory_source: str
-    gpus_per_node: int
-    nvlink_domain_gpus: int
-    cpu_arch: str
+    product: Text
+    sm: Sourced[Annotated[int, at_least(50)]]
+    precisions: Sourced[tuple[Text, ...]]
+    memory_cuda_mib: Sourced[Annotated[int, at_least(1024)]]
+    memory_nvidia_smi_mib: Sourced[Annotated[int, at_least(1024)] | None]
+    memory_nominal_gb: Sourced[Positive]
+    gpus_per_node: Sourced[Positive]
+    nvlink_domain_gpus: Sourced[Positive]
+    cpu_arch: Sourced[Literal["x86_64", "aarch64"]]
+    hbm_bandwidth_gb_per_s: Sourced[Positive]
+    tdp_w: Sourced[Positive]
+    tflops_dense: Sourced[Mapping[Literal["bf16", "fp8", "fp4", "int8"], float | None]]
+    kubernetes_product: Sourced[Text]
+    memory_system_mib: Sourced[Positive] | None = None
 
     @property
     def memory_gib(self) -> float:
-        return self.memory_cuda_mib / 1024
+        """The memory that an engine can use."""
+        system_mib = self.memory_system_mib.value if self.memory_system_mib else 0
+        return (self.memory_cuda_mib.value - system_mib) / 1024
 
 
 def known() -> list[str]:
     return sorted(path.stem for path in HARDWARE.glob("*.yaml"))
 
 
-@cache
 def load(name: str) -> Gpu:
     """The facts of a GPU. Raises `BadInput` with the nearest name if it is unknown."""
     if name not in known():
         raise BadInput(Diagnostic("hardware.gpu", f"{name} is unknown", nearest(name, known())))
-    row = load_yaml((HARDWARE / f"{name}.yaml").read_text(encoding="utf-8"))
-    return Gpu(
-        name=row["name"],
-        product=row["product"],
-        sm=row["sm"]["value"],
-        precisions=tuple(row["precisions"]),
-        memory_cuda_mib=row["memory_cuda_mib"]["value"],
-        memory_verified=row["memory_cuda_mib"]["verified"],
-        memory_source=row["memory_cuda_mib"]["source"],
-        gpus_per_node=row["gpus_per_node"]["value"],
-        nvlink_domain_gpus=row["nvlink_domain_gpus"]["value"],
-        cpu_arch=row["cpu_arch"]["value"],
-    )
+    return load_file(HARDWARE / f"{name}.yaml", Gpu)

@@ -42,9 +42,11 @@ def check_draft(case: Case) -> None:
 
 def _check_arithmetic(case: Case, checkpoint: Checkpoint, name: str, where: str) -> None:
     precision, gpu = checkpoint.precision, case.facts.gpu
-    if precision not in gpu.precisions:
+    if precision not in gpu.precisions.value:
         what = f"{gpu.name} has no {precision} arithmetic, which {name} needs"
-        remedy = f"use a checkpoint in {', '.join(gpu.precisions)}, or a GPU that has {precision}"
+        remedy = (
+            f"use a checkpoint in {', '.join(gpu.precisions.value)}, or a GPU that has {precision}"
+        )
         case.diagnostics.append(Diagnostic(where, what, remedy))
 
 

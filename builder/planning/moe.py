@@ -17,7 +17,7 @@ def moe(case: Case) -> None:
     usual = [row for row in rule.fitting(case.situation()) if case.accepts(_PATH, row.value)]
     known = [
         row
-        for row in release.moe_backends(checkpoint.quantization.quant_algo, gpu.sm)
+        for row in release.moe_backends(checkpoint.quantization.quant_algo, gpu.sm.value)
         if case.accepts(_PATH, row.name)
     ]
     names = list(dict.fromkeys([row.value for row in usual] + [backend.name for backend in known]))
@@ -26,7 +26,7 @@ def moe(case: Case) -> None:
         if used is not None and used not in names:
             case.refused[_PATH] = (
                 f"{used} is not made for {checkpoint.precision} on {gpu.name}, whose compute "
-                f"capability is {gpu.sm / 10}; known to work there: {', '.join(names)}."
+                f"capability is {gpu.sm.value / 10}; known to work there: {', '.join(names)}."
             )
     without = f"Without this key the engine uses {release.moe_when_missing}."
     if usual:

@@ -48,7 +48,7 @@ def _check_gpus(case: Case) -> None:
         case.diagnostics.append(
             Diagnostic("instances", what, "give a divisor of hardware.num_gpus")
         )
-    name, limit = case.facts.gpu.name, case.facts.gpu.gpus_per_node
+    name, limit = case.facts.gpu.name, case.facts.gpu.gpus_per_node.value
     if case.num_gpus <= limit:
         return
     what = f"{case.num_gpus} GPUs need more than one node: a {name} node has {limit}"
@@ -67,7 +67,7 @@ def _reason(case: Case, size: int, stages: int) -> str:
     if size == 1:
         return f"One GPU holds every layer of {group or 'the model'}: there is nothing to split."
     whole = f"all GPUs of {group}" if group else "all GPUs"
-    if (limit := case.facts.gpu.gpus_per_node) < size:
+    if (limit := case.facts.gpu.gpus_per_node.value) < size:
         return f"Every layer is split over {whole}, on {size // limit} nodes."
     return f"Every layer is split over {whole}, which gives the lowest latency within one node."
 
@@ -95,7 +95,7 @@ def _check_division(case: Case, size: int, checkpoint: Checkpoint) -> None:
     overridden = _SIZE in case.overrides
     where = f"engine_config.{_SIZE}" if overridden else "hardware.num_gpus"
     listing = ", ".join(f"{name} {config[name]}" for name in wrong)
-    limit = max(case.facts.gpu.gpus_per_node, size)
+    limit = max(case.facts.gpu.gpus_per_node.value, size)
     sizes = [n for n in range(1, limit + 1) if all(_SPLIT[name](config[name], n) for name in wrong)]
     of_draft = f" of the draft model {checkpoint.name}" if checkpoint is case.facts.draft else ""
     what = f"tensor parallelism over {size} GPUs does not divide {listing}{of_draft}"

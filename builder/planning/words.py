@@ -25,7 +25,7 @@ def of_request(case: Case) -> dict[str, Any]:
         "quantized": quantization.quant_algo is not None,
         "kv_cache_quant_algo": quantization.kv_cache_quant_algo,
         "gpu": facts.gpu.name,
-        "sm": facts.gpu.sm,
+        "sm": facts.gpu.sm.value,
         "num_gpus": case.num_gpus,
         "concurrency": case.concurrency,
         "workload_concurrency": workload.concurrency,

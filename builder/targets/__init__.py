@@ -116,7 +116,7 @@ class Request:
         """The nodes of one server."""
         hardware = self.deployment.hardware
         gpus = hardware.num_gpus // self.deployment.instances
-        return -(-gpus // load_gpu(hardware.gpu).gpus_per_node)
+        return -(-gpus // load_gpu(hardware.gpu).gpus_per_node.value)
 
     @property
     def several_nodes(self) -> dict[str, int]:

@@ -37,7 +37,7 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
     found = list(containers.problems(deployment, TARGET, options))
     yield from found
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
-    if not found and total > (size := load_gpu(gpu).gpus_per_node):
+    if not found and total > (size := load_gpu(gpu).gpus_per_node.value):
         what = f"{total} are more than the {size} of a machine with {gpu}"
         yield Diagnostic("hardware.num_gpus", what, "take compose out, or kubernetes or slurm")
 

@@ -105,7 +105,7 @@ class Container:
 
     @property
     def architecture(self) -> str:
-        return ARCHITECTURES[load_gpu(self.request.deployment.hardware.gpu).cpu_arch]
+        return ARCHITECTURES[load_gpu(self.request.deployment.hardware.gpu).cpu_arch.value]
 
     @property
     def asked_by(self) -> Literal["http", "grpc", "tcp"]:

@@ -566,7 +566,7 @@ def test_a_batch_is_no_larger_than_any_published_one() -> None:
     assert row.value == 2048
     assert "the rest waits" in row.reason
     planned = pipeline.plan("gpt-oss-120b-b200", many).plan
-    places = 2048 * planned.facts.gpu.gpus_per_node
+    places = 2048 * planned.facts.gpu.gpus_per_node.value
     assert planned.budget.max_concurrency <= places
     assert any("the rest waits" in line for line in warned("gpt-oss-120b-b200", *many))
 

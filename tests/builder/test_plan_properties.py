@@ -66,7 +66,7 @@ def _arithmetic() -> list[tuple[str, str]]:
         (gpu, name)
         for gpu in hardware.known()
         for name in NAMES
-        if facts[name].precision in hardware.load(gpu).precisions
+        if facts[name].precision in hardware.load(gpu).precisions.value
     ]
 
 
@@ -215,7 +215,7 @@ def _plain(name: str, gpu: str, known: str) -> dict[str, Any]:
     return {
         "name": "generated",
         "checkpoint": name,
-        "hardware": {"gpu": gpu, "num_gpus": hardware.load(gpu).gpus_per_node},
+        "hardware": {"gpu": gpu, "num_gpus": hardware.load(gpu).gpus_per_node.value},
         "engine": {"release": known},
         "workload": {"isl": 512, "osl": 128, "concurrency": 8},
         "targets": list(targets.NAMES)[:1],

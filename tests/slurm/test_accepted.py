@@ -27,7 +27,7 @@ SITE: dict[str, Any] = {
     "partition": "batch",
     "toolkit": "python3",
 }
-GPUS_PER_NODE = {name: hardware.load(name).gpus_per_node for name in hardware.known()}
+GPUS_PER_NODE = {name: hardware.load(name).gpus_per_node.value for name in hardware.known()}
 HAS_SEGMENTS = not clusters.why_not() and clusters.version() >= (24, 5)
 RACK = 18
 DISAGGREGATED = {

@@ -60,7 +60,7 @@ class Situation:
     @property
     def sm(self) -> int | None:
         """The compute capability times ten."""
-        return self.gpu.sm if self.gpu else None
+        return self.gpu.sm.value if self.gpu else None
 
     @property
     def gpu_name(self) -> str | None:
@@ -68,12 +68,12 @@ class Situation:
 
     @property
     def gpus_per_node(self) -> int | None:
-        return self.gpu.gpus_per_node if self.gpu else None
+        return self.gpu.gpus_per_node.value if self.gpu else None
 
     @property
     def block(self) -> int | None:
         """The nodes of a block of the cluster, or else those that NVLink connects."""
-        nodes = self.gpu.nvlink_domain_gpus // self.gpu.gpus_per_node if self.gpu else 1
+        nodes = self.gpu.nvlink_domain_gpus.value // self.gpu.gpus_per_node.value if self.gpu else 1
         return self.block_size or (nodes if nodes > 1 else None)
 
     @property

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from ...documents import DATA, load_yaml
+from ...facts.hardware import load as load_gpu
 from ..container import BUNDLE, HOME, KEY_FOLDER, SCRATCH_GIB, TLS_FOLDER, USER, Container
 from ..manifest import Because
 from . import files
 from .files import ConfigMap
 from .names import Names
 from .options import Options, Volume
-
-SETTINGS = DATA / "kubernetes.yaml"
 
 SERVER = "server"
 LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
@@ -272,9 +268,9 @@ def _node_selector(container: Container, options: Options) -> dict[str, Any]:
     arch = {"kubernetes.io/arch": container.architecture}
     if options.node_selector is not None:
         return {**options.node_selector, **arch}
-    row = _gpu_products()[container.request.deployment.hardware.gpu]
-    doubt = "" if row["verified"] else "; not verified: kubectl get nodes -L nvidia.com/gpu.product"
-    product = Because(row["value"], f"{row['source']}{doubt}")
+    row = load_gpu(container.request.deployment.hardware.gpu).kubernetes_product
+    doubt = "" if row.verified else "; not verified: kubectl get nodes -L nvidia.com/gpu.product"
+    product = Because(row.value, f"{row.source}{doubt}")
     return {"nvidia.com/gpu.product": product, **arch}
 
 
@@ -299,9 +295,3 @@ def _spread(workload: Workload) -> list[dict[str, Any]]:
         }
         for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
     ]
-
-
-@cache
-def _gpu_products() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = load_yaml(SETTINGS.read_text(encoding="utf-8"))["gpu_products"]
-    return document

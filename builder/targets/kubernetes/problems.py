@@ -43,7 +43,7 @@ def warnings(request: Request, options: Options) -> Iterator[Diagnostic]:
 
 def _own_problems(deployment: Deployment, options: Options) -> Iterator[Diagnostic]:
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
-    size = load_gpu(gpu).gpus_per_node
+    size = load_gpu(gpu).gpus_per_node.value
     if total <= size * deployment.instances:
         yield from _gateway_problems(deployment, options)
         return

@@ -33,7 +33,7 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
 
 def _size_problems(deployment: Deployment, options: Options) -> Iterator[Diagnostic]:
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
-    size = load_gpu(gpu).gpus_per_node
+    size = load_gpu(gpu).gpus_per_node.value
     if total > size and deployment.instances > 1:
         what = f"{deployment.instances} have {total} GPUs and share one node: {gpu} has {size}"
         yield Diagnostic(
@@ -93,7 +93,7 @@ def _port_problems(deployment: Deployment, options: Options, server: str) -> Ite
     count = deployment.instances * options.servers + prefill
     if count == 1:
         return
-    most = min(count, load_gpu(deployment.hardware.gpu).gpus_per_node)
+    most = min(count, load_gpu(deployment.hardware.gpu).gpus_per_node.value)
     given: Any = load(server).Options.model_validate(deployment.targets[server])
     ports = service.front_ports(given.ports, options.router)
     owners = dict.fromkeys(ports.values(), "the router")

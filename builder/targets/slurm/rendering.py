@@ -46,7 +46,7 @@ def _service(request: Request, options: Options) -> Service:
         )
     else:
         sides = (_side("server", request, target, options, deployment.instances),)
-    size = load_gpu(deployment.hardware.gpu).gpus_per_node
+    size = load_gpu(deployment.hardware.gpu).gpus_per_node.value
     return Service(target, options, sides, layout.of([side.group for side in sides], size))
 
 
