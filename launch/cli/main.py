@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = verb("bench", None, "measure a running server as its users feel it")
     sub.fill = _fill_bench
 
-    sub = verb("report", _report, "write one HTML page from runs and result files")
+    sub = verb("report", None, "write one HTML page from runs and result files")
     sub.fill = _fill_report
 
     sub = verb("attach", _attach, "put the results of runs into the bundle that they are of")
@@ -115,9 +115,9 @@ def _fill_bench(parser: Verb, words: Sequence[str]) -> None:
 
 
 def _fill_report(parser: Verb, _: Sequence[str]) -> None:
-    from ..report import arguments
+    from . import report
 
-    arguments.add(parser)
+    report.add_arguments(parser)
 
 
 def _fill_slurm(parser: Verb, _: Sequence[str]) -> None:
@@ -228,12 +228,6 @@ def _raise_worst(rows: Sequence[Rehearsed]) -> None:
                 for row in failed
             ]
         )
-
-
-def _report(options: argparse.Namespace) -> None:
-    from ..report import verb
-
-    verb.run(options)
 
 
 def _attach(options: argparse.Namespace) -> None:

@@ -7,18 +7,36 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from . import REPORT, comparison, evidence, page
-from .evidence import RunEvidence
+from ..report import REPORT
+
+if TYPE_CHECKING:
+    from ..report.evidence import RunEvidence
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "a run folder, a bench.json, or a result file of aiperf, sglang, vllm or guidellm"
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=text)
+    text = f"the page; {REPORT} in the run folder, or here where there are several runs"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--json", action="store_true", help="print what the page compares as JSON")
+    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    file = options.output or _beside(options.runs)
-    _check_replaceable(file)
+    from ..report import evidence, page
+
+    several = len(options.runs) > 1 or not options.runs[0].is_dir()
+    file = options.output or Path(REPORT if several else options.runs[0] / REPORT)
+    if file.is_dir():
+        raise BadInput(Diagnostic(str(file), "is a folder", "name a file with -o"))
+    if file.exists() and not page.is_report(file):
+        remedy = "choose another file with -o, or remove it"
+        raise BadInput(Diagnostic(str(file), "exists and is not a report", remedy))
     runs = evidence.gather(options.runs)
     page.save(page.text(runs), file)
     if options.json:
@@ -29,6 +47,8 @@ def run(options: argparse.Namespace) -> None:
 
 def summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
     """The runs, and how each differs from the first one at the same load."""
+    from ..report import comparison
+
     return {
         "file": str(file),
         "runs": [
@@ -48,16 +68,3 @@ def summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
         ],
         "differences": [asdict(row) for row in comparison.differences(runs)],
     }
-
-
-def _beside(runs: Sequence[Path]) -> Path:
-    return runs[0] / REPORT if len(runs) == 1 and runs[0].is_dir() else Path(REPORT)
-
-
-def _check_replaceable(file: Path) -> None:
-    """Only a page that this verb wrote is replaced."""
-    if file.is_dir():
-        raise BadInput(Diagnostic(str(file), "is a folder", "name a file with -o"))
-    if file.exists() and not page.is_report(file):
-        remedy = "choose another file with -o, or remove it"
-        raise BadInput(Diagnostic(str(file), "exists and is not a report", remedy))
