@@ -174,6 +174,19 @@ def test_the_same_bytes_from_a_wheel(
     assert contents(tmp_path / "b") == contents(bundles[PRESETS[0]].folder)
 
 
+def test_a_wheel_holds_the_protocol_that_launch_and_supervisor_share(
+    wheel: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    code = (
+        "import sys; sys.path.insert(0, 'site'); import launch.slurm, supervisor.state\n"
+        "sys.exit('site' not in launch.__file__ or 'site' not in supervisor.__file__)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True)
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ from builder.lint import check
 from builder.lint.sbatch import directives
 from builder.targets.slurm import layout
 from builder.targets.slurm.directives import segment
+from builder.verify.verification import verify
 from tests.conftest import ROOT
 
 SITE: dict[str, Any] = {
@@ -339,8 +342,31 @@ def test_a_bundles_deployment_renders_the_same_bundle(render: Render, tmp_path: 
 
 
 def test_the_supervisor_is_copied_byte_for_byte(render: Render) -> None:
-    copy = render().folder / "slurm/supervisor.py"
-    assert copy.read_bytes() == (ROOT / "supervisor/supervisor.py").read_bytes()
+    copies = sorted((render().folder / "slurm/supervisor").iterdir())
+    sources = sorted((ROOT / "supervisor").glob("*.py"))
+    assert [path.name for path in copies] == [path.name for path in sources]
+    assert [path.read_bytes() for path in copies] == [path.read_bytes() for path in sources]
+
+
+def test_running_the_supervisor_leaves_the_bundle_whole(
+    render: Render, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the bundle's path has blanks; without a job it only says how it is used."""
+    folder = tmp_path / "a bundle"
+    shutil.copytree(render().folder, folder)
+    (script,) = re.findall(r"^exec (.*)$", (folder / "slurm/serve.sbatch").read_text(), re.M)
+    asked = script.replace(' serve "$bundle/slurm"', " serve --help")
+    assert asked != script
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    done = subprocess.run(
+        ["bash", "-c", f'bundle="{folder}"; exec {asked}'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "usage: supervisor serve" in done.stdout
+    assert verify(folder).damage == []
 
 
 def test_rendered_scripts_are_clean(render: Render) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Self
 from tests.conftest import ROOT
 from tests.slurm.cluster import Cluster
 
-SUPERVISOR = ROOT / "supervisor" / "supervisor.py"
+SUPERVISOR = ROOT / "supervisor"
 SERVER = Path(__file__).parent / "server.py"
 LAUNCHER = ROOT / "launch" / "reference" / "bin" / "trtllm-llmapi-launch"
 HASTY_LAUNCHER = Path(__file__).parent / "launcher.py"
@@ -27,7 +27,7 @@ FOLLOW_S = 1.0  # between a client's looks at the endpoint
 SCRIPT = """\
 #!/bin/bash
 {directives}
-exec {python} "$BUNDLE/slurm/supervisor.py" serve
+exec {python} -B "$BUNDLE/slurm/supervisor" serve
 """
 
 Json = dict[str, Any]
@@ -93,7 +93,9 @@ class Service:
         self.folder = folder / "state" / "test"
         slurm = self.bundle / "slurm"
         slurm.mkdir(parents=True)
-        shutil.copy(SUPERVISOR, slurm)
+        shutil.copytree(
+            SUPERVISOR, slurm / "supervisor", ignore=shutil.ignore_patterns("__pycache__")
+        )
         (self.bundle / "manifest.json").write_text("{}\n")
         self.specification = {
             "format": 1,

@@ -27,7 +27,7 @@ def checkpoint(folder: Path) -> Path:
 def preflight(service: Service) -> tuple[int, Rows]:
     """Its exit code and its rows."""
     bundle = service.bundle
-    command = f"python3 {bundle}/slurm/supervisor.py preflight"
+    command = f"python3 -B {bundle}/slurm/supervisor preflight"
     options = ["--parsable", "--wait", "--gres=gpu:2", "--output=preflight.log"]
     wrap = ["--nodes=2", "--ntasks-per-node=1", f"--wrap={command}"]
     done = service.cluster.run("sbatch", *options, *wrap, cwd=bundle.parent, check=False)

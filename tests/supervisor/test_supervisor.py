@@ -8,12 +8,14 @@ import json
 import os
 import socket
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervisor import supervisor
+from supervisor import checks, handover, slurm, spec, state
 from tests.conftest import ROOT
 
 
@@ -22,22 +24,26 @@ def write(path: Path, **content: Any) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_it_runs_with_the_python_of_old_distributions() -> None:
-    text = (ROOT / "supervisor" / "supervisor.py").read_text()
-    assert ast.parse(text, feature_version=(3, 9)).body
+MODULES = sorted((ROOT / "supervisor").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_it_runs_with_the_python_of_old_distributions(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 9))
     with pytest.raises(SyntaxError):  # so that newer forms are seen at all
         ast.parse("match 1:\n    case _: pass", feature_version=(3, 9))
 
 
-def test_it_needs_no_package() -> None:
-    tree = ast.parse((ROOT / "supervisor" / "supervisor.py").read_text())
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_it_needs_no_package(path: Path) -> None:
     imported: set[str] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and not node.level:
             imported.add(node.module or ".")
-    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names | {"__future__"}
+    own = {"__future__", "supervisor"}
+    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names | own
 
 
 @pytest.mark.parametrize(
@@ -53,15 +59,15 @@ def test_it_needs_no_package() -> None:
     ],
 )
 def test_an_answer_generates_if_it_has_text(answer: Any, is_text: bool) -> None:
-    assert supervisor.has_text(json.dumps(answer).encode()) == is_text
+    assert checks.has_text(json.dumps(answer).encode()) == is_text
 
 
 def test_an_answer_that_is_no_json_has_no_text() -> None:
-    assert not supervisor.has_text(b"<html>")
+    assert not checks.has_text(b"<html>")
 
 
 def test_times_are_read_as_they_are_written() -> None:
-    assert supervisor.seconds_of(supervisor.stamp(1000.125)) == 1000.125
+    assert state.parse_time(state.timestamp(1000.125)) == 1000.125
 
 
 def test_ports_are_looked_at_in_one_go() -> None:
@@ -69,7 +75,7 @@ def test_ports_are_looked_at_in_one_go() -> None:
         other.bind(("", 0))
         other.listen()
         taken = other.getsockname()[1]
-        found = supervisor.look_at_ports("node1", [taken, 0, 0])
+        found = checks.check_ports("node1", [taken, 0, 0])
     assert found["taken"] == [taken]
     assert len(set(found["free"])) == 2
     assert taken not in found["free"]
@@ -78,92 +84,156 @@ def test_ports_are_looked_at_in_one_go() -> None:
 def test_a_connected_client_is_counted_until_it_leaves() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert supervisor.connections(port) == 0
+        assert checks.count_connections(port) == 0
         with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0]:
-            assert supervisor.connections(port) == 1
+            assert checks.count_connections(port) == 1
             client.close()
-        assert supervisor.connections(port) == 0
+        assert checks.count_connections(port) == 0
+
+
+def service_in(folder: Path) -> state.ServiceFolder:
+    return state.ServiceFolder(folder.parent, folder.name)
 
 
 def test_the_owner_withdraws_its_endpoint(tmp_path: Path) -> None:
     write(tmp_path / "endpoint.json", job_id="1")
-    supervisor.Endpoint(tmp_path, "1").withdraw()
+    service_in(tmp_path).withdraw_endpoint("1")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_endpoint_of_another_job_stays(tmp_path: Path) -> None:
     write(tmp_path / "endpoint.json", job_id="2")
-    supervisor.Endpoint(tmp_path, "1").withdraw()
-    assert supervisor.Endpoint(tmp_path, "2").owner() == "2"
+    service_in(tmp_path).withdraw_endpoint("1")
+    assert service_in(tmp_path).owner == "2"
 
 
 def test_an_endpoint_that_is_replaced_while_it_is_withdrawn_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "endpoint.json", job_id="2")
-    endpoint = supervisor.Endpoint(tmp_path, "1")
-    monkeypatch.setattr(endpoint, "owner", lambda: "1")  # what it read just before
-    endpoint.withdraw()
-    assert supervisor.Endpoint(tmp_path, "2").owner() == "2"
+    with monkeypatch.context() as patch:  # what the job read just before
+        patch.setattr(state.ServiceFolder, "owner", "1")
+        service_in(tmp_path).withdraw_endpoint("1")
+    assert service_in(tmp_path).owner == "2"
     assert [path.name for path in tmp_path.iterdir()] == ["endpoint.json"]
+
+
+@pytest.mark.parametrize(
+    ("run", "is_live"),
+    [
+        ({"state": "serving", "heartbeat": state.timestamp()}, True),
+        ({"state": "ended", "heartbeat": state.timestamp()}, False),
+        ({"state": "serving", "heartbeat": state.timestamp(1000)}, False),
+    ],
+    ids=["serving", "ended", "silent"],
+)
+def test_an_endpoint_is_live_while_its_job_is(
+    tmp_path: Path, run: dict[str, Any], is_live: bool
+) -> None:
+    until, heartbeat = state.timestamp(time.time() + 60), "jobs/1/run.json"
+    endpoint = {"job_id": "1", "until": until, "heartbeat": heartbeat, "lease_s": 60}
+    write(tmp_path / "endpoint.json", **endpoint)
+    assert service_in(tmp_path).live_endpoint() is None  # without a record
+    write(tmp_path / "jobs/1/run.json", **run)
+    assert service_in(tmp_path).live_endpoint() == (endpoint if is_live else None)
+    write(tmp_path / "endpoint.json", **{**endpoint, "until": state.timestamp(1000)})
+    assert service_in(tmp_path).live_endpoint() is None
+
+
+def lock(folder: Path, owner: str, alive: Sequence[str] = ()) -> state.SuccessorLock:
+    return state.SuccessorLock(service_in(folder), owner, lambda job: job in alive)
+
+
+def test_one_job_at_a_time_may_submit_a_successor(tmp_path: Path) -> None:
+    first, second = lock(tmp_path, "1"), lock(tmp_path, "2", alive=["1", "3"])
+    assert first.acquire() and not second.acquire()
+    first.name_successor("3")
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
+
+
+def test_a_lock_whose_successor_is_gone_is_broken(tmp_path: Path) -> None:
+    first = lock(tmp_path, "1")
+    assert first.acquire()
+    first.name_successor("3")
+    assert lock(tmp_path, "2", alive=["1"]).acquire()
+    first.release()  # it is not the first owner's any more
+    assert service_in(tmp_path).lock_file.exists()
+
+
+def test_a_successor_that_serves_removes_the_lock_that_names_it(tmp_path: Path) -> None:
+    first = lock(tmp_path, "1")
+    assert first.acquire()
+    first.name_successor("3")
+    lock(tmp_path, "2").release_as_successor()
+    assert service_in(tmp_path).lock_file.exists()
+    lock(tmp_path, "3").release_as_successor()
+    assert not service_in(tmp_path).lock_file.exists()
+
+
+def record_in(folder: Path, **first: Any) -> state.Record:
+    """Of job 1 of the service in that folder."""
+    return state.Record(service_in(folder).job("1"), first)
 
 
 def test_a_full_disk_has_room_for_the_last_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = supervisor.Record(tmp_path, {"state": "serving"})
+    record = record_in(tmp_path, state="serving")
 
     def write_on_full_disk() -> None:
-        if (tmp_path / "reserve").exists():
+        if (record.job.path / "reserve").exists():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         (tmp_path / "written").touch()
 
-    record.keep(write_on_full_disk)
+    record.write(write_on_full_disk)
     assert (tmp_path / "written").exists()
     assert "No space left" in capsys.readouterr().err
 
 
 def test_any_other_fault_of_a_write_is_raised(tmp_path: Path) -> None:
-    record = supervisor.Record(tmp_path, {})
+    record = record_in(tmp_path)
     with pytest.raises(FileNotFoundError):
-        record.keep(lambda: (tmp_path / "none" / "file").touch())
+        record.write(lambda: (tmp_path / "none" / "file").touch())
 
 
 def test_a_requeued_job_keeps_its_earlier_record(tmp_path: Path) -> None:
-    write(tmp_path / "run.json", restarts=0, outcome="preempted")
-    (tmp_path / "drain").touch()
-    record = supervisor.Record(tmp_path, {"restarts": 0})
+    job = service_in(tmp_path).job("1").path
+    write(job / "run.json", restarts=0, outcome="preempted")
+    (job / "drain").touch()
+    record = record_in(tmp_path, restarts=0)
     assert record.run["restarts"] == 1
-    assert supervisor.read_json(tmp_path / "run-0.json") == {"restarts": 0, "outcome": "preempted"}
-    assert not (tmp_path / "drain").exists()
+    assert state.read_json(job / "run-0.json") == {"restarts": 0, "outcome": "preempted"}
+    assert not (job / "drain").exists()
 
 
 def test_failures_are_counted_within_the_window(tmp_path: Path) -> None:
     for name, ended, code in (("1", 100, 70), ("2", 200, 70), ("3", 300, 0), ("4", 400, 71)):
-        path = tmp_path / name / "run.json"
-        write(path, job_id=name, ended=supervisor.stamp(ended), exit_code=code)
-    write(tmp_path / "5" / "run.json", job_id="5", ended=None)
-    assert supervisor.recent_failures(tmp_path, since=150) == ["2", "4"]
+        path = tmp_path / "jobs" / name / "run.json"
+        write(path, job_id=name, ended=state.timestamp(ended), exit_code=code)
+    write(tmp_path / "jobs/5/run.json", job_id="5", ended=None)
+    assert handover.recent_failures(service_in(tmp_path), since=150) == ["2", "4"]
 
 
 def test_a_probe_counts_misses_only_after_the_first_good_answer() -> None:
     answers = iter(["starting", "starting", None, "gone", "gone"])
-    probe = supervisor.Probe(lambda: next(answers), period_s=0, failures=2)
+    probe = checks.Probe(lambda: next(answers), period_s=0, failure_threshold=2)
     probe.run()  # until the answers are over, which is an error that it keeps
-    assert (probe.is_ready, probe.misses, probe.is_lost) == (True, 2, True)
+    assert (probe.is_ready, probe.failures, probe.is_lost) == (True, 2, True)
     assert isinstance(probe.error, StopIteration)
 
 
 def test_an_admitted_server_that_never_answers_again_is_lost() -> None:
     answers = iter(["mute", "mute"])
-    probe = supervisor.Probe(lambda: next(answers), period_s=0, failures=2, is_ready=True)
+    probe = checks.Probe(lambda: next(answers), period_s=0, failure_threshold=2, is_ready=True)
     probe.run()
     assert probe.is_lost
 
 
 def test_a_server_that_was_never_ready_is_not_lost() -> None:
     answers = iter(["starting", "starting", "starting"])
-    probe = supervisor.Probe(lambda: next(answers), period_s=0, failures=2)
+    probe = checks.Probe(lambda: next(answers), period_s=0, failure_threshold=2)
     probe.run()
     assert (probe.is_ready, probe.is_lost) == (False, False)
 
@@ -197,27 +267,27 @@ def said(*ends: str) -> str:
     ],
 )
 def test_the_rank_that_ended_first_is_told_from_those_that_followed(says: str, rank: int) -> None:
-    assert supervisor.first_rank(supervisor.bad_ends(says), per_node=4) == rank
+    assert slurm.first_failed_rank(slurm.task_failures(says), per_node=4) == rank
 
 
 def test_ranks_are_read_as_slurm_lists_them() -> None:
-    assert supervisor.ranks_of("0,2-4,7") == [0, 2, 3, 4, 7]
+    assert slurm.ranks_of("0,2-4,7") == [0, 2, 3, 4, 7]
 
 
 @pytest.mark.parametrize("name", ["SLURM_NTASKS_PER_NODE", "SLURM_GPUS_PER_NODE", "SLURM_NNODES"])
 def test_a_step_does_not_inherit_the_shape_of_the_job(name: str) -> None:
-    assert supervisor.SRUN_INPUT.match(name)
+    assert slurm.SRUN_INPUT.match(name)
 
 
 @pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_CONF", "SLURM_JOB_NODELIST"])
 def test_a_step_knows_its_job(name: str) -> None:
-    assert not supervisor.SRUN_INPUT.match(name)
+    assert not slurm.SRUN_INPUT.match(name)
 
 
 def test_every_outcome_has_its_own_exit_code() -> None:
-    failures = [code for code in supervisor.OUTCOMES.values() if code]
+    failures = [code for code in spec.OUTCOMES.values() if code]
     assert len(set(failures)) == len(failures)
-    assert set(supervisor.OUTCOMES) >= supervisor.RESTARTABLE
+    assert set(spec.OUTCOMES) >= spec.RESTARTABLE
 
 
 def safetensors(path: Path, length: int) -> None:
@@ -229,7 +299,7 @@ def safetensors(path: Path, length: int) -> None:
 def test_a_whole_checkpoint_has_no_faults(tmp_path: Path) -> None:
     write(tmp_path / "config.json")
     safetensors(tmp_path / "model.safetensors", 4)
-    assert supervisor.checkpoint_faults(tmp_path) == []
+    assert checks.checkpoint_errors(tmp_path) == []
 
 
 def test_all_faults_of_a_checkpoint_are_found(tmp_path: Path) -> None:
@@ -238,7 +308,7 @@ def test_all_faults_of_a_checkpoint_are_found(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors.index.json", weight_map=weights)
     safetensors(tmp_path / "one.safetensors", 3)
     (tmp_path / "two.safetensors").write_bytes(b"\xff" * 9)
-    one, three, two = supervisor.checkpoint_faults(tmp_path)
+    one, three, two = checks.checkpoint_errors(tmp_path)
     assert one.endswith("bytes, not 72")
     assert three.endswith("three.safetensors is missing")
     assert two.endswith("two.safetensors is cut off: 9 bytes")

@@ -15,6 +15,7 @@ from .options import Options
 from .service import Service, Side
 
 FOLDER = "slurm"
+SUPERVISOR = "supervisor"
 BENCH_LIMIT_S = 3600
 
 
@@ -24,7 +25,7 @@ def render(request: Request, options: Options) -> Rendered:
     files = {
         **_scripts(found),
         "service.json": File(to_json(service.document(found))),
-        "supervisor.py": File((resource_root("supervisor") / "supervisor.py").read_bytes()),
+        **_supervisor(),
     }
     if found.is_disaggregated:
         files[service.SIDES_FILE] = File(_sides(found).encode())
@@ -34,6 +35,12 @@ def render(request: Request, options: Options) -> Rendered:
         alone = resource_root("templates") / FOLDER / "alone.sh"
         files["alone.sh"] = File(alone.read_bytes(), executable=True)
     return Rendered({f"{FOLDER}/{name}": file for name, file in files.items()}, None)
+
+
+def _supervisor() -> dict[str, File]:
+    """The package that the scripts start, byte for byte."""
+    modules = sorted(resource_root(SUPERVISOR).glob("*.py"))
+    return {f"{SUPERVISOR}/{path.name}": File(path.read_bytes()) for path in modules}
 
 
 def _service(request: Request, options: Options) -> Service:

@@ -1,0 +1,271 @@
+"""Checks of servers and nodes: readiness, generated text, ports, and a node before the long job."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from .slurm import COMMAND_TIMEOUT_S, AuxiliarySteps, Cluster, own_argv
+from .spec import CanaryRequest, JobExit, Spec
+from .state import Json, read_json
+
+START_PERIOD_S = 0.5  # between probes of a server that is not ready yet
+
+Check = tuple[str, bool, str]  # its name, whether it passed, what it found
+
+
+# --- Servers --------------------------------------------------------------------------------------
+
+
+def http_request(
+    address: str, port: int, path: str, timeout_s: float, body: Json | None = None
+) -> tuple[int, bytes]:
+    """Status and body, without any proxy of the environment. Raises `OSError`."""
+    connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
+    headers = {"Content-Type": "application/json", "Connection": "close"}
+    try:
+        content = None if body is None else json.dumps(body)
+        connection.request("GET" if body is None else "POST", path, content, headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+    except http.client.HTTPException as fault:
+        raise OSError(f"{type(fault).__name__}: {fault}") from fault
+    finally:
+        connection.close()
+
+
+def health_error(address: str, port: int, path: str, timeout_s: float) -> str | None:
+    """What is wrong with the server; `None` where it is ready."""
+    try:
+        status, _ = http_request(address, port, path, timeout_s)
+    except OSError as fault:
+        return f"{path}: {fault}"
+    return None if status == 200 else f"{path}: HTTP {status}"
+
+
+def canary_error(address: str, port: int, request: CanaryRequest) -> str | None:
+    """What is wrong with a generated response; `None` where it is text, or the server only busy."""
+    try:
+        status, body = http_request(address, port, request.path, request.timeout_s, request.body)
+    except OSError as fault:
+        return f"{request.path}: {fault}"
+    shown = body[:200].decode(errors="replace")
+    if status == 429:
+        return None
+    if status != 200:
+        return f"{request.path}: HTTP {status} {shown}"
+    return None if has_text(body) else f"{request.path}: no text in {shown}"
+
+
+def has_text(body: bytes) -> bool:
+    """Whether a response of OpenAI's completions or chat, or of Triton's generate, has text."""
+    try:
+        response = json.loads(body)
+    except ValueError:
+        return False
+    choice = (response.get("choices") or [{}])[0]
+    message = choice.get("message") or {}
+    parts = ("content", "reasoning_content")
+    return any([choice.get("text"), response.get("text_output"), *map(message.get, parts)])
+
+
+def count_connections(port: int) -> int:
+    """How many clients are connected to that port of this host."""
+    count = 0
+    for table in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError):  # a host without IPv6
+            for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                _, local, _, state = row.split()[:4]
+                count += state == "01" and int(local.rpartition(":")[2], 16) == port
+    return count
+
+
+def check_ports(node: str, wanted: Sequence[int]) -> Json:
+    """Which of the wanted ports are taken on this host; one that is free for each 0."""
+    sockets = [socket.socket() for _ in wanted]
+    taken, free = [], []
+    for port, each in zip(wanted, sockets):  # strict= is of Python 3.10
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(port != 0))
+        try:
+            each.bind(("", port))
+        except OSError:
+            taken.append(port)
+        else:
+            free += [] if port else [each.getsockname()[1]]
+    for each in sockets:
+        each.close()
+    return {"node": node, "taken": taken, "free": free}
+
+
+class Probe(threading.Thread):
+    """A check that is repeated until `stop`.
+
+    `failures` counts those in a row since the server was first ready; `last` is what the last check
+    returned, `None` where all was well.
+    """
+
+    def __init__(
+        self,
+        check: Callable[[], str | None],
+        period_s: float,
+        failure_threshold: int,
+        is_ready: bool = False,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._check = check
+        self._period_s = period_s
+        self._failure_threshold = failure_threshold
+        self._stopped = threading.Event()
+        self.is_ready = is_ready
+        self.failures = 0
+        self.last: str | None = "not probed yet"
+        self.error: BaseException | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        return self.failures >= self._failure_threshold
+
+    def run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                began = time.monotonic()
+                self.last = self._check()
+                self.is_ready = self.is_ready or self.last is None
+                self.failures = self.failures + 1 if self.last and self.is_ready else 0
+                period_s = self._period_s if self.is_ready else min(START_PERIOD_S, self._period_s)
+                self._stopped.wait(max(0.0, period_s - (time.monotonic() - began)))
+        except BaseException as error:  # the main loop raises it
+            self.error = error
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+def ports_of_nodes(
+    cluster: Cluster, auxiliary: AuxiliarySteps, wanted: Mapping[str, Sequence[int]]
+) -> dict[str, Json]:
+    """`check_ports` on every node that is named. Raises `JobExit` where it cannot run."""
+    here = cluster.node
+    found = {here: check_ports(here, wanted[here])} if here in wanted else {}
+    # One step for each het group, since a step may not span them.
+    for group in cluster.groups:
+        others = [node for node in group if node in wanted and node != here]
+        if others:
+            argv = own_argv("ports", json.dumps(wanted))
+            code, output = auxiliary.run("ports", others, argv, COMMAND_TIMEOUT_S * 3)
+            rows = [json.loads(line) for line in output.splitlines() if line[:1] == "{"]
+            found.update({row["node"]: row for row in rows})
+            if code != 0 or not set(others) <= set(found):
+                raise JobExit("server_failed", f"cannot check the ports of {others}: {output}")
+    return found
+
+
+# --- A node before the service's job --------------------------------------------------------------
+
+
+def preflight_checks(spec: Spec, cluster: Cluster) -> Iterator[Check]:
+    """What can be known on a compute node before the service's job, by `preflight` of the spec."""
+    wanted: Json = spec.raw.get("preflight") or {}
+    yield _check_versions(cluster)
+    yield _check_bundle(spec)
+    for image in (wanted.get("images") or {}).values():
+        if image.startswith(("/", ".")):  # else the name in a registry: a step will show
+            yield "image", Path(image).exists(), image
+    for mount in wanted.get("mounts") or []:
+        yield "mount", Path(mount).exists(), mount
+    for folder in map(Path, (wanted.get("checkpoints") or {}).values()):
+        errors = checkpoint_errors(folder)
+        yield "checkpoint", not errors, "; ".join(errors) or f"{folder} is complete"
+    for program in [] if wanted.get("images") else wanted.get("programs") or []:
+        found = shutil.which(program)
+        yield "program", found is not None, f"{program}: {found or 'not on the path'}"
+    gpus = int(wanted.get("gpus") or 0)
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    yield "gpus", len(visible) >= gpus, f"{len(visible)} on {cluster.node}, {gpus} wanted"
+    ports = wanted.get("ports") or []
+    taken = check_ports(cluster.node, ports)["taken"]
+    what = f"in use: {', '.join(map(str, taken))}" if taken else f"free: {ports}"
+    yield "ports", not taken, what
+    cluster.timeout_s = float(wanted.get("timeout_s") or COMMAND_TIMEOUT_S)
+    yield from _check_steps(spec, cluster)
+
+
+def _check_versions(cluster: Cluster) -> Check:
+    slurm = cluster.command("srun", "--version").stdout.strip()
+    python = ".".join(map(str, sys.version_info[:3]))
+    return "versions", bool(slurm), f"{slurm or 'no srun'}, Python {python}"
+
+
+def _check_bundle(spec: Spec) -> Check:
+    """The files of the bundle are those of its manifest."""
+    manifest = read_json(spec.manifest)
+    if manifest is None:
+        return "bundle", False, f"{spec.manifest} is missing or damaged"
+    files = manifest.get("files", {})
+    paths = {name: spec.bundle / name for name in files}
+    wrong = [
+        name
+        for name, path in paths.items()
+        if not path.is_file() or file_digest(path) != files[name]["sha256"]
+    ]
+    if wrong:
+        return "bundle", False, f"missing or changed: {', '.join(wrong)}"
+    return "bundle", True, f"{len(files)} files are those of the manifest"
+
+
+def _check_steps(spec: Spec, cluster: Cluster) -> Iterator[Check]:
+    """Slurm lists MPI plugins and takes options that do not work, so that each is tried."""
+    nodes = cluster.groups[0]
+    folders = {"{bundle}": spec.bundle, "{job}": spec.service.job(cluster.job_id).path}
+    for options in sorted({tuple(step.srun) for step in spec.steps}):
+        tasks = [f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
+        argv = cluster.srun("try", nodes, *tasks, *options)
+        for placeholder, folder in folders.items():
+            argv = [word.replace(placeholder, str(folder)) for word in argv]
+        done = cluster.command(*argv, "true", env=cluster.environment())
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or ["it runs"]
+        yield "step", done.returncode == 0, f"{' '.join(options)}: {errors[0]}"
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 as hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def checkpoint_errors(folder: Path) -> list[str]:
+    """Files of its index that are missing, or shorter or longer than their headers say."""
+    if not (folder / "config.json").is_file():
+        return [f"{folder} has no config.json"]
+    index = read_json(folder / "model.safetensors.index.json") or {}
+    names = set((index.get("weight_map") or {}).values())
+    files = sorted(folder / name for name in names) or sorted(folder.glob("*.safetensors"))
+    return [error for file in files if (error := safetensors_error(file))]
+
+
+def safetensors_error(path: Path) -> str | None:
+    """What is wrong with the length of a file, by its own header."""
+    if not path.is_file():
+        return f"{path} is missing"
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        size = path.stat().st_size
+        if length > size:
+            return f"{path} is cut off: {size} bytes"
+        header = json.loads(file.read(length))
+    ends = [row["data_offsets"][1] for name, row in header.items() if name != "__metadata__"]
+    whole = 8 + length + max(ends, default=0)
+    return None if size == whole else f"{path} has {size} bytes, not {whole}"

@@ -1,0 +1,261 @@
+"""The service of one job, from its start to its end."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from .checks import Probe, canary_error, count_connections, file_digest
+from .handover import Publication, Successor
+from .slurm import Allocation, AuxiliarySteps, Cluster, own_argv
+from .spec import OUTCOMES, RESTARTABLE, JobExit, Spec
+from .state import (
+    CANARY,
+    DRAIN,
+    FORMAT,
+    PREDECESSOR,
+    PROMOTE,
+    SMOKE,
+    Json,
+    Record,
+    timestamp,
+    write_json,
+)
+from .steps import Steps
+
+TICK_S = 0.2
+SLURM_GRACE_S = 10.0  # for steps when Slurm ends the job: it kills all after its KillWait
+END_MARGIN_S = 5.0  # between the planned end of a job and its time limit
+SMOKE_LINES = 20  # of a failed suite that are recorded
+
+
+class Service:
+    """The job from its start to its end."""
+
+    def __init__(self, spec: Spec, cluster: Cluster) -> None:
+        self._spec = spec
+        self._cluster = cluster
+        self._allocation = Allocation(cluster, spec.limits.limit_s)
+        job = spec.service.job(cluster.job_id)
+        self._record = Record(job, initial_run(spec, self._allocation))
+        self._auxiliary = AuxiliarySteps(cluster, spec.bundle, job.path, self._tick)
+        self._steps = Steps(spec, self._allocation, self._record)
+        self._publication = Publication(spec, self._allocation, self._record)
+        self._successor = Successor(spec, cluster, self._record)
+        self._canary: Probe | None = None
+
+    def run(self) -> int:
+        """The exit code of the job."""
+        try:
+            self._start()
+            self._admit()
+            self._await_promotion()
+            self._publish()
+            while True:
+                self._serve()
+                self._drain()
+                if not self._must_resume():
+                    raise JobExit("handed_over", f"to job {self._publication.owner}")
+        except JobExit as job_exit:
+            return self._finish(job_exit)
+        except Exception as error:
+            traceback.print_exc()
+            return self._finish(JobExit("supervisor_bug", f"{type(error).__name__}: {error}"))
+
+    def _start(self) -> None:
+        self._check_job()
+        self._publication.refuse_second()
+        self._steps.create()
+        self._steps.assign_ports(self._auxiliary)
+        while not self._steps.are_ready:
+            self._steps.start_next()
+            self._tick()
+        self._steps.record_state(ready=timestamp())
+        self._publication.draft(self._steps.frontend)
+
+    def _admit(self) -> None:
+        """The smoke suite, as a step on the frontend's node. Raises `JobExit` where it fails."""
+        self._record.update(state="admitting")
+        self._record.event("admitting")
+        began = time.monotonic()
+        argv, timeout_s = self._smoke_suite()
+        nodes, filled = self._steps.frontend.nodes[:1], [self._steps.fill(word) for word in argv]
+        code, output = self._auxiliary.run("smoke", nodes, filled, timeout_s)
+        what = smoke_summary(output)
+        if code is None:
+            what = f"no end in {timeout_s:.0f} s\n{what}"
+        seconds = round(time.monotonic() - began, 3)
+        result = {"ok": code == 0, "exit_code": code, "seconds": seconds, "what": what}
+        self._record.write(lambda: write_json(self._record.job.path / SMOKE, result))
+        if code != 0:
+            raise JobExit("not_admitted", f"smoke: {what or f'exit code {code}'}")
+        self._record.update(state="admitted", admitted=timestamp())
+        self._record.event("admitted", seconds=seconds)
+
+    def _smoke_suite(self) -> tuple[list[str], float]:
+        """The bundle's, else the canary request alone; and how long it may take."""
+        if chosen := self._spec.raw.get("smoke"):
+            return chosen["argv"], float(chosen["timeout_s"])
+        argv = own_argv("smoke", self._spec.folder, "{host}", "{port:http}")
+        return argv, self._spec.canary_request.timeout_s + 30
+
+    def _await_promotion(self) -> None:
+        """A canary is published when its operator says so."""
+        while os.environ.get(CANARY) and not (self._record.job.path / PROMOTE).exists():
+            self._tick()
+
+    def _publish(self) -> None:
+        self._publication.refuse_second()
+        self._publication.publish(self._steps.frontend)
+        self._record.update(state="serving", published=timestamp())
+        self._record.event("published", endpoint=str(self._spec.service.endpoint_file))
+        self._successor.release_lock()
+        if (request := self._spec.generation) and self._canary is None:
+            frontend = self._steps.frontend
+            where = (frontend.address, frontend.ports["http"])
+            check = functools.partial(canary_error, *where, request)
+            self._canary = Probe(check, request.period_s, request.failures, is_ready=True)
+            self._canary.start()
+
+    def _serve(self) -> None:
+        """Until another job has the endpoint. The end of the time comes as `JobExit`."""
+        lead_s = self._spec.limits.successor_lead_s
+        while (owner := self._publication.owner) in (self._cluster.job_id, None):
+            if owner is None:  # someone removed it
+                self._publication.publish(self._steps.frontend)
+            if self._allocation.is_near_end or self._allocation.left_s < lead_s:
+                self._successor.prepare()
+            self._tick()
+        self._record.event("handover", to=owner)
+
+    def _drain(self) -> None:
+        """Until no client is connected, or the time for it is over."""
+        self._record.update(state="draining")
+        began = time.monotonic()
+        is_idle = self._idle_check()
+        while (waited_s := time.monotonic() - began) < self._spec.limits.drain_s:
+            if waited_s > self._spec.limits.settle_s and is_idle():
+                break
+            self._tick(ending=True)
+        self._record.event("drained", seconds=round(waited_s, 1))
+
+    def _idle_check(self) -> Callable[[], bool]:
+        """Whether no client is connected to the frontend, asked on its own node."""
+        frontend = self._steps.frontend
+        port, node = frontend.ports["http"], frontend.nodes[0]
+        if node == self._cluster.node:
+            return lambda: count_connections(port) == 0
+        process = self._auxiliary.start(
+            "idle", [node], own_argv("idle", port, self._spec.limits.drain_s)
+        )
+        return lambda: process.poll() == 0
+
+    def _must_resume(self) -> bool:
+        """A successor that died while this job drained leaves the clients to it again."""
+        if not self._publication.is_orphaned():
+            return False
+        self._record.event("resumed", after=self._publication.owner)
+        self._publish()
+        return True
+
+    def _finish(self, job_exit: JobExit) -> int:
+        """Record the reason, withdraw the endpoint, stop the steps, and submit a new job last."""
+        outcome, why = job_exit.outcome, job_exit.why
+        code = OUTCOMES[outcome]
+        self._record.update(state="stopping", outcome=outcome, why=why, exit_code=code)
+        self._record.event("ending", outcome=outcome, why=why)
+        self._publication.end()
+        if self._canary:
+            self._canary.stop()
+        self._steps.stop(SLURM_GRACE_S if self._allocation.is_terminating else math.inf)
+        self._steps.record_state(state="ended", ended=timestamp())
+        if outcome in RESTARTABLE and self._record.run["admitted"] and not self._stop_file:
+            self._successor.restart()
+        self._record.event("ended", outcome=outcome, exit_code=code)
+        self._record.close()
+        return code
+
+    def _tick(self, ending: bool = False) -> None:
+        """One round of all checks; raises `JobExit` where the job must end."""
+        self._record.heartbeat()
+        self._allocation.handle_signal()
+        self._steps.poll()
+        self._check_canary()
+        if not ending:
+            self._check_requests()
+            self._check_time()
+        time.sleep(TICK_S)
+
+    def _check_canary(self) -> None:
+        if self._canary and self._canary.error:
+            raise self._canary.error
+        if self._canary and self._canary.is_lost:
+            raise JobExit("health_lost", f"generation: {self._canary.last}")
+
+    @property
+    def _stop_file(self) -> Path | None:
+        files = (self._spec.service.stop_file, self._record.job.path / DRAIN)
+        return next((file for file in files if file.exists()), None)
+
+    def _check_requests(self) -> None:
+        if file := self._stop_file:
+            self._stop_serving(JobExit("stopped", f"{file} is there"))
+
+    def _check_time(self) -> None:
+        self._check_job()
+        last_s = self._spec.limits.drain_s + self._spec.stop_timeout_s + END_MARGIN_S
+        if self._allocation.left_s < last_s:
+            tried = ", ".join(self._record.run["successors"]) or "none"
+            self._stop_serving(JobExit("time_limit", f"no successor took over; submitted: {tried}"))
+
+    def _check_job(self) -> None:
+        self._allocation.poll()
+        until = timestamp(self._allocation.until)
+        if until != self._record.run["until"]:
+            self._record.update(until=until)
+
+    def _stop_serving(self, job_exit: JobExit) -> None:
+        """Without a successor: what is in flight is answered, new requests find no endpoint."""
+        if self._record.run["state"] == "serving":
+            self._publication.withdraw()
+            self._record.event("withdrawn", why=job_exit.why)
+            self._drain()
+        raise job_exit
+
+
+def smoke_summary(output: str) -> str:
+    """The errors that a suite printed, else its last lines, else those of srun."""
+    lines = output.splitlines()
+    own = [line for line in lines if not line.startswith("srun: ")]
+    errors = [line for line in own if line.startswith("error: ")]
+    return "\n".join((errors or own or lines)[-SMOKE_LINES:])
+
+
+def initial_run(spec: Spec, allocation: Allocation) -> Json:
+    """run.json of a job that starts."""
+    runs = [job.run or {} for job in spec.service.jobs]
+    earlier = [run["generation"] for run in runs if "generation" in run]
+    later = ("ready", "admitted", "published", "ended", "outcome", "exit_code", "why")
+    return {
+        "format": FORMAT,
+        "job_id": allocation.cluster.job_id,
+        "service": spec.name,
+        "generation": 1 + max(earlier, default=0),
+        "bundle": str(spec.bundle),
+        "bundle_digest": file_digest(spec.manifest) if spec.manifest.is_file() else None,
+        "nodes": allocation.cluster.nodes,
+        "state": "starting",
+        "started": timestamp(),
+        "until": timestamp(allocation.until),
+        **dict.fromkeys(later),
+        "steps": [],
+        "successor": None,
+        "successors": [],
+        "predecessor": os.environ.get(PREDECESSOR) or None,
+        "restarts": 0,
+    }

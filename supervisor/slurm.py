@@ -1,0 +1,329 @@
+"""Slurm as seen by the job: its commands, the job's nodes and time, and failures of tasks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .spec import JobExit
+
+COMMAND_TIMEOUT_S = 20.0  # of a Slurm command; a busy controller answers late
+TERMINATING_TIMEOUT_S = 2.0  # of one when Slurm is about to kill this job
+JOB_PERIOD_S = 30.0  # between polls of the job's nodes, and its limit, which may be extended
+KILL_WAIT_S = 15.0  # for a step that Slurm was told to kill
+
+# Options that srun would take over from the job's environment. Each step says its own; and in a
+# job with --gpus-per-node, --gres=none is refused unless these are gone (Slurm 22.05).
+SRUN_INPUT = re.compile(
+    r"SLURM_(NTASKS|NPROCS|NNODES|TASKS_PER|GPUS|CPUS_PER|MEM_PER|TRES_PER|DISTRIBUTION)"
+)
+# What a job has from Slurm, and a successor must not inherit.
+JOB_ONLY = re.compile(r"(SLURM|SLURMD|PMI|PMIX)_|(CUDA|ROCR)_VISIBLE_DEVICES$|GPU_DEVICE_ORDINAL$")
+
+
+class Cluster:
+    """This job as Slurm knows it: every Slurm command that the supervisor gives."""
+
+    def __init__(self) -> None:
+        self.job_id = os.environ["SLURM_JOB_ID"]
+        self.node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+        self.timeout_s = COMMAND_TIMEOUT_S
+        groups = int(os.environ.get("SLURM_HET_SIZE", "0"))
+        suffixes = [f"_HET_GROUP_{index}" for index in range(groups)] or [""]
+        self.job_ids = [os.environ[f"SLURM_JOB_ID{suffix}"] for suffix in suffixes]
+        self.groups = [self._names(f"SLURM_JOB_NODELIST{suffix}") for suffix in suffixes]
+        self.nodes = [name for group in self.groups for name in group]
+        self._addresses: dict[str, str] = {}
+
+    def command(self, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Its result; exit code 124 where the controller does not answer in time."""
+        try:
+            return subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=self.timeout_s,
+                check=False,
+                **options,
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(
+                argv, 124, "", f"no answer in {self.timeout_s:.0f} s"
+            )
+
+    def _names(self, variable: str) -> list[str]:
+        done = self.command("scontrol", "show", "hostnames", os.environ[variable])
+        if done.returncode:
+            raise RuntimeError(f"scontrol show hostnames: {done.stderr.strip()}")
+        return done.stdout.split()
+
+    def address(self, node: str) -> str:
+        """The node's name, or its address where the name means nothing to this host."""
+        if node not in self._addresses:
+            try:
+                socket.getaddrinfo(node, None)
+                self._addresses[node] = node
+            except socket.gaierror:
+                shown = self.command("scontrol", "show", "node", "-o", node).stdout
+                found = re.search(r"\bNodeAddr=(\S+)", shown)
+                self._addresses[node] = found.group(1) if found else node
+        return self._addresses[node]
+
+    def srun(
+        self, name: str, nodes: Sequence[str], *options: str, het_group: int | None = None
+    ) -> list[str]:
+        """A step of this job on exactly these nodes, beside other steps on them."""
+        command = ["srun", f"--job-name={name}", f"--nodes={len(nodes)}"]
+        command += [f"--nodelist={','.join(nodes)}", "--overlap", "--kill-on-bad-exit=1"]
+        if len(self.groups) > 1:
+            holding = [index for index, group in enumerate(self.groups) if nodes[0] in group]
+            command.append(f"--het-group={holding[0] if het_group is None else het_group}")
+        return [*command, *options]
+
+    def auxiliary_step(self, name: str, nodes: Sequence[str], *argv: str) -> list[str]:
+        """A small step without GPUs, one task on each node."""
+        options = [f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--gres=none", "--mpi=none"]
+        return [*self.srun(name, nodes, *options), *argv]
+
+    def environment(self) -> dict[str, str]:
+        """For `srun`."""
+        return {key: value for key, value in os.environ.items() if not SRUN_INPUT.match(key)}
+
+    def start(
+        self, argv: Sequence[str], output: Path, cwd: Path, environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """An `srun` in the background, which no signal to this process reaches."""
+        with output.open("ab") as file:
+            return subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                cwd=cwd,
+                env={**self.environment(), **environment},
+                start_new_session=True,
+            )
+
+    def step_ids(self) -> dict[str, str]:
+        """Of this job's steps, by name."""
+        listed = ["squeue", "--steps", "--noheader", f"--jobs={','.join(self.job_ids)}"]
+        rows = self.command(*listed, "--format=%i|%j").stdout.split()
+        return {name: step for step, _, name in (row.partition("|") for row in rows)}
+
+    def signal_step(self, step_id: str, name: str) -> None:
+        self.command("scancel", "--signal", name, step_id)
+
+    def kill_step(self, step_id: str) -> None:
+        self.command("scancel", step_id)
+
+    def job_info(self, job_id: str) -> dict[str, str]:
+        """What `scontrol` shows of a job; empty for one that it no longer knows."""
+        shown = self.command("scontrol", "show", "job", "-o", job_id).stdout.split("\n")[0]
+        return dict(pair.split("=", 1) for pair in shown.split() if "=" in pair)
+
+    def is_alive(self, job_id: str) -> bool | None:
+        """Whether a job waits or runs; `None` where Slurm does not say."""
+        done = self.command("squeue", "--noheader", f"--jobs={job_id}", "--format=%T")
+        if done.returncode:
+            return False if "Invalid job id" in done.stderr else None
+        states = done.stdout.split()
+        return bool(states) and states[0] in {"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED"}
+
+    def lost_nodes(self, nodes: Iterable[str]) -> list[str]:
+        """Those that are down or do not answer (`*`)."""
+        listed = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}"]
+        rows = self.command(*listed, "--format=%N %t").stdout.splitlines()
+        states = dict(row.split() for row in rows)
+        return [name for name, state in states.items() if state.endswith("*") or "down" in state]
+
+    def ends_at(self) -> float | None:
+        """When the job's time limit is."""
+        end = self.job_info(self.job_id).get("EndTime", "Unknown")
+        if end == "Unknown":
+            return None
+        return time.mktime(time.strptime(end, "%Y-%m-%dT%H:%M:%S"))
+
+    def submit(self, script: Path, options: Sequence[str], environment: Mapping[str, str]) -> str:
+        """The id of a new job in the environment that this one was submitted in, and more.
+
+        Raises `OSError` where Slurm refuses it.
+        """
+        own = {k: v for k, v in os.environ.items() if not JOB_ONLY.match(k) or k == "SLURM_CONF"}
+        done = self.command(
+            *["sbatch", "--parsable", *options, str(script)],
+            env={**own, **environment},
+            cwd=os.environ.get("SLURM_SUBMIT_DIR"),
+        )
+        if done.returncode:
+            raise OSError(f"sbatch {script}: {done.stderr.strip() or done.returncode}")
+        return done.stdout.strip().split(";")[0]
+
+
+class Allocation:
+    """The nodes and the time that Slurm gave this job, and why it takes them back.
+
+    USR1: the time limit is near. TERM and INT: Slurm ends the job.
+    """
+
+    def __init__(self, cluster: Cluster, limit_s: float) -> None:
+        self.cluster = cluster
+        self.until = self._limit = time.time() + limit_s
+        self.is_near_end = False
+        self._signal: str | None = None
+        self._next_poll = 0.0
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if number == signal.SIGUSR1:
+            self.is_near_end = True
+        else:
+            self._signal = signal.Signals(number).name
+
+    @property
+    def is_terminating(self) -> bool:
+        """Whether Slurm ends the job: it was preempted or cancelled, or its time is over."""
+        return self._signal is not None
+
+    @property
+    def left_s(self) -> float:
+        return self.until - time.time()
+
+    def poll(self) -> None:
+        """Its time limit and its nodes, as Slurm sees them."""
+        if time.monotonic() < self._next_poll:
+            return
+        self._next_poll = time.monotonic() + JOB_PERIOD_S
+        self.until = min(self._limit, self.cluster.ends_at() or self._limit)
+        if lost := self.cluster.lost_nodes(self.cluster.nodes):
+            raise JobExit("node_lost", f"{', '.join(lost)} is lost")
+
+    def handle_signal(self) -> None:
+        """Raises the reason, looked up in little time: Slurm soon kills what is left."""
+        if self._signal is None:
+            return
+        self.cluster.timeout_s = TERMINATING_TIMEOUT_S
+        if lost := self.cluster.lost_nodes(self.cluster.nodes):
+            raise JobExit("node_lost", f"{self._signal}: {', '.join(lost)} is lost")
+        raise self.exit_by_slurm() or JobExit("cancelled", self._signal)
+
+    def exit_by_slurm(self) -> JobExit | None:
+        """Why Slurm ends the job: it sends TERM to the tasks and, not always, to this process."""
+        info = self.cluster.job_info(self.cluster.job_id)
+        state = info.get("JobState", "RUNNING")
+        if (preempted := info.get("PreemptTime", "None")) != "None" or state == "PREEMPTED":
+            return JobExit("preempted", f"by Slurm at {preempted}")
+        if int(info.get("Restarts", 0)) > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+            return JobExit("preempted", "Slurm has put the job back into the queue")
+        if state == "RUNNING" and not self.is_terminating:
+            return None
+        if self.left_s <= 1 or state == "TIMEOUT":
+            return JobExit("time_limit", "Slurm ends the job at its time limit")
+        return JobExit("cancelled", f"Slurm shows it as {state}")
+
+
+# How srun reports failed tasks, for example `srun: error: node2: tasks 2-3: Killed`.
+TASKS_ENDED = re.compile(r"srun: error: (\S+: tasks? ([\d,-]+): (.*))")
+TERMINATED = "Terminated"  # how --kill-on-bad-exit ends the other tasks
+EXITED = "Exited"  # with a code; any other end is a crash
+
+
+@dataclass(frozen=True)
+class TaskFailure:
+    """Tasks of one node that ended in the same way at about the same time.
+
+    `cause` is how they ended, `message` srun's line without its prefix.
+    """
+
+    ranks: list[int]
+    cause: str
+    message: str
+
+
+def task_failures(srun_output: str) -> list[TaskFailure]:
+    """In the order in which srun reports them."""
+    found = filter(None, map(TASKS_ENDED.match, srun_output.splitlines()))
+    return [TaskFailure(ranks_of(row[2]), cause=row[3], message=row[1]) for row in found]
+
+
+def ranks_of(text: str) -> list[int]:
+    """Those of `0,2-4`."""
+    spans = [part.partition("-") for part in text.split(",")]
+    return [rank for a, _, b in spans for rank in range(int(a), int(b or a) + 1)]
+
+
+def first_failed_rank(failures: Sequence[TaskFailure], per_node: int) -> int:
+    """The rank whose end was the cause of the others', as far as srun shows it.
+
+    A node reports what ended within 0.1 s by rank and not by time, so that a server (rank 0) that
+    ends as it lost a rank comes first. But ranks run one program, which Slurm ends alike: the few
+    that ended otherwise were first. Where half a node ended as rank 0 did, all failed alike.
+    """
+    first = failures[0]
+    if 0 not in first.ranks:
+        return first.ranks[0]
+    causes: dict[str, list[int]] = {}
+    for one in failures:
+        if one.cause != first.cause or 2 * (len(first.ranks) - 1) < per_node:
+            causes.setdefault(one.cause, []).extend(rank for rank in one.ranks if rank)
+    groups = [
+        (len(ranks), cause.startswith(EXITED), cause) for cause, ranks in causes.items() if ranks
+    ]
+    odd = [cause for size, is_exit, cause in sorted(groups) if cause != TERMINATED]
+    crashed_alone = [group[:2] for group in groups] == [(1, False)]
+    return causes[odd[0]][0] if odd and (len(groups) > 1 or crashed_alone) else 0
+
+
+def own_argv(*arguments: object) -> list[str]:
+    """This package as a step runs it; it leaves no bytecode in the bundle."""
+    return [sys.executable, "-B", str(Path(__file__).resolve().parent), *map(str, arguments)]
+
+
+class AuxiliarySteps:
+    """Small steps without GPUs beside the service's own: a check, a request, a wait.
+
+    `tick` is called while one is waited for, so that the service is watched meanwhile.
+    """
+
+    def __init__(
+        self, cluster: Cluster, bundle: Path, folder: Path, tick: Callable[[], None]
+    ) -> None:
+        self._cluster = cluster
+        self._bundle = bundle
+        self._folder = folder
+        self._tick = tick
+
+    def start(
+        self, name: str, nodes: Sequence[str], argv: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        command = self._cluster.auxiliary_step(name, nodes, *argv)
+        return self._cluster.start(command, self._log(name), self._bundle, {})
+
+    def run(
+        self, name: str, nodes: Sequence[str], argv: Sequence[str], timeout_s: float
+    ) -> tuple[int | None, str]:
+        """Exit code (`None`: no end in time) and output."""
+        process = self.start(name, nodes, argv)
+        deadline = time.monotonic() + timeout_s
+        try:
+            while process.poll() is None and time.monotonic() < deadline:
+                self._tick()
+        finally:
+            code = process.poll()
+            if code is None:
+                process.terminate()  # srun kills its tasks
+                process.wait(KILL_WAIT_S)
+        return code, self._log(name).read_text(errors="replace")
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
