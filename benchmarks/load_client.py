@@ -1,8 +1,8 @@
-"""The load clients against the truth server: how wrong they are, how fast, and what they cost.
+"""The load clients against the reference server: how wrong they are, how fast, and what they cost.
 
-The truth server streams on an exact schedule and logs what it really sent. It and the client have a
-core each. The clients take turns within a round, so that a change of the machine's load meets all
-of them.
+The reference server streams on an exact schedule and logs what it really sent. It and the client
+have a core each. The clients take turns within a round, so that a change of the machine's load
+meets all of them.
 
 "CPU-s/1k" is the CPU time of a whole run for each 1,000 tokens. "more/1k" is that of the further
 tokens alone: the slope between a run in which every stream sends one request, and the whole one.
@@ -22,16 +22,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.reference_server import accuracy
+from benchmarks.reference_server.accuracy import Accuracy, AccuracyTest, RequestTiming
+from benchmarks.reference_server.process import ReferenceServer
 from builder import command
 from builder.diagnostics import Diagnostic
-from builder.errors import BadInput, ChecksFailed
-from launch.bench.arguments import count
+from builder.errors import ChecksFailed
 from launch.bench.clients import Api
-from launch.bench.truth import trial
-from launch.bench.truth.server import Truth
-from launch.bench.truth.trial import Comparison, Timing, Trial
 
-from . import load_install, load_program, load_traps
+from . import arguments, load_install, load_program, load_traps
 from .load_program import OURS, Load
 from .results import Spread
 
@@ -43,46 +42,46 @@ STREAMS = 64
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A trial over an API. `others`: clients of other projects run it too. `slope`: each client
-    also runs it with one request for each stream."""
+    """An accuracy test over an API. `others`: clients of other projects run it too. `slope`: each
+    client also runs it with one request for each stream."""
 
     name: str
     api: Api
-    trial: Trial
+    test: AccuracyTest
     others: bool = False
     slope: bool = False
 
     @property
     def short(self) -> Case:
-        return replace(self, trial=replace(self.trial, requests=self.trial.streams))
+        return replace(self, test=replace(self.test, requests=self.test.streams))
 
     @property
     def tokens(self) -> int:
-        return self.trial.requests * self.trial.tokens
+        return self.test.requests * self.test.tokens
 
 
 def _saturation(rate: int) -> Case:
     """Requests of 0.7 s, whatever the rate."""
     itl_ms = STREAMS / rate * 1000
-    trial = Trial(STREAMS, STREAMS * 3, int(700 / itl_ms), itl_ms)
-    return Case(f"saturation {rate // 1000}k", SSE, trial)
+    test = AccuracyTest(STREAMS, STREAMS * 3, int(700 / itl_ms), itl_ms)
+    return Case(f"saturation {rate // 1000}k", SSE, test)
 
 
 CASES = (
-    Case("accuracy", SSE, Trial(1, 5, 200, 5)),
-    Case("accuracy", SSE, Trial(8, 40, 200, 5), others=True),
-    Case("accuracy", SSE, Trial(64, 384, 200, 5), others=True, slope=True),
-    Case("accuracy", "generate_stream", Trial(64, 192, 200, 5)),
-    Case("accuracy", "grpc", Trial(8, 24, 200, 5)),
-    Case("accuracy", "grpc", Trial(64, 384, 200, 5), slope=True),
-    Case("burst", "grpc", Trial(64, 64, 40, 5)),
-    Case("burst", SSE, Trial(64, 64, 40, 5), others=True),
+    Case("accuracy", SSE, AccuracyTest(1, 5, 200, 5)),
+    Case("accuracy", SSE, AccuracyTest(8, 40, 200, 5), others=True),
+    Case("accuracy", SSE, AccuracyTest(64, 384, 200, 5), others=True, slope=True),
+    Case("accuracy", "generate_stream", AccuracyTest(64, 192, 200, 5)),
+    Case("accuracy", "grpc", AccuracyTest(8, 24, 200, 5)),
+    Case("accuracy", "grpc", AccuracyTest(64, 384, 200, 5), slope=True),
+    Case("burst", "grpc", AccuracyTest(64, 64, 40, 5)),
+    Case("burst", SSE, AccuracyTest(64, 64, 40, 5), others=True),
     *map(_saturation, (24_000, 40_000, 60_000, 72_000, 84_000)),
-    Case("start", SSE, Trial(1, 1, 2, 5)),
-    Case("start", "grpc", Trial(1, 1, 2, 5)),
+    Case("start", SSE, AccuracyTest(1, 1, 2, 5)),
+    Case("start", "grpc", AccuracyTest(1, 1, 2, 5)),
 )
 NAMES = tuple(dict.fromkeys(case.name.split()[0] for case in CASES))
-FIELDS = (*(field.name for field in dataclasses.fields(Comparison)), "start_s")
+FIELDS = (*(field.name for field in dataclasses.fields(Accuracy)), "start_s")
 SLOPE = "more_cpu_s_per_1k_tokens"
 SHOWN = {
     "tokens_per_s": "tokens/s",
@@ -149,24 +148,20 @@ MUST_HOLD = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Measure, print and return the exit code: 6 if `--check` finds that a bound is missed."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(words)
     return command.run(lambda: _run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.load_client", description=__doc__)
-    parser.add_argument("--rounds", type=count, default=3, metavar="N")
+    parser = arguments.parser("load_client", __doc__, rounds=3)
     parser.add_argument("--case", nargs="+", choices=NAMES, default=NAMES)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
-    parser.add_argument("--check", action="store_true", help="exit with 6 if a bound is missed")
     return parser
 
 
 def _run(options: argparse.Namespace) -> None:
-    if options.json and not options.json.parent.is_dir():
-        raise BadInput(Diagnostic("--json", f"there is no folder {options.json.parent}", "make it"))
+    arguments.check_json_folder(options.json)
     table = rows([case for case in CASES if case.name.split()[0] in options.case], options.rounds)
     print(text(table))
     if options.json:
@@ -202,12 +197,12 @@ def _sample(case: Case, client: str) -> dict[str, float]:
 
 
 def measure(case: Case, client: str) -> dict[str, float]:
-    """One trial by a client in a process of its own. Raises `ChecksFailed` where that failed."""
-    server_core, client_core = trial.cores()
-    asked = case.trial
-    with Truth(case.api, asked.schedule, server_core) as truth:
+    """One test by a client in a process of its own. Raises `ChecksFailed` where that failed."""
+    server_core, client_core = accuracy.cores()
+    asked = case.test
+    with ReferenceServer(case.api, asked.schedule, server_core) as server:
         size = (asked.streams, asked.requests, asked.tokens, asked.itl_ms)
-        load = Load(case.api, truth.address, client_core, *size)
+        load = Load(case.api, server.address, client_core, *size)
         begun_ns = time.monotonic_ns()
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.load_program", client, json.dumps(asdict(load))],
@@ -222,9 +217,9 @@ def measure(case: Case, client: str) -> dict[str, float]:
             what = done.stderr.strip().rpartition("\n")[2]
             raise ChecksFailed(Diagnostic(f"{case.name}, {client}", what))
         told = json.loads(done.stdout)
-        log = truth.log(asked.requests)
-    seen = {int(number): Timing(*times) for number, times in told["seen"].items()}
-    found = trial.compare(asked, seen, log, told["cpu_s"], told["peak_mib"])
+        log = server.log(asked.requests)
+    seen = {int(number): RequestTiming(*times) for number, times in told["seen"].items()}
+    found = accuracy.compare(asked, seen, log, told["cpu_s"], told["peak_mib"])
     loaded_ns = max(one.last_ns for one in seen.values()) - min(s.begun_ns for s in seen.values())
     return {**asdict(found), "start_s": (ended_ns - begun_ns - loaded_ns) / 1e9}
 
@@ -235,7 +230,7 @@ def _row(case: Case, client: str, rounds: Sequence[Mapping[str, float]]) -> dict
     return {
         "row": case.name,
         "api": case.api,
-        "streams": case.trial.streams,
+        "streams": case.test.streams,
         "client": client,
         **{field: values.median for field, values in fields.items()},
         "range": {field: [values.min, values.max] for field, values in fields.items()},

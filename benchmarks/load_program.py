@@ -19,14 +19,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.reference_server import accuracy, process
+from benchmarks.reference_server.accuracy import AccuracyTest
+from benchmarks.reference_server.responses import MODEL
+from benchmarks.reference_server.schedule import HEADER
 from launch.bench import workers
 from launch.bench.clients import Api
 from launch.bench.load import Call, LoadPlan
 from launch.bench.record import Record
-from launch.bench.truth import server, trial
-from launch.bench.truth.schedule import HEADER
-from launch.bench.truth.script import MODEL
-from launch.bench.truth.trial import Trial
 
 OURS = "toolkit"
 # What each of the others needs to be installed.
@@ -39,7 +39,7 @@ Send = Callable[[int], Awaitable[Seen]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`address` is HOST:PORT of a truth server, `core` where the client's sending runs alone."""
+    """`address` is HOST:PORT of a reference server, `core` where the client sends alone."""
 
     api: Api
     address: str
@@ -54,8 +54,8 @@ class Load:
         return f"http://{self.address}"
 
     @property
-    def trial(self) -> Trial:
-        return Trial(self.streams, self.requests, self.tokens, self.itl_ms)
+    def test(self) -> AccuracyTest:
+        return AccuracyTest(self.streams, self.requests, self.tokens, self.itl_ms)
 
 
 def installed() -> list[str]:
@@ -65,17 +65,17 @@ def installed() -> list[str]:
 def ours(load: Load) -> None:
     """Records come from the process that sends; both processes count."""
     before_s = time.process_time()
-    calls = tuple(Call(number, ask) for number, ask in enumerate(load.trial.asks()))
+    calls = tuple(Call(number, ask) for number, ask in enumerate(load.test.asks()))
     plan = LoadPlan("concurrency", calls, concurrency=load.streams)
     seen: dict[int, Seen] = {}
 
     def received(record: Record) -> None:
         if record.failure is not None:
             sys.exit(f"request {record.index}: {record.failure}")
-        seen[record.index] = list(dataclasses.astuple(trial.timing(record)))
+        seen[record.index] = list(dataclasses.astuple(accuracy.timing(record)))
 
     cores = () if load.core is None else (load.core,)
-    endpoint = server.endpoint(load.api, load.address)
+    endpoint = process.endpoint(load.api, load.address)
     [spent] = workers.run(plan, endpoint, load.api, 1, received, threading.Event(), cores)
     show(seen, spent.cpu_s + time.process_time() - before_s, spent.peak_mib)
 

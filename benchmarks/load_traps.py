@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.reference_server import accuracy
+from benchmarks.reference_server.accuracy import RequestTiming
+from benchmarks.reference_server.log import LogEntry
+from benchmarks.reference_server.process import ReferenceServer
+from benchmarks.reference_server.responses import TOKEN
+from benchmarks.reference_server.schedule import HEADER, MS
 from launch.bench.clients import Api, connect
 from launch.bench.record import Kind, Record
 from launch.bench.request import Ask
-from launch.bench.truth import trial
-from launch.bench.truth.log import Entry
-from launch.bench.truth.schedule import HEADER, MS
-from launch.bench.truth.script import TOKEN
-from launch.bench.truth.server import Truth
-from launch.bench.truth.trial import Timing
 
 REQUESTS = 16
 STREAMS = 4
@@ -24,7 +24,7 @@ TOKENS = 60
 # Of the traps that are failures, every so many-th request meets one: the others must stay right.
 EVERY = 4
 TIMEOUT_S = 1.5
-# A time is right within this share of the truth.
+# A time is right within this share of what the server logged.
 WITHIN = 0.05
 
 
@@ -64,17 +64,17 @@ def rows() -> list[dict[str, Any]]:
     """Every case with its faults: none is right."""
     found = []
     for case in CASES:
-        with Truth(case.api) as truth:
-            records = asyncio.run(send(case, truth))
-            log = truth.log(REQUESTS)
+        with ReferenceServer(case.api) as server:
+            records = asyncio.run(send(case, server))
+            log = server.log(REQUESTS)
         faults = list(judge(case, records, log, WITHIN))
         row = {"row": "trap", "trap": case.trap, "api": case.api, "hangs": case.hangs}
         found.append({**row, "passed": not faults, "faults": faults})
     return found
 
 
-async def send(case: Case, truth: Truth) -> list[Record]:
-    client = connect(truth.endpoint, case.api)
+async def send(case: Case, server: ReferenceServer) -> list[Record]:
+    client = connect(server.endpoint, case.api)
     records: list[Record] = []
     numbers = iter(range(REQUESTS))
 
@@ -99,9 +99,9 @@ async def send(case: Case, truth: Truth) -> list[Record]:
 
 
 def judge(
-    case: Case, records: Sequence[Record], log: Mapping[int, Entry], within: float
+    case: Case, records: Sequence[Record], log: Mapping[int, LogEntry], within: float
 ) -> Iterator[str]:
-    """What is wrong. Times are right if their median is `within` a share of the truth's."""
+    """What is wrong. Times are right if their median is `within` a share of the server's own."""
     if len(records) != REQUESTS:
         yield f"{len(records)} records of {REQUESTS} requests"
     good = []
@@ -116,7 +116,7 @@ def judge(
     yield from wrong_times(good, within)
 
 
-def wrong_counts(record: Record, entry: Entry, counted: bool) -> Iterator[str]:
+def wrong_counts(record: Record, entry: LogEntry, counted: bool) -> Iterator[str]:
     where = f"request {record.index}"
     if record.output_tokens != (entry.tokens if counted else None):
         yield f"{where} has {record.output_tokens} tokens, {entry.tokens} came"
@@ -126,12 +126,14 @@ def wrong_counts(record: Record, entry: Entry, counted: bool) -> Iterator[str]:
         yield f"{where} has the text {(record.text or '')[:40]!r}"
 
 
-def wrong_times(good: Sequence[tuple[Record, Entry]], within: float) -> Iterator[str]:
-    told = [(trial.timing(one), trial.true(entry)) for one, entry in good if one.first_token_ns]
+def wrong_times(good: Sequence[tuple[Record, LogEntry]], within: float) -> Iterator[str]:
+    told = [
+        (accuracy.timing(one), accuracy.logged(entry)) for one, entry in good if one.first_token_ns
+    ]
     if len(told) != len(good):
         yield f"{len(good) - len(told)} requests have no first token"
         return
-    times: Mapping[str, Callable[[Timing], float]] = {
+    times: Mapping[str, Callable[[RequestTiming], float]] = {
         "TTFT": lambda one: one.ttft_ms,
         "time after the first token": lambda one: (one.last_ns - one.first_ns) / MS,
     }

@@ -23,10 +23,9 @@ from typing import Any
 from builder import command
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
-from launch.bench.arguments import count
 from launch.interrupts import Interrupts
 
-from . import results
+from . import arguments, results
 from .client import Load
 from .servers import VARIANTS, Running, programs, start
 
@@ -54,22 +53,21 @@ CASES = (
 DEFAULT_CASES = ("overload", "paced")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Measure, print and return the exit code: 6 if `--check` finds that a bound is missed."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(words)
     return command.run(lambda: _run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.triton_stream", description=__doc__)
+    parser = arguments.parser("triton_stream", __doc__, rounds=5)
     names = list(dict.fromkeys(case.name for case in CASES))
-    parser.add_argument("--rounds", type=count, default=5, metavar="N")
     parser.add_argument("--case", nargs="+", choices=names, default=DEFAULT_CASES)
-    parser.add_argument("--streams", nargs="+", type=count, metavar="N")
+    parser.add_argument("--streams", nargs="+", type=arguments.count, metavar="N")
     parser.add_argument("--variant", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
-    parser.add_argument("--tokens", type=count, metavar="N", help="per stream, for a short run")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
-    parser.add_argument("--check", action="store_true", help="exit with 6 if a bound is missed")
+    parser.add_argument(
+        "--tokens", type=arguments.count, metavar="N", help="per stream, for a short run"
+    )
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the servers' files there")
     return parser
 
@@ -104,8 +102,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _check_paths(json_file: Path | None, logs: Path | None) -> None:
     """Before the measurement, which takes minutes."""
-    if json_file and not json_file.parent.is_dir():
-        raise BadInput(Diagnostic("--json", f"there is no folder {json_file.parent}", "make it"))
+    arguments.check_json_folder(json_file)
     if logs and logs.exists() and (not logs.is_dir() or any(logs.iterdir())):
         raise BadInput(Diagnostic("--logs", f"{logs} is not an empty folder", "name a new one"))
 

@@ -103,9 +103,11 @@ def bench(document: Mapping[str, Any]) -> str:
     lines += map(_point, document["points"])
     if document["subject"]["engine"]["rehearsal"]:
         lines.append("a rehearsal: the reference engine on a miniature; no figure is a GPU's")
-    if document["client"]["marked"]:
+    if limited := [one["label"] for one in document["points"] if one.get("client_limited")]:
         share = document["client"]["share_of_limit"]
-        lines.append(f"marked: this client was at {share:.0%} of its own limit")
+        text = f"warning: the client was the limit at {', '.join(limited)}: a load process used "
+        text += f"{share:.0%} of its CPU time; give it more --processes or another machine"
+        lines.append(textwrap.fill(text, COLUMNS))
     if document["slo"] and (largest := document["largest_concurrency_within_slo"]):
         lines.append(f"the largest concurrency within the SLO is {largest}")
     for one in (document["quality"] or {}).get("tasks", ()):
@@ -138,16 +140,3 @@ def differences(found: Sequence[Difference], word: str) -> str:
         numbers = f"{one.a:>10.4g}{one.b:>10.4g}{one.percent:>+8.1f}%"
         lines.append(f"{one.point:<8}{one.measure:<32}{numbers}  {one.verdict}")
     return "\n".join([*lines, f"B is {word}"])
-
-
-def calibrations(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line for each value of each API's calibration that is a number."""
-    lines = []
-    for api, document in found.items():
-        lines.append(api)
-        lines += [
-            f"  {name:<40}{value:>14,.6g}"
-            for name, value in document.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        ]
-    return "\n".join(lines)

@@ -6,21 +6,25 @@ are those of `summary`, latencies those of `seen`, and throughput is that of the
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import cost, summary, told, window
+from . import cost, summary, told, window, workers
 from .load import NS, LoadPlan
 from .seen import US_PER_MS, Seen
 from .window import Wanted, Window
+from .worker import ProcessUsage
 
 # Per measure and point, so that two runs can be compared with confidence intervals.
 MOST_SAMPLES = 2000
 SAMPLE_DIGITS = 3
 # An SLO holds at a point if so many of its requests are within it.
 SHARE_WITHIN_SLO = 0.99
+# From this share of its CPU time on, a load process says as much of itself as of the server.
+CLIENT_LIMITED_SHARE = 0.7
 LONGEST_EXAMPLE = 200
 
 
@@ -58,9 +62,14 @@ class Settings:
 
 
 def point(
-    seen: Sequence[Seen], plan: LoadPlan, settings: Settings, perf: Sequence[told.Row] = ()
+    seen: Sequence[Seen],
+    plan: LoadPlan,
+    settings: Settings,
+    perf: Sequence[told.Row] = (),
+    usage: Sequence[ProcessUsage] = (),
 ) -> dict[str, Any]:
-    """The measures of all requests of a load that came to an end; `perf` are the server's own."""
+    """The measures of all requests of a load that came to an end; `perf` are the server's own, and
+    `usage` what the load processes spent."""
     seen = sorted(seen, key=lambda one: one.record.sent_ns)
     good = [one for one in seen if one.ok]
     counts: dict[str, Any] = {"sent": len(seen), "ok": len(good), "failed": len(seen) - len(good)}
@@ -87,6 +96,7 @@ def point(
         "kv_cache": told.kv_cache(chosen, perf),
         "cost": cost.of(settings.price_per_gpu_hour_usd, settings.num_gpus, per_s),
         "tasks": tasks,
+        **_client_limit(usage, held),
         "samples": _samples(chosen),
     }
 
@@ -98,7 +108,8 @@ _NOTHING: Mapping[str, Any] = {
     **dict.fromkeys(("queue_ms", "server_ttft_ms", "prompt_tokens", "output_tokens")),
     **dict.fromkeys(("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")),
     **dict.fromkeys(("output_tokens_per_s_per_user", "output_tokens_per_s_per_gpu")),
-    **dict.fromkeys(("goodput", "speculative", "kv_cache", "cost")),
+    **dict.fromkeys(("goodput", "speculative", "kv_cache", "cost", "share_of_limit")),
+    "client_limited": False,
     "samples": {},
 }
 
@@ -220,6 +231,21 @@ def _samples(chosen: Sequence[Seen]) -> dict[str, list[float]]:
         ]
         for name in ("ttft_ms", "tpot_ms", "e2e_ms")
     }
+
+
+def _client_limit(usage: Sequence[ProcessUsage], held: Window) -> dict[str, Any]:
+    """Whether the load processes themselves were the limit while the window was open."""
+    cpus = len(os.sched_getaffinity(0))
+    share = workers.share_of_limit(usage, held.from_ns, held.to_ns, cpus)
+    limited = share is not None and share >= CLIENT_LIMITED_SHARE
+    return {"share_of_limit": _rounded(share), "client_limited": limited}
+
+
+def client_limit(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same over all points: the largest share, and whether any point is limited."""
+    shares = [one["share_of_limit"] for one in points if one.get("share_of_limit") is not None]
+    marked = any(one.get("client_limited") for one in points)
+    return {"share_of_limit": max(shares, default=None), "marked": marked}
 
 
 def largest_within_slo(points: Iterable[Mapping[str, Any]]) -> int | None:

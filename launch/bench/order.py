@@ -84,7 +84,7 @@ def facts(order: Sweep, about: Mapping[str, Any]) -> dict[str, Any]:
     slo = order.settings.slo
     return {
         "subject": dict(about),
-        "client": {**client, "calibration": None, "share_of_limit": None, "marked": False},
+        "client": {**client, "share_of_limit": None, "marked": False},
         "workload": {"kind": order.workload.kind, **order.workload.facts},
         "slo": slo.as_json() if slo else None,
         "price_per_gpu_hour_usd": order.settings.price_per_gpu_hour_usd,

@@ -20,6 +20,7 @@ from .scrape import Reading
 from .seen import Seen
 from .sweep import Load, Sweep
 from .tokens import Tokens
+from .worker import ProcessUsage
 
 
 class Runner:
@@ -32,10 +33,9 @@ class Runner:
         results: Results,
         progress: Progress,
         facts: Mapping[str, Any],
-        calibration: Mapping[str, Any] | None = None,
     ) -> None:
         self._sweep, self._endpoint, self._results = sweep, endpoint, results
-        self._progress, self._calibration = progress, calibration
+        self._progress = progress
         self._last: Reading | None = None  # if no request came after it
         self._place = 0  # in the workload: no point repeats the prompts of another
         times = {"started": now(), "ended": None, "outcome": "interrupted"}
@@ -91,56 +91,35 @@ class Runner:
 
         before, begun = self._last or scrape.read(self._endpoint), now()
         self._progress.begin(one.label, None if plan.duration_s else plan.size)
-        after = Reading()  # of a point that was interrupted, the server tells nothing
+        # Of a point that was interrupted, neither the server nor the load processes tell more.
+        after = Reading()
+        usage: Sequence[ProcessUsage] = ()
         try:
-            self._drive(plan, saw)
+            usage = self._drive(plan, saw)
             after = self._last = scrape.read(self._endpoint, before, len(seen))
         finally:
-            self._add(one, plan, begun, seen, before, after)
+            if seen:
+                measured = measure.point(seen, plan, self._sweep.settings, after.perf, usage)
+                self._add(one, begun, {**measured, "server": scrape.between(before, after)})
 
-    def _drive(self, plan: LoadPlan, saw: Callable[[Seen], None]) -> None:
+    def _drive(self, plan: LoadPlan, saw: Callable[[Seen], None]) -> Sequence[ProcessUsage]:
         sweep = self._sweep
         processes = max(1, min(sweep.processes, plan.connections))
 
         def received(record: Record) -> None:
             saw(Seen.of(counted(record, sweep.tokens)))
 
-        workers.run(plan, self._endpoint, sweep.api, processes, received, threading.Event())
+        stop = threading.Event()
+        return workers.run(plan, self._endpoint, sweep.api, processes, received, stop)
 
-    def _add(
-        self,
-        one: Load,
-        plan: LoadPlan,
-        begun: str,
-        seen: Sequence[Seen],
-        before: Reading,
-        after: Reading,
-    ) -> None:
-        if not seen:
-            return
-        measured = measure.point(seen, plan, self._sweep.settings, after.perf)
+    def _add(self, one: Load, begun: str, measured: Mapping[str, Any]) -> None:
         row = {"load": dict(one.facts), "label": one.label, "started": begun, "ended": now()}
-        row |= {**measured, "server": scrape.between(before, after)}
-        self.document["points"].append(row)
-        self._mark(row)
         points = self.document["points"]
+        points.append({**row, **measured})
+        self.document["client"] |= measure.client_limit(points)
         self.document["largest_concurrency_within_slo"] = measure.largest_within_slo(points)
-        self._progress.end(row)
+        self._progress.end(points[-1])
         self._write()
-
-    def _mark(self, row: dict[str, Any]) -> None:
-        """Whether this client was too near to its own limit to be believed."""
-        tokens_per_s, client = row["output_tokens_per_s"], self.document["client"]
-        if self._calibration is None or tokens_per_s is None:
-            return
-        from . import calibrate  # with its truth server, where it is needed
-
-        share = calibrate.share_of_limit(self._calibration, tokens_per_s, self._sweep.processes)
-        if share is None:
-            return
-        row["share_of_limit"] = round(share, 4)
-        client["share_of_limit"] = max(row["share_of_limit"], client["share_of_limit"] or 0)
-        client["marked"] = client["share_of_limit"] > calibrate.MARKED_ABOVE
 
 
 def counted(record: Record, tokens: Tokens) -> Record:

@@ -1,12 +1,14 @@
 """A process that sends its share of a load, led over a socket, whose number is its argument.
 
 It is sent a `Job`, then its start, and maybe a stop; it ends when the socket does, so that it
-outlives no parent. It answers with `Ready`, records, and `Spent` or `Failed` as the last message.
+outlives no parent. It answers with `Ready`, records, and as its last message `ProcessUsage` or
+`Failed`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import bisect
 import gc
 import os
 import pickle
@@ -33,6 +35,7 @@ LENGTH = struct.Struct("<I")
 # Records hold no cycles: looking for some among them would only stop the clock.
 COLLECTION = (100_000, 50, 1000)
 READ_AHEAD_BYTES = 1 << 20
+SAMPLE_S = 0.2  # between two samples of the CPU time
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,31 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """CPU time from the start of the load to its end, and memory of the whole process."""
+class ProcessUsage:
+    """What a process spent on its load: CPU time from its start to its end, and peak memory.
+
+    `samples` are pairs of CLOCK_MONOTONIC and the process's own CPU time until then, in ns.
+    """
 
     cpu_s: float
     peak_mib: float
+    samples: tuple[tuple[int, int], ...] = ()
+
+    def share_of_core(self, from_ns: int, to_ns: int) -> float | None:
+        """CPU time over time, between these times as far as the load lasted then."""
+        if not self.samples:
+            return None
+        start_ns, end_ns = max(from_ns, self.samples[0][0]), min(to_ns, self.samples[-1][0])
+        if end_ns <= start_ns:
+            return None
+        return (self._cpu_ns(end_ns) - self._cpu_ns(start_ns)) / (end_ns - start_ns)
+
+    def _cpu_ns(self, at_ns: int) -> float:
+        """Between two samples, in proportion to the time."""
+        place = max(1, bisect.bisect_left(self.samples, (at_ns, 0)))
+        (before_ns, before_cpu_ns), (after_ns, after_cpu_ns) = self.samples[place - 1 : place + 1]
+        share = (at_ns - before_ns) / (after_ns - before_ns)
+        return before_cpu_ns + share * (after_cpu_ns - before_cpu_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +95,7 @@ class Failed:
     problems: tuple[Diagnostic, ...]
 
 
-Message = Ready | Record | Spent | Failed
+Message = Ready | Record | ProcessUsage | Failed
 
 
 def frame(message: Job | Start | Stop | Message) -> bytes:
@@ -105,22 +128,38 @@ async def _work(parent: socket.socket) -> None:
     await writer.wait_closed()
 
 
-async def _drive(job: Job, reader: asyncio.StreamReader, tell: Callable[[Message], None]) -> Spent:
+async def _drive(
+    job: Job, reader: asyncio.StreamReader, tell: Callable[[Message], None]
+) -> ProcessUsage:
     client = connect(job.endpoint, job.api)
     stopping = asyncio.Event()
     try:
         await client.prepare()
         tell(Ready())
         start = await _command(reader)
-        before_s = time.process_time()
+        samples = [_cpu_sample()]
         if isinstance(start, Start):
-            watch = asyncio.create_task(_watch(reader, stopping))
+            tasks = (_watch(reader, stopping), _sample(samples))
+            beside = [asyncio.create_task(task) for task in tasks]
             await load.drive(job.plan.starting(start.start_ns), client, tell, stopping)
-            watch.cancel()
-        spent_s = time.process_time() - before_s
+            for task in beside:
+                task.cancel()
+        samples.append(_cpu_sample())
     finally:
         await client.close()
-    return Spent(spent_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    cpu_s = (samples[-1][1] - samples[0][1]) / 1e9
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return ProcessUsage(cpu_s, peak_mib, tuple(samples))
+
+
+async def _sample(samples: list[tuple[int, int]]) -> None:
+    while True:
+        await asyncio.sleep(SAMPLE_S)
+        samples.append(_cpu_sample())
+
+
+def _cpu_sample() -> tuple[int, int]:
+    return time.monotonic_ns(), time.process_time_ns()
 
 
 async def _command(reader: asyncio.StreamReader) -> Any:

@@ -22,7 +22,7 @@ from ..smoke.endpoint import Endpoint
 from .clients import Api
 from .load import LoadPlan
 from .record import Record
-from .worker import LENGTH, Failed, Job, Message, Ready, Spent, Start, Stop, frame
+from .worker import LENGTH, Failed, Job, Message, ProcessUsage, Ready, Start, Stop, frame
 
 TOOLKIT = Path(__file__).parents[2]
 # Not as the main module, whose classes would be others than the parent's.
@@ -47,7 +47,7 @@ def run(
     on_record: OnRecord,
     stop: Stopping,
     cores: Sequence[int] = (),
-) -> tuple[Spent, ...]:
+) -> tuple[ProcessUsage, ...]:
     """Send the load, each record handed over as it comes, and say what each process spent.
 
     Ends early if `stop` is set. Where anything is raised, an interrupt of the user's as well, the
@@ -69,13 +69,27 @@ def run(
             raise
 
 
-def _led(workers: Sequence[_Worker], on_record: OnRecord, stop: Stopping) -> tuple[Spent, ...]:
+def share_of_limit(
+    usage: Sequence[ProcessUsage], from_ns: int, to_ns: int, cpus: int
+) -> float | None:
+    """How much of the CPU time that it could have the busiest process used between these times.
+
+    That is a core's, or its part of all `cpus` where there are more processes than these.
+    """
+    shares = (one.share_of_core(from_ns, to_ns) for one in usage)
+    known = [share for share in shares if share is not None]
+    return max(known) / min(1, cpus / len(usage)) if known else None
+
+
+def _led(
+    workers: Sequence[_Worker], on_record: OnRecord, stop: Stopping
+) -> tuple[ProcessUsage, ...]:
     ready, spent, told = 0, [], False
     for message in _messages(workers):
         match message:
             case Record():
                 on_record(message)
-            case Spent():
+            case ProcessUsage():
                 spent.append(message)
             case Failed():
                 raise message.kind(message.problems)
@@ -178,7 +192,7 @@ class _Worker:
                 break
             message: Message = pickle.loads(self._data[LENGTH.size : end])
             del self._data[:end]
-            self._said_last = isinstance(message, Spent | Failed)
+            self._said_last = isinstance(message, ProcessUsage | Failed)
             yield message
         if self.ended and not self._said_last:
             raise ChecksFailed(Diagnostic(self._name, self._death()))

@@ -25,6 +25,59 @@ def seconds(text: str) -> float:
     return value
 
 
+def count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be >= 1")
+    return value
+
+
+def whole(text: str) -> int:
+    if (value := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{text} must be >= 0")
+    return value
+
+
+def positive(text: str) -> float:
+    if not 0 < (value := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} must be > 0")
+    return value
+
+
+def share(text: str) -> float:
+    if not 0 < (value := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} must be > 0 and <= 1")
+    return value
+
+
+def percent(text: str) -> float:
+    if not 0 <= (value := float(text)) < 100:
+        raise argparse.ArgumentTypeError(f"{text} must be a percentage >= 0 and < 100")
+    return value
+
+
+def counts(text: str) -> list[int]:
+    return [count(word) for word in text.split(",")]
+
+
+def rates(text: str) -> list[float]:
+    return [positive(word) for word in text.split(",")]
+
+
+def latency_limits(text: str) -> dict[str, float]:
+    found = {
+        name: positive(value) for name, _, value in (w.partition("=") for w in text.split(","))
+    }
+    if wrong := set(found) - {"ttft_ms", "itl_ms", "e2e_ms"}:
+        raise argparse.ArgumentTypeError(
+            f"unknown limit {', '.join(sorted(wrong))}; known: ttft_ms, itl_ms, e2e_ms"
+        )
+    return found
+
+
+def shares_by_name(text: str) -> dict[str, float]:
+    return {name: share(value) for name, _, value in (w.partition("=") for w in text.split(","))}
+
+
 def add_run(parser: argparse.ArgumentParser, text: str) -> None:
     """Where a run leaves its files, and how long its server may take to start."""
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help=f"{text}; new, under runs/")

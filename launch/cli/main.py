@@ -109,9 +109,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fill_bench(parser: Verb, words: Sequence[str]) -> None:
-    from ..bench import arguments
+    from . import bench
 
-    arguments.add(parser, words)
+    bench.add(parser, words)
 
 
 def _fill_report(parser: Verb, _: Sequence[str]) -> None:

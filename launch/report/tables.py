@@ -195,7 +195,7 @@ def provenance(run: RunEvidence) -> list[tuple[str, str]]:
         ("workload", _workload(result)),
         ("seed", None if result.seed is None else str(result.seed)),
         ("client", _client(result)),
-        ("calibration", _calibration(result)),
+        ("client load", _client_load(result)),
         ("measured", " to ".join(filter(None, (result.started, result.ended)))),
         ("bundle", _bundle(run)),
         ("server ready after", unit(run.ready_after_s, "s") if run.ready_after_s else None),
@@ -220,11 +220,10 @@ def _client(result: BenchResults) -> str:
     return ", ".join(filter(None, (name, result.api, processes, cpus)))
 
 
-def _calibration(result: BenchResults) -> str | None:
-    if result.share_of_limit is not None:
-        return f"the client ran at {percent(result.share_of_limit)} of its own limit"
-    own = result.toolkit_version is not None and result.points
-    return "not calibrated: run launch bench calibrate on this host first" if own else None
+def _client_load(result: BenchResults) -> str | None:
+    if result.share_of_limit is None:
+        return None
+    return f"the client ran at {percent(result.share_of_limit)} of its own limit"
 
 
 def _bundle(run: RunEvidence) -> str | None:

@@ -177,9 +177,8 @@ def _notices(run: RunEvidence) -> Iterator[Notice]:
         text = "Stopped before its end. What was measured until then is kept."
         yield Notice("warning", "Interrupted", text)
     if result.near_limit:
-        text = f"The client ran at {percent(result.share_of_limit)} of its own limit, more than "
-        text += "the 70 % up to which its figures are taken for the server's alone. They may be "
-        text += "too low."
+        text = f"The client ran at {percent(result.share_of_limit)} of its own limit; from 70 % on "
+        text += "its figures are not taken for the server's alone. They may be too low."
         yield Notice("warning", "Near the client's limit", text)
     if result.failed:
         text = f"{_failures(result)} They count in no latency."

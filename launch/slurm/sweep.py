@@ -112,6 +112,7 @@ def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> 
         "started": min(one["started"] for one in documents),
         "ended": max(one["ended"] for one in documents),
         "outcome": "complete" if whole else "interrupted",
+        "client": {**first["client"], **measure.client_limit(points)},
         "points": points,
         "largest_concurrency_within_slo": measure.largest_within_slo(points),
     }

@@ -12,15 +12,15 @@ import pytest
 from benchmarks import load_client, load_install
 from benchmarks.load_client import FIELDS, MUST_HOLD, Case
 from benchmarks.load_program import OURS
+from benchmarks.reference_server.accuracy import AccuracyTest
 from builder.errors import ChecksFailed
-from launch.bench.truth.trial import Trial
 
-SMALL = Case("accuracy", "openai_chat", Trial(2, 4, 20, 5))
+SMALL = Case("accuracy", "openai_chat", AccuracyTest(2, 4, 20, 5))
 BOUND = load_client.Bound("accuracy", "openai_chat", 64, "ttft_error_ms", "at most", 1.0)
 
 
 @pytest.mark.parametrize("client", [OURS, "httpx"])
-def test_a_client_is_compared_with_the_truth(client: str) -> None:
+def test_a_client_is_compared_with_the_reference_server(client: str) -> None:
     found = load_client.measure(SMALL, client)
     assert set(found) == set(FIELDS)
     assert found["tokens_per_s"] == pytest.approx(2 * 20 / 0.145, rel=0.5)
@@ -29,7 +29,7 @@ def test_a_client_is_compared_with_the_truth(client: str) -> None:
     assert found["start_s"] > 0.05
 
 
-def test_grpc_is_compared_with_the_truth() -> None:
+def test_grpc_is_compared_with_the_reference_server() -> None:
     found = load_client.measure(dataclasses.replace(SMALL, api="grpc"), OURS)
     assert found["ttft_error_ms"] > 0
 
@@ -43,7 +43,7 @@ def row(**fields: Any) -> dict[str, Any]:
     return {"row": "accuracy", "api": "openai_chat", "streams": 64, "client": OURS, **fields}
 
 
-def test_a_bound_is_missed_on_either_side_of_the_truth() -> None:
+def test_a_bound_is_missed_on_either_side_of_zero() -> None:
     assert BOUND.problem([row(ttft_error_ms=0.5)]) is None
     for error in (1.5, -1.5):
         missed = BOUND.problem([row(ttft_error_ms=error)])
@@ -58,7 +58,7 @@ def test_a_bound_is_on_our_own_rows_that_were_measured() -> None:
 
 def test_every_bound_names_a_row_of_the_benchmark() -> None:
     rows: set[tuple[str, str | None, int | None]]
-    rows = {(case.name, case.api, case.trial.streams) for case in load_client.CASES}
+    rows = {(case.name, case.api, case.test.streams) for case in load_client.CASES}
     rows |= {("reached", "openai_chat", 64), ("install", None, None), ("traps", None, None)}
     assert {(one.row, one.api, one.streams) for one in MUST_HOLD} <= rows
 

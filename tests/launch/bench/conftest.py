@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.reference_server.process import ReferenceServer
+from benchmarks.reference_server.schedule import Schedule
 from builder import bundle as bundles
 from builder import pipeline
 from launch.bench.clients import Api
-from launch.bench.truth.schedule import Schedule
-from launch.bench.truth.server import Truth
 from tests.launch.conftest import NAME, PRESET, TAG, Launcher, free_settings
 from tests.model_repository.conftest import programs as programs
 from tests.model_repository.conftest import served as served
@@ -50,15 +50,15 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
 
 
 @pytest.fixture(scope="session")
-def truths() -> Iterator[Callable[[Api], Truth]]:
-    """A truth server for each API, which starts with the first test that needs it."""
+def reference_servers() -> Iterator[Callable[[Api], ReferenceServer]]:
+    """A reference server for each API, which starts with the first test that needs it."""
     with ExitStack() as stack:
-        started: dict[Api, Truth] = {}
+        started: dict[Api, ReferenceServer] = {}
 
-        def find(api: Api) -> Truth:
+        def find(api: Api) -> ReferenceServer:
             if api not in started:
                 schedule = Schedule(ttft_ms=60, itl_ms=2)
-                started[api] = stack.enter_context(Truth(api, schedule))
+                started[api] = stack.enter_context(ReferenceServer(api, schedule))
             return started[api]
 
         yield find

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from launch.bench import document, host
-from launch.bench.truth.schedule import Schedule
-from launch.bench.truth.server import Truth
+from benchmarks.reference_server.process import ReferenceServer
+from benchmarks.reference_server.schedule import Schedule
+from launch.bench import document
 from tests.launch.bench.conftest import Reference
 from tests.launch.conftest import Launch
 
@@ -116,11 +116,13 @@ def test_progress_is_json_lines_away_from_a_terminal(reference: Reference, tmp_p
 @pytest.fixture
 def slow() -> Any:
     """A server whose answers take their time."""
-    with Truth("openai_completions", Schedule(ttft_ms=100, itl_ms=20)) as truth:
-        yield truth
+    with ReferenceServer("openai_completions", Schedule(ttft_ms=100, itl_ms=20)) as server:
+        yield server
 
 
-def test_an_interrupt_keeps_what_was_measured(slow: Truth, launch: Launch, tmp_path: Path) -> None:
+def test_an_interrupt_keeps_what_was_measured(
+    slow: ReferenceServer, launch: Launch, tmp_path: Path
+) -> None:
     order = (
         "--isl",
         "8",
@@ -149,7 +151,9 @@ def test_an_interrupt_keeps_what_was_measured(slow: Truth, launch: Launch, tmp_p
     assert "Traceback" not in running.errors.read_text()
 
 
-def test_a_second_interrupt_leaves_at_once(slow: Truth, launch: Launch, tmp_path: Path) -> None:
+def test_a_second_interrupt_leaves_at_once(
+    slow: ReferenceServer, launch: Launch, tmp_path: Path
+) -> None:
     running = launch("bench", slow.endpoint.url, "--concurrency", "1", "--run-dir", "run")
     running.wait_for_error('"state": "begins"')
     for _ in range(2):
@@ -159,35 +163,26 @@ def test_a_second_interrupt_leaves_at_once(slow: Truth, launch: Launch, tmp_path
 
 
 def test_a_server_without_a_success_fails_the_benchmark(tmp_path: Path) -> None:
-    with Truth("openai_completions", Schedule(trap="too_many_requests")) as truth:
-        url = truth.endpoint.url or ""
+    with ReferenceServer("openai_completions", Schedule(trap="too_many_requests")) as server:
+        url = server.endpoint.url or ""
         done = bench(tmp_path, url, "--concurrency", "2", "--requests", "4")
     assert done.returncode == 6
     assert "error: point c2: no request succeeded; unavailable: " in done.stderr
 
 
-def test_a_result_near_this_hosts_own_limit_is_marked(slow: Truth, tmp_path: Path) -> None:
-    calibrations = {
-        name: {"limit_tokens_per_s": limit, "cpus": 2}
-        for name, limit in (("low", 20.0), ("high", 2000.0))
-    }
-    for name, one in calibrations.items():
-        host.keep({"openai_completions": one}, tmp_path / name)
-        order = ("--isl", "8", "--osl", "4", "--concurrency", "2", "--requests", "8")
-        url, run = slow.endpoint.url or "", tmp_path / f"run-{name}"
-        done = bench(tmp_path, url, *order, "--calibration", tmp_path / name, "--run-dir", run)
-        assert done.returncode == 0, done.stderr
-        client = document.read(run)["client"]
-        assert client["marked"] is (name == "low")
-        assert ("marked: this client was at" in done.stdout) is (name == "low")
-        assert client["share_of_limit"] > 0
-
-
-def test_a_calibration_of_another_host_is_bad_input(slow: Truth, tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_text('{"identity": {"host": "elsewhere"}, "apis": {}}')
-    done = bench(tmp_path, slow.endpoint.url or "", "--calibration", "c.json")
-    assert done.returncode == 2
-    assert "is of another host or version (elsewhere)" in done.stderr
+def test_a_result_says_how_near_the_load_processes_were_to_their_own_limit(
+    slow: ReferenceServer, tmp_path: Path
+) -> None:
+    order = ("--isl", "8", "--osl", "4", "--concurrency", "2", "--requests", "16")
+    done = bench(tmp_path, slow.endpoint.url or "", *order, "--run-dir", "run")
+    assert done.returncode == 0, done.stderr
+    found = document.read(tmp_path / "run")
+    [point] = found["points"]
+    assert 0 < point["share_of_limit"] < 0.7
+    assert point["client_limited"] is False
+    assert found["client"]["share_of_limit"] == point["share_of_limit"]
+    assert found["client"]["marked"] is False
+    assert "the client was the limit" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -196,8 +191,8 @@ def test_a_calibration_of_another_host_is_bad_input(slow: Truth, tmp_path: Path)
         (("--rate", "3", "--concurrency", "2"), "--rate: is for open loops"),
         (("--workload", "trace"), "--data: is needed for trace"),
         (("--workload", "agent", "--duration", "3"), "--duration: is not for agent"),
-        (("--concurrency", "1,0"), "0 is below 1"),
-        (("--slo", "ttft=3"), "ttft: no limit has this name"),
+        (("--concurrency", "1,0"), "0 must be >= 1"),
+        (("--slo", "ttft=3"), "unknown limit ttft; known: ttft_ms"),
         (("--quality", "lm-eval"), "--quality-python: is needed"),
         (("--api", "grpc"), "offers no grpc"),
         (("--tokenizer", "."), "has no tokenizer.json"),
@@ -205,7 +200,7 @@ def test_a_calibration_of_another_host_is_bad_input(slow: Truth, tmp_path: Path)
     ],
 )
 def test_wrong_orders_are_said_before_anything_is_sent(
-    arguments: tuple[str, ...], message: str, slow: Truth, tmp_path: Path
+    arguments: tuple[str, ...], message: str, slow: ReferenceServer, tmp_path: Path
 ) -> None:
     done = bench(tmp_path, slow.endpoint.url or "", *arguments)
     assert done.returncode in (2, 3)
@@ -220,7 +215,7 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
     assert "no server answers" in done.stderr
 
 
-@pytest.mark.parametrize("form", [(), ("calibrate",), ("diff",)])
+@pytest.mark.parametrize("form", [(), ("diff",)])
 def test_every_form_has_help(form: tuple[str, ...], tmp_path: Path) -> None:
     done = bench(tmp_path, *form, "--help")
     assert done.returncode == 0

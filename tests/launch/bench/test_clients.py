@@ -14,21 +14,21 @@ from typing import Any
 
 import pytest
 
+from benchmarks.reference_server.log import LogEntry
+from benchmarks.reference_server.process import ReferenceServer
+from benchmarks.reference_server.responses import INPUT_TOKENS, TOKEN, script
+from benchmarks.reference_server.schedule import HEADER, MS, Schedule
 from builder.errors import BadInput, NotReady
 from launch.access import Access
 from launch.bench.clients import APIS, Api, connect, offered, receiver
 from launch.bench.clients.sse import Pattern
 from launch.bench.record import Record
 from launch.bench.request import Ask
-from launch.bench.truth.log import Entry
-from launch.bench.truth.schedule import HEADER, MS, Schedule
-from launch.bench.truth.script import INPUT_TOKENS, TOKEN, script
-from launch.bench.truth.server import Truth
 from launch.smoke.endpoint import Endpoint, of_url
 from tests.launch.bench.conftest import Reference
 from tests.model_repository.conftest import Served
 
-Truths = Callable[[Api], Truth]
+Servers = Callable[[Api], ReferenceServer]
 Run = Callable[[Coroutine[Any, Any, None]], None]
 COUNTED = {"openai_chat": "usage", "openai_completions": "usage"}
 
@@ -60,15 +60,19 @@ def ask_all(endpoint: Endpoint, api: Api, asks: list[Ask], run: Run = receiver.r
 CLOCKS_NS = 100_000
 
 
-def ask_truth(truth: Truth, ask: Ask, run: Run = receiver.run) -> tuple[Record, Entry]:
+def ask_reference(
+    server: ReferenceServer, ask: Ask, run: Run = receiver.run
+) -> tuple[Record, LogEntry]:
     ask = dataclasses.replace(ask, headers={HEADER: "id=0"})
-    [record] = ask_all(truth.endpoint, truth.api, [ask], run)
-    return record, truth.log(1)[0]
+    [record] = ask_all(server.endpoint, server.api, [ask], run)
+    return record, server.log(1)[0]
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_record_says_what_the_server_did(truths: Truths, api: Api, run: Run) -> None:
-    record, entry = ask_truth(truths(api), Ask("Hi", 12, ignore_eos=True, keep_text=True), run)
+def test_a_record_says_what_the_server_did(reference_servers: Servers, api: Api, run: Run) -> None:
+    record, entry = ask_reference(
+        reference_servers(api), Ask("Hi", 12, ignore_eos=True, keep_text=True), run
+    )
     assert record.failure is None
     assert (record.output_tokens, record.requested_tokens) == (12, 12)
     assert record.count_source == COUNTED.get(api, "final")
@@ -85,8 +89,10 @@ def test_a_record_says_what_the_server_did(truths: Truths, api: Api, run: Run) -
     assert record.first_token_ns < record.last_token_ns <= record.ended_ns
 
 
-def test_a_prompt_may_be_longer_than_a_socket_holds(truths: Truths, run: Run) -> None:
-    record, _ = ask_truth(truths("openai_completions"), Ask("long " * 2_000_000, 4), run)
+def test_a_prompt_may_be_longer_than_a_socket_holds(reference_servers: Servers, run: Run) -> None:
+    record, _ = ask_reference(
+        reference_servers("openai_completions"), Ask("long " * 2_000_000, 4), run
+    )
     assert record.failure is None
     assert record.output_tokens == 4
 
@@ -124,11 +130,13 @@ def test_an_endpoint_has_apis_of_its_kind_only() -> None:
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "generate_stream", "grpc"])
-def test_a_client_that_is_busy_still_knows_when_a_token_came(truths: Truths, api: Api) -> None:
-    truth, records = truths(api), list[Record]()
+def test_a_client_that_is_busy_still_knows_when_a_token_came(
+    reference_servers: Servers, api: Api
+) -> None:
+    server, records = reference_servers(api), list[Record]()
 
     async def send() -> None:
-        client = connect(truth.endpoint, api)
+        client = connect(server.endpoint, api)
         await client.prepare()
         asked = asyncio.create_task(client.ask(Ask("Hi", 1, headers={HEADER: "id=0"}), 0))
         await asyncio.sleep(0.03)
@@ -136,7 +144,7 @@ def test_a_client_that_is_busy_still_knows_when_a_token_came(truths: Truths, api
         records.append(await asked)
 
     receiver.run(send())
-    entry = truth.log(1)[0]
+    entry = server.log(1)[0]
     assert records[0].first_token_ns is not None
     assert entry.first_ns is not None
     assert 0 <= records[0].first_token_ns - entry.first_ns < 100 * MS
@@ -171,9 +179,9 @@ def test_where_a_text_stands_must_be_certain(data: bytes) -> None:
     assert pattern.text(data) is None
 
 
-def test_a_chat_takes_no_token_ids(truths: Truths) -> None:
+def test_a_chat_takes_no_token_ids(reference_servers: Servers) -> None:
     with pytest.raises(BadInput, match="use openai_completions"):
-        ask_all(truths("openai_chat").endpoint, "openai_chat", [Ask((1, 2))])
+        ask_all(reference_servers("openai_chat").endpoint, "openai_chat", [Ask((1, 2))])
 
 
 def test_a_request_that_is_given_up_closes_its_connection(run: Run) -> None:

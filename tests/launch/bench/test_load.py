@@ -11,13 +11,13 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks.reference_server.process import ReferenceServer
+from benchmarks.reference_server.schedule import Schedule
 from launch.bench import load
 from launch.bench.clients import connect
 from launch.bench.load import Call, LoadPlan, Task
 from launch.bench.record import Record
 from launch.bench.request import Ask
-from launch.bench.truth.schedule import Schedule
-from launch.bench.truth.server import Truth
 
 pytestmark = pytest.mark.alone
 
@@ -25,8 +25,10 @@ TTFT_S, ITL_S, TOKENS = 0.02, 0.002, 5
 
 
 @pytest.fixture(scope="module")
-def truth() -> Iterator[Truth]:
-    with Truth("openai_completions", Schedule(ttft_ms=TTFT_S * 1000, itl_ms=ITL_S * 1000)) as one:
+def server() -> Iterator[ReferenceServer]:
+    with ReferenceServer(
+        "openai_completions", Schedule(ttft_ms=TTFT_S * 1000, itl_ms=ITL_S * 1000)
+    ) as one:
         yield one
 
 
@@ -35,12 +37,14 @@ def calls(count: int, **values: object) -> tuple[Call, ...]:
     return tuple(Call(number, ask) for number in range(count))
 
 
-def driven(truth: Truth, plan: LoadPlan, stop_after_s: float | None = None) -> list[Record]:
+def driven(
+    server: ReferenceServer, plan: LoadPlan, stop_after_s: float | None = None
+) -> list[Record]:
     """All records, in the order in which the requests were sent."""
     records: list[Record] = []
 
     async def run() -> None:
-        client = connect(truth.endpoint, truth.api)
+        client = connect(server.endpoint, server.api)
         stopping = asyncio.Event()
         if stop_after_s is not None:
             asyncio.get_running_loop().call_later(stop_after_s, stopping.set)
@@ -62,28 +66,30 @@ def at_once(records: list[Record]) -> int:
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_a_closed_loop_keeps_so_many_requests_under_way(truth: Truth, concurrency: int) -> None:
-    records = driven(truth, LoadPlan("concurrency", calls(12), concurrency=concurrency))
+def test_a_closed_loop_keeps_so_many_requests_under_way(
+    server: ReferenceServer, concurrency: int
+) -> None:
+    records = driven(server, LoadPlan("concurrency", calls(12), concurrency=concurrency))
     assert Counter(one.index for one in records) == Counter(range(12))
     assert all(one.ok for one in records)
     assert at_once(records) == concurrency
 
 
-def test_a_load_of_some_time_repeats_its_calls_and_counts_on(truth: Truth) -> None:
+def test_a_load_of_some_time_repeats_its_calls_and_counts_on(server: ReferenceServer) -> None:
     plan = LoadPlan("concurrency", calls(2), concurrency=2, duration_s=0.3)
-    records = driven(truth, plan)
+    records = driven(server, plan)
     assert sorted(one.index for one in records) == list(range(len(records)))
     assert len(records) > 4
     spread_s = (records[-1].sent_ns - records[0].sent_ns) / 1e9
     assert 0.2 < spread_s <= 0.3
 
 
-def test_an_open_loop_sends_at_its_own_times(truth: Truth) -> None:
+def test_an_open_loop_sends_at_its_own_times(server: ReferenceServer) -> None:
     """Whether or not the requests before have ended."""
     times = (0.0, 0.005, 0.01, 0.2)
     ask = Ask("hi", max_tokens=TOKENS)
     plan = LoadPlan("poisson", tuple(Call(n, ask, at_s) for n, at_s in enumerate(times)))
-    records = driven(truth, plan)
+    records = driven(server, plan)
     late_s = [(one.sent_ns - (one.scheduled_ns or 0)) / 1e9 for one in records]
     assert all(0 <= late < 0.05 for late in late_s)
     wanted = [(one.scheduled_ns or 0) / 1e9 for one in records]
@@ -91,9 +97,9 @@ def test_an_open_loop_sends_at_its_own_times(truth: Truth) -> None:
     assert at_once(records) >= 2
 
 
-def test_a_start_is_waited_for(truth: Truth) -> None:
+def test_a_start_is_waited_for(server: ReferenceServer) -> None:
     start_ns = time.monotonic_ns() + 200_000_000
-    [record] = driven(truth, LoadPlan("concurrency", calls(1)).starting(start_ns))
+    [record] = driven(server, LoadPlan("concurrency", calls(1)).starting(start_ns))
     assert record.sent_ns >= start_ns
 
 
@@ -122,47 +128,47 @@ def test_shares_are_the_whole_load_and_equally_long_for_each_stream(processes: i
     assert {len(one.calls) / one.concurrency for one in shares} == {4}
 
 
-def test_a_process_too_many_gets_nothing_and_ends(truth: Truth) -> None:
+def test_a_process_too_many_gets_nothing_and_ends(server: ReferenceServer) -> None:
     share = LoadPlan("concurrency", calls(4), concurrency=2).share(2, 3)
     assert share.calls == ()
-    assert driven(truth, share) == []
+    assert driven(server, share) == []
 
 
-def test_shares_of_a_load_of_some_time_never_count_the_same(truth: Truth) -> None:
+def test_shares_of_a_load_of_some_time_never_count_the_same(server: ReferenceServer) -> None:
     plan = LoadPlan("concurrency", calls(2), concurrency=2, duration_s=0.15)
-    found = [one.index for n in (0, 1) for one in driven(truth, plan.share(n, 2))]
+    found = [one.index for n in (0, 1) for one in driven(server, plan.share(n, 2))]
     assert len(found) == len(set(found)) > 2
 
 
 def tasks(count: int, trap: str = "plain") -> tuple[Task, ...]:
-    ask = Ask("hi", max_tokens=TOKENS, headers={"truth": f"trap={trap}"})
+    ask = Ask("hi", max_tokens=TOKENS, headers={"reference": f"trap={trap}"})
     return tuple(Task(number, (ask, ask, ask)) for number in range(count))
 
 
-def test_the_calls_of_a_task_wait_for_each_other(truth: Truth) -> None:
-    records = driven(truth, LoadPlan("tasks", tasks=tasks(2), concurrency=2))
+def test_the_calls_of_a_task_wait_for_each_other(server: ReferenceServer) -> None:
+    records = driven(server, LoadPlan("tasks", tasks=tasks(2), concurrency=2))
     for number in (0, 1):
         own = [one for one in records if one.task == number]
         assert [one.call for one in own] == [0, 1, 2]
         assert all(a.ended_ns <= b.sent_ns for a, b in pairwise(own))
 
 
-def test_a_call_without_room_is_tried_again_and_ends_its_task(truth: Truth) -> None:
+def test_a_call_without_room_is_tried_again_and_ends_its_task(server: ReferenceServer) -> None:
     plan = LoadPlan("tasks", tasks=tasks(1, "too_many_requests"), retries=1)
-    records = driven(truth, plan)
+    records = driven(server, plan)
     assert [(one.call, one.attempt, one.ok) for one in records] == [(0, 0, False), (0, 1, False)]
     assert records[1].sent_ns - records[0].ended_ns >= load.RETRY_WAIT_S * 1e9
 
 
-def test_a_call_that_fails_for_good_is_not_tried_again(truth: Truth) -> None:
-    records = driven(truth, LoadPlan("tasks", tasks=tasks(1, "error_event")))
+def test_a_call_that_fails_for_good_is_not_tried_again(server: ReferenceServer) -> None:
+    records = driven(server, LoadPlan("tasks", tasks=tasks(1, "error_event")))
     assert [one.failure.kind for one in records if one.failure] == ["in_stream"]
 
 
 @pytest.mark.parametrize("kind", ["concurrency", "poisson"])
-def test_a_stop_gives_up_what_is_under_way(truth: Truth, kind: load.Kind) -> None:
+def test_a_stop_gives_up_what_is_under_way(server: ReferenceServer, kind: load.Kind) -> None:
     """Here with a server that never answers."""
-    plan = LoadPlan(kind, calls(4, headers={"truth": "trap=silent"}), concurrency=2)
+    plan = LoadPlan(kind, calls(4, headers={"reference": "trap=silent"}), concurrency=2)
     start_s = time.monotonic()
-    assert driven(truth, plan, stop_after_s=0.1) == []
+    assert driven(server, plan, stop_after_s=0.1) == []
     assert time.monotonic() - start_s < 2

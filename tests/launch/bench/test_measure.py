@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from launch.bench import measure, summary, told
+from launch.bench import measure, summary, told, workers
 from launch.bench.load import LoadPlan, Task
 from launch.bench.measure import Settings, Slo
 from launch.bench.request import Ask
 from launch.bench.seen import Seen
+from launch.bench.worker import ProcessUsage
 from tests.launch.bench.records import failed, seen, stream
 
 WHOLE = Settings(window="whole")
@@ -212,3 +213,46 @@ def test_samples_are_evenly_spaced_and_not_too_many(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(measure, "MOST_SAMPLES", 4)
     rows = [seen(n, sent_ms=n, ttft_ms=n + 1) for n in range(10)]
     assert point(rows)["samples"]["ttft_ms"] == [1, 4, 7, 10]
+
+
+SECOND_NS = 1_000_000_000
+
+
+def busy(*cpu_shares: float) -> ProcessUsage:
+    """A process that used such shares of a core, in one second after the other."""
+    samples, cpu_ns = [(0, 0)], 0
+    for second, share in enumerate(cpu_shares, 1):
+        cpu_ns += int(share * SECOND_NS)
+        samples.append((second * SECOND_NS, cpu_ns))
+    return ProcessUsage(sum(cpu_shares), 30.0, tuple(samples))
+
+
+def test_cpu_time_counts_only_while_the_window_was_open() -> None:
+    one = busy(1.0, 0.2, 0.4, 1.0)
+    assert one.share_of_core(1 * SECOND_NS, 3 * SECOND_NS) == pytest.approx(0.3)
+    assert one.share_of_core(int(1.5 * SECOND_NS), 2 * SECOND_NS) == pytest.approx(0.2)
+    assert one.share_of_core(3 * SECOND_NS, 9 * SECOND_NS) == pytest.approx(1.0)
+    assert one.share_of_core(5 * SECOND_NS, 9 * SECOND_NS) is None
+    assert ProcessUsage(0.1, 30.0).share_of_core(0, SECOND_NS) is None
+
+
+def test_the_busiest_process_counts_and_more_processes_than_cpus_share_them() -> None:
+    usage = [busy(0.2), busy(0.4)]
+    assert workers.share_of_limit(usage, 0, SECOND_NS, cpus=2) == pytest.approx(0.4)
+    assert workers.share_of_limit(usage, 0, SECOND_NS, cpus=1) == pytest.approx(0.8)
+    assert workers.share_of_limit([], 0, SECOND_NS, cpus=1) is None
+
+
+@pytest.mark.parametrize(("share", "limited"), [(0.69, False), (0.7, True), (1.0, True)])
+def test_a_point_whose_load_process_was_busy_is_marked(share: float, limited: bool) -> None:
+    rows = [seen(0), seen(1, sent_ms=100)]
+    plan = LoadPlan("concurrency")
+    found = measure.point(rows, plan, WHOLE, usage=[busy(share)])
+    assert (found["share_of_limit"], found["client_limited"]) == (share, limited)
+    other = measure.point(rows, plan, WHOLE, usage=[busy(0.1)])
+    assert measure.client_limit([other, found]) == {"share_of_limit": share, "marked": limited}
+
+
+def test_a_point_without_a_success_says_nothing_of_its_client() -> None:
+    found = measure.point([failed()], LoadPlan("concurrency"), WHOLE, usage=[busy(1.0)])
+    assert (found["share_of_limit"], found["client_limited"]) == (None, False)

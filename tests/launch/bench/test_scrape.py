@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import httpx
 
+from benchmarks.reference_server.process import ReferenceServer
 from launch.bench import scrape
 from launch.bench.scrape import Reading
-from launch.bench.truth.server import Truth
 from launch.smoke import endpoint, metrics
 from launch.smoke.endpoint import Endpoint
 from tests.launch.bench.conftest import Reference
@@ -42,8 +42,8 @@ def test_what_the_model_brings_to_triton_later_is_waited_for(served: Served) -> 
 
 
 def test_a_server_that_tells_nothing_is_no_fault() -> None:
-    with Truth("openai_completions") as truth:
-        found = scrape.read(truth.endpoint)
+    with ReferenceServer("openai_completions") as server:
+        found = scrape.read(server.endpoint)
     assert (found.samples, found.perf) == ({}, [])
     assert len(found.absent) == 3
 

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.reference_server.process import ReferenceServer
+from benchmarks.reference_server.schedule import HEADER
 from builder.errors import BadInput, ChecksFailed, NotReady
 from launch.bench import workers
 from launch.bench.clients import Api
 from launch.bench.load import Call, LoadPlan
 from launch.bench.record import Record
 from launch.bench.request import Ask
-from launch.bench.truth.schedule import HEADER
-from launch.bench.truth.server import Truth
 from launch.smoke.endpoint import Endpoint
 from tests.conftest import ROOT
 
-Truths = Callable[[Api], Truth]
+Servers = Callable[[Api], ReferenceServer]
 NEVER = threading.Event()
 
 
@@ -37,35 +37,39 @@ def load(requests: int, streams: int, trap: str = "plain", tokens: int = 10) -> 
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "grpc"])
-def test_the_records_of_all_processes_come_together(truths: Truths, api: Api) -> None:
-    truth, records = truths(api), list[Record]()
+def test_the_records_of_all_processes_come_together(reference_servers: Servers, api: Api) -> None:
+    server, records = reference_servers(api), list[Record]()
     began_ns = time.monotonic_ns()
-    spent = workers.run(load(12, 4), truth.endpoint, api, 2, records.append, NEVER)
-    log = truth.log(12)
+    spent = workers.run(load(12, 4), server.endpoint, api, 2, records.append, NEVER)
+    log = server.log(12)
     assert sorted(record.index for record in records) == list(range(12))
     assert all(record.ok for record in records)
     for record in records:
         assert began_ns < record.sent_ns < log[record.index].arrived_ns < record.ended_ns
     assert len(spent) == 2
     assert all(one.cpu_s > 0 and one.peak_mib > 10 for one in spent)
+    for one in spent:
+        share = one.share_of_core(began_ns, time.monotonic_ns())
+        assert share is not None
+        assert 0 < share <= 1
 
 
-def test_a_stop_gives_up_what_is_under_way(truths: Truths) -> None:
-    truth, records, stop = truths("openai_chat"), list[Record](), threading.Event()
+def test_a_stop_gives_up_what_is_under_way(reference_servers: Servers) -> None:
+    server, records, stop = reference_servers("openai_chat"), list[Record](), threading.Event()
 
     def one(record: Record) -> None:
         records.append(record)
         stop.set()
 
     began = time.monotonic()
-    workers.run(load(400, 2), truth.endpoint, "openai_chat", 2, one, stop)
+    workers.run(load(400, 2), server.endpoint, "openai_chat", 2, one, stop)
     assert time.monotonic() - began < 10
     assert 1 <= len(records) < 400
-    truth.log(len(records))
+    server.log(len(records))
 
 
-def test_an_interrupt_keeps_what_was_measured(truths: Truths) -> None:
-    truth, records = truths("openai_chat"), list[Record]()
+def test_an_interrupt_keeps_what_was_measured(reference_servers: Servers) -> None:
+    server, records = reference_servers("openai_chat"), list[Record]()
 
     def one(record: Record) -> None:
         records.append(record)
@@ -73,7 +77,7 @@ def test_an_interrupt_keeps_what_was_measured(truths: Truths) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        workers.run(load(400, 2), truth.endpoint, "openai_chat", 1, one, NEVER)
+        workers.run(load(400, 2), server.endpoint, "openai_chat", 1, one, NEVER)
     assert 3 <= len(records) < 400
     assert len({record.index for record in records}) == len(records)
 
@@ -84,10 +88,10 @@ def test_a_server_that_is_not_there_is_told_as_that() -> None:
         workers.run(load(4, 4), endpoint, "openai_chat", 2, print, NEVER)
 
 
-def test_a_request_that_cannot_be_asked_is_told_as_that(truths: Truths) -> None:
+def test_a_request_that_cannot_be_asked_is_told_as_that(reference_servers: Servers) -> None:
     plan = LoadPlan("concurrency", (Call(0, Ask((1, 2))),), concurrency=1)
     with pytest.raises(BadInput, match="use openai_completions"):
-        workers.run(plan, truths("openai_chat").endpoint, "openai_chat", 1, print, NEVER)
+        workers.run(plan, reference_servers("openai_chat").endpoint, "openai_chat", 1, print, NEVER)
 
 
 def children() -> list[int]:
@@ -100,7 +104,7 @@ def children() -> list[int]:
     ]
 
 
-def test_a_process_that_dies_is_named(truths: Truths) -> None:
+def test_a_process_that_dies_is_named(reference_servers: Servers) -> None:
     def kill() -> None:
         while not (found := children()):
             time.sleep(0.01)
@@ -110,7 +114,9 @@ def test_a_process_that_dies_is_named(truths: Truths) -> None:
     killer.start()
     plan = load(2, 2, trap="stalled")
     with pytest.raises(ChecksFailed, match=r"load process . of 2: died with status -9"):
-        workers.run(plan, truths("generate_stream").endpoint, "generate_stream", 2, print, NEVER)
+        workers.run(
+            plan, reference_servers("generate_stream").endpoint, "generate_stream", 2, print, NEVER
+        )
     killer.join()
     assert children() == []
 
@@ -119,16 +125,16 @@ def test_no_process_outlives_its_parent() -> None:
     program = (
         "import os, threading, time\n"
         "from launch.bench import workers\n"
-        "from launch.bench.truth.server import Truth\n"
+        "from benchmarks.reference_server.process import ReferenceServer\n"
         "from tests.launch.bench.test_workers import NEVER, children, load\n"
         "def end():\n"
         "    while not (found := children()):\n"
         "        time.sleep(0.01)\n"
         "    print(*found, flush=True)\n"
         "    os._exit(1)\n"
-        "with Truth('openai_chat') as truth:\n"
+        "with ReferenceServer('openai_chat') as server:\n"
         "    threading.Thread(target=end).start()\n"
-        "    workers.run(load(2, 2, 'stalled'), truth.endpoint, 'openai_chat', 1, print, NEVER)\n"
+        "    workers.run(load(2, 2, 'stalled'), server.endpoint, 'openai_chat', 1, print, NEVER)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False

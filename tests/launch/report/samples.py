@@ -93,7 +93,6 @@ def bench(
             "api": "openai_completions",
             "processes": 1,
             "host": {"cpus": 144},
-            "calibration": {"tokens_per_s": 52000},
             "share_of_limit": 0.31,
             "marked": False,
         },

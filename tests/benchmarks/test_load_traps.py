@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks import load_traps
 from benchmarks.load_traps import CASES, Case
+from benchmarks.reference_server.process import ReferenceServer
+from benchmarks.reference_server.schedule import MS
 from launch.bench.clients import Api
-from launch.bench.truth.schedule import MS
-from launch.bench.truth.server import Truth
 
 # Other work on the machine may delay a message; what traps do to times is far more.
 WITHIN = 0.5
@@ -41,17 +41,21 @@ def name(case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", [*CASES, *ELSEWHERE], ids=name)
-def test_a_trap_is_told_as_what_it_is(case: Case, truths: Callable[[Api], Truth]) -> None:
-    truth = truths(case.api)
-    records = asyncio.run(load_traps.send(case, truth))
-    log = truth.log(load_traps.REQUESTS)
+def test_a_trap_is_told_as_what_it_is(
+    case: Case, reference_servers: Callable[[Api], ReferenceServer]
+) -> None:
+    server = reference_servers(case.api)
+    records = asyncio.run(load_traps.send(case, server))
+    log = server.log(load_traps.REQUESTS)
     assert list(load_traps.judge(case, records, log, WITHIN)) == []
 
 
-def test_the_suite_notices_wrong_numbers(truths: Callable[[Api], Truth]) -> None:
-    truth, case = truths("openai_chat"), Case("plain")
-    records = asyncio.run(load_traps.send(case, truth))
-    log = truth.log(load_traps.REQUESTS)
+def test_the_suite_notices_wrong_numbers(
+    reference_servers: Callable[[Api], ReferenceServer],
+) -> None:
+    server, case = reference_servers("openai_chat"), Case("plain")
+    records = asyncio.run(load_traps.send(case, server))
+    log = server.log(load_traps.REQUESTS)
     late = [replace(one, first_token_ns=(one.first_token_ns or 0) + 40 * MS) for one in records]
     many = [replace(one, output_tokens=one.index) for one in records]
     for wrong in (late, many, records[1:]):

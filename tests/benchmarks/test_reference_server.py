@@ -1,4 +1,4 @@
-"""The truth server keeps its schedule, logs what it did, and ends with who started it."""
+"""The reference server keeps its schedule, logs what it did, and ends with who started it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.reference_server import accuracy, log
+from benchmarks.reference_server.accuracy import AccuracyTest, RequestTiming
+from benchmarks.reference_server.log import LogEntry
+from benchmarks.reference_server.process import ReferenceServer
+from benchmarks.reference_server.responses import script
+from benchmarks.reference_server.schedule import MS, TRAPS, Schedule
 from launch.bench import workers
 from launch.bench.clients import Api
 from launch.bench.load import Call, LoadPlan
 from launch.bench.record import Record
-from launch.bench.truth import log, trial
-from launch.bench.truth.log import Entry
-from launch.bench.truth.schedule import MS, TRAPS, Schedule
-from launch.bench.truth.script import script
-from launch.bench.truth.server import Truth
-from launch.bench.truth.trial import Timing, Trial
 from tests.conftest import ROOT
 
 SCHEDULE = Schedule(ttft_ms=50, itl_ms=5, tokens=6)
@@ -49,15 +49,15 @@ def test_a_script_counts_the_tokens_that_it_sends(trap: str, api: str) -> None:
 
 @pytest.mark.parametrize("api", ["openai_chat", "generate_stream", "grpc"])
 def test_the_server_sends_no_token_before_it_is_due(
-    truths: Callable[[Api], Truth], api: Api
+    reference_servers: Callable[[Api], ReferenceServer], api: Api
 ) -> None:
-    asked = Trial(streams=2, requests=4, tokens=20, itl_ms=2, ttft_ms=60)
-    truth, records = truths(api), list[Record]()
+    asked = AccuracyTest(streams=2, requests=4, tokens=20, itl_ms=2, ttft_ms=60)
+    server, records = reference_servers(api), list[Record]()
     calls = tuple(Call(number, ask) for number, ask in enumerate(asked.asks()))
     plan = LoadPlan("concurrency", calls, concurrency=asked.streams)
-    workers.run(plan, truth.endpoint, api, 1, records.append, threading.Event())
+    workers.run(plan, server.endpoint, api, 1, records.append, threading.Event())
     due_ns = [due_ns for due_ns, _ in asked.schedule.due()]
-    log = truth.log(asked.requests)
+    log = server.log(asked.requests)
     for record in records:
         entry = log[record.index]
         assert entry.first_ns is not None
@@ -69,11 +69,11 @@ def test_the_server_sends_no_token_before_it_is_due(
         assert all(came >= due for came, due in zip(came_ns, due_ns, strict=True))
 
 
-def test_errors_are_what_a_client_says_less_the_truth() -> None:
-    asked = Trial(streams=1, requests=1, tokens=11, itl_ms=5)
-    true = Entry(0, "plain", 11, arrived_ns=0, first_ns=50 * MS, last_ns=100 * MS)
-    seen = Timing(begun_ns=0, first_ns=51 * MS, last_ns=102 * MS, tokens=11)
-    found = trial.compare(asked, {0: seen}, {0: true}, cpu_s=0.011, peak_mib=30)
+def test_errors_are_what_a_client_says_less_what_was_sent() -> None:
+    asked = AccuracyTest(streams=1, requests=1, tokens=11, itl_ms=5)
+    true = LogEntry(0, "plain", 11, arrived_ns=0, first_ns=50 * MS, last_ns=100 * MS)
+    seen = RequestTiming(begun_ns=0, first_ns=51 * MS, last_ns=102 * MS, tokens=11)
+    found = accuracy.compare(asked, {0: seen}, {0: true}, cpu_s=0.011, peak_mib=30)
     assert found.ttft_error_ms == pytest.approx(1)
     assert found.ttft_error_percent == pytest.approx(2)
     assert found.tpot_error_percent == pytest.approx(2)
@@ -95,9 +95,9 @@ def test_requests_that_are_not_logged_are_missed(
 def test_the_server_ends_with_its_parent() -> None:
     program = (
         "import os\n"
-        "from launch.bench.truth.server import Truth\n"
-        "truth = Truth('openai_chat').__enter__()\n"
-        "print(truth.pid, flush=True)\n"
+        "from benchmarks.reference_server.process import ReferenceServer\n"
+        "server = ReferenceServer('openai_chat').__enter__()\n"
+        "print(server.pid, flush=True)\n"
         "os._exit(1)\n"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The truth server: one thread, one poll, sends at their deadlines."""
+"""The reference server: one thread, one poll, sends at their deadlines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import time
 from dataclasses import dataclass
 from typing import IO
 
-from ..clients.http2 import PREFACE, greeting
-from ..clients.receiver import STAMP_SPACE, arrival_ns, ask_for_stamps
+from launch.bench.clients.http2 import PREFACE, greeting
+from launch.bench.clients.receiver import STAMP_SPACE, arrival_ns, ask_for_stamps
+
 from . import grpc
-from .log import Entry
+from .log import LogEntry
+from .responses import MODEL, ScriptedResponse, script
 from .schedule import HEADER, Schedule
-from .script import MODEL, Script, script
 
 PATHS = {
     b"/v1/chat/completions": "openai_chat",
@@ -49,17 +50,17 @@ RETRY_NS = 1_000_000  # for a client that takes nothing
 
 
 @dataclass(slots=True)
-class Connection:
+class ServerConnection:
     socket: socket.socket
     asked: bytes = b""
-    script: Script | None = None
-    entry: Entry | None = None
+    script: ScriptedResponse | None = None
+    entry: LogEntry | None = None
     step: int = 0
     left: bytes = b""  # what the client has not taken yet
     greeted: bool = False  # with the settings of HTTP/2
 
 
-class Server:
+class StreamingServer:
     def __init__(self, schedule: Schedule, log: IO[str], parent: int) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
         self._listener.setblocking(False)
@@ -69,9 +70,9 @@ class Server:
         self._log = log
         self._parent = parent  # a pipe that ends with the process that wanted this server
         self._poll = select.epoll()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ServerConnection] = {}
         # Deadline in ns, a number that keeps the order, connection.
-        self._due: list[tuple[int, int, Connection]] = []
+        self._due: list[tuple[int, int, ServerConnection]] = []
         self._order = itertools.count()
 
     def run(self) -> None:
@@ -112,12 +113,12 @@ class Server:
                 return
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(accepted)
+            connection = ServerConnection(accepted)
             self._connections[accepted.fileno()] = connection
             self._poll.register(accepted, select.EPOLLIN)
             self._read(connection)
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: ServerConnection) -> None:
         try:
             data, told, _, _ = connection.socket.recvmsg(READ_BYTES, STAMP_SPACE)
         except BlockingIOError:
@@ -132,7 +133,7 @@ class Server:
             now_ns = time.monotonic_ns()
             self._look(connection, arrival_ns(told, now_ns, time.time_ns() - now_ns))
 
-    def _look(self, connection: Connection, arrived_ns: int) -> None:
+    def _look(self, connection: ServerConnection, arrived_ns: int) -> None:
         """Whether a request is whole."""
         if connection.asked.startswith(PREFACE):
             self._look_for_rpc(connection, arrived_ns)
@@ -142,7 +143,9 @@ class Server:
         if found and len(body) >= (int(length[1]) if length else 0):
             self._answer(connection, head, body, arrived_ns)
 
-    def _answer(self, connection: Connection, head: bytes, body: bytes, arrived_ns: int) -> None:
+    def _answer(
+        self, connection: ServerConnection, head: bytes, body: bytes, arrived_ns: int
+    ) -> None:
         path = head.split(b" ", 2)[1]
         api = next((api for end, api in PATHS.items() if path.endswith(end)), None)
         if api is None:
@@ -154,7 +157,7 @@ class Server:
         header = ASKED.search(head)
         self._begin(connection, api, header[1].decode() if header else "", tokens, arrived_ns)
 
-    def _look_for_rpc(self, connection: Connection, arrived_ns: int) -> None:
+    def _look_for_rpc(self, connection: ServerConnection, arrived_ns: int) -> None:
         if not connection.greeted:
             connection.socket.send(greeting())
             connection.greeted = True
@@ -167,15 +170,20 @@ class Server:
             self._begin(connection, "grpc", header, asked.tokens, arrived_ns)
 
     def _begin(
-        self, connection: Connection, api: str, header: str, tokens: int | None, arrived_ns: int
+        self,
+        connection: ServerConnection,
+        api: str,
+        header: str,
+        tokens: int | None,
+        arrived_ns: int,
     ) -> None:
         schedule = self._schedule.asked(header, tokens or self._schedule.tokens)
         answer = script(schedule, api)
         connection.script = answer
-        connection.entry = Entry(schedule.id, schedule.trap, answer.tokens, arrived_ns)
+        connection.entry = LogEntry(schedule.id, schedule.trap, answer.tokens, arrived_ns)
         self._plan(connection)
 
-    def _plan(self, connection: Connection) -> None:
+    def _plan(self, connection: ServerConnection) -> None:
         """The next step, or the end where there is none."""
         assert connection.script is not None
         assert connection.entry is not None
@@ -191,7 +199,7 @@ class Server:
             return
         heapq.heappush(self._due, (due_ns, next(self._order), connection))
 
-    def _send(self, connection: Connection) -> None:
+    def _send(self, connection: ServerConnection) -> None:
         answer, entry, step = connection.script, connection.entry, connection.step
         assert answer is not None
         assert entry is not None
@@ -213,7 +221,7 @@ class Server:
             entry.last_ns = now_ns
         self._plan(connection)
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: ServerConnection) -> None:
         if self._connections.pop(connection.socket.fileno(), None) is not None:
             self._poll.unregister(connection.socket)
             connection.socket.close()

@@ -1,4 +1,4 @@
-"""A truth server in a process of its own, for as long as it is entered."""
+"""A reference server in a process of its own, for as long as it is entered."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Literal, Self
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
+from launch.bench.clients import Api
+from launch.smoke.endpoint import Endpoint
 
-from ...smoke.endpoint import Endpoint
-from ..clients import Api
 from . import log
-from .log import Entry
+from .log import LogEntry
+from .responses import MODEL
 from .schedule import Schedule
-from .script import MODEL
 
-TOOLKIT = Path(__file__).parents[3]
+TOOLKIT = Path(__file__).parents[2]
 STOP_S = 10.0
 
 
-class Truth:
+class ReferenceServer:
     """Ends with this process, however that ends. `core` is where it runs alone."""
 
     def __init__(self, api: Api, schedule: Schedule | None = None, core: int | None = None) -> None:
@@ -37,11 +37,18 @@ class Truth:
 
     def __enter__(self) -> Self:
         """Raises `NotReady`."""
-        self._folder = tempfile.TemporaryDirectory(prefix="truth-")
+        self._folder = tempfile.TemporaryDirectory(prefix="reference-server-")
         self._log = Path(self._folder.name) / "log.jsonl"
         schedule = json.dumps(dataclasses.asdict(self._schedule))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "launch.bench.truth", self.api, schedule, str(self._log)],
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.reference_server",
+                self.api,
+                schedule,
+                str(self._log),
+            ],
             cwd=TOOLKIT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -53,7 +60,7 @@ class Truth:
         port = self._process.stdout.readline().decode().strip()
         if not port:
             self.__exit__()
-            raise NotReady(Diagnostic("truth server", "did not start"))
+            raise NotReady(Diagnostic("reference server", "did not start"))
         self.address = f"127.0.0.1:{port}"
         self.endpoint = endpoint(self.api, self.address)
         return self
@@ -74,7 +81,7 @@ class Truth:
     def pid(self) -> int:
         return self._process.pid
 
-    def log(self, count: int) -> Mapping[int, Entry]:
+    def log(self, count: int) -> Mapping[int, LogEntry]:
         """The next `count` requests by their id. Raises `TimeoutError`."""
         entries = log.read(self._log, count, self._lines)
         self._lines += count
@@ -82,7 +89,7 @@ class Truth:
 
 
 def endpoint(api: Api, address: str) -> Endpoint:
-    """Of a truth server, by HOST:PORT."""
+    """Of a reference server, by HOST:PORT."""
     if api == "grpc":
         return Endpoint("triton", None, grpc=address, model=MODEL)
     kind: Literal["triton", "trtllm_serve"] = (

@@ -1,4 +1,4 @@
-"""`python -m launch.bench.truth API SCHEDULE LOG`: serves until its standard input ends.
+"""`python -m benchmarks.reference_server API SCHEDULE LOG`: serves until its standard input ends.
 
 SCHEDULE is JSON. The port of loopback is the first line of the output.
 """
@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
+from .responses import script
 from .schedule import Schedule
-from .script import script
-from .serving import Server
+from .server import StreamingServer
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     asked = Schedule(**json.loads(schedule))
     script(asked, api)  # which takes longer than a request may wait
     with Path(path).open("w", encoding="utf-8") as log:
-        server = Server(asked, log, sys.stdin.fileno())
+        server = StreamingServer(asked, log, sys.stdin.fileno())
         print(server.port, flush=True)
         server.run()
 

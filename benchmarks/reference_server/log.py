@@ -1,4 +1,4 @@
-"""What the truth server did, a line for each request: written by the server, read by who judges."""
+"""The log of the reference server: when it received and sent what, a line for each request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLL_S = 0.01
 
 
 @dataclass(slots=True)
-class Entry:
+class LogEntry:
     """Times are CLOCK_MONOTONIC in ns; what was not sent has none."""
 
     id: int
@@ -29,7 +29,7 @@ class Entry:
         file.flush()
 
 
-def read(path: Path, count: int, after: int = 0) -> Mapping[int, Entry]:
+def read(path: Path, count: int, after: int = 0) -> Mapping[int, LogEntry]:
     """The requests behind the first `after` lines, by their id. Waits for as many as `count`.
 
     Raises `TimeoutError`.
@@ -37,7 +37,7 @@ def read(path: Path, count: int, after: int = 0) -> Mapping[int, Entry]:
     deadline = time.monotonic() + PATIENCE_S
     while len(lines := path.read_text().splitlines()[after:]) < count:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the truth server logged {len(lines)} of {count} requests")
+            raise TimeoutError(f"the reference server logged {len(lines)} of {count} requests")
         time.sleep(POLL_S)
-    entries = (Entry(**json.loads(line)) for line in lines)
+    entries = (LogEntry(**json.loads(line)) for line in lines)
     return {entry.id: entry for entry in entries}

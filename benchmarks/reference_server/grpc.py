@@ -1,4 +1,4 @@
-"""Requests and answers of the truth server as gRPC has them: messages in frames of HTTP/2."""
+"""Requests and answers of the reference server as gRPC has them: messages in frames of HTTP/2."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .. import kserve
-from ..clients import hpack
-from ..clients.http2 import (
+from launch.bench import kserve
+from launch.bench.clients import hpack
+from launch.bench.clients.http2 import (
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -19,6 +19,7 @@ from ..clients.http2 import (
     frame,
     frames,
 )
+
 from .schedule import Trap
 
 MAX_TOKENS = "sampling_param_max_tokens"
@@ -28,7 +29,7 @@ OK, UNAVAILABLE = "0", "14"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GrpcRequest:
     fields: Mapping[str, str]
     message: bytes
 
@@ -41,7 +42,7 @@ class Asked:
         return struct.unpack("<i", raw)[0] if raw else None
 
 
-def asked(raw: bytes) -> Asked | None:
+def asked(raw: bytes) -> GrpcRequest | None:
     """What a connection was sent, if that is a whole request."""
     fields: dict[str, str] = {}
     message = b""
@@ -51,7 +52,7 @@ def asked(raw: bytes) -> Asked | None:
         elif one.kind == DATA:
             message += content(one)
             if one.flags & END_STREAM:
-                return Asked(fields, message[PREFIX_BYTES:])
+                return GrpcRequest(fields, message[PREFIX_BYTES:])
     return None
 
 

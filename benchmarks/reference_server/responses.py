@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .. import kserve
+from launch.bench import kserve
+
 from . import grpc
 from .schedule import MS, TRAPS, Schedule, Trap
 
-MODEL = "truth"
+MODEL = "server"
 TOKEN = " tok"
 INPUT_TOKENS = 8
 ERROR = "the engine failed"
@@ -27,26 +28,26 @@ LAST_CHUNK = b"0\r\n\r\n"
 HEAD = "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n{framing}\r\n\r\n"
 
 
-class Step(NamedTuple):
+class TimedBytes(NamedTuple):
     due_ns: int  # after the arrival
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ScriptedResponse:
     """`first` and `last` are the steps with the first and last token, -1 where there is none.
 
     Afterwards the connection is closed, or `kept` until the client closes it.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[TimedBytes, ...]
     first: int
     last: int
     tokens: int
     kept: bool
 
 
-class Event(NamedTuple):
+class TokenEvent(NamedTuple):
     """`text` is new text, and `said` all of it so far. `so_far` are the tokens until then."""
 
     kind: str
@@ -55,12 +56,12 @@ class Event(NamedTuple):
     so_far: int = 0
 
 
-def script(schedule: Schedule, api: str) -> Script:
+def script(schedule: Schedule, api: str) -> ScriptedResponse:
     return _script(replace(schedule, id=-1), api)
 
 
 @functools.lru_cache(maxsize=64)
-def _script(schedule: Schedule, api: str) -> Script:
+def _script(schedule: Schedule, api: str) -> ScriptedResponse:
     trap = TRAPS[schedule.trap]
     groups = [
         (due_ns, [event for _, event in rows])
@@ -70,8 +71,8 @@ def _script(schedule: Schedule, api: str) -> Script:
     messages = [_messages(events, trap, api) for _, events in groups]
     framed = grpc.framed if api == "grpc" else _framed
     due = [due_ns for due_ns, _ in groups]
-    return Script(
-        tuple(map(Step, due, framed(messages, trap))),
+    return ScriptedResponse(
+        tuple(map(TimedBytes, due, framed(messages, trap))),
         with_tokens[0] if with_tokens else -1,
         with_tokens[-1] if with_tokens else -1,
         sum(tokens for _, tokens in schedule.due()),
@@ -79,25 +80,25 @@ def _script(schedule: Schedule, api: str) -> Script:
     )
 
 
-def _events(schedule: Schedule, trap: Trap) -> Iterator[tuple[int, Event]]:
+def _events(schedule: Schedule, trap: Trap) -> Iterator[tuple[int, TokenEvent]]:
     if trap.role_ms is not None:
-        yield int(trap.role_ms * MS), Event("role")
+        yield int(trap.role_ms * MS), TokenEvent("role")
     count, due_ns = 0, int(schedule.ttft_ms * MS)
     for due_ns, tokens in schedule.due():
         kind = "reasoning" if count < trap.reasoning * schedule.tokens else "text"
         count += tokens
-        yield due_ns, Event(kind, TOKEN * tokens, TOKEN * count, count)
+        yield due_ns, TokenEvent(kind, TOKEN * tokens, TOKEN * count, count)
     said = TOKEN * count
     if trap.ending in ("refused", "error_event", "error_body"):
-        yield due_ns, Event("error")
+        yield due_ns, TokenEvent("error")
     if trap.ending in ("whole", "duplicate"):
         for _ in range(2 if trap.ending == "duplicate" else 1):
-            yield due_ns, Event("finish", "", said, count)
-        yield due_ns, Event("usage", "", said, count)
-        yield due_ns, Event("done", "", said, count)
+            yield due_ns, TokenEvent("finish", "", said, count)
+        yield due_ns, TokenEvent("usage", "", said, count)
+        yield due_ns, TokenEvent("done", "", said, count)
 
 
-def _messages(events: Sequence[Event], trap: Trap, api: str) -> tuple[bytes, ...]:
+def _messages(events: Sequence[TokenEvent], trap: Trap, api: str) -> tuple[bytes, ...]:
     if api == "grpc":
         return tuple(_grpc(event, trap) for event in events if event.kind not in ("usage", "done"))
     documents = (
@@ -126,7 +127,7 @@ def _head(status: str, kind: str, framing: str) -> bytes:
     return HEAD.format(status=status, kind=kind, framing=framing).encode()
 
 
-def _openai(event: Event, trap: Trap, api: str) -> Mapping[str, Any] | str | None:
+def _openai(event: TokenEvent, trap: Trap, api: str) -> Mapping[str, Any] | str | None:
     chat = api == "openai_chat"
     chunk = {
         "id": "chatcmpl-0123456789abcdef0123456789abcdef",
@@ -152,7 +153,7 @@ def _openai(event: Event, trap: Trap, api: str) -> Mapping[str, Any] | str | Non
     return {**chunk, "choices": [{"index": 0, **said, "finish_reason": reason}]}
 
 
-def _triton(event: Event, trap: Trap) -> Mapping[str, Any] | None:
+def _triton(event: TokenEvent, trap: Trap) -> Mapping[str, Any] | None:
     if event.kind == "error":
         return {"error": ERROR}
     if event.kind in ("usage", "done"):
@@ -161,7 +162,7 @@ def _triton(event: Event, trap: Trap) -> Mapping[str, Any] | None:
     return {**head, **_outputs(event, trap)}
 
 
-def _outputs(event: Event, trap: Trap) -> dict[str, str | int]:
+def _outputs(event: TokenEvent, trap: Trap) -> dict[str, str | int]:
     """The last event has no text of its own."""
     outputs: dict[str, str | int] = {"text_output": event.said if trap.cumulative else event.text}
     outputs["finish_reason"] = "length" if event.kind == "finish" else "None"
@@ -172,7 +173,7 @@ def _outputs(event: Event, trap: Trap) -> dict[str, str | int]:
     return outputs
 
 
-def _grpc(event: Event, trap: Trap) -> bytes:
+def _grpc(event: TokenEvent, trap: Trap) -> bytes:
     answer = kserve.message("ModelStreamInferResponse")()
     if event.kind == "error":
         answer.error_message = ERROR

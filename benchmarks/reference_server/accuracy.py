@@ -1,23 +1,17 @@
-"""A trial: a load on the truth server, and how far what a client says of it is from the truth."""
+"""An accuracy test: how far what a load client measures is from what the reference server sent."""
 
 from __future__ import annotations
 
 import os
 import statistics
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from builder.diagnostics import Diagnostic
-from builder.errors import ChecksFailed
+from launch.bench.record import Record
+from launch.bench.request import Ask
 
-from .. import workers
-from ..load import Call, LoadPlan
-from ..record import Record
-from ..request import Ask
-from .log import Entry
+from .log import LogEntry
 from .schedule import HEADER, MS, Schedule
-from .server import Truth
 
 NS_PER_S = 1e9
 TIMEOUT_S = 60.0
@@ -25,7 +19,7 @@ PROMPT = "Say something."
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class AccuracyTest:
     """`streams` at a time, each with a token every `itl_ms` after its first one."""
 
     streams: int
@@ -35,13 +29,8 @@ class Trial:
     ttft_ms: float = 50.0
 
     @property
-    def offered_tokens_per_s(self) -> float:
-        """With all streams under way."""
-        return self.streams / self.itl_ms * 1000
-
-    @property
     def schedule(self) -> Schedule:
-        """What the truth server is started with."""
+        """What the reference server is started with."""
         return Schedule(self.ttft_ms, self.itl_ms, self.tokens)
 
     def asks(self) -> list[Ask]:
@@ -58,7 +47,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class RequestTiming:
     """One request, as its client or the server saw it; times in ns."""
 
     begun_ns: int
@@ -76,8 +65,9 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Errors are what a client says less the truth, of means; percentages are of the truth.
+class Accuracy:
+    """Errors are what a client says less what the server logged, of means; percentages are of the
+    latter.
 
     `late_percent` is how much slower than its schedule the server itself was.
     """
@@ -92,58 +82,38 @@ class Comparison:
     peak_mib: float
 
 
-def run(trial: Trial, truth: Truth, core: int | None = None) -> Comparison:
-    """The toolkit's own client, in one process. Raises `ChecksFailed` where a request failed."""
-    calls = tuple(Call(number, ask) for number, ask in enumerate(trial.asks()))
-    plan = LoadPlan("concurrency", calls, concurrency=trial.streams)
-    records: list[Record] = []
-    cores = () if core is None else (core,)
-    [spent] = workers.run(
-        plan, truth.endpoint, truth.api, 1, records.append, threading.Event(), cores
-    )
-    if failed := [one for one in records if one.failure is not None]:
-        what = f"{len(failed)} of {len(records)} requests failed; the first: {failed[0].failure}"
-        raise ChecksFailed(Diagnostic("truth server", what))
-    seen = {one.index: timing(one) for one in records}
-    return compare(trial, seen, truth.log(trial.requests), spent.cpu_s, spent.peak_mib)
-
-
-def timing(record: Record) -> Timing:
+def timing(record: Record) -> RequestTiming:
     """Of a record that is no failure and has output."""
     assert record.first_token_ns is not None
     assert record.last_token_ns is not None
     tokens = record.output_tokens or 0
-    return Timing(record.sent_ns, record.first_token_ns, record.last_token_ns, tokens)
+    return RequestTiming(record.sent_ns, record.first_token_ns, record.last_token_ns, tokens)
 
 
 def compare(
-    trial: Trial,
-    seen: Mapping[int, Timing],
-    log: Mapping[int, Entry],
+    test: AccuracyTest,
+    seen: Mapping[int, RequestTiming],
+    log: Mapping[int, LogEntry],
     cpu_s: float,
     peak_mib: float,
-) -> Comparison:
-    ours, truth = list(seen.values()), [true(log[number]) for number in seen]
-    ttft_ms, true_ttft_ms = (
-        statistics.fmean(one.ttft_ms for one in rows) for rows in (ours, truth)
-    )
-    tpot_ms, true_tpot_ms = (
-        statistics.fmean(one.tpot_ms for one in rows) for rows in (ours, truth)
-    )
-    tokens_per_s = throughput(truth)
-    return Comparison(
+) -> Accuracy:
+    ours, sent = list(seen.values()), [logged(log[number]) for number in seen]
+    ttft_ms, true_ttft_ms = (statistics.fmean(one.ttft_ms for one in rows) for rows in (ours, sent))
+    tpot_ms, true_tpot_ms = (statistics.fmean(one.tpot_ms for one in rows) for rows in (ours, sent))
+    tokens_per_s = throughput(sent)
+    return Accuracy(
         tokens_per_s=tokens_per_s,
         ttft_error_ms=ttft_ms - true_ttft_ms,
         ttft_error_percent=100 * (ttft_ms / true_ttft_ms - 1),
         tpot_error_percent=100 * (tpot_ms / true_tpot_ms - 1),
         throughput_error_percent=100 * (throughput(ours) / tokens_per_s - 1),
-        late_percent=100 * (true_tpot_ms / trial.itl_ms - 1),
+        late_percent=100 * (true_tpot_ms / test.itl_ms - 1),
         cpu_s_per_1k_tokens=cpu_s / sum(one.tokens for one in ours) * 1000,
         peak_mib=peak_mib,
     )
 
 
-def throughput(rows: Sequence[Timing]) -> float:
+def throughput(rows: Sequence[RequestTiming]) -> float:
     """Tokens per second from the first beginning to the last token."""
     span_ns = max(one.last_ns for one in rows) - min(one.begun_ns for one in rows)
     return sum(one.tokens for one in rows) / span_ns * NS_PER_S
@@ -155,7 +125,7 @@ def cores() -> tuple[int | None, int | None]:
     return (usable[0], usable[-1]) if len(usable) > 1 else (None, None)
 
 
-def true(entry: Entry) -> Timing:
+def logged(entry: LogEntry) -> RequestTiming:
     assert entry.first_ns is not None
     assert entry.last_ns is not None
-    return Timing(entry.arrived_ns, entry.first_ns, entry.last_ns, entry.tokens)
+    return RequestTiming(entry.arrived_ns, entry.first_ns, entry.last_ns, entry.tokens)

@@ -1,0 +1,309 @@
+"""`launch bench`: its arguments, the measurement of a server, and the comparison of two results."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, ChecksFailed
+
+from ..bench.clients import APIS
+from ..bench.sweep import CONCURRENCIES
+from ..bench.window import Wanted
+from .arguments import (
+    add_access,
+    count,
+    counts,
+    endpoint_of,
+    latency_limits,
+    percent,
+    positive,
+    rates,
+    seconds,
+    share,
+    shares_by_name,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from ..bench import quality
+    from ..bench.order import Served
+    from ..bench.sweep import Sweep
+
+WORKLOADS = ("fixed", "sharegpt", "trace", "shared-prefix", "agent")
+EPILOG = """\
+Another form, with a --help of its own:
+  bench diff A B    judge two results: exit code 6 if B is worse than A
+"""
+
+
+def add(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """The arguments of the form that the first word names; any other word is a server."""
+    if words and words[0] == "diff":
+        parser.add_argument("form", metavar="diff")
+        _add_diff(parser)
+    else:
+        _add_bench(parser)
+
+
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Judge two results point by point; exit code 6 if B is worse than A."
+    parser.set_defaults(run=diff)
+    parser.add_argument("a", type=Path, metavar="A", help="a run folder or a bench.json")
+    parser.add_argument("b", type=Path, metavar="B", help="the one to judge")
+    parser.add_argument(
+        "--margin", type=percent, default=5.0, metavar="PERCENT", help="less is no difference (5)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.set_defaults(run=bench)
+    parser.add_argument("server", metavar="BUNDLE|URL", help="a bundle's folder, or a URL")
+    parser.add_argument("--target", help="needed if the bundle has several")
+    parser.add_argument("--api", choices=APIS, help="how requests are sent; by default what fits")
+    _add_workload(parser.add_argument_group("what is asked"))
+    _add_load(parser.add_argument_group("when it is asked"))
+    _add_measures(parser.add_argument_group("what is measured"))
+    _add_quality(parser.add_argument_group("quality, by an lm-eval of your own environment"))
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="for the results; under runs/")
+    parser.add_argument("--json", action="store_true", help="print the whole document")
+    add_access(parser)
+
+
+def _add_workload(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--workload", choices=WORKLOADS, default="fixed")
+    group.add_argument("--isl", type=count, help="prompt tokens; else the bundle's, or 1024")
+    group.add_argument("--osl", type=count, help="output tokens; else the bundle's, or 1024")
+    group.add_argument(
+        "--range-ratio",
+        type=share,
+        default=1.0,
+        metavar="R",
+        help="fixed: lengths are drawn from R of them up to them",
+    )
+    group.add_argument("--data", type=Path, metavar="FILE", help="sharegpt, trace: your file")
+    group.add_argument(
+        "--context-length", type=count, metavar="N", help="sharegpt: most tokens of a request"
+    )
+    group.add_argument("--prefix", type=count, metavar="N", help="shared-prefix: tokens of it")
+    group.add_argument(
+        "--groups", type=count, default=1, metavar="N", help="shared-prefix: different ones"
+    )
+    group.add_argument("--calls", type=count, default=5, metavar="N", help="agent: calls of a task")
+    group.add_argument(
+        "--turn", type=count, default=200, metavar="N", help="agent: new prompt tokens of a call"
+    )
+    group.add_argument(
+        "--retries", type=whole, default=3, metavar="N", help="agent: of a call that may be retried"
+    )
+    group.add_argument("--tokenizer", type=Path, metavar="DIR", help="a folder with tokenizer.json")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T")
+    group.add_argument(
+        "--stop-at-eos", action="store_true", help="answers may be shorter than what is asked for"
+    )
+    group.add_argument("--seed", type=int, default=0, help="the same one asks the same")
+
+
+def _add_load(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--concurrency",
+        type=counts,
+        metavar="C,C",
+        help=f"requests at a time, a point each ({','.join(map(str, CONCURRENCIES))})",
+    )
+    group.add_argument(
+        "--rate", type=rates, metavar="R,R", help="requests per second, a point each"
+    )
+    group.add_argument(
+        "--burstiness",
+        type=positive,
+        default=1.0,
+        metavar="B",
+        help="shape of gamma arrivals: 1 is Poisson, less is burstier",
+    )
+    group.add_argument("--speed", type=positive, default=1.0, help="trace: times as fast")
+    group.add_argument("--requests", type=count, metavar="N", help="of each point; or tasks")
+    group.add_argument("--duration", type=seconds, metavar="S", help="of each point, in seconds")
+    group.add_argument("--warmup", type=whole, metavar="N", help="requests before each point")
+    group.add_argument("--request-timeout", type=seconds, default=600.0, metavar="S")
+    group.add_argument("--processes", type=count, metavar="N", help="client processes")
+
+
+def _add_measures(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--window",
+        choices=get_args(Wanted),
+        default="steady",
+        help="leave out the load's begin and end, or count all of it, as published results do",
+    )
+    group.add_argument(
+        "--slo",
+        type=latency_limits,
+        metavar="ttft_ms=N,itl_ms=N,e2e_ms=N",
+        help="else the bundle's",
+    )
+    group.add_argument("--price-per-gpu-hour", type=positive, metavar="USD")
+    group.add_argument("--gpus", type=count, metavar="N", help="else the bundle's")
+
+
+def _add_quality(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--quality", choices=["lm-eval"], help="evaluate after the measurement")
+    group.add_argument("--quality-python", type=Path, metavar="FILE", help="that has lm-eval")
+    group.add_argument("--quality-tasks", metavar="T,T", help="names of its tasks")
+    group.add_argument("--quality-include", type=Path, metavar="DIR", help="tasks of your own")
+    group.add_argument("--quality-limit", type=count, metavar="N", help="items of each task")
+    group.add_argument(
+        "--quality-reference",
+        type=shares_by_name,
+        default={},
+        metavar="TASK=SCORE",
+        help="scores to hold against, such as those of FP8",
+    )
+
+
+def bench(options: argparse.Namespace) -> None:
+    """Measure a server and leave the results in a folder."""
+    from ..bench import document, order, quality, subject
+    from ..bench.progress import Progress
+    from ..bench.runner import Runner
+    from ..interrupts import Interrupts
+
+    served = _served(options)
+    ordered = order.of(options, served)
+    evaluation = _evaluation(options, served, ordered)
+    served.endpoint.check_listens()
+    word = subject.ask(served.endpoint)
+    about = subject.of(served.endpoint, served.bundle, served.run, word, options.gpus)
+    results = document.create(options.run_dir, _folder_name(served))
+    facts = order.facts(ordered, about)
+    _say(f"{facts['workload']['words']}; prompts are {ordered.tokens.source}")
+    runner = Runner(ordered, served.endpoint, results, Progress(), facts)
+    try:
+        with Interrupts(exit_at_second=True):
+            runner.run()
+            if evaluation:
+                _say(f"{quality.TOOL}: {', '.join(evaluation.tasks)}")
+                model = word[1] or about["model"]
+                found = quality.run(dataclasses.replace(evaluation, model=model), results.folder)
+                runner.record(quality=found)
+    finally:
+        results.close()
+        _print(options, runner.document)
+        _say(f"results in {results.folder}")
+    _judge(runner.document)
+
+
+def _print(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
+    if options.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False), flush=True)
+    elif found["points"]:
+        from .. import show
+
+        print(show.bench(found), flush=True)
+
+
+def _judge(found: Mapping[str, Any]) -> None:
+    """Raises `ChecksFailed` for points that nothing came of, and for a quality below reference."""
+    from ..bench import quality
+
+    problems = [
+        Diagnostic(f"point {one['label']}", "no request succeeded", _example(one))
+        for one in found["points"]
+        if not one["requests"]["ok"]
+    ]
+    if found["quality"]:
+        problems += [
+            Diagnostic(f"task {task}", "scores below its reference by more than chance")
+            for task in quality.below(found["quality"])
+        ]
+    if problems:
+        raise ChecksFailed(problems)
+
+
+def _example(point: Mapping[str, Any]) -> str:
+    kind, first = next(iter(point["errors"].items()))
+    return f"{kind}: {first['example']}"
+
+
+def _served(options: argparse.Namespace) -> Served:
+    from builder import bundle as bundles
+
+    from .. import target as targets
+    from ..bench import subject
+    from ..bench.order import Served
+
+    endpoint = endpoint_of(options)
+    if "://" in options.server:
+        return Served(endpoint)
+    found = bundles.read(Path(options.server))
+    target = targets.read_one(found, options.target)
+    return Served(endpoint, found, target, subject.running(found, target.ports, Path("runs")))
+
+
+def _folder_name(served: Served) -> str:
+    if served.bundle and served.target:
+        return f"{served.bundle.launch['name']}-{served.target.name}"
+    return served.endpoint.kind
+
+
+def _evaluation(
+    options: argparse.Namespace, served: Served, ordered: Sweep
+) -> quality.Order | None:
+    """lm-eval speaks to OpenAI endpoints only."""
+    if not options.quality:
+        return None
+    if served.endpoint.kind != "trtllm_serve" or served.endpoint.url is None:
+        what = "asks through an OpenAI endpoint, which Triton is not"
+        raise BadInput(Diagnostic("--quality", what, "measure the target trtllm_serve"))
+    from ..bench import quality
+
+    return quality.Order(
+        python=options.quality_python,
+        tasks=tuple(options.quality_tasks.split(",")),
+        base_url=served.endpoint.url,
+        model="",
+        include=options.quality_include,
+        limit=options.quality_limit,
+        tokenizer=options.tokenizer,
+        chat=ordered.api == "openai_chat",
+        references=options.quality_reference,
+    )
+
+
+def diff(options: argparse.Namespace) -> None:
+    """Judge B against A. Raises `ChecksFailed` where it is worse."""
+    from .. import show
+    from ..bench import diff as differences
+    from ..bench import document
+
+    a, b = document.read(options.a), document.read(options.b)
+    found = differences.of(a, b, options.margin)
+    warnings, word = differences.unlike(a, b), differences.worst(found)
+    if options.json:
+        rows = [dataclasses.asdict(one) for one in found]
+        report = {"verdict": word, "margin_percent": options.margin}
+        print(json.dumps({**report, "warnings": warnings, "differences": rows}, indent=2))
+    else:
+        for warning in warnings:
+            _say(f"warning: {warning}")
+        print(show.differences(found, word))
+    if worse := [one for one in found if one.verdict == "worse"]:
+        raise ChecksFailed(
+            [
+                Diagnostic(f"{one.point}: {one.measure}", f"is worse: {one.a:.6g} -> {one.b:.6g}")
+                for one in worse
+            ]
+        )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
