@@ -1,17 +1,19 @@
-"""Fixtures that all tests share."""
+"""Fixtures that all tests share, and what holds for a run as a whole."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from builder.facts import advisories, checkpoint, images
 from builder.miniature import checkpoint as miniature
+from tests import prefork, watcher
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,6 +23,10 @@ LAUNCH_TAG = "LAUNCH_TEST_SESSION"
 # Programs that the tests start run as they do for users, compiled once and not on every start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Begins the reason of a skipped test where data is missing that no clone has. Nothing else may be
+# skipped under CI.
+ABSENT = "shared/ is not beside this checkout"
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -28,6 +34,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
     help_text = "how many requests that no sound client sends the Triton model gets"
     parser.addoption("--fuzzed-requests", type=int, default=1000, metavar="N", help=help_text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return  # what follows is done once, by the process that started this worker
+    if config.getoption("--update-golden") and os.environ.get("CI"):
+        raise pytest.UsageError("--update-golden is refused under CI: it would accept any change")
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup sets it
+        # Programs under test get the signal as usual; one of the terminal reaches none of them.
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        with suppress(PermissionError):
+            os.setsid()
+    watcher.begin()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Under CI, where every tool has to be there, a test that would be skipped fails."""
+    report = yield
+    if os.environ.get("CI") and report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not reason.startswith(ABSENT):
+            report.outcome = "failed"
+            report.longrepr = f"skipped under CI, where nothing may be missing: {reason}"
+    return report
 
 
 def of_release(name: str) -> list[str]:
@@ -58,19 +91,10 @@ def make_miniature(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
 
 
 @pytest.fixture
-def builder(tmp_path: Path) -> Iterator[Run]:
+def builder(tmp_path: Path) -> Run:
     """`python -m builder ARGUMENTS` of this checkout, in a folder of its own."""
 
     def run(*arguments: str | Path, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "builder", *map(str, arguments)]
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        return subprocess.run(
-            command,
-            cwd=cwd,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return prefork.shared().run(list(map(str, arguments)), cwd).done
 
-    yield run
+    return run

@@ -25,7 +25,7 @@ from builder.rules import constraints, options
 from builder.rules.constraints import Rule, Situation, broken, disagreements, flag_traps, with_flags
 from builder.rules.constraints.rules import RELATIONS, RULES
 from builder.rules.constraints.values import DERIVED, View
-from tests.conftest import ROOT
+from tests.conftest import ABSENT, ROOT
 
 CASES = load_yaml((Path(__file__).parent / "rule_cases.yaml").read_text())
 CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
@@ -431,7 +431,7 @@ def accepted(section: Mapping[str, Any]) -> list[str]:
 @pytest.fixture(scope="module")
 def corpus() -> list[dict[str, Any]]:
     if not CORPUS.exists():
-        pytest.skip(f"{CORPUS.name} is not beside the checkout")
+        pytest.skip(ABSENT)
     sections: list[dict[str, Any]] = json.loads(CORPUS.read_text())
     return sections
 

@@ -28,11 +28,11 @@ from builder.planning.memory import (
     weights_bytes,
 )
 from builder.planning.memory.workspace import expert_workspace_gib
-from tests.conftest import ROOT
+from tests.conftest import ABSENT, ROOT
 
 SHARED = ROOT.parent / "shared"
 
-pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="no published measurements here")
+pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason=ABSENT)
 
 Row = dict[str, Any]
 Say = Callable[[str], None]

@@ -12,7 +12,7 @@ import pytest
 from builder.documents import load_yaml
 from builder.facts import heuristics as practice
 from builder.facts import release
-from tests.conftest import ROOT
+from tests.conftest import ABSENT, ROOT
 
 CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
 
@@ -411,7 +411,7 @@ MARGIN = 0.015
 @pytest.fixture(scope="module")
 def sections() -> list[Section]:
     if not CORPUS.is_file():
-        pytest.skip("the collection of real configurations is not here")
+        pytest.skip(ABSENT)
     found: list[Section] = json.loads(CORPUS.read_text())
     return found
 

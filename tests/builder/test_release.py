@@ -16,7 +16,7 @@ from builder.errors import BadFacts, BadInput, ToolkitError
 from builder.facts import hardware, release
 from builder.rules import options
 from builder.rules.constraints import Situation, broken, flag_traps
-from tests.conftest import ROOT
+from tests.conftest import ABSENT, ROOT
 
 SPECIFICATION = ROOT.parent / "shared" / "trtllm-options"
 
@@ -282,7 +282,7 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.skipif(not SPECIFICATION.is_dir(), reason="the specification is not in this checkout")
+@pytest.mark.skipif(not SPECIFICATION.is_dir(), reason=ABSENT)
 @pytest.mark.parametrize("name", release.known())
 def test_nothing_of_the_specification_is_lost_or_invented(name: str) -> None:
     wanted = json.loads((SPECIFICATION / f"{name}.json").read_text())
@@ -315,7 +315,7 @@ def specified_part(field: Mapping[str, Any], part: str) -> Any:
     return value
 
 
-@pytest.mark.skipif(not SPECIFICATION.is_dir(), reason="the specification is not in this checkout")
+@pytest.mark.skipif(not SPECIFICATION.is_dir(), reason=ABSENT)
 @pytest.mark.parametrize("name", release.known())
 def test_flags_and_interfaces_are_those_of_the_specification(name: str) -> None:
     wanted = json.loads((SPECIFICATION / f"{name}.json").read_text())

@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tarfile
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from tests import watcher
 from tests.conftest import ROOT
 from tests.handoff import container_runtime
 from tests.kubernetes.conftest import tool
@@ -55,7 +55,7 @@ class Engine:
 
     def __init__(self, folder: Path, shown: Sequence[Path]) -> None:
         self._folder = folder
-        self._cgroup = f"docker-test-{uuid.uuid4().hex[:8]}"
+        self._cgroup = watcher.unique("docker")
         self._socket = folder / "socket"
         self._log = folder / "log"
         self._shown = shown
@@ -74,7 +74,11 @@ class Engine:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*ALONE, "bash", "-c", ENTER, "enter", data, runtime, host, cgroup, *OPTIONS],
-                env={"PATH": f"{self._folder / 'bin'}:{SEARCH}", container_runtime.SHOWS: shown},
+                env={
+                    "PATH": f"{self._folder / 'bin'}:{SEARCH}",
+                    container_runtime.SHOWS: shown,
+                    **watcher.mark(),
+                },
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

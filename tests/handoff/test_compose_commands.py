@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import yaml
 
 from builder import pipeline
 from builder.bundle import Bundle
+from tests import watcher
 from tests.conftest import ROOT
 from tests.handoff import docker_engine
 from tests.handoff.docker_engine import Engine
@@ -65,7 +65,7 @@ def engine(with_engine: Mapping[str, str]) -> Iterator[Engine]:
     own = with_engine["PATH"].removesuffix(os.environ["PATH"]).strip(os.pathsep)
     installed = [Path(entry).parent for entry in own.split(os.pathsep)]
     # Not in /tmp, which is the container's own, and short: the name of a socket has to be.
-    folder = Path("/var/tmp") / f"docker-{uuid.uuid4().hex[:8]}"
+    folder = Path("/var/tmp") / watcher.unique("docker")
     folder.mkdir()
     try:
         with Engine(folder, [Path("/usr"), Path(sys.base_prefix), ROOT, *installed]) as running:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from builder import pipeline
+from tests.conftest import ABSENT
 from tests.handoff import runbook
 from tests.handoff.runbook import Block
 from tests.handoff.shell import Shell
@@ -60,7 +61,7 @@ def nodes(request: pytest.FixtureRequest) -> int:
     """Of each server."""
     found: int = request.param
     if found > 1 and not schemas.definitions_are_here():
-        pytest.skip("the definition of LeaderWorkerSet is not here")
+        pytest.skip(ABSENT)
     return found
 
 

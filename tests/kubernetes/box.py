@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests import watcher
 from tests.conftest import ROOT
 from tests.kubernetes.cluster_files import Object, pod_files
 from tests.kubernetes.conftest import tool
@@ -165,7 +165,7 @@ def boxed(
     """The container of a pod until the end of the block. `programs` are folders for the front of
     the path; without a `host` the pod is alone in its network."""
     with ExitStack() as stack:
-        folder = OUTSIDE / f"pod-{uuid.uuid4().hex[:8]}"
+        folder = OUTSIDE / watcher.unique("pod")
         for name in ("", "layers", "root"):
             (folder / name).mkdir()
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -187,7 +187,7 @@ def boxed(
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 command,
-                env={**variables, **own},
+                env={**variables, **own, **watcher.mark()},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests import watcher
 
 SUBNET = "10.77.0"
 
@@ -60,7 +61,7 @@ class Network:
 @contextmanager
 def network(folder: Path) -> Iterator[Network]:
     """`folder` is for the file with the names."""
-    made = Network(folder / "hosts", f"p{uuid.uuid4().hex[:6]}-")
+    made = Network(folder / "hosts", watcher.unique("pods") + "-")
     made.hosts.write_text("127.0.0.1 localhost\n")
     ip("netns", "add", made.prefix)
     try:

@@ -12,6 +12,7 @@ import yaml
 
 from builder.bundle import File
 from builder.targets.kubernetes import files
+from tests.conftest import ABSENT
 from tests.kubernetes import cluster_files, schemas
 from tests.kubernetes.api_server import KINDS, serving
 from tests.kubernetes.cluster_files import ALL_PARTS, SEVERAL_NODES
@@ -126,7 +127,7 @@ def test_a_bundle_with_another_server_needs_the_place_to_be_free(
 
 def need_definitions() -> None:
     if not schemas.definitions_are_here():
-        pytest.skip("the definitions of foreign kinds are not beside this checkout")
+        pytest.skip(ABSENT)
 
 
 def test_a_misspelt_field_is_refused(type_kubectl: Kubectl, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import watcher
 from tests.kubernetes import cluster_files, groups
 from tests.kubernetes.cluster_files import SEVERAL_NODES
 from tests.kubernetes.conftest import tool
@@ -98,7 +98,7 @@ class Pods:
         with (self.folder / f"log{index}").open("wb") as log:
             self.processes[index] = subprocess.Popen(
                 [*command, "bash", "-c", ENTER, "enter", *inside],
-                env={**self.variables, **own, **changes},
+                env={**self.variables, **own, **changes, **watcher.mark()},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -166,7 +166,7 @@ def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
     leader, _ = cluster_files.pods(group)
     variables = {row["name"]: row["value"] for row in leader["containers"][0]["env"]}
     with ExitStack() as stack:
-        folder = Path("/var/tmp") / f"group-{uuid.uuid4().hex[:8]}"
+        folder = Path("/var/tmp") / watcher.unique("group")
         folder.mkdir()
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         shared = lay_stand_ins(folder / "shared")

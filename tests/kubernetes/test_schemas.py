@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import ABSENT
 from tests.kubernetes import cluster_files, schemas
 from tests.kubernetes.cluster_files import ALL_PARTS, SEVERAL_NODES
 from tests.kubernetes.schemas import MINORS
@@ -56,7 +57,7 @@ def assert_valid(folder: Path) -> None:
     assert found
     for item in found:
         if item["kind"] in schemas.FOREIGN and not schemas.definitions_are_here():
-            pytest.skip(f"the definitions of {item['kind']} are not beside this checkout")
+            pytest.skip(ABSENT)
         for minor in MINORS:
             assert schemas.faults(item, minor) == [], (minor, item["kind"])
 
@@ -99,7 +100,7 @@ FREE = frozenset(
 @pytest.mark.parametrize("shape", ["everything", "several nodes"])
 def test_a_misspelt_field_is_found_wherever_it_stands(shape: str, tmp_path: Path) -> None:
     if not schemas.definitions_are_here():
-        pytest.skip("the definitions of foreign kinds are not beside this checkout")
+        pytest.skip(ABSENT)
     preset, server, overrides = SHAPES[shape]
     folder = cluster_files.render(tmp_path / "bundle", preset, server, *overrides)
     tried = 0

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from launch import engine, triton
 from launch.interrupts import Interrupts
 from launch.ports import free_ports
 from launch.process import Server
+from tests import watcher
 from tests.conftest import LAUNCH_TAG
 from tests.model_repository.triton_client import Triton
 
@@ -131,7 +131,7 @@ class Starter:
         self, folder: Path, model_yaml: str, options: Sequence[str], variables: dict[str, str]
     ) -> Served:
         """A server, not ready yet, with all its files in `folder`."""
-        prefix = f"test-{uuid.uuid4().hex}"
+        prefix = watcher.unique("test")
         http, grpc, metrics = free_ports(3)
         argv = [
             "tritonserver",

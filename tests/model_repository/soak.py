@@ -25,6 +25,7 @@ import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from launch.interrupts import Interrupts
+from tests import watcher
 from tests.model_repository.conftest import (
     MODEL_YAML,
     Served,
@@ -165,6 +166,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
+    watcher.begin()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         starter = Starter(stack, stack.enter_context(Interrupts()), find_programs(folder))

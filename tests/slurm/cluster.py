@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Self
 
 from launch.ports import free_ports
+from tests import watcher
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -367,7 +368,7 @@ class Network:
 
     def __init__(self, shape: Shape) -> None:
         self._nodes = shape.names
-        self._prefix = f"slurm{os.getpid()}-"
+        self._prefix = watcher.unique("slurm") + "-"
 
     def make(self) -> None:
         names = {name: NETWORK.format(index) for index, name in enumerate(self._nodes, 1)}

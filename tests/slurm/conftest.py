@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import watcher
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster, Shape
 from tests.slurm.service import Service
@@ -39,7 +40,9 @@ def make_cluster() -> Iterator[MakeCluster]:
             if shape.get("own_network") and os.getuid() != 0:
                 pytest.skip("only root may give each node a network of its own")
             # Not below pytest's folder: a socket's path has little more than 100 letters.
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm-"))
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix=watcher.unique("slurm"))
+            )
             return stack.enter_context(Cluster(Path(folder), Shape(**shape)))
 
         yield make

@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests import watcher
 from tests.slurm.cluster import Cluster, Shape
 from tests.slurm.service import Json, Service, hasty_ranks, ranks, server, wait_until
 
@@ -240,7 +241,8 @@ def play(fault: Fault, cluster: Cluster, folder: Path) -> Ended:
     with ExitStack() as stack:
         steps = fault.steps
         if fault.needs == "cluster":
-            own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm-")))
+            place = tempfile.TemporaryDirectory(prefix=watcher.unique("slurm"))
+            own = Path(stack.enter_context(place))
             cluster = stack.enter_context(Cluster(own, Shape(nodes=2)))
         if fault.needs == "disk":
             stack.enter_context(small_disk(folder / "state"))
@@ -304,6 +306,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=3, help="clusters at work at the same time")
     parser.add_argument("--only", default="", help="rows whose name has this")
     chosen = parser.parse_args()
+    watcher.begin()
     faults = [fault for fault in (*SLOW, *FAULTS) if chosen.only in fault.name]
     with ThreadPoolExecutor(chosen.jobs) as pool:
         rows = [pool.submit(repeat, fault, chosen.times) for fault in faults]
@@ -312,7 +315,10 @@ def main() -> int:
 
 def repeat(fault: Fault, times: int) -> int:
     """How often it ended otherwise, on a cluster of its own."""
-    with tempfile.TemporaryDirectory(prefix="slurm-") as place, ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix=watcher.unique("slurm")) as place,
+        ExitStack() as stack,
+    ):
         cluster = stack.enter_context(Cluster(Path(place) / "cluster"))
         pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
         plays = [pool.submit(play, fault, cluster, Path(place) / str(n)) for n in range(times)]

@@ -17,8 +17,6 @@ from builder.lint.judge import MAX_CHARACTERS
 from tests.builder import measured
 from tests.builder.measured import Measured
 
-pytestmark = pytest.mark.alone
-
 GOOD = """\
 name: one
 checkpoint: ./weights

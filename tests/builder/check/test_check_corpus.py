@@ -15,13 +15,11 @@ from builder import lint as check
 from builder import pipeline
 from builder.facts import hardware, release
 from builder.rules.options import problems
-from tests.conftest import ROOT, Run
+from tests.conftest import ABSENT, ROOT, Run
 
 CORPUS = ROOT.parent / "shared" / "corpus"
 
-pytestmark = pytest.mark.skipif(
-    not CORPUS.is_dir(), reason=f"the corpus of real configurations is not at {CORPUS}"
-)
+pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason=ABSENT)
 
 # Sections that no release accepts, and why: mistakes or leftovers of their authors.
 REFUSED_BY_ALL = {
