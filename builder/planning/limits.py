@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..diagnostics import Diagnostic
+from ..facts import release as releases
 from ..facts.checkpoint import Checkpoint
 from .case import Case
 
@@ -51,10 +52,18 @@ def _check_arithmetic(case: Case, checkpoint: Checkpoint, name: str, where: str)
 
 
 def _check_support(case: Case, checkpoint: Checkpoint, where: str) -> None:
+    """An architecture that the release refuses is an error, one that no source names a warning."""
     name, release = checkpoint.architecture.name, case.facts.release
-    if reason := release.unsupported(name):
-        what = f"release {release.name} does not serve {name}: {reason}"
+    support = release.architecture_support(name)
+    if support.state == "unsupported":
+        what = f"release {release.name} does not serve {name}: {support.evidence}"
         case.diagnostics.append(Diagnostic(where, what, "choose a later release"))
+    elif support.state == "unknown":
+        what = f"nothing is known of {name} in release {release.name}: {support.evidence}"
+        others = [other for other in releases.known() if name in releases.load(other).architectures]
+        remedy = "start it with the real engine before you rely on this plan"
+        remedy += f", or choose release {' or '.join(others)}, which names it" if others else ""
+        case.warnings.append(Diagnostic(where, what, remedy, severity="warning"))
 
 
 def check_batch(case: Case) -> bool:

@@ -41,9 +41,11 @@ def situation(facts: Mapping[str, Any]) -> Situation:
     name = known.pop("release", "1.2.1")
     gpu = hardware.load(known.pop("gpu", "h200")) if "gpu" in known or "sm" in known else None
     if gpu and "sm" in known:
-        gpu = replace(gpu, name="another GPU", sm=known.pop("sm"))
+        gpu = replace(gpu, name="another GPU", sm=replace(gpu.sm, value=known.pop("sm")))
     if "architecture" in known:
-        known["architecture"] = ARCHITECTURES[known["architecture"]]
+        model = known["architecture"]  # one of another release's support matrix is like Llama
+        like = ARCHITECTURES.get(model, ARCHITECTURES["LlamaForCausalLM"])
+        known["architecture"] = replace(like, name=model)
     return Situation(release.load(MAIN if name == "main" else name), gpu=gpu, **known)
 
 
@@ -122,6 +124,8 @@ def test_every_operand_of_a_rule_exists(rule: Rule) -> None:
         space, _, name = operand.partition(".")
         if space == "derived":
             assert name in DERIVED
+        elif space in ("support", "support_matrix"):
+            assert name in release.load("1.2.1").table["support_matrix"]["columns"]
         elif space == "situation":
             assert hasattr(situation({}), name)
         else:
@@ -422,7 +426,7 @@ def accepted(section: Mapping[str, Any]) -> list[str]:
     return [
         table.name
         for table in tables
-        if table.unsupported(architecture) is None
+        if table.architecture_support(architecture).state != "unsupported"
         and ("DeepseekV32" not in architecture or "sparse-absent" not in table.rule_ids)
         and not any(p.severity == "error" for p in options.problems(table, section["config"]))
     ]

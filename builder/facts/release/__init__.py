@@ -17,7 +17,9 @@ from typing import Any, Literal
 from ...diagnostics import Diagnostic
 from ...documents import DATA, read_text
 from ...errors import BadFacts, BadInput
+from . import support
 from .shape import faults, lacking
+from .support import MoeBackend, Support
 from .version import oldest_first
 
 RELEASES = DATA / "releases"
@@ -48,15 +50,6 @@ class Flag:
     positional: bool = False
     multiple: bool = False
     yaml_path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MoeBackend:
-    """A MoE backend that has kernels for a quantization on a GPU generation, and who says so."""
-
-    name: str
-    evidence: Literal["documented", "assumed"]
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +245,13 @@ class Release:
 
     def moe_backends(self, quant_algo: str | None, sm: int) -> list[MoeBackend]:
         """MoE backends for a quantization on a GPU of compute capability `sm`, best first."""
-        return [
-            MoeBackend(row["backend"], row["evidence"], row["source"])
-            for row in self.table["moe"]["rows"]
-            if row["quant_algo"] == quant_algo and sm in row["sm"]
-        ]
+        return support.moe_backends(self.table, quant_algo, sm)
+
+    def moe_backend_support(self, backend: str, quant_algo: str | None, sm: int) -> Support:
+        """Whether a MoE backend has kernels for a quantization on a GPU."""
+        options = self.paths.get("moe_config.backend", ())
+        allowed = [value for row in options for value in row.get("values", ())]
+        return support.moe_backend(self.table, allowed, backend, quant_algo, sm)
 
     @property
     def moe_when_missing(self) -> str:
@@ -283,10 +278,18 @@ class Release:
         """Environment variables that this release is known to read, each with who says so."""
         return self.table["environment"]  # type: ignore[no-any-return]
 
-    def unsupported(self, architecture: str) -> str | None:
-        """Why this release does not serve an architecture; `None` if nothing speaks against it."""
-        reason = self.table["unsupported_architectures"].get(architecture)
-        return str(reason) if reason else None
+    @property
+    def architectures(self) -> Mapping[str, str]:
+        """Architectures that a source names as supported, each with that source."""
+        return support.architectures(self.table)
+
+    def architecture_support(self, architecture: str) -> Support:
+        """Whether this release serves an architecture."""
+        return support.architecture(self.table, architecture)
+
+    def feature_support(self, architecture: str, feature: str, sm: int | None) -> Support | None:
+        """What the release's support matrix says of a feature; `None` where it has no cell."""
+        return support.feature(self.table, architecture, feature, sm)
 
     @property
     def top_level(self) -> Mapping[str, Field]:

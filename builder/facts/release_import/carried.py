@@ -14,7 +14,8 @@ from ..release import FORMAT, Release
 PARTS = (
     *("words", "llmapi_launch", "endpoints", "metrics", "moe", "cuda_graphs_when_missing"),
     *("mtp_kv_layers", "environment"),
-    *("unsupported_architectures", "rules", "containers", "support_matrix"),
+    *("supported_architectures", "unsupported_architectures", "rules", "containers"),
+    "support_matrix",
 )
 # Facts about the server command that are not among its options.
 SERVE_PARTS = ("precedence", "injected", "flags_by_architecture")

@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any, Final
 
+from ...facts.release.support import Support
 from .situation import Situation
 
 MISSING: Final[Any] = object()
@@ -27,7 +28,8 @@ class View:
     """Values by the operands that rules are written in.
 
     `a.b` is the option as given, `effective.a.b` what the engine uses: the option, or its default.
-    `situation.x` is a fact, `derived.x` a function of `DERIVED`.
+    `situation.x` is a fact, `derived.x` a function of `DERIVED`, `support.x` the state of a feature
+    in the release's support matrix and `support_matrix.x` the words of its cell.
     """
 
     options: Mapping[str, Any]
@@ -54,6 +56,8 @@ class View:
         if space == "situation":
             fact = getattr(self.situation, name)
             return MISSING if fact is None else fact
+        if space in ("support", "support_matrix"):
+            return self._feature(name, space == "support")
         if space == "derived":
             return DERIVED[name](self)
         if space == "effective":
@@ -61,6 +65,15 @@ class View:
             known = given is MISSING and name in release.paths
             return release.default(name) if known else given
         return self._given(operand)
+
+    def _feature(self, name: str, state: bool) -> Any:
+        """What the release's support matrix says of a feature of this model on this GPU."""
+        situation = self.situation
+        if situation.architecture is None:
+            return MISSING
+        model = situation.architecture.name
+        found = situation.release.feature_support(model, name, situation.sm)
+        return MISSING if found is None else found.state if state else found.evidence
 
     def _given(self, path: str) -> Any:
         value: Any = self.options
@@ -223,6 +236,33 @@ def _moe_backends(view: View) -> Any:
     return names or MISSING
 
 
+def _moe_backend_support(view: View) -> Support | None:
+    """What is known of the given backend for the checkpoint on the GPU."""
+    situation, name = view.situation, view.value("moe_config.backend")
+    if situation.sm is None or situation.quant_algo is None or not isinstance(name, str):
+        return None
+    quant_algo = None if situation.quant_algo == "BF16" else situation.quant_algo
+    return situation.release.moe_backend_support(name.upper(), quant_algo, situation.sm)
+
+
+def _moe_backend_state(view: View) -> Any:
+    support = _moe_backend_support(view)
+    return support.state if support else MISSING
+
+
+def _moe_backend_evidence(view: View) -> Any:
+    support = _moe_backend_support(view)
+    return support.evidence if support else MISSING
+
+
+def _moe_backend_remedy(view: View) -> Any:
+    """Which backend to name instead."""
+    names, default = _moe_backends(view), view.situation.release.moe_when_missing
+    if names is MISSING:
+        return f"no source names one; without the key the engine uses {default}"
+    return f"known to work there: {', '.join(names)}"
+
+
 def _moe_backend_when_missing(view: View) -> Any:
     return view.situation.release.moe_when_missing
 
@@ -256,6 +296,9 @@ DERIVED: dict[str, Callable[[View], Any]] = {
     "schedule_of_smallest_batch": _schedule_value(lambda schedule: schedule[min(schedule)]),
     "schedule_largest": _schedule_value(lambda schedule: max(schedule.values())),
     "moe_backends": _moe_backends,
+    "moe_backend_support": _moe_backend_state,
+    "moe_backend_evidence": _moe_backend_evidence,
+    "moe_backend_remedy": _moe_backend_remedy,
     "moe_backend_when_missing": _moe_backend_when_missing,
     "load_balancer_backends": _load_balancer_backends,
     "pool_ratio_sum": _pool_ratio_sum,

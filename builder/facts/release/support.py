@@ -1,0 +1,115 @@
+"""Whether a release supports a model, a feature of it, or a MoE backend, and who says so.
+
+What no source says is unknown. It is said to be unknown, and never taken for supported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+SupportState = Literal["supported", "unsupported", "unknown"]
+
+# MXFP4 weights are multiplied in one of these formats, which the engine chooses by backend and GPU.
+_MXFP4 = ("W4A16_MXFP4", "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8")
+
+# What a cell of the support matrix says before its condition in brackets.
+_CELLS: Mapping[str, SupportState] = {"yes": "supported", "no": "unsupported", "n/a": "unsupported"}
+_SM_ONLY = re.compile(r"\bSM(\d+(?:/\d+)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """A state, and what is known about it in words."""
+
+    state: SupportState
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoeBackend:
+    """A MoE backend that has kernels for a quantization on a GPU generation, and who says so."""
+
+    name: str
+    evidence: Literal["documented", "assumed"]
+    source: str
+
+
+def compute_capability(sm: int) -> str:
+    """A compute capability as CUDA writes it.
+
+    >>> compute_capability(120)
+    '12.0'
+    """
+    return f"{sm // 10}.{sm % 10}"
+
+
+def architectures(table: Mapping[str, Any]) -> dict[str, str]:
+    """The architectures that a source names as supported by a release, each with that source."""
+    matrix = table.get("support_matrix") or {}
+    listed = dict.fromkeys(
+        [*matrix.get("listed_architectures_include", ()), *_rows(matrix)], matrix.get("source", "")
+    )
+    return listed | dict(table.get("supported_architectures", {}))
+
+
+def architecture(table: Mapping[str, Any], name: str) -> Support:
+    """Whether a release serves an architecture."""
+    refused = table["unsupported_architectures"]
+    if name in refused:
+        return Support("unsupported", refused[name] or "the release does not have it")
+    known = architectures(table)
+    if name in known:
+        return Support("supported", known[name])
+    return Support("unknown", f"its sources name {', '.join(sorted(known)) or 'no architecture'}")
+
+
+def feature(table: Mapping[str, Any], name: str, column: str, sm: int | None) -> Support | None:
+    """What the support matrix says of a feature of an architecture; `None` without such a cell."""
+    matrix = table.get("support_matrix") or {}
+    if name not in _rows(matrix) or column not in matrix["columns"]:
+        return None
+    cell = str(matrix[name][matrix["columns"].index(column)])
+    state: SupportState = _CELLS.get(cell.partition(" ")[0], "unknown")
+    only = _SM_ONLY.search(cell)
+    if state == "supported" and only and sm is not None:
+        state = "supported" if str(sm) in only[1].split("/") else "unsupported"
+    return Support(state, cell)
+
+
+def moe_backends(table: Mapping[str, Any], quant_algo: str | None, sm: int) -> list[MoeBackend]:
+    """MoE backends for a quantization on a GPU of compute capability `sm`, best first."""
+    formats = _MXFP4 if quant_algo == "MXFP4" else (quant_algo,)
+    found: dict[str, MoeBackend] = {}
+    for row in table["moe"]["rows"]:
+        if row["quant_algo"] in formats and sm in row["sm"]:
+            name = row["backend"]
+            found.setdefault(name, MoeBackend(name, row["evidence"], row["source"]))
+    return list(found.values())
+
+
+def moe_backend(
+    table: Mapping[str, Any], known: Sequence[Any], name: str, quant_algo: str | None, sm: int
+) -> Support:
+    """Whether a MoE backend has kernels for a quantization on a GPU.
+
+    `known` are the backends that the release's option allows; none if it allows any.
+    """
+    listed = {row.name: row for row in moe_backends(table, quant_algo, sm)}
+    if name in listed:
+        return Support("supported", listed[name].source)
+    if known and name not in known:
+        return Support("unsupported", f"release {table['release']} has no such backend")
+    only = table["moe"].get("only_on", {}).get(name)
+    if only and sm not in only["sm"]:
+        sms = " and ".join(map(compute_capability, only["sm"]))
+        return Support("unsupported", f"it is for compute capability {sms} only")
+    return Support("unknown", "no source names it")
+
+
+def _rows(matrix: Mapping[str, Any]) -> list[str]:
+    """The architectures that have a row of features."""
+    notes = ("columns", "listed_architectures_include", "not_listed")
+    return [key for key, row in matrix.items() if isinstance(row, list) and key not in notes]

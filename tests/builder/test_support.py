@@ -1,0 +1,162 @@
+"""Support has three states, and none of them is taken from the absence of another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builder import pipeline
+from builder.errors import BadInput
+from builder.facts import release
+from builder.facts.hardware import Gpu
+from builder.planning import Facts, Plan, plan
+from builder.rules.constraints import Situation, broken
+
+DEEPSEEK_GB200 = "deepseek-v3.2-nvfp4-gb200"
+
+
+def planned(preset: str, **facts: Any) -> Plan:
+    """A preset on other facts; nothing is published for those."""
+    found = pipeline.plan(preset).plan
+    return plan(found.deployment, replace(found.facts, published=(), **facts))
+
+
+def with_architecture(name: str) -> Plan:
+    facts = pipeline.plan(DEEPSEEK_GB200).plan.facts
+    model = facts.checkpoint
+    renamed = replace(model, architecture=replace(model.architecture, name=name))
+    return planned(DEEPSEEK_GB200, checkpoint=renamed)
+
+
+def gpu(sm: int) -> Gpu:
+    known = pipeline.plan(DEEPSEEK_GB200).plan.facts.gpu
+    return replace(known, name="new_gpu", sm=replace(known.sm, value=sm))
+
+
+def test_an_architecture_that_no_source_names_warns_with_what_is_known() -> None:
+    (warning,) = (
+        row
+        for row in with_architecture("GlmMoeDsaForCausalLM").warnings
+        if "GlmMoeDsaForCausalLM" in row.message
+    )
+    assert warning.where == "engine.release"
+    assert "nothing is known of GlmMoeDsaForCausalLM in release 1.2.1" in warning.message
+    assert "DeepseekV32ForCausalLM" in warning.message
+    assert "release main-00043967, which names it" in warning.fix
+
+
+def test_an_architecture_that_the_release_refuses_is_an_error() -> None:
+    with pytest.raises(BadInput, match="does not serve Qwen3_5MoeForConditionalGeneration"):
+        with_architecture("Qwen3_5MoeForConditionalGeneration")
+
+
+def test_an_architecture_that_the_release_lists_is_served_without_a_word() -> None:
+    assert not [row for row in planned(DEEPSEEK_GB200).warnings if row.where == "engine.release"]
+
+
+@pytest.mark.parametrize(
+    ("release_name", "architecture", "state"),
+    [
+        ("1.0.0", "LlamaForCausalLM", "supported"),
+        ("1.0.0", "MiniMaxM2ForCausalLM", "unsupported"),
+        ("1.0.0", "GptOssForCausalLM", "unknown"),
+        ("1.1.0", "MiniMaxM2ForCausalLM", "unknown"),
+        ("1.2.1", "MiniMaxM2ForCausalLM", "supported"),
+        ("1.2.1", "Qwen3NextForCausalLM", "supported"),
+        ("1.2.1", "GlmMoeDsaForCausalLM", "unknown"),
+        ("main-00043967", "GlmMoeDsaForCausalLM", "supported"),
+    ],
+)
+def test_an_architecture_is_supported_refused_or_unknown(
+    release_name: str, architecture: str, state: str
+) -> None:
+    assert release.load(release_name).architecture_support(architecture).state == state
+
+
+SMS = (80, 89, 90, 100, 103, 120, 121)
+# Compute capabilities on which release 1.2.1 supports a backend, and on which it refuses it.
+NVFP4 = {
+    "TRTLLM": ({100, 103}, {80, 89, 90, 120, 121}),
+    "CUTLASS": ({100, 103}, set()),
+    "CUTEDSL": ({100, 103}, set()),
+    "WIDEEP": (set(), set()),
+    "DEEPGEMM": (set(), set()),
+    "TRITON": (set(), set()),
+    "VANILLA": (set(), set()),
+    "DENSEGEMM": (set(), set(SMS)),  # of a later release
+}
+
+
+@pytest.mark.parametrize("backend", NVFP4)
+@pytest.mark.parametrize("sm", SMS)
+def test_a_moe_backend_is_supported_refused_or_unknown(backend: str, sm: int) -> None:
+    supported, refused = NVFP4[backend]
+    state = "supported" if sm in supported else "unsupported" if sm in refused else "unknown"
+    assert release.load("1.2.1").moe_backend_support(backend, "NVFP4", sm).state == state
+
+
+def test_mxfp4_weights_run_in_the_formats_that_the_release_lists() -> None:
+    table = release.load("1.2.1")
+    assert [row.name for row in table.moe_backends("MXFP4", 90)] == ["TRITON", "CUTLASS"]
+    assert [row.name for row in table.moe_backends("MXFP4", 100)] == ["TRTLLM", "CUTLASS"]
+
+
+@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("concurrency", [1, 512])
+@pytest.mark.parametrize("role", ["agg", "prefill", "decode"])
+@pytest.mark.parametrize("preset", [DEEPSEEK_GB200, "qwen3-235b-nvfp4-gb200", "gpt-oss-120b-b200"])
+def test_a_plan_names_only_moe_backends_that_the_release_supports(
+    preset: str, role: str, concurrency: int, sm: int
+) -> None:
+    found = pipeline.plan(preset).plan
+    request = found.deployment.model_copy(
+        update={
+            "role": role,
+            "workload": found.deployment.workload.model_copy(update={"concurrency": concurrency}),
+        }
+    )
+    facts = Facts(found.facts.checkpoint, gpu(sm), found.facts.release)
+    chosen = [row for row in plan(request, facts).decisions if row.path == "moe_config.backend"]
+    for row in chosen:
+        algo = facts.checkpoint.quantization.quant_algo
+        assert facts.release.moe_backend_support(row.value, algo, sm).state == "supported"
+    assert len(chosen) == (sm in (100, 103) or (sm, preset) == (90, "gpt-oss-120b-b200"))
+
+
+def test_where_no_backend_is_known_the_engines_choice_stays_with_a_warning() -> None:
+    facts = replace(pipeline.plan(DEEPSEEK_GB200).plan.facts, gpu=gpu(120), published=())
+    assert "moe_config.backend" not in {
+        row.path for row in planned(DEEPSEEK_GB200, gpu=gpu(120)).decisions
+    }
+    situation = facts.situation(pipeline.plan(DEEPSEEK_GB200).plan.deployment)
+    (warning,) = (row for row in broken({}, situation) if row.rule == "moe-backend-missing")
+    assert "which uses CUTLASS" in warning.message
+    assert "names no backend for NVFP4 on new_gpu" in warning.message
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("TRTLLM", "has no kernels for NVFP4 on new_gpu: it is for compute capability 10.0 and"),
+        ("CUTEDSL", "no source names CUTEDSL for NVFP4 on new_gpu"),
+        ("CUTLASS", None),  # the engine's own fallback
+    ],
+)
+def test_check_says_which_backends_are_refused_or_unknown(backend: str, message: str) -> None:
+    situation = Situation(release.load("1.2.1"), gpu=gpu(120), quant_algo="NVFP4")
+    options = {"moe_config": {"backend": backend}}
+    found = [row.message for row in broken(options, situation) if "backend" in row.rule]
+    assert [message in text for text in found] == ([True] if message else [])
+
+
+def test_the_support_matrix_keeps_a_feature_off() -> None:
+    """Chunked prefill of DeepSeek-V3 is for compute capability 10.0 and 10.3 in release 1.2.1."""
+    preset, long = "deepseek-r1-0528-nvfp4-b200", "workload.isl=40000"
+    found = pipeline.plan(preset, [long, "workload.concurrency=1"]).plan
+    for sm, chunked in ((100, True), (120, None)):
+        card = replace(gpu(sm), gpus_per_node=found.facts.gpu.gpus_per_node)
+        decisions = plan(found.deployment, replace(found.facts, gpu=card)).decisions
+        values = {row.path: row.value for row in decisions}
+        assert values.get("enable_chunked_prefill") is chunked
