@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 LAYERS = (
     {"diagnostics"},
     {"errors"},
-    {"documents", "bundle", "command"},
+    {"documents", "bundle", "command", "signature"},
     {"facts", "render"},
     {"deployment"},
     {"site", "observability", "credentials", "miniature"},
@@ -27,7 +27,7 @@ LAYERS = (
     {"servers", "targets"},
     {"resolve", "manifest"},
     {"pipeline"},
-    {"verify"},
+    {"verification"},
     {"cli", "diff"},
     {"__main__"},
 )

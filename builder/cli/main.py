@@ -131,7 +131,7 @@ def _diff(options: argparse.Namespace) -> None:
 
 
 def _verify(options: argparse.Namespace) -> None:
-    from ..verify import verification
+    from .. import verification
     from . import show
 
     if options.identity and not options.signers:
@@ -146,7 +146,7 @@ def _verify(options: argparse.Namespace) -> None:
 
 
 def _sign(options: argparse.Namespace) -> None:
-    from ..verify import verification
+    from .. import verification
 
     signer = verification.sign(options.bundle, options.key)
     print(f"{options.bundle}: signed with key {signer.key}")

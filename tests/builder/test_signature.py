@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from builder import signature
 from builder.errors import BadFacts, BadInput
-from builder.verify import signature
-from builder.verify.signature import Signer
+from builder.signature import Signer
 
 DATA = b"the list\n"
 

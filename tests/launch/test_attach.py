@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from builder import bundle as bundles
-from builder import pipeline
-from builder.verify import verification
+from builder import pipeline, verification
 from tests.conftest import ROOT
 
 Attach = Callable[..., subprocess.CompletedProcess[str]]

@@ -15,8 +15,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..diagnostics import Diagnostic
-from ..errors import BadFacts, BadInput
+from .diagnostics import Diagnostic
+from .errors import BadFacts, BadInput
 
 # A signature made for something else, such as a commit, is none of a bundle.
 NAMESPACE = "bundle@trtllm-deployment-toolkit"

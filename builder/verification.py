@@ -1,8 +1,8 @@
 """The verification of a bundle, all of it offline: every byte, its lists, evidence and signature.
 
 A rendered file has its digest in the manifest and in `SHA256SUMS`, and the request and the facts in
-the bundle say what it should hold. So a damaged file is compared with what they render, and the
-first wrong byte is named.
+the bundle say what it should hold. A corrupted file is compared with what they render, and
+its first wrong byte is named.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import pipeline
-from .. import resolve as gathering
-from ..bundle import (
+from . import pipeline, signature
+from . import resolve as gathering
+from .bundle import (
     EVIDENCE,
     MANIFEST,
     SIGNATURE,
@@ -27,25 +27,80 @@ from ..bundle import (
     subject_digest,
     sums,
 )
-from ..diagnostics import Diagnostic
-from ..errors import BadInput, DamagedBundle, ToolkitError
-from ..targets.supply import sbom
-from . import signature
-from .corruption import Damage, Place, mended
+from .diagnostics import Diagnostic
+from .errors import BadInput, DamagedBundle, ToolkitError
 from .signature import Signer
+from .targets.supply import sbom
 
 CHECKPOINT = "checkpoint.json"
 
-# What a bundle is rendered from. Nothing else tells its content, so that a changed byte is found by
-# trying.
+# What a bundle is rendered from. Nothing else tells its content.
 INPUTS = ("deployment.yaml", CHECKPOINT, gathering.IMPORTED_RELEASE)
 
 # Files are held in memory; results of long benchmarks take some megabytes.
 LARGEST_BYTES = 1 << 28
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first byte that is wrong, counted from 0; `line` and `column` are counted from 1.
+
+    `found` or `expected` is `None` past the end of what is there or of what should be.
+    """
+
+    offset: int
+    line: int
+    column: int
+    found: int | None
+    expected: int | None
+
+    @classmethod
+    def first(cls, found: bytes, expected: bytes | None) -> Difference | None:
+        """Where two contents begin to differ."""
+        if expected is None or found == expected:
+            return None
+        pairs = enumerate(zip(found, expected, strict=False))
+        offset = next((at for at, (a, b) in pairs if a != b), min(len(found), len(expected)))
+        before = expected[:offset]
+        line = before.rpartition(b"\n")[2].decode(errors="replace")
+        values = (data[offset] if offset < len(data) else None for data in (found, expected))
+        return cls(offset, before.count(b"\n") + 1, len(line) + 1, *values)
+
+    def __str__(self) -> str:
+        found, expected = _shown(self.found), _shown(self.expected)
+        return (
+            f"first at byte {self.offset}, line {self.line} column {self.column}: "
+            f"{found}, expected {expected}"
+        )
+
+
+def _shown(value: int | None) -> str:
+    if value is None:
+        return "the end"
+    return f'"{chr(value)}"' if 0x20 < value < 0x7F else f"byte 0x{value:02x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Corruption:
+    """What is wrong with a file, and where in it if that can be known."""
+
+    file: str
+    message: str
+    fix: str = "render again, or restore the file"
+    difference: Difference | None = None
+
+    @property
+    def diagnostic(self) -> Diagnostic:
+        where = f"; {self.difference}" if self.difference else ""
+        return Diagnostic(self.file, f"{self.message}{where}", self.fix)
+
+    def document(self) -> dict[str, Any]:
+        place = asdict(self.difference) if self.difference else None
+        return {"file": self.file, "what": self.message, "remedy": self.fix, "place": place}
+
+
 @dataclass(slots=True)
-class Report:
+class Verification:
     """What was found. `signer` is `None` where there is no signature, or nothing to judge it by."""
 
     folder: Path
@@ -54,11 +109,17 @@ class Report:
     evidence: int = 0
     signed: bool = False
     signer: Signer | None = None
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[Corruption] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """As `verify --json` prints it."""
-        return {**asdict(self), "folder": str(self.folder), "intact": not self.damage}
+        damage = [row.document() for row in self.damage]
+        return {
+            **asdict(self),
+            "folder": str(self.folder),
+            "damage": damage,
+            "intact": not damage,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +128,13 @@ class _Contents:
 
     folder: Path
     files: Mapping[str, File]
-    strange: tuple[Damage, ...]
+    strange: tuple[Corruption, ...]
 
     def digest(self, path: str) -> str | None:
         return self.files[path].sha256 if path in self.files else None
 
 
-def verify(folder: Path, signers: Path | None = None, identity: str | None = None) -> Report:
+def verify(folder: Path, signers: Path | None = None, identity: str | None = None) -> Verification:
     """Everything that is wrong with a bundle; with `signers`, it must be signed by one of them.
 
     Raises `BadInput` if the folder is no bundle.
@@ -85,7 +146,7 @@ def verify(folder: Path, signers: Path | None = None, identity: str | None = Non
         what = f"is no bundle: it has no {MANIFEST}"
         remedy = "give a folder made by: python -m builder render"
         raise BadInput(Diagnostic(str(folder), what, remedy))
-    report = Report(folder.resolve(), contents.digest(MANIFEST) or "")
+    report = Verification(folder.resolve(), contents.digest(MANIFEST) or "")
     report.evidence = sum(map(_is_evidence, contents.files))
     report.damage += contents.strange
     report.damage += _damaged_files(contents)
@@ -118,10 +179,10 @@ def sign(folder: Path, key: Path) -> Signer:
     return found
 
 
-def require(report: Report) -> None:
+def require(report: Verification) -> None:
     """Raises `DamagedBundle` with all damage."""
     if report.damage:
-        raise DamagedBundle(row.problem for row in report.damage)
+        raise DamagedBundle(row.diagnostic for row in report.damage)
 
 
 def _contents(folder: Path) -> _Contents:
@@ -134,9 +195,9 @@ def _contents(folder: Path) -> _Contents:
                 inside = path.relative_to(folder).as_posix()
                 if path.is_symlink() or not (path.is_file() or path.is_dir()):
                     kind = "is a link" if path.is_symlink() else "is no file"
-                    strange.append(Damage(inside, kind, "remove it, or put the file there"))
+                    strange.append(Corruption(inside, kind, "remove it, or put the file there"))
                 elif path.is_file() and path.stat().st_size > LARGEST_BYTES:
-                    strange.append(Damage(inside, "is too large for a bundle", "remove it"))
+                    strange.append(Corruption(inside, "is too large for a bundle", "remove it"))
                 elif path.is_file():
                     files[inside] = File(path.read_bytes(), bool(path.stat().st_mode & 0o100))
     except OSError as fault:
@@ -174,19 +235,19 @@ class _Promise:
     manifest_fault: str
     modes: Mapping[str, bool]
 
-    def content(self, path: str, found: bytes) -> bytes | None:
+    def content(self, path: str) -> bytes | None:
         """What a file should hold, as far as it is proved by its digest."""
         digest = self.digests[path]
         if path in self.made_again and self.made_again[path].sha256 == digest:
             return self.made_again[path].data
-        return mended(found, digest) if path in INPUTS else None
+        return None
 
 
-def _damaged_files(contents: _Contents) -> Iterator[Damage]:
+def _damaged_files(contents: _Contents) -> Iterator[Corruption]:
     rows, fault = _listed(contents)
     summed = read_sums(contents.files[SUMS].data) if SUMS in contents.files else {}
     if fault and MANIFEST not in summed:  # nothing is left that tells what should be there
-        yield Damage(MANIFEST, fault)
+        yield Corruption(MANIFEST, fault)
         return
     promise = _promise(contents, rows, fault, summed)
     yield from _unlisted(contents, promise, summed)
@@ -233,68 +294,72 @@ def _made_again(
 
 def _unlisted(
     contents: _Contents, promise: _Promise, summed: Mapping[str, str]
-) -> Iterator[Damage]:
+) -> Iterator[Corruption]:
     for path in sorted(set(contents.files) - set(promise.digests) - {SUMS, SIGNATURE}):
         if not _is_evidence(path):
-            yield Damage(path, "is not in the manifest", "remove it, or render again")
+            yield Corruption(path, "is not in the manifest", "remove it, or render again")
         elif path not in summed and SUMS in contents.files:
-            yield Damage(path, f"is not in {SUMS}", "remove it, or attach the runs again")
+            yield Corruption(path, f"is not in {SUMS}", "remove it, or attach the runs again")
 
 
-def _damaged(contents: _Contents, promise: _Promise, path: str, wanted: str) -> Iterator[Damage]:
+def _damaged(
+    contents: _Contents, promise: _Promise, path: str, wanted: str
+) -> Iterator[Corruption]:
     file = contents.files.get(path)
     if file is None:
-        yield Damage(path, "is missing")
+        yield Corruption(path, "is missing")
         return
     listed = SUMS if _is_evidence(path) or path == MANIFEST else "the manifest"
     if file.sha256 != wanted or (path == MANIFEST and promise.manifest_fault):
-        expected = None if _is_evidence(path) else promise.content(path, file.data)
+        expected = None if _is_evidence(path) else promise.content(path)
         size = f"{len(file.data)} bytes, {len(expected)} expected" if expected else ""
         what = f"differs from {listed}" + (f" ({size})" if size else "")
         what = promise.manifest_fault or what if path == MANIFEST else what
-        yield Damage(path, what, place=Place.between(file.data, expected))
+        yield Corruption(path, what, difference=Difference.first(file.data, expected))
     elif file.executable != promise.modes.get(path, False):
         mode = "755" if promise.modes.get(path) else "644"
-        yield Damage(path, f"must have mode {mode}", "use chmod")
+        yield Corruption(path, f"must have mode {mode}", "use chmod")
 
 
 def _damaged_sums(
     contents: _Contents, promise: _Promise, summed: Mapping[str, str]
-) -> Iterator[Damage]:
+) -> Iterator[Corruption]:
     evidence = {path: digest for path, digest in summed.items() if _is_evidence(path)}
     expected = sums({**promise.digests, **evidence})
     if SUMS not in contents.files:
-        yield Damage(SUMS, "is missing", "render again")
+        yield Corruption(SUMS, "is missing", "render again")
         return
     found = contents.files[SUMS].data
     if found != expected:
-        yield Damage(SUMS, "is not the list of the files", place=Place.between(found, expected))
+        yield Corruption(
+            SUMS, "is not the list of the files", difference=Difference.first(found, expected)
+        )
     elif contents.files[SUMS].executable:
-        yield Damage(SUMS, "must have mode 644", "use chmod")
+        yield Corruption(SUMS, "must have mode 644", "use chmod")
 
 
-def _wrong_bill(contents: _Contents) -> Iterator[Damage]:
+def _wrong_bill(contents: _Contents) -> Iterator[Corruption]:
     """A bill of materials that does not tell the digests of the files."""
     if sbom.FILE not in contents.files:
         return
     try:
         told = sbom.digests(json.loads(contents.files[sbom.FILE].data))
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as fault:
-        yield Damage(sbom.FILE, f"is no bill of materials: {fault}", "render again")
+        yield Corruption(sbom.FILE, f"is no bill of materials: {fault}", "render again")
         return
     for path, digest in told.items():
         if contents.digest(path) != digest:
-            yield Damage(sbom.FILE, f"tells another digest of {path}", "render again")
+            yield Corruption(sbom.FILE, f"tells another digest of {path}", "render again")
 
 
-def _foreign_evidence(contents: _Contents, digest: str) -> Iterator[Damage]:
+def _foreign_evidence(contents: _Contents, digest: str) -> Iterator[Corruption]:
     """Evidence of another bundle."""
     for path, file in contents.files.items():
         if _is_evidence(path) and path.endswith(".json"):
             found = _subject(file.data)
             if found not in (None, digest):
                 what = f"is of another bundle, of digest {found}"
-                yield Damage(path, what, "attach runs of this bundle")
+                yield Corruption(path, what, "attach runs of this bundle")
 
 
 def _subject(data: bytes) -> str | None:
@@ -305,13 +370,13 @@ def _subject(data: bytes) -> str | None:
 
 
 def _judge_signature(
-    report: Report, contents: _Contents, signers: Path | None, identity: str | None
+    report: Verification, contents: _Contents, signers: Path | None, identity: str | None
 ) -> None:
     report.signed = SIGNATURE in contents.files
     if not report.signed:
         if signers:
             report.damage.append(
-                Damage(SIGNATURE, "is missing: the bundle is not signed", "sign it")
+                Corruption(SIGNATURE, "is missing: the bundle is not signed", "sign it")
             )
         return
     if any(row.file == SUMS for row in report.damage):
@@ -321,4 +386,4 @@ def _judge_signature(
     if isinstance(found, Signer):
         report.signer = found
     else:
-        report.damage.append(Damage(SIGNATURE, found, "sign the bundle again"))
+        report.damage.append(Corruption(SIGNATURE, found, "sign the bundle again"))

@@ -1,1 +1,0 @@
-"""The verification of bundles, all of it offline."""
