@@ -95,7 +95,7 @@ def _render(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     from .. import lint as check
-    from ..lint import review
+    from ..lint import report as review
     from . import show
 
     def planner(path: Path, overrides: Sequence[str]) -> Sequence[Diagnostic]:
@@ -103,7 +103,7 @@ def _check(options: argparse.Namespace) -> None:
 
         return pipeline.deployment_problems(path, overrides)
 
-    request = check.Request(tuple(dict.fromkeys(options.release)), options.role, options.gpu)
+    request = check.CheckOptions(tuple(dict.fromkeys(options.release)), options.role, options.gpu)
     report = check.check(options.paths, request, planner)
     for path, write in ((options.sarif, review.sarif), (options.code_quality, review.code_quality)):
         if path:

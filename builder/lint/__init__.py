@@ -1,4 +1,4 @@
-"""Files written by anyone, checked against exact engine releases: kinds, faults and drift."""
+"""Linting of files that anyone wrote, against exact engine releases: `check` is the way in."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.constraints import Situation
-from . import kinds, pairs
-from .drift import Judged, drift
-from .files import Surroundings, Target, expand
-from .judge import MODEL_CONFIG, SCRIPT, YAML_SUFFIXES, Text, judge, mentions_options, read
+from . import disaggregated_pairs, kinds
+from .files import BundleContext, SourceFile, expand
 from .kinds import DEPLOYMENT
-from .report import Checked, Report
+from .report import Checked, ReleaseFindings, Report, drift
+from .validate import MODEL_CONFIG, SCRIPT, YAML_SUFFIXES, Text, mentions_options, read, validate
 
-__all__ = ["Checked", "Planner", "Report", "Request", "check"]
+__all__ = ["CheckOptions", "Checked", "Planner", "Report", "check"]
 
 Planner = Callable[[Path, Sequence[str]], Iterable[Diagnostic]]
 """The problems of a deployment file with overrides, each with the `path` of the value to blame."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CheckOptions:
     """What to check against, as far as the files do not say it themselves."""
 
     releases: tuple[str, ...] = ()
@@ -34,7 +33,7 @@ class Request:
     gpu: str | None = None
 
 
-def check(paths: Sequence[Path], request: Request, planner: Planner) -> Report:
+def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Report:
     """Check files, folders and bundles. Raises `BadInput` for an unknown release or GPU."""
     for name in request.releases:
         release.load(name)
@@ -46,16 +45,16 @@ def check(paths: Sequence[Path], request: Request, planner: Planner) -> Report:
     for target in expand(paths):
         if (target.path, target.fault) not in seen:
             _check(target, request, planner, report)
-            workers += [target] if pairs.is_worker(target) else []
+            workers += [target] if disaggregated_pairs.is_worker(target) else []
         seen.add((target.path, target.fault))
-    report.findings += pairs.findings(workers)
+    report.findings += disaggregated_pairs.findings(workers)
     if not report.files:
         report.notes.append("nothing here is of a kind that check knows")
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
     return report
 
 
-def _check(target: Target, request: Request, planner: Planner, report: Report) -> None:
+def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: Report) -> None:
     name = str(target.path)
     if target.fault:
         report.findings.append(target.fault.in_file(name))
@@ -64,77 +63,79 @@ def _check(target: Target, request: Request, planner: Planner, report: Report) -
         return
     try:
         source = read(target.path)
-        releases, assumed = _releases(request, target.surroundings, source)
+        releases, assumed = _releases(request, target.context, source)
     except BadInput as error:
         report.findings += (_unreadable(problem, name) for problem in error.diagnostics)
         report.files.append(Checked(name, "unreadable", ()))
         return
-    judged = []
+    by_release = []
     for each in releases:
-        accepted = target.surroundings.accepted if target.surroundings else ()
-        kind, found = judge(source, _situation(each, request, target.surroundings), accepted)
+        accepted = target.context.accepted if target.context else ()
+        kind, found = validate(source, _situation(each, request, target.context), accepted)
         if kind == DEPLOYMENT and _is_readable(source):
-            if target.surroundings:
+            if target.context:
                 found += _rendered(source.documents[0], each.name)
             else:
                 name_given = each.name if request.releases else ""
                 found += _planned(source.documents[0], name_given, target, planner)
-        judged.append(Judged(each, found))
+        by_release.append(ReleaseFindings(each, found))
     if kind is None:
-        _of_no_kind(source, target, judged[0], report)
+        _of_no_kind(source, target, by_release[0], report)
         return
     names = tuple(each.name for each in releases) if kind != MODEL_CONFIG else ()
     report.files.append(Checked(name, kind, names, assumed))
-    report.findings += _findings(judged, name)
-    wrong = any(fault.severity == "error" for fault in judged[0].faults)
+    report.findings += _findings(by_release, name)
+    wrong = any(fault.severity == "error" for fault in by_release[0].faults)
     if wrong and assumed and kind != DEPLOYMENT:  # planning was for the one it names
         report.notes += _other_releases(source, name, releases[0], request)
 
 
-def _of_no_kind(source: Text, target: Target, judged: Judged, report: Report) -> None:
+def _of_no_kind(
+    source: Text, target: SourceFile, by_release: ReleaseFindings, report: Report
+) -> None:
     """A file of a kind that check does not know: passed over, or named as such."""
-    broken = _has_faults(source) and mentions_options(source.text, judged.release)
+    broken = _has_faults(source) and mentions_options(source.text, by_release.release)
     if not (target.given or broken):
         return
     broken = broken or (_has_faults(source) and source.path.suffix in YAML_SUFFIXES)
-    name, faults = str(target.path), judged.faults if broken else [_unknown(source)]
+    name, faults = str(target.path), by_release.faults if broken else [_unknown(source)]
     report.files.append(Checked(name, "unknown kind", ()))
     report.findings += (fault.in_file(name) for fault in faults)
 
 
-def _is_bundles_own(target: Target) -> bool:
+def _is_bundles_own(target: SourceFile) -> bool:
     """Whether a file is one of those that a bundle keeps for the toolkit, held by its manifest."""
-    if target.surroundings is None or target.path.suffix != ".json":
+    if target.context is None or target.path.suffix != ".json":
         return False
-    folder = target.surroundings.folder.absolute()
+    folder = target.context.folder.absolute()
     return target.path.absolute().parent in (folder, folder / "handoff")
 
 
-def _findings(judged: Sequence[Judged], name: str) -> Iterator[Diagnostic]:
-    """Faults of one file; where several releases judge, those that not all of them find are named
+def _findings(by_release: Sequence[ReleaseFindings], name: str) -> Iterator[Diagnostic]:
+    """Faults of one file; those that not all of several releases have are named
     with their release, and explained.
     """
     holders: dict[Diagnostic, list[str]] = {}
-    for each in judged:
+    for each in by_release:
         for fault in dict.fromkeys(each.faults):
             holders.setdefault(fault, []).append(each.release.name)
     for fault, names in holders.items():
-        for release_name in [""] if len(names) == len(judged) else names:
+        for release_name in [""] if len(names) == len(by_release) else names:
             yield fault.in_file(name, release_name)
-    if len(judged) > 1:
-        yield from (fault.in_file(name) for fault in drift(judged))
+    if len(by_release) > 1:
+        yield from (fault.in_file(name) for fault in drift(by_release))
 
 
 def _releases(
-    request: Request, surroundings: Surroundings | None, source: Text
+    request: CheckOptions, context: BundleContext | None, source: Text
 ) -> tuple[list[Release], bool]:
-    """The releases to judge by, and whether that is a guess."""
+    """The releases to check by, and whether that is a guess."""
     if source.form == MODEL_CONFIG:  # Triton reads it, whatever the engine's release
         return [release.load(release.newest_stable())], False
     if request.releases:
         return [release.load(name) for name in request.releases], False
-    if surroundings:
-        return [release.load(surroundings.release, surroundings.folder)], False
+    if context:
+        return [release.load(context.release, context.folder)], False
     if stated := kinds.stated_release(source.documents):
         try:
             return [release.load(stated, source.path.parent)], False
@@ -143,21 +144,21 @@ def _releases(
     return [release.load(release.newest_stable())], True
 
 
-def _situation(known: Release, request: Request, surroundings: Surroundings | None) -> Situation:
+def _situation(known: Release, request: CheckOptions, context: BundleContext | None) -> Situation:
     """Where the options of a file are to be used, as far as that is known."""
     situation = Situation(known)
-    if surroundings:
-        if surroundings.checkpoint:
-            situation = Situation.of(known, surroundings.checkpoint)
-        load = surroundings.workload
+    if context:
+        if context.checkpoint:
+            situation = Situation.of(known, context.checkpoint)
+        load = context.workload
         situation = replace(
             situation,
-            role=surroundings.role or situation.role,
+            role=context.role or situation.role,
             gpu=hardware.load(load.gpu) if load.gpu in hardware.known() else None,
             isl=load.isl,
             osl=load.osl,
             concurrency=load.concurrency,
-            block_size=surroundings.block_size,
+            block_size=context.block_size,
         )
     if request.gpu:
         situation = replace(situation, gpu=hardware.load(request.gpu))
@@ -169,7 +170,7 @@ def _is_readable(source: Text) -> bool:
 
 
 def _planned(
-    document: Yaml, release_name: str, target: Target, planner: Planner
+    document: Yaml, release_name: str, target: SourceFile, planner: Planner
 ) -> Iterator[Diagnostic]:
     """Whether a deployment file can be planned."""
     overrides = [f"engine.release={release_name}"] if release_name else []
@@ -182,14 +183,14 @@ def _rendered(document: Yaml, release_name: str) -> Iterator[Diagnostic]:
     from pydantic import ValidationError  # other files are checked without
 
     from ..deployment import Deployment, schema_problems
-    from ..rules import vulnerability_policy as gate
+    from ..rules import vulnerability_policy
 
     try:
         request = Deployment.model_validate(document.data)
     except ValidationError as fault:
         found = schema_problems(fault, Deployment, "")
     else:
-        found = list(gate.problems(request, release_name))
+        found = list(vulnerability_policy.problems(request, release_name))
     for problem in found:
         yield _located(replace(problem, path=problem.where), document)
 
@@ -222,12 +223,14 @@ def _unknown(source: Text) -> Diagnostic:
     return located(NOWHERE, "", "holds no options", remedy, "unknown-kind")
 
 
-def _other_releases(source: Text, name: str, assumed: Release, request: Request) -> Iterator[str]:
+def _other_releases(
+    source: Text, name: str, assumed: Release, request: CheckOptions
+) -> Iterator[str]:
     """Releases for which a file has no errors, where the one that was assumed finds some."""
     fitting = []
     for other in release.known():
         situation = _situation(release.load(other), request, None)
-        found = judge(source, situation)[1]
+        found = validate(source, situation)[1]
         if other != assumed.name and not any(fault.severity == "error" for fault in found):
             fitting.append(other)
     if fitting:

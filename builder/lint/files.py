@@ -17,7 +17,7 @@ from ..errors import BadInput, ToolkitError
 from ..facts import advisories, checkpoint
 from ..facts.checkpoint import Checkpoint
 from ..facts.release import ServerRole
-from .section import Workload, get, whole
+from .section import StatedWorkload, get, whole
 
 SUFFIXES = frozenset((".yaml", ".yml", ".json", ".pbtxt", ".sh", ".sbatch", ".slurm"))
 
@@ -26,13 +26,13 @@ _BUNDLE_DEPTH = 6
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class BundleContext:
     """What a bundle says about the use of its files. `folder` is the bundle's."""
 
     folder: Path
     release: str
     role: ServerRole | None
-    workload: Workload
+    workload: StatedWorkload
     checkpoint: Checkpoint | None
     block_size: int | None
     damage: tuple[Diagnostic, ...]
@@ -40,23 +40,23 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Target:
+class SourceFile:
     """A file to check. `given` if it was named itself; `fault` if it cannot even be listed."""
 
     path: Path
     given: bool = False
-    surroundings: Surroundings | None = None
+    context: BundleContext | None = None
     fault: Diagnostic | None = None
 
 
-def expand(paths: Sequence[Path]) -> Iterator[Target]:
+def expand(paths: Sequence[Path]) -> Iterator[SourceFile]:
     """The files that paths mean, each once, those of a folder in the order of their names."""
     seen: set[tuple[int, int]] = set()
     for path in dict.fromkeys(paths):
         if _is_dir(path):
             yield from _folder(path, seen, _enclosing(path))
         else:
-            yield Target(path, given=True, surroundings=_enclosing(path))
+            yield SourceFile(path, given=True, context=_enclosing(path))
 
 
 def _is_dir(path: Path) -> bool:
@@ -67,8 +67,8 @@ def _is_dir(path: Path) -> bool:
 
 
 def _folder(
-    folder: Path, seen: set[tuple[int, int]], surroundings: Surroundings | None
-) -> Iterator[Target]:
+    folder: Path, seen: set[tuple[int, int]], context: BundleContext | None
+) -> Iterator[SourceFile]:
     """The files below a folder. Links are followed, and no folder is entered twice."""
     try:
         status = folder.stat()
@@ -79,21 +79,21 @@ def _folder(
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         what = f"cannot be read: {reason}"
-        yield Target(folder, fault=located(NOWHERE, "", what, "check the path", "unreadable"))
+        yield SourceFile(folder, fault=located(NOWHERE, "", what, "check the path", "unreadable"))
         return
     if own := _surroundings(folder):  # a bundle, which may lie in another one
-        surroundings = own
+        context = own
         for problem in own.damage:
             fault = located(NOWHERE, "", problem.message, problem.fix, "damaged-bundle")
-            yield Target(folder / problem.where, fault=fault)
+            yield SourceFile(folder / problem.where, fault=fault)
     for entry in entries:
         path = folder / entry.name
         if entry.name.startswith(".") or entry.name in ("__pycache__", "node_modules"):
             continue
         if _is(entry, "is_dir"):
-            yield from _folder(path, seen, surroundings)
+            yield from _folder(path, seen, context)
         elif path.suffix in SUFFIXES and _is(entry, "is_file"):
-            yield Target(path, surroundings=surroundings)
+            yield SourceFile(path, context=context)
 
 
 def _is(entry: os.DirEntry[str], kind: str) -> bool:
@@ -103,14 +103,14 @@ def _is(entry: os.DirEntry[str], kind: str) -> bool:
         return False
 
 
-def _enclosing(path: Path) -> Surroundings | None:
+def _enclosing(path: Path) -> BundleContext | None:
     """The bundle that a file lies in."""
     above = Path(os.path.abspath(path)).parents[:_BUNDLE_DEPTH]  # noqa: PTH100, links are kept
     return next((found for folder in above if (found := _surroundings(folder))), None)
 
 
 @lru_cache(maxsize=8)
-def _surroundings(folder: Path) -> Surroundings | None:
+def _surroundings(folder: Path) -> BundleContext | None:
     """What a folder says about its files, if it is a bundle."""
     manifest = _read_json(folder / bundle.MANIFEST)
     engine = manifest.get("engine")
@@ -125,11 +125,11 @@ def _surroundings(folder: Path) -> Surroundings | None:
         damage = tuple(error.diagnostics)
     request = _request(folder / "deployment.yaml")
     role, gpu = get(request, "role"), get(request, "hardware.gpu")
-    return Surroundings(
+    return BundleContext(
         folder,
         str(engine["release"]),
         role if role in get_args(ServerRole) else None,
-        Workload(
+        StatedWorkload(
             whole(request, "workload.isl"),
             whole(request, "workload.osl"),
             whole(request, "workload.concurrency"),

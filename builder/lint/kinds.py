@@ -12,7 +12,7 @@ from ..diagnostics import Diagnostic, located
 from ..documents import DATA, Yaml, load_yaml, scan_yaml
 from ..facts.release import Release, ServerRole, known, load
 from ..rules.options import former_options, problems
-from .section import Section, Workload, below, get, whole
+from .section import Section, StatedWorkload, below, get, whole
 
 FORMATS = DATA / "formats"
 
@@ -34,7 +34,7 @@ _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
 
 @dataclass
 class Content:
-    """What a file was taken for, and what in it is to be judged.
+    """What a file was taken for, and what in it is to be checked.
 
     `faults` are those of the file's own format. `document` is the one whose paths they name.
     """
@@ -264,7 +264,7 @@ class _Launcher:
 
     def read(self, document: Yaml) -> Content:
         data, gpu = document.data, get(document.data, self.gpu) if self.gpu else None
-        load = Workload(whole(data, self.isl), whole(data, self.osl), gpu=gpu and str(gpu))
+        load = StatedWorkload(whole(data, self.isl), whole(data, self.osl), gpu=gpu and str(gpu))
         sections = [
             Section(options, document, below(self.options, str(name)), role=role, workload=load)
             for name, options in get(data, self.options).items()

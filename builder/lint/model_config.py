@@ -10,7 +10,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, Location, located, nearest
 from ..documents import DATA, load_yaml
-from .text_format import Field, Message, Scalar, parse
+from .protobuf_text import Field, Message, Scalar, parse
 
 TRITON = DATA / "triton"
 

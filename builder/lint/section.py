@@ -1,4 +1,4 @@
-"""A section: engine options somewhere in a file, and what they are judged by."""
+"""A section: engine options somewhere in a file, and what they are checked by."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_FAULTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class StatedWorkload:
     """The workload that a file names beside its options; lengths in tokens."""
 
     isl: int | None = None
@@ -43,7 +43,7 @@ class Section:
     path: str = ""
     within: str = ""
     role: ServerRole | None = None
-    workload: Workload = Workload()
+    workload: StatedWorkload = StatedWorkload()
     inherited: frozenset[str] = frozenset()
     beside: Sequence[str] = ()
 

@@ -192,7 +192,7 @@ def test_what_plan_accepts_has_no_check_error(deployment: dict[str, Any]) -> Non
         event("accepted" if folder else "refused")
         if folder is None:
             return
-        report = check.check([folder], check.Request(), lambda *_: ())
+        report = check.check([folder], check.CheckOptions(), lambda *_: ())
         errors = [row for row in report.findings if row.severity == "error"]
         assert errors == []
         assert len(report.files) > len(deployment["targets"])

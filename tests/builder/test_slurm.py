@@ -18,9 +18,9 @@ import yaml
 from builder import deployment, pipeline
 from builder.bundle import Bundle, read
 from builder.errors import BadInput
-from builder.lint import Request as CheckRequest
+from builder.lint import CheckOptions as CheckRequest
 from builder.lint import check
-from builder.lint.sbatch import directives
+from builder.lint.job_script import directives
 from builder.targets.slurm import layout
 from builder.targets.slurm.directives import segment
 from builder.verify.verification import verify

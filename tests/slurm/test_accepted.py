@@ -13,7 +13,7 @@ import yaml
 
 from builder import deployment, pipeline
 from builder.facts import hardware
-from builder.lint import Request, check
+from builder.lint import CheckOptions, check
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import MakeCluster
@@ -161,7 +161,7 @@ def test_what_slurm_refuses_check_refuses_first(
 ) -> None:
     script = tmp_path / "job.sbatch"
     script.write_text(REFUSED[rule])
-    report = check([script], Request(), pipeline.deployment_problems)
+    report = check([script], CheckOptions(), pipeline.deployment_problems)
     assert [(row.rule, row.severity) for row in report.findings] == [(rule, "error")]
     taken, said = accepted(shapes[4], script)
     assert not taken, said

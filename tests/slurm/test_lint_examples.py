@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from builder import pipeline
-from builder.lint import Request, check
-from builder.lint.sbatch import table
+from builder.lint import CheckOptions, check
+from builder.lint.job_script import table
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster
 
@@ -306,7 +306,7 @@ def become(cluster: Cluster, tmp_path: Path) -> Become:
 def rules(text: str, tmp_path: Path) -> set[str]:
     script = tmp_path / "judged.sbatch"
     script.write_text(text)
-    report = check([script], Request(), pipeline.deployment_problems)
+    report = check([script], CheckOptions(), pipeline.deployment_problems)
     return {row.rule for row in report.findings if row.rule.startswith("job-")}
 
 

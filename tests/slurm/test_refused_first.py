@@ -15,7 +15,7 @@ import yaml
 
 from builder import deployment, pipeline
 from builder.diagnostics import Diagnostic
-from builder.lint import Request, check
+from builder.lint import CheckOptions, check
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster
 
@@ -143,7 +143,7 @@ def scripts(tmp_path: Path) -> dict[str, str]:
 
 
 def findings(script: Path) -> list[Diagnostic]:
-    found = check([script], Request(), pipeline.deployment_problems).findings
+    found = check([script], CheckOptions(), pipeline.deployment_problems).findings
     return [row for row in found if row.rule.startswith("job-")]
 
 

@@ -86,7 +86,7 @@ def _scripts(found: Service) -> dict[str, File]:
 def _script(name: str, asked: list[list[str]], found: Service, points: Sequence[int]) -> File:
     """A batch script that Slurm reads as it was meant."""
     # Not above: it comes with all of `check`, which other renderings need not wait for.
-    from ...lint.sbatch import directives as read_directives
+    from ...lint.job_script import directives as read_directives
 
     rendered = text(
         f"{FOLDER}/{name}.sbatch.j2",

@@ -8,8 +8,8 @@ import pytest
 
 from builder import pipeline
 from builder.diagnostics import Diagnostic
-from builder.lint import Request, check
-from builder.lint.sbatch import directives, table
+from builder.lint import CheckOptions, check
+from builder.lint.job_script import directives, table
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4\nset -e\n"
 GOOD = "--overlap --kill-on-bad-exit=1"
@@ -20,7 +20,7 @@ STEP = f"srun -N2 -n8 --ntasks-per-node=4 {GOOD} {SERVE}\n"
 def findings(folder: Path, text: str, gpu: str | None = None) -> list[Diagnostic]:
     script = folder / "job.sbatch"
     script.write_text(text)
-    found = check([script], Request(gpu=gpu), pipeline.deployment_problems).findings
+    found = check([script], CheckOptions(gpu=gpu), pipeline.deployment_problems).findings
     return [row for row in found if row.rule.startswith("job-")]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from builder.lint import review
-from builder.lint.sbatch import table
+from builder.lint import report as review
+from builder.lint.job_script import table
 from builder.rules.constraints import rules
 from tests.conftest import ROOT, Run
 

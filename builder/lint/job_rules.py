@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..diagnostics import Diagnostic, Location
-from . import submission
-from .command import read_option_file
-from .sbatch import LAUNCHER, Job, Step, fault, whole
+from . import job_script
+from .job_script import LAUNCHER, Job, Step, fault, whole
 from .script import Statement, Word
+from .server_commands import read_option_file
 
 _SIZES = (("tensor_parallel_size", "tp_size"), ("pipeline_parallel_size", "pp_size"))
 _OPTION_FILES = ("config", "extra_llm_api_options")
@@ -24,7 +24,7 @@ _LEAKED = "UCX_TLS"
 
 def faults(job: Job, folder: Path, block: int | None) -> Iterator[Diagnostic]:
     """Everything against a job script. `block` is the nodes of a block, if that is known."""
-    yield from submission.faults(job, block)
+    yield from job_script.faults(job, block)
     for step in job.steps:
         yield from _step(step, job, folder)
     yield from _together(job)

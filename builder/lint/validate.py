@@ -1,4 +1,4 @@
-"""One file against one release: what it is, and every fault in it."""
+"""One file validated against one release: its kind, and everything that is wrong in it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, located
 from ..documents import Yaml, read_text, scan_yaml
 from ..errors import BadInput
-from ..facts import advisories
-from ..facts import image_tags as tags
+from ..facts import advisories, image_tags
 from ..facts.release import Release
 from ..rules.constraints import Situation
-from . import job, kinds, model_config, sbatch, script
-from .command import Command, beside_flags, parse, read_option_file
-from .container import Run, runs
+from . import job_rules, job_script, kinds, model_config, script
 from .kinds import Content
 from .section import MAX_FAULTS, disagreements, faults
+from .server_commands import (
+    Command,
+    ContainerCommand,
+    beside_flags,
+    container_commands,
+    parse,
+    read_option_file,
+)
 
 MODEL_CONFIG = "Triton config.pbtxt"
 SCRIPT = "script"
@@ -50,7 +55,7 @@ def read(path: Path) -> Text:
     """A file by its form. Raises `BadInput` if it cannot be read."""
     text = read_text(path)
     form = _form(path, text)
-    known = script.mentions_any(text) or sbatch.is_job(text) or any(tags.contents(text))
+    known = script.mentions_any(text) or job_script.is_job(text) or any(image_tags.contents(text))
     if form == SCRIPT and not known:
         return Text(path, "", SCRIPT)
     if form and len(text) > MAX_CHARACTERS:
@@ -66,7 +71,7 @@ def _form(path: Path, text: str) -> str:
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
         return MODEL_CONFIG
     is_script = path.suffix in (".sh", ".sbatch", ".slurm") or _SHELL_LINE.search(text)
-    return SCRIPT if is_script or sbatch.is_job(text) else ""
+    return SCRIPT if is_script or job_script.is_job(text) else ""
 
 
 def mentions_options(text: str, release: Release) -> bool:
@@ -75,7 +80,7 @@ def mentions_options(text: str, release: Release) -> bool:
     return any(key in release.top_level or key == "triton_config" for key in keys)
 
 
-def judge(
+def validate(
     source: Text, situation: Situation, accepted: Collection[tuple[str, str]] = ()
 ) -> tuple[str | None, list[Diagnostic]]:
     """The kind of a file, `None` if it is none that check knows, and its faults.
@@ -90,13 +95,15 @@ def judge(
     syntax = [fault for document in source.documents for fault in document.faults]
     content = kinds.read(source.documents, situation.release)
     if content is None:
-        return (IMAGES, [*syntax, *named]) if any(tags.contents(source.text)) else (None, syntax)
+        return (
+            (IMAGES, [*syntax, *named]) if any(image_tags.contents(source.text)) else (None, syntax)
+        )
     found = [*syntax, *named, *_content(content, situation)]
     if content.kind.startswith(kinds.KUBERNETES):
-        ran = (run for document in source.documents for run in runs(document))
-        judged = [_run(run, source.path, content, situation) for run in ran]
-        found += (fault for faults in judged if faults is not None for fault in faults)
-        if any(faults is not None for faults in judged):
+        ran = (run for document in source.documents for run in container_commands(document))
+        found_there = [_run(run, source.path, content, situation) for run in ran]
+        found += (fault for faults in found_there if faults is not None for fault in faults)
+        if any(faults is not None for faults in found_there):
             return kinds.KUBERNETES, found
     return content.kind, found
 
@@ -110,7 +117,7 @@ def _content(content: Content, situation: Situation) -> Iterator[Diagnostic]:
 
 def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
     """Container images of versions that are known to be vulnerable."""
-    for content in tags.contents(text):
+    for content in image_tags.contents(text):
         before = text[: content.start]
         place = Location(before.count("\n") + 1, content.start - before.rfind("\n"))
         problem = advisories.problem(content.product, content.version, "")
@@ -127,11 +134,11 @@ def _script(
     source: Text, situation: Situation, named: Sequence[Diagnostic]
 ) -> tuple[str | None, list[Diagnostic]]:
     found = _script_faults(script.read(source.text), source.text, source.path, {}, situation)
-    if sbatch.is_job(source.text):
-        rules = job.faults(sbatch.read(source.text), source.path.parent, situation.block)
+    if job_script.is_job(source.text):
+        rules = job_rules.faults(job_script.read(source.text), source.path.parent, situation.block)
         return JOB, [*named, *(found or ()), *_line_ends(source.path), *rules]
     if found is None:
-        return (IMAGES, [*named]) if any(tags.contents(source.text)) else (None, [])
+        return (IMAGES, [*named]) if any(image_tags.contents(source.text)) else (None, [])
     return SCRIPT, [*named, *found]
 
 
@@ -139,10 +146,12 @@ def _line_ends(path: Path) -> Iterator[Diagnostic]:
     """What the text no longer shows."""
     if b"\r\n" in path.read_bytes():
         what = "has the line ends of DOS: sbatch refuses it"
-        yield sbatch.fault("job-line-ends", Location(1, 1), what)
+        yield job_script.fault("job-line-ends", Location(1, 1), what)
 
 
-def _run(run: Run, path: Path, content: Content, situation: Situation) -> list[Diagnostic] | None:
+def _run(
+    run: ContainerCommand, path: Path, content: Content, situation: Situation
+) -> list[Diagnostic] | None:
     """The faults of what a container runs, beside the files that config maps give it."""
     given = {
         section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])

@@ -12,9 +12,9 @@ from ..errors import BadInput
 from ..facts import release
 from ..rules.constraints import Situation
 from . import kinds
-from .files import Target
-from .judge import read
+from .files import SourceFile
 from .section import Section, disagreements
+from .validate import read
 
 _ROLES = ("prefill", "decode")
 
@@ -29,7 +29,7 @@ class Worker:
     section: Section
 
 
-def findings(targets: Sequence[Target]) -> Iterator[Diagnostic]:
+def findings(targets: Sequence[SourceFile]) -> Iterator[Diagnostic]:
     """What each pair of workers that serve one checkpoint should have in common and has not.
 
     Places are those in the decode worker's file.
@@ -44,15 +44,15 @@ def findings(targets: Sequence[Target]) -> Iterator[Diagnostic]:
                 yield replace(fault, message=what).in_file(str(two.path))
 
 
-def is_worker(target: Target) -> bool:
+def is_worker(target: SourceFile) -> bool:
     """Whether a file belongs to one side of disaggregated serving."""
-    within = target.surroundings
+    within = target.context
     return bool(within and within.role in _ROLES and within.checkpoint and not target.fault)
 
 
-def _worker(target: Target) -> Worker | None:
+def _worker(target: SourceFile) -> Worker | None:
     """The options of a file of a worker's bundle, if it holds any."""
-    within = target.surroundings
+    within = target.context
     if within is None or within.checkpoint is None:
         return None
     try:
