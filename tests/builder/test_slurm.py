@@ -23,7 +23,7 @@ from builder.lint import check
 from builder.lint.job_script import directives
 from builder.targets.slurm import layout
 from builder.targets.slurm.directives import segment
-from builder.verify.verification import verify
+from builder.verification import verify
 from tests.conftest import ROOT
 
 SITE: dict[str, Any] = {
