@@ -10,7 +10,7 @@ from typing import Any
 
 from . import __version__
 from .diagnostics import Diagnostic
-from .engines.translation import EngineConfig
+from .engines import EngineConfig
 from .facts import advisories, hardware
 from .facts import heuristics as practice
 from .facts import published_results as results

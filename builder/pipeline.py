@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from . import bundle, deployment, manifest, planning, site
+from . import bundle, deployment, engines, manifest, planning, site
 from . import targets as target_table
 from .bundle import Bundle, File
 from .deployment import Deployment, Document
 from .diagnostics import Diagnostic
 from .documents import dump_yaml
-from .engines import translation as engine
-from .engines.translation import EngineConfig
+from .engines import EngineConfig
 from .errors import BadInput, ToolkitError
 from .facts import advisories, checkpoint, servers
 from .facts.checkpoint import Checkpoint
@@ -22,6 +22,7 @@ from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, gather
 from .rules import constraints
 from .rules import vulnerability_policy as gate
+from .servers import BundleContext
 from .targets.supply import mirror, sbom, supplies
 
 # The target whose bundles get a bill of materials.
@@ -31,7 +32,7 @@ HANDOFF = "handoff"
 PREFILL = f"targets.{site.TARGET}.prefill.deployment"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Planned:
     """A plan and its spelling for the release; `prefill` is that of the other side, if any."""
 
@@ -40,10 +41,15 @@ class Planned:
     engine: EngineConfig
     prefill: Planned | None = None
 
+    @cached_property
+    def context(self) -> BundleContext:
+        """What servers and targets render from, which renders each server once."""
+        return BundleContext(self.plan, self.engine, self.prefill.context if self.prefill else None)
+
     @property
     def warnings(self) -> list[Diagnostic]:
         """Those of the other side come with it, but for its versions, which are the same."""
-        targets = target_table.warnings(_request(self))
+        targets = target_table.warnings(self.context)
         versions = gate.problems(self.plan.deployment, self.plan.facts.release.name)
         own = [*self.plan.warnings, *self.engine.warnings, *targets, *versions]
         others = self.prefill.warnings if self.prefill else []
@@ -71,7 +77,7 @@ def _plan(document: Document, known: Known) -> Planned:
         request = _with_prefill(request, prefill.plan.deployment)
     try:
         decided = planning.plan(request, facts)
-        planned = Planned(document, decided, engine.translate(decided), prefill)
+        planned = Planned(document, decided, engines.translate(decided), prefill)
         if prefill and (problems := list(_disagreements(prefill, planned))):
             raise BadInput(problems)
         if problems := list(_taken_variables(planned)):
@@ -132,16 +138,11 @@ def _taken_variables(planned: Planned) -> Iterator[Diagnostic]:
     """Variables of the deployment that a start script sets itself, over them."""
     if not (given := planned.plan.deployment.environment):
         return
-    taken = target_table.own_variables(_request(planned))
+    taken = planned.context.reserved_environment
     for name in given.keys() & taken.keys():
         what = f"is set by the start script of {taken[name]}"
         remedy = "drop it here: set it when you start the script, or as an option of the target"
         yield Diagnostic(f"environment.{name}", what, remedy)
-
-
-def _request(planned: Planned) -> target_table.Request:
-    prefill = _request(planned.prefill) if planned.prefill else None
-    return target_table.Request(planned.plan, planned.engine, prefill)
 
 
 def render(
@@ -176,7 +177,7 @@ def _by_reference(document: Document, facts: Mapping[str, Checkpoint]) -> Known:
 
 def _files(planned: Planned) -> dict[str, File]:
     """The files of a bundle; that of the prefill servers is a bundle in the bundle."""
-    files, launch = _render_targets(planned)
+    files = target_table.render(planned.context)
     request = planned.plan.deployment.model_dump(exclude_none=True)
     if planned.prefill:
         inner = bundle.complete(_files(planned.prefill), manifest_facts(planned.prefill))
@@ -184,7 +185,7 @@ def _files(planned: Planned) -> dict[str, File]:
     files |= {
         "deployment.yaml": File(dump_yaml(request).encode()),
         "checkpoint.json": File(bundle.to_json(_checkpoints(planned.plan.facts))),
-        "launch.json": File(bundle.to_json(launch)),
+        "launch.json": File(bundle.to_json(_launch(planned.context))),
     }
     if not (table := planned.plan.facts.release).ships:
         files[IMPORTED_RELEASE] = File(table.path.read_bytes())
@@ -195,7 +196,7 @@ def _files(planned: Planned) -> dict[str, File]:
 
 def _bills(planned: Planned, files: Mapping[str, File]) -> dict[str, File]:
     """What the bundle is made from: the mirror list, and the bill of materials of all its files."""
-    found = supplies.of(_request(planned), files)
+    found = supplies.of(planned.context, files)
     lists = mirror.render(found)
     name = planned.plan.deployment.name
     accepted = gate.accepted(planned.plan.deployment, planned.plan.facts.release.name)
@@ -210,25 +211,17 @@ def _checkpoints(facts: Facts) -> dict[str, Any]:
     return document
 
 
-def _render_targets(planned: Planned) -> tuple[dict[str, File], dict[str, Any]]:
-    plan, request = planned.plan, _request(planned)
-    files: dict[str, File] = {}
-    entries = {}
-    for name, options in plan.deployment.targets.items():
-        target = target_table.load(name)
-        rendered = target.render(request, target.Options.model_validate(options))
-        files |= rendered.files
-        if rendered.launch is not None:
-            entries[name] = rendered.launch
-    launch = {
+def _launch(context: BundleContext) -> dict[str, Any]:
+    """`launch.json`: how each server is started, reached and known to be ready."""
+    deployment = context.deployment
+    return {
         "format": bundle.FORMAT,
-        "name": plan.deployment.name,
-        "checkpoint": plan.deployment.checkpoint,
-        "engine": plan.deployment.engine.model_dump(),
-        "environment": target_table.variables(plan.environment),
-        "targets": entries,
+        "name": deployment.name,
+        "checkpoint": deployment.checkpoint,
+        "engine": deployment.engine.model_dump(),
+        "environment": context.environment,
+        "targets": {name: server.entry for name, server in context.servers.items()},
     }
-    return files, launch
 
 
 def manifest_facts(planned: Planned) -> dict[str, Any]:

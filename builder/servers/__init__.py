@@ -1,1 +1,206 @@
-"""The servers that can be deployed: each with its own files, ports and program."""
+"""The servers: what a bundle can be started with. One module with its templates for each.
+
+A server's module offers `Options`, its options in a deployment file, and
+`render(context, options)`, its files and its entry in `launch.json`. What else is known of it is
+its record in `builder/facts/servers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from ipaddress import ip_address
+from typing import Annotated, Any, Protocol, cast
+
+from pydantic import Field
+
+from ..bundle import File
+from ..deployment import Deployment, Strict
+from ..engines import EngineConfig
+from ..facts import servers as records
+from ..facts.hardware import load as load_gpu
+from ..facts.images import Image, image
+from ..facts.release import Release
+from ..facts.servers import Server
+from ..planning import Decision, Plan
+
+# A server loads hundreds of gigabytes before it answers.
+START_TIMEOUT_S = 3600
+
+# Instances of one deployment listen this far apart.
+PORT_STEP = 10
+
+Host = Annotated[str, Field(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:-]*$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is given by an IP address, and not by a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedServer:
+    """A server's options, its files by path inside the bundle, and its entry in `launch.json`.
+
+    `settings` are those of the server's own model around the engine, where it has one.
+    """
+
+    record: Server
+    options: Any
+    files: Mapping[str, File]
+    entry: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """The ports of the protocols that are on."""
+        ports: Mapping[str, int] = self.entry["ports"]
+        return ports
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables of the start script, with their defaults."""
+        environment: Mapping[str, str] = self.entry["environment"]
+        return environment
+
+
+@dataclass(frozen=True)
+class BundleContext:
+    """What servers and targets render from; `prefill` is the other side, if there is one."""
+
+    plan: Plan
+    engine: EngineConfig
+    prefill: BundleContext | None = None
+
+    @cached_property
+    def servers(self) -> dict[str, RenderedServer]:
+        """The servers of the deployment in its order, each rendered once for all targets."""
+        return {
+            name: load(name).render(self, options_of(self.deployment, name))
+            for name in self.deployment.targets
+            if name in records.names()
+        }
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.plan.deployment
+
+    @property
+    def release(self) -> Release:
+        return self.plan.facts.release
+
+    @property
+    def flags(self) -> tuple[Decision, ...]:
+        return self.plan.flags
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the engine's processes, with their values."""
+        return variables(self.plan.environment)
+
+    @property
+    def reserved_environment(self) -> dict[str, str]:
+        """The variables that start scripts set themselves, each with its server."""
+        several = ("INSTANCE", "CUDA_VISIBLE_DEVICES") if self.deployment.instances > 1 else ()
+        return {
+            variable: name
+            for name, server in self.servers.items()
+            for variable in (*server.environment, *several)
+        }
+
+    def image(self, server: str) -> Image | None:
+        """The container image of a server, `None` where none is known for the release."""
+        given = self.deployment.images.get(server)
+        return image(server, self.deployment.engine.release, given)
+
+    @property
+    def checkpoints(self) -> dict[str, str]:
+        """The variables that name the model's folder, and the draft model's if there is one."""
+        draft = self.deployment.draft
+        named = {"DRAFT_CHECKPOINT": draft.checkpoint} if draft else {}
+        return {"CHECKPOINT": self.deployment.checkpoint, **named}
+
+    @property
+    def nodes(self) -> int:
+        """The nodes of one server."""
+        hardware = self.deployment.hardware
+        gpus = hardware.num_gpus // self.deployment.instances
+        return -(-gpus // load_gpu(hardware.gpu).gpus_per_node.value)
+
+    @property
+    def several_nodes(self) -> dict[str, int]:
+        """What the entry of a server says that cannot be started on one node alone."""
+        return {"nodes": self.nodes} if self.nodes > 1 else {}
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """What the shared parts of every start script render."""
+        gpus = self.deployment.hardware.num_gpus // self.deployment.instances
+        return {
+            "name": self.deployment.name,
+            "engine_environment": dict(zip(self.environment, self.plan.environment, strict=True)),
+            "nodes": self.nodes,
+            "instances": self.deployment.instances,
+            "gpus_per_instance": gpus,
+            "port_step": PORT_STEP,
+            "draft": self.deployment.draft,
+            "draft_option": self.release.spell("draft_model").rpartition(".")[2],
+        }
+
+
+class ServerModule(Protocol):
+    Options: type[Strict]
+
+    def render(self, context: BundleContext, options: Any) -> RenderedServer: ...
+
+
+def load(name: str) -> ServerModule:
+    """The module of a server, by the name of its record."""
+    return cast(ServerModule, import_module(f"{__name__}.{name}"))
+
+
+def options_of(deployment: Deployment, name: str) -> Any:
+    """The options that a deployment gives one of its servers."""
+    return load(name).Options.model_validate(deployment.targets[name])
+
+
+def variables(environment: tuple[Decision, ...]) -> dict[str, str]:
+    """Environment variables by name."""
+    return {row.path.partition(".")[2]: row.value for row in environment}
+
+
+@dataclass(frozen=True, slots=True)
+class OptionLine:
+    """One line of a rendered option file; a mapping's own line has no value."""
+
+    depth: int
+    key: str
+    value: Any
+    is_mapping: bool
+    reason: str | None
+
+
+def option_lines(engine: EngineConfig) -> list[OptionLine]:
+    """The engine options in the order of their decisions, each with its reason."""
+    reasons = {row.path: f"{row.reason} [{row.evidence}]" for row in engine.decisions}
+
+    def walk(node: Mapping[str, Any], prefix: str, depth: int) -> list[OptionLine]:
+        lines: list[OptionLine] = []
+        for key, value in node.items():
+            path = f"{prefix}{key}"
+            reason = reasons.get(path)
+            if isinstance(value, Mapping) and value:
+                lines.append(OptionLine(depth, key, None, True, reason))
+                lines += walk(value, f"{path}.", depth + 1)
+            else:
+                lines.append(OptionLine(depth, key, value, False, reason))
+        return lines
+
+    return walk(engine.options, "", 0)

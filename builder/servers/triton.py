@@ -11,13 +11,23 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ..bundle import File
 from ..deployment import Strict
+from ..facts import servers
 from ..render import resource_root, text, yaml_text
-from ..targets import START_TIMEOUT_S, Host, Port, Rendered, Request, is_address, option_lines
+from . import (
+    START_TIMEOUT_S,
+    BundleContext,
+    Host,
+    Port,
+    RenderedServer,
+    is_address,
+    option_lines,
+)
 
 # A file of this name keeps Python from writing bytecode beside the model, where unlisted code could
 # hide; the interpreter that Triton embeds reads no variables that would forbid it.
 _NO_BYTECODE = ("1/__pycache__", b"No bytecode is kept here: a bundle stays as it was rendered.\n")
 
+NAME = "triton"
 PROTOCOLS = ("http", "grpc", "metrics")
 # The server may take so much longer to exit than the model to drain, until it is killed than that,
 # and the launcher than all of them.
@@ -134,11 +144,11 @@ class Options(Strict):
         return self
 
 
-def render(request: Request, options: Options) -> Rendered:
-    name, host = request.deployment.name, options.host
-    environment = _environment(request, options)
+def render(context: BundleContext, options: Options) -> RenderedServer:
+    host = options.host
+    environment = _environment(context, options)
     script = text(
-        "triton/serve.sh.j2",
+        f"{NAME}/serve.sh.j2",
         environment=environment,
         on={protocol: protocol in options.ports for protocol in PROTOCOLS},
         tls=options.grpc_tls,
@@ -148,43 +158,48 @@ def render(request: Request, options: Options) -> Rendered:
         exit_timeout_s=options.drain_timeout_s + EXIT_MARGIN_S,
         kill_after_s=options.drain_timeout_s + EXIT_MARGIN_S + KILL_MARGIN_S,
         model_name=options.model_name,
-        **request.layout,
+        **context.layout,
     )
-    repository = f"triton/model_repository/{options.model_name}"
+    repository = f"{NAME}/model_repository/{options.model_name}"
     files = {f"{repository}/{path}": File(data) for path, data in sorted(_model_files().items())}
-    model_yaml = _model_yaml(name, request, options)
-    ready = {"port": "http", "path": "/v2/health/ready"} if options.http else {"port": "grpc"}
-    return Rendered(
+    triton_config = settings(context.engine.options, options)
+    model_yaml = _model_yaml(context, triton_config)
+    record = servers.load(NAME)
+    ready = {"port": "http", "path": record.paths.ready} if options.http else {"port": "grpc"}
+    return RenderedServer(
+        record,
+        options,
         {
             **files,
             f"{repository}/1/model.yaml": File(model_yaml.encode()),
-            "triton/serve.sh": File(script.encode(), executable=True),
+            f"{NAME}/serve.sh": File(script.encode(), executable=True),
         },
         {
-            "argv": ["bash", "triton/serve.sh"],
+            "argv": ["bash", f"{NAME}/serve.sh"],
             "host": host,
             "ports": options.ports,
             "environment": environment,
-            **request.several_nodes,
+            **context.several_nodes,
             "ready": ready,
             "model_name": options.model_name,
             "restricted_apis": options.restricted_apis,
             "start_timeout_s": START_TIMEOUT_S,
             "stop_timeout_s": options.drain_timeout_s + EXIT_MARGIN_S + STOP_MARGIN_S,
         },
+        triton_config,
     )
 
 
-def _environment(request: Request, options: Options) -> dict[str, str]:
+def _environment(context: BundleContext, options: Options) -> dict[str, str]:
     """The variables of the start script, with their defaults. Files are named, never read."""
-    name, tls = request.deployment.name, options.grpc_tls
+    name, tls = context.deployment.name, options.grpc_tls
     files = {"SERVE_KEY_FILE": options.key_file or ""} if options.restricted_apis else {}
     if tls:
         files |= {"SERVE_TLS_CERTIFICATE": tls.certificate, "SERVE_TLS_KEY": tls.key}
     if tls and tls.client_ca:
         files["SERVE_TLS_CLIENT_CA"] = tls.client_ca
     return {
-        **request.checkpoints,
+        **context.checkpoints,
         "SERVE_HOST": options.host,
         **{f"SERVE_{key.upper()}_PORT": str(port) for key, port in options.ports.items()},
         **files,
@@ -193,20 +208,19 @@ def _environment(request: Request, options: Options) -> dict[str, str]:
     }
 
 
-def _model_yaml(name: str, request: Request, options: Options) -> str:
-    engine = request.engine.options
-    triton_config = settings(engine, options)
-    base = {"model": request.deployment.checkpoint}
+def _model_yaml(context: BundleContext, triton_config: Mapping[str, Any]) -> str:
+    engine = context.engine.options
+    base = {"model": context.deployment.checkpoint}
     if "backend" not in engine:
         base["backend"] = "pytorch"
     return yaml_text(
-        "triton/model.yaml.j2",
+        f"{NAME}/model.yaml.j2",
         expected={"triton_config": triton_config, **base, **engine},
-        name=name,
-        release=request.release.name,
+        name=context.deployment.name,
+        release=context.release.name,
         triton_config=triton_config,
         base=base,
-        options=option_lines(request.engine),
+        options=option_lines(context.engine),
     )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from ..bundle import File
 from ..deployment import Strict
+from ..facts import servers
 from ..render import text, yaml_text
-from ..targets import START_TIMEOUT_S, Host, Port, Rendered, Request, option_lines
+from . import START_TIMEOUT_S, BundleContext, Host, Port, RenderedServer, option_lines
+
+NAME = "trtllm_serve"
 
 
 class Options(Strict):
@@ -19,39 +22,42 @@ class Options(Strict):
         return {"http": self.port}
 
 
-def render(request: Request, options: Options) -> Rendered:
-    deployment = request.deployment
+def render(context: BundleContext, options: Options) -> RenderedServer:
+    deployment = context.deployment
     config = yaml_text(
-        "trtllm_serve/config.yaml.j2",
-        expected=request.engine.options,
+        f"{NAME}/config.yaml.j2",
+        expected=context.engine.options,
         name=deployment.name,
-        release=request.release.name,
-        options=option_lines(request.engine),
+        release=context.release.name,
+        options=option_lines(context.engine),
     )
     environment = {
-        **request.checkpoints,
+        **context.checkpoints,
         "SERVE_HOST": options.host,
         "SERVE_HTTP_PORT": str(options.port),
     }
     script = text(
-        "trtllm_serve/serve.sh.j2",
+        f"{NAME}/serve.sh.j2",
         environment=environment,
-        config_flag=request.release.config_flag,
-        flags=request.flags,
-        **request.layout,
+        config_flag=context.release.config_flag,
+        flags=context.flags,
+        **context.layout,
     )
-    return Rendered(
+    record = servers.load(NAME)
+    return RenderedServer(
+        record,
+        options,
         {
-            "trtllm_serve/config.yaml": File(config.encode()),
-            "trtllm_serve/serve.sh": File(script.encode(), executable=True),
+            f"{NAME}/config.yaml": File(config.encode()),
+            f"{NAME}/serve.sh": File(script.encode(), executable=True),
         },
         {
-            "argv": ["bash", "trtllm_serve/serve.sh"],
+            "argv": ["bash", f"{NAME}/serve.sh"],
             "host": options.host,
             "ports": options.ports,
             "environment": environment,
-            **request.several_nodes,
-            "ready": {"port": "http", "path": "/health"},
+            **context.several_nodes,
+            "ready": {"port": "http", "path": record.paths.ready},
             "start_timeout_s": START_TIMEOUT_S,
         },
     )

@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from ..bundle import sums
+from ..bundle import File, sums
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..facts.hardware import load as load_gpu
-from . import PORT_STEP, Rendered, Request
+from ..servers import PORT_STEP, BundleContext
 from . import container as containers
 from .container import BUNDLE, HOME, KEY_FILE, SCRATCH_GIB, TLS_FOLDER, USER, Container
 from .container import ContainerOptions as Options
@@ -42,25 +42,25 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
         yield Diagnostic("hardware.num_gpus", what, "take compose out, or kubernetes or slurm")
 
 
-def render(request: Request, options: Options) -> Rendered:
-    served = containers.container(request, options)
-    name = request.deployment.name
+def render(context: BundleContext, options: Options) -> dict[str, File]:
+    served = containers.container(context, options)
+    name = context.deployment.name
     title = f"Serves {name} on this machine: docker compose -f {FILE} up --detach --wait"
     document = {
         "name": name.replace(".", "-"),
         "services": dict(_services(served)),
         **({"secrets": _files(served)} if _secrets(served) else {}),
     }
-    return Rendered({FILE: manifest(title, document)}, None)
+    return {FILE: manifest(title, document)}
 
 
-def warnings(request: Request, options: Options) -> Iterator[Diagnostic]:
-    return containers.warnings(request, options)
+def warnings(context: BundleContext, options: Options) -> Iterator[Diagnostic]:
+    return containers.warnings(context, options)
 
 
 def _services(container: Container) -> Iterator[tuple[str, dict[str, Any]]]:
     """One service for each instance, with GPUs and ports of its own."""
-    count = container.request.deployment.instances
+    count = container.context.deployment.instances
     for index in range(count):
         name = "server" if count == 1 else f"server{index}"
         yield name, _service(container, index)
@@ -125,7 +125,7 @@ def _confinement(container: Container) -> dict[str, Any]:
 def _machine(container: Container, index: int) -> dict[str, Any]:
     memory, shm, gpus = container.memory_gib, container.shm_gib, container.gpus
     device: dict[str, Any] = {"driver": "nvidia", "capabilities": ["gpu"]}
-    if container.request.deployment.instances == 1:
+    if container.context.deployment.instances == 1:
         device["count"] = gpus
     else:
         device["device_ids"] = [str(index * gpus + number) for number in range(gpus)]

@@ -17,10 +17,11 @@ from pydantic import Field, ValidationError
 from ..bundle import File
 from ..deployment import Deployment, ServerName, Strict, schema_problems
 from ..diagnostics import Diagnostic
-from ..facts import images, servers
+from ..facts import images
 from ..facts.hardware import load as load_gpu
 from ..facts.images import Image
-from . import Rendered, Request, choice, load, variables
+from ..servers import BundleContext, RenderedServer, load
+from . import choice
 from .manifest import Because
 
 # Where things are in the container.
@@ -70,25 +71,32 @@ class ContainerOptions(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One server of a deployment. `entry` is its entry in `launch.json`, `files` the bundle's."""
+    """One server of a deployment in its image."""
 
-    request: Request
+    context: BundleContext
     options: ContainerOptions
-    server: str
+    server: RenderedServer
     image: Image
-    entry: Mapping[str, Any]
-    files: Mapping[str, File]
 
     @property
     def gpus(self) -> int:
         """The GPUs that it sees, which are those of one node."""
-        deployment = self.request.deployment
-        return deployment.hardware.num_gpus // deployment.instances // self.request.nodes
+        deployment = self.context.deployment
+        return deployment.hardware.num_gpus // deployment.instances // self.context.nodes
+
+    @property
+    def entry(self) -> Mapping[str, Any]:
+        """Its entry in `launch.json`."""
+        return self.server.entry
+
+    @property
+    def files(self) -> Mapping[str, File]:
+        """Its files by path inside the bundle."""
+        return self.server.files
 
     @property
     def ports(self) -> Mapping[str, int]:
-        ports: Mapping[str, int] = self.entry["ports"]
-        return ports
+        return self.server.ports
 
     @property
     def command(self) -> list[str]:
@@ -105,7 +113,7 @@ class Container:
 
     @property
     def architecture(self) -> str:
-        return ARCHITECTURES[load_gpu(self.request.deployment.hardware.gpu).cpu_arch.value]
+        return ARCHITECTURES[load_gpu(self.context.deployment.hardware.gpu).cpu_arch.value]
 
     @property
     def asked_by(self) -> Literal["http", "grpc", "tcp"]:
@@ -124,13 +132,13 @@ class Container:
 
     @property
     def live_path(self) -> str:
-        return servers.load(self.server).paths.live
+        return self.server.record.paths.live
 
     @property
     def models(self) -> dict[str, str]:
         """The folder in the container of each model, by the variable that names it."""
         folders = {"CHECKPOINT": MODELS, "DRAFT_CHECKPOINT": f"{MODELS}/draft"}
-        given = self.request.checkpoints.items()
+        given = self.context.checkpoints.items()
         return {variable: f"{folders[variable]}/{_last(name)}" for variable, name in given}
 
     @property
@@ -144,7 +152,7 @@ class Container:
         for name, file in files.items():
             if f"SERVE_TLS_{name}" in given:
                 own[f"SERVE_TLS_{name}"] = f"{TLS_FOLDER}/{file}"
-        theirs = variables(self.request.environment)
+        theirs = self.context.environment
         return {name: value for name, value in {**own, **_OFFLINE}.items() if name not in theirs}
 
     @property
@@ -155,7 +163,7 @@ class Container:
     @property
     def start_s(self) -> Because:
         """How long it may take from its start until it answers."""
-        gigabytes = _gigabytes(self.request)
+        gigabytes = _gigabytes(self.context)
         rate = self.options.load_gb_per_s
         seconds = math.ceil(gigabytes / rate) + START_WITHOUT_WEIGHTS_S
         return Because(
@@ -185,8 +193,8 @@ class Container:
             return Because(self.options.memory_gib, "As the deployment says [override]")
         shared = int(self.shm_gib.value)
         processes = self.gpus * HOST_GIB_PER_GPU
-        cached = math.ceil(_gigabytes(self.request) * 1e9 / GIB)
-        offloaded = math.ceil(self.gpus * _host_cache_bytes(self.request) / GIB)
+        cached = math.ceil(_gigabytes(self.context) * 1e9 / GIB)
+        offloaded = math.ceil(self.gpus * _host_cache_bytes(self.context) / GIB)
         parts = {
             f"{HOST_GIB_PER_GPU} GiB per GPU for processes": processes,
             "the checkpoint, which ranks read through the page cache": cached,
@@ -223,15 +231,12 @@ def _scratch_folders() -> dict[str, str]:
     return {"HOME": HOME, "USER": "server", "TMPDIR": "/tmp", **folders}
 
 
-def container(request: Request, options: ContainerOptions) -> Container:
-    deployment = request.deployment
+def container(context: BundleContext, options: ContainerOptions) -> Container:
+    deployment = context.deployment
     server = choice.server_of(deployment, options.server)
-    target = load(server)
-    given = target.Options.model_validate(deployment.targets[server])
-    rendered: Rendered = target.render(request, given)
-    image = request.image(server)
-    assert rendered.launch is not None and image is not None  # `problems` has seen to it
-    return Container(request, options, server, image, rendered.launch, rendered.files)
+    image = context.image(server)
+    assert image is not None  # `problems` has seen to it
+    return Container(context, options, context.servers[server], image)
 
 
 def problems(
@@ -246,10 +251,10 @@ def problems(
     yield from _access_problems(deployment, target, server, options)
 
 
-def warnings(request: Request, options: ContainerOptions) -> Iterator[Diagnostic]:
+def warnings(context: BundleContext, options: ContainerOptions) -> Iterator[Diagnostic]:
     """What a reader should know of the image."""
-    server = choice.server_of(request.deployment, options.server)
-    image = request.image(server)
+    server = choice.server_of(context.deployment, options.server)
+    image = context.image(server)
     if image and image.digest is None:
         what = f"{image.reference} has no digest, and a tag can come to mean another image"
         remedy = f"give {image.name}:{image.tag or 'TAG'}@sha256:DIGEST, as your registry shows it"
@@ -280,16 +285,16 @@ def _access_problems(
             yield Diagnostic(f"targets.{server}", what, f"give {FIRST_FREE_PORT} or more")
 
 
-def _gigabytes(request: Request) -> float:
+def _gigabytes(context: BundleContext) -> float:
     """What is read from the checkpoint, and from that of the draft model where it is known."""
-    facts = request.plan.facts
+    facts = context.plan.facts
     known = [facts.checkpoint, *([facts.draft] if facts.draft else [])]
     return sum(model.nbytes for model in known) / 1e9
 
 
-def _host_cache_bytes(request: Request) -> int:
+def _host_cache_bytes(context: BundleContext) -> int:
     """The KV cache that each rank keeps in host memory."""
-    settings = request.engine.options.get("kv_cache_config", {})
+    settings = context.engine.options.get("kv_cache_config", {})
     return int(settings.get("host_cache_size") or 0)
 
 

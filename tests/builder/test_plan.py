@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from builder import engines as engine
 from builder import pipeline
-from builder.engines import translation as engine
 from builder.errors import BadInput
 from builder.facts import release
 from builder.facts.published_results import leaves

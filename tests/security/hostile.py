@@ -76,7 +76,7 @@ class Text:
 
 MODELS: Mapping[str, type[BaseModel]] = {
     "": Deployment,
-    **{f"targets.{name}": targets.load(name).Options for name in targets.NAMES},
+    **{f"targets.{name}": options for name, options in targets.OptionTypes().items()},
     "targets.slurm.site": Site,
 }
 

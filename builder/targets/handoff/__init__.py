@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ...bundle import File
 from ...deployment import Strict
-from .. import Rendered, Request
+from ...servers import BundleContext
 from . import ci, markdown, page
 from .objectives import objectives
 from .runbook import runbook
@@ -22,14 +22,14 @@ class Options(Strict):
     """There is nothing to choose: all comes from the plan."""
 
 
-def render(request: Request, options: Options) -> Rendered:
-    monitoring = request.deployment.targets.get("monitoring", {})
+def render(context: BundleContext, options: Options) -> dict[str, File]:
+    monitoring = context.deployment.targets.get("monitoring", {})
     documents = {
-        "runbook": runbook(request),
-        "slo": objectives(request, monitoring.get("availability")),
+        "runbook": runbook(context),
+        "slo": objectives(context, monitoring.get("availability")),
     }
-    files = ci.files(request)
+    files = ci.files(context)
     for name, document in documents.items():
         files[f"{FOLDER}/{name}.md"] = File(markdown.write(document).encode())
         files[f"{FOLDER}/{name}.html"] = File(page.write(document).encode())
-    return Rendered(files, None)
+    return files

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...observability.alerts import Alert
-from .. import Request
+from ...servers import BundleContext
 from ..monitoring.options import Options
 from ..monitoring.rules import Rules
 from ..monitoring.watched import TARGET, Watched
@@ -17,24 +17,24 @@ from .servers import Server
 VALUE = "shown in the alert"
 
 
-def alerts(request: Request, found: Sequence[Server], before: Sequence[Section]) -> Section:
+def alerts(context: BundleContext, found: Sequence[Server], before: Sequence[Section]) -> Section:
     """A part for each alert, under the name that its rule links to."""
     parts = {
         alert.anchor: _part(alert, rules)
-        for rules in _rules(request, found)
+        for rules in _rules(context, found)
         for alert in rules.alerts
     }
     return prose.section("alerts", {}, *before, *parts.values())
 
 
-def _rules(request: Request, found: Sequence[Server]) -> Iterator[Rules]:
+def _rules(context: BundleContext, found: Sequence[Server]) -> Iterator[Rules]:
     """Those of the target `monitoring`, or those that it would have for any of the servers."""
-    given = request.deployment.targets.get(TARGET)
+    given = context.deployment.targets.get(TARGET)
     if given is not None:
-        yield Rules(Watched(request, Options.model_validate(given)))
+        yield Rules(Watched(context, Options.model_validate(given)))
         return
     for server in found:
-        yield Rules(Watched(request, Options.model_validate({"server": server.target})))
+        yield Rules(Watched(context, Options.model_validate({"server": server.target})))
 
 
 def _part(alert: Alert, rules: Rules) -> Section:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...facts import advisories, servers
+from ...facts import advisories
 from ...facts import license as licence
 from ...rules import vulnerability_policy as gate
-from .. import Request
+from ...servers import BundleContext
 from . import prose
 from .document import Block, Facts, Note, Paragraph, Section, Span, Table, Text, code, link, plain
 
 REMOTE_CODE = "trust_remote_code"
 
 
-def terms(request: Request) -> Section:
-    return prose.section("licence", {}, Facts((*_licences(request), _remote_code(request))))
+def terms(context: BundleContext) -> Section:
+    return prose.section("licence", {}, Facts((*_licences(context), _remote_code(context))))
 
 
-def _licences(request: Request) -> Iterator[tuple[str, Text]]:
-    facts = request.plan.facts
+def _licences(context: BundleContext) -> Iterator[tuple[str, Text]]:
+    facts = context.plan.facts
     for title, model in (("Model", facts.checkpoint), ("Draft model", facts.draft)):
         if model is None:
             continue
@@ -34,9 +34,9 @@ def _licences(request: Request) -> Iterator[tuple[str, Text]]:
         yield title, (*plain(text), *((Span(" "), *link("Terms", found.url)) if found.url else ()))
 
 
-def _remote_code(request: Request) -> tuple[str, Text]:
-    on = request.engine.options.get(REMOTE_CODE) or f"--{REMOTE_CODE}" in {
-        flag.path for flag in request.flags
+def _remote_code(context: BundleContext) -> tuple[str, Text]:
+    on = context.engine.options.get(REMOTE_CODE) or f"--{REMOTE_CODE}" in {
+        flag.path for flag in context.flags
     }
     if on:
         words = (
@@ -50,14 +50,14 @@ def _remote_code(request: Request) -> tuple[str, Text]:
     return "Remote code", plain(words)
 
 
-def vulnerabilities(request: Request) -> Section:
-    found = gate.uses(request.deployment, request.release.name)
-    accepted = gate.accepted(request.deployment, request.release.name)
+def vulnerabilities(context: BundleContext) -> Section:
+    found = gate.uses(context.deployment, context.release.name)
+    accepted = gate.accepted(context.deployment, context.release.name)
     blocks: list[Block] = []
     for use in found:
         blocks += _open(use, accepted.get((use.product, use.version)))
     known = {use.product for use in found}
-    for row in map(servers.load, request.server_names):
+    for row in (server.record for server in context.servers.values()):
         if row.image.product not in known:
             text = f"Which version of {row.title} the image holds is not known here: look it up."
             blocks.append(Note("warning", "Unknown version", plain(text)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...facts.published_results import Published, words
-from .. import Request
+from ...servers import BundleContext
 from . import prose
 from .document import Block, Facts, Note, Paragraph, Section, Shares, Table, Text, code, plain
 from .servers import Server
@@ -25,8 +25,8 @@ MODEL_LIMITS = {
 }
 
 
-def capacity(request: Request, servers: Sequence[Server]) -> Section:
-    budget = request.plan.budget
+def capacity(context: BundleContext, servers: Sequence[Server]) -> Section:
+    budget = context.plan.budget
     parts = (
         ("weights", budget.weights_gib),
         ("activations", budget.activations_gib),
@@ -42,13 +42,13 @@ def capacity(request: Request, servers: Sequence[Server]) -> Section:
         ("total that CUDA reports", budget.total_gib),
     )
     columns = ("limit", "value", "of", "what it means")
-    limits = Table("Limits", columns, tuple(_limits(request, servers)), frozenset({1}))
+    limits = Table("Limits", columns, tuple(_limits(context, servers)), frozenset({1}))
     values = {"uncertainty_gib": f"{budget.uncertainty_gib:.0f}"}
-    return prose.section("capacity", values, memory, Facts(tuple(_kv_cache(request))), limits)
+    return prose.section("capacity", values, memory, Facts(tuple(_kv_cache(context))), limits)
 
 
-def _kv_cache(request: Request) -> Iterator[tuple[str, Text]]:
-    budget, workload = request.plan.budget, request.deployment.workload
+def _kv_cache(context: BundleContext) -> Iterator[tuple[str, Text]]:
+    budget, workload = context.plan.budget, context.deployment.workload
     yield (
         "KV cache",
         plain(f"{budget.kv_tokens:,} tokens of {budget.kv_bytes_per_token:,} bytes on each GPU"),
@@ -68,9 +68,9 @@ def _kv_cache(request: Request) -> Iterator[tuple[str, Text]]:
     )
 
 
-def _limits(request: Request, servers: Sequence[Server]) -> Iterator[tuple[Text, ...]]:
+def _limits(context: BundleContext, servers: Sequence[Server]) -> Iterator[tuple[Text, ...]]:
     for name, meaning in ENGINE_LIMITS.items():
-        if (value := request.engine.options.get(name)) is not None:
+        if (value := context.engine.options.get(name)) is not None:
             yield code(name), plain(f"{value:,}"), plain("engine"), plain(meaning)
     for server in servers:
         for name, meaning in MODEL_LIMITS.items():
@@ -78,9 +78,9 @@ def _limits(request: Request, servers: Sequence[Server]) -> Iterator[tuple[Text,
                 yield code(name), plain(f"{value:,}"), plain(server.title), plain(meaning)
 
 
-def figures(request: Request) -> Section:
+def figures(context: BundleContext) -> Section:
     """Whose figures these are stands before them: this deployment was never measured."""
-    facts = request.plan.facts
+    facts = context.plan.facts
     text = (
         f"Nobody had run this deployment on {facts.gpu.product} when this page was made. What was "
         "measured since then is attached as evidence."

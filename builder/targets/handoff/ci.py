@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...bundle import File
-from .. import Request
+from ...servers import BundleContext
 from ..manifest import manifest
 
 FOLDER = "handoff/ci"
@@ -22,8 +22,8 @@ SARIF = "deployment.sarif"
 QUALITY = "gl-code-quality-report.json"
 
 
-def files(request: Request) -> dict[str, File]:
-    name = request.deployment.name
+def files(context: BundleContext) -> dict[str, File]:
+    name = context.deployment.name
     check, verify = f"trtllm-builder check {name}", f"trtllm-builder verify {name}"
     where = f"{name} in folder {name} of this repository. {TOOLKIT} is a variable of the project:"
     where += " what pip is to install as the toolkit."

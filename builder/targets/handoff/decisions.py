@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from .. import Request
+from ...servers import BundleContext
 from . import prose
 from .document import Block, Bullets, Section, Span, Table, Text, code, plain
 
 
-def decisions(request: Request) -> Section:
-    rows = (*request.engine.decisions, *request.plan.flags, *request.plan.environment)
+def decisions(context: BundleContext) -> Section:
+    rows = (*context.engine.decisions, *context.plan.flags, *context.plan.environment)
     columns = ("setting", "value", "why", "evidence")
     table = tuple(
         (
@@ -22,14 +22,14 @@ def decisions(request: Request) -> Section:
         )
         for row in rows
     )
-    return prose.section("decisions", {}, Table("Settings", columns, table), *_doubts(request))
+    return prose.section("decisions", {}, Table("Settings", columns, table), *_doubts(context))
 
 
-def _doubts(request: Request) -> Iterator[Block]:
-    if request.plan.differences:
+def _doubts(context: BundleContext) -> Iterator[Block]:
+    if context.plan.differences:
         columns = ("option", "published", "here", "why")
-        yield Table("Published options that are not used", columns, tuple(_differences(request)))
-    if warnings := (*request.plan.warnings, *request.engine.warnings):
+        yield Table("Published options that are not used", columns, tuple(_differences(context)))
+    if warnings := (*context.plan.warnings, *context.engine.warnings):
         items = tuple(
             (
                 Span(row.where, code=True),
@@ -40,8 +40,8 @@ def _doubts(request: Request) -> Iterator[Block]:
         yield Section("warnings", "Warnings of the plan", (Bullets(items),))
 
 
-def _differences(request: Request) -> Iterator[tuple[Text, ...]]:
-    for row in request.plan.differences:
+def _differences(context: BundleContext) -> Iterator[tuple[Text, ...]]:
+    for row in context.plan.differences:
         planned = plain("not set") if row.planned is None else code(_value(row.planned))
         reason = plain(f"{row.reason} ({row.source})")
         yield code(row.path), code(_value(row.published)), planned, reason

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ... import site
 from ...facts import engines
-from .. import PORT_STEP, Request, variables
+from ...servers import PORT_STEP, BundleContext
 from . import prose
 from .document import Block, Note, Paragraph, Section, Span, Table, Text, code, plain
 from .servers import Server
@@ -21,11 +21,11 @@ PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "metrics": "HTTP, for metrics"}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def ports(request: Request, servers: Sequence[Server]) -> Section:
+def ports(context: BundleContext, servers: Sequence[Server]) -> Section:
     rows = tuple(_row(server, name) for server in servers for name in server.ports)
     columns = ("port", "protocol", "server", "listens on", "asked by", "protected by")
     blocks: list[Block] = [Table("Ports", columns, rows)]
-    blocks += [Paragraph(plain(words)) for words in _notes(request)]
+    blocks += [Paragraph(plain(words)) for words in _notes(context)]
     if any(server.entry["host"] not in LOOPBACK for server in servers):
         text = (
             "A server listens beyond its own machine. Neither knows users or rates: put a gateway "
@@ -54,16 +54,16 @@ def _protection(server: Server, name: str) -> str:
     return "nothing; management is closed by a key" if closed else "nothing"
 
 
-def _notes(request: Request) -> Iterator[str]:
-    deployment = request.deployment
+def _notes(context: BundleContext) -> Iterator[str]:
+    deployment = context.deployment
     if deployment.instances > 1:
         yield (
             f"{deployment.instances} instances share the node: each listens {PORT_STEP} ports "
             "above the one before it."
         )
-    if request.nodes > 1:
+    if context.nodes > 1:
         yield (
-            f"One server spans {request.nodes} nodes. Between them all ports must be open: MPI and "
+            f"One server spans {context.nodes} nodes. Between them all ports must be open: MPI and "
             "NCCL choose their own."
         )
     if deployment.role != "agg":
@@ -71,17 +71,17 @@ def _notes(request: Request) -> Iterator[str]:
             f"This is the {deployment.role} side of disaggregated serving: between both sides the "
             "KV cache travels over ports that the transfer library chooses."
         )
-    yield from _behind(request)
+    yield from _behind(context)
     quiet = engines.load(deployment.engine.name).telemetry_variables
-    if "1" in (variables(request.environment).get(name) for name in quiet):
+    if "1" in (context.environment.get(name) for name in quiet):
         yield "Nothing outside is asked: the engine's usage statistics are off."
     else:
         yield "The engine sends usage statistics to its maker: the deployment switched them on."
 
 
-def _behind(request: Request) -> Iterator[str]:
+def _behind(context: BundleContext) -> Iterator[str]:
     """Where the servers listen that something else runs."""
-    targets = request.deployment.targets
+    targets = context.deployment.targets
     if slurm := targets.get(site.TARGET):
         router = ", ".join(f"{name} {port}" for name, port in slurm["router"].items())
         yield (
@@ -97,13 +97,13 @@ def _behind(request: Request) -> Iterator[str]:
         yield "With Docker Compose the ports of the container are published as compose.yaml says."
 
 
-def secrets(request: Request, servers: Sequence[Server]) -> Section:
-    rows = tuple(_secrets(request, servers))
+def secrets(context: BundleContext, servers: Sequence[Server]) -> Section:
+    rows = tuple(_secrets(context, servers))
     columns = ("secret", "what for", "where it lies")
     return prose.section("secrets", {}, Table("Secrets", columns, rows))
 
 
-def _secrets(request: Request, servers: Sequence[Server]) -> Iterator[tuple[Text, ...]]:
+def _secrets(context: BundleContext, servers: Sequence[Server]) -> Iterator[tuple[Text, ...]]:
     for server in servers:
         environment: Mapping[str, str] = server.entry["environment"]
         if file := environment.get("SERVE_KEY_FILE"):
@@ -129,7 +129,7 @@ def _secrets(request: Request, servers: Sequence[Server]) -> Iterator[tuple[Text
         ),
     )
     for server in servers:
-        if image := request.image(server.target):
+        if image := context.image(server.target):
             host = image.name.partition("/")[0]
             words = f"where {host} asks for one: in the store of the container runtime"
             yield (plain("registry login"), plain(f"image of {server.title}"), plain(words))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...observability import slo
-from .. import Request
+from ...servers import BundleContext
 from .document import Block, Bullets, Document, Note, Section, Span, Table, Text, plain
 
 MINUTES_A_DAY = 24 * 60
 
 
-def objectives(request: Request, availability: float | None) -> Document:
-    deployment = request.deployment
+def objectives(context: BundleContext, availability: float | None) -> Document:
+    deployment = context.deployment
     found = slo.objectives(deployment, availability)
     sections = (
-        Section("promises", "What is promised", tuple(_promises(request, found))),
+        Section("promises", "What is promised", tuple(_promises(context, found))),
         Section("budget", "Error budget", tuple(_budget(found))),
         Section("measured", "How it is measured", (Bullets(tuple(_measured())),)),
         Section("missed", "When it is missed", (Bullets(tuple(_missed())),)),
@@ -30,7 +30,7 @@ def objectives(request: Request, availability: float | None) -> Document:
     )
 
 
-def _promises(request: Request, found: tuple[slo.Objective, ...]) -> Iterator[Block]:
+def _promises(context: BundleContext, found: tuple[slo.Objective, ...]) -> Iterator[Block]:
     rows = tuple(
         (
             plain(one.title),
@@ -48,7 +48,7 @@ def _promises(request: Request, found: tuple[slo.Objective, ...]) -> Iterator[Bl
             "the deployment says otherwise."
         )
         yield Note("warning", "Assumed", plain(text))
-    limits = request.deployment.slo
+    limits = context.deployment.slo
     if limits is None or limits.ttft_ms is None or limits.itl_ms is None:
         words = (
             Span("Of the latencies only those are promised that the deployment names under "),

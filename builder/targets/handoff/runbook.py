@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...facts.images import Image
+from ...servers import START_TIMEOUT_S, BundleContext
 from ...site import TARGET
-from .. import START_TIMEOUT_S, Request
 from ..kubernetes.names import object_name
 from . import alerting, assurance, capacity, decisions, network, prose, servers
 from .document import Block, Bullets, Command, Document, Facts, Note, Section, Text, code, plain
@@ -17,55 +17,55 @@ RUNS_ON = ("node", "slurm", "kubernetes", "compose")
 KINDS = {"agg": "Inference service", "prefill": "Prefill server", "decode": "Decode server"}
 
 
-def runbook(request: Request) -> Document:
-    found = servers.of(request)
-    known = _known(request, found)
-    values = _values(request, found)
+def runbook(context: BundleContext) -> Document:
+    found = servers.of(context)
+    known = _known(context, found)
+    values = _values(context, found)
     made = {"servers": _settings(found)}
 
     def chapter(name: str) -> Section:
         return prose.section(name, values, *prose.procedures(name, values, known, made))
 
     sections = [
-        _overview(request, found, values),
-        network.ports(request, found),
-        network.secrets(request, found),
-        capacity.capacity(request, found),
-        capacity.figures(request),
+        _overview(context, found, values),
+        network.ports(context, found),
+        network.secrets(context, found),
+        capacity.capacity(context, found),
+        capacity.figures(context),
         chapter("setup"),
         chapter("verify"),
         *(chapter(name) for name in RUNS_ON if name in known),
         prose.section("slo", values),
-        alerting.alerts(request, found, prose.procedures("alerts", values, known, made)),
-        decisions.decisions(request),
+        alerting.alerts(context, found, prose.procedures("alerts", values, known, made)),
+        decisions.decisions(context),
         chapter("evidence"),
-        assurance.terms(request),
-        assurance.vulnerabilities(request),
+        assurance.terms(context),
+        assurance.vulnerabilities(context),
         prose.section("air-gap", values),
     ]
     return Document(
-        f"Runbook of {request.deployment.name}", "Runbook", _subject(request), tuple(sections)
+        f"Runbook of {context.deployment.name}", "Runbook", _subject(context), tuple(sections)
     )
 
 
-def _subject(request: Request) -> tuple[str, ...]:
-    facts, hardware = request.plan.facts, request.deployment.hardware
+def _subject(context: BundleContext) -> tuple[str, ...]:
+    facts, hardware = context.plan.facts, context.deployment.hardware
     return (
         f"{facts.checkpoint.name}, {facts.checkpoint.precision}",
         f"{hardware.num_gpus}x {facts.gpu.product}",
-        f"TensorRT-LLM {request.release.name}",
+        f"TensorRT-LLM {context.release.name}",
     )
 
 
-def _known(request: Request, found: Sequence[Server]) -> frozenset[str]:
+def _known(context: BundleContext, found: Sequence[Server]) -> frozenset[str]:
     """The words that procedures and commands may ask for."""
-    deployment = request.deployment
+    deployment = context.deployment
     words = {
-        "node": bool(found) and _runs_alone(request),
-        "state_folder": _state_folder(request) is not None,
-        "no_state_folder": _state_folder(request) is None,
-        "one_node": request.nodes == 1,
-        "several_nodes": request.nodes > 1,
+        "node": bool(found) and _runs_alone(context),
+        "state_folder": _state_folder(context) is not None,
+        "no_state_folder": _state_folder(context) is None,
+        "one_node": context.nodes == 1,
+        "several_nodes": context.nodes > 1,
         "one_instance": deployment.instances == 1,
         "several_instances": deployment.instances > 1,
         "streams": all(server.settings.get("decoupled", True) for server in found),
@@ -73,29 +73,29 @@ def _known(request: Request, found: Sequence[Server]) -> frozenset[str]:
     return frozenset({*deployment.targets, *(word for word, holds in words.items() if holds)})
 
 
-def _runs_alone(request: Request) -> bool:
+def _runs_alone(context: BundleContext) -> bool:
     """Whether one node serves by itself: not a server of several, nor one side of a service."""
-    return request.nodes == 1 and request.deployment.role == "agg"
+    return context.nodes == 1 and context.deployment.role == "agg"
 
 
-def _state_folder(request: Request) -> str | None:
+def _state_folder(context: BundleContext) -> str | None:
     """Where services of a Slurm cluster keep their state, if the site's profile says it."""
-    slurm = request.deployment.targets.get(TARGET) or {}
+    slurm = context.deployment.targets.get(TARGET) or {}
     folder: str | None = (slurm.get("site") or {}).get("state_folder")
     return folder
 
 
-def _values(request: Request, found: Sequence[Server]) -> dict[str, object]:
+def _values(context: BundleContext, found: Sequence[Server]) -> dict[str, object]:
     """What the words of the data have blanks for."""
-    deployment, facts = request.deployment, request.plan.facts
+    deployment, facts = context.deployment, context.plan.facts
     concurrency = deployment.workload.concurrency
     drains = [server.settings["drain_timeout_s"] for server in found if server.settings]
     return {
         "name": deployment.name,
         "object": object_name(deployment.name),
         "model": facts.checkpoint.name,
-        "state": _state_folder(request),
-        "where": _where(request, found),
+        "state": _state_folder(context),
+        "where": _where(context, found),
         "weights_gb": f"{facts.checkpoint.nbytes / 1e9:,.3g}",
         "start_timeout_s": START_TIMEOUT_S,
         "drain_timeout_s": max(drains, default=0),
@@ -106,22 +106,24 @@ def _values(request: Request, found: Sequence[Server]) -> dict[str, object]:
     }
 
 
-def _where(request: Request, found: Sequence[Server]) -> str:
-    images = [(server.title, request.image(server.target)) for server in found]
+def _where(context: BundleContext, found: Sequence[Server]) -> str:
+    images = [(server.title, context.image(server.target)) for server in found]
     named = [f"{image.reference} for {title}" for title, image in images if image]
     return " or ".join(named) or "no image of this release is known"
 
 
-def _overview(request: Request, found: Sequence[Server], values: Mapping[str, object]) -> Section:
-    deployment, budget = request.deployment, request.plan.budget
+def _overview(
+    context: BundleContext, found: Sequence[Server], values: Mapping[str, object]
+) -> Section:
+    deployment, budget = context.deployment, context.plan.budget
     glance = (
         ("GPUs", plain(f"{deployment.hardware.num_gpus}x {deployment.hardware.gpu.upper()}")),
         ("Weights", plain(f"{values['weights_gb']} GB")),
         ("Requests at once", plain(f"{budget.max_concurrency:,}")),
         ("KV tokens per GPU", plain(f"{budget.kv_tokens:,}")),
     )
-    blocks: list[Block] = [Facts(glance, glance=True), Facts(tuple(_identity(request, found)))]
-    if not _runs_alone(request) and not deployment.targets.keys() & {*RUNS_ON}:
+    blocks: list[Block] = [Facts(glance, glance=True), Facts(tuple(_identity(context, found)))]
+    if not _runs_alone(context) and not deployment.targets.keys() & {*RUNS_ON}:
         words = "needs several nodes, or another side: render it with slurm or kubernetes as well"
         blocks.append(Note("warning", "No instructions to start it", plain(f"It {words}.")))
     if deployment.notes:
@@ -130,17 +132,17 @@ def _overview(request: Request, found: Sequence[Server], values: Mapping[str, ob
     return prose.section("overview", values, *blocks)
 
 
-def _identity(request: Request, found: Sequence[Server]) -> Iterator[tuple[str, Text]]:
-    deployment, checkpoint = request.deployment, request.plan.facts.checkpoint
+def _identity(context: BundleContext, found: Sequence[Server]) -> Iterator[tuple[str, Text]]:
+    deployment, checkpoint = context.deployment, context.plan.facts.checkpoint
     workload = deployment.workload
     yield "Name", code(deployment.name)
     yield "Does", plain(KINDS[deployment.role])
     yield "Checkpoint", (*code(deployment.checkpoint), *plain(f"; {checkpoint.source}"))
     if deployment.draft:
         yield "Draft model", code(deployment.draft.checkpoint)
-    yield "Engine", plain(f"TensorRT-LLM {request.release.name}")
+    yield "Engine", plain(f"TensorRT-LLM {context.release.name}")
     for server in found:
-        image = request.image(server.target)
+        image = context.image(server.target)
         named = _image(image) if image else plain("none of this release is known")
         yield f"Image of {server.title}", named
     yield (

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...documents import load_yaml
 from ...facts import servers
-from .. import PORT_STEP, Request, load
+from ...servers import PORT_STEP, BundleContext, RenderedServer
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 # A server beside this one, on the same machine, listens this far away: beyond all instances.
@@ -106,25 +105,19 @@ class Server:
         return found
 
 
-def of(request: Request) -> tuple[Server, ...]:
-    return tuple(_server(request, name) for name in request.server_names)
+def of(context: BundleContext) -> tuple[Server, ...]:
+    return tuple(_server(context, server) for server in context.servers.values())
 
 
-def _server(request: Request, name: str) -> Server:
-    target = load(name)
-    options = target.Options.model_validate(request.deployment.targets[name])
-    rendered = target.render(request, options)
-    assert rendered.launch is not None  # it is a server
-    files = {path.rpartition("/")[2]: file for path, file in rendered.files.items()}
-    needed = servers.load(name).metrics.needs
-    model = load_yaml(files["model.yaml"].data.decode()) if "model.yaml" in files else {}
+def _server(context: BundleContext, server: RenderedServer) -> Server:
+    needed = server.record.metrics.needs
     return Server(
-        name,
-        options,
-        rendered.launch,
-        model.get("triton_config", {}),
-        request.deployment.instances,
-        needed is None or bool(request.engine.options.get(needed)),
+        server.record.name,
+        server.options,
+        server.entry,
+        server.settings,
+        context.deployment.instances,
+        needed is None or bool(context.engine.options.get(needed)),
     )
 
 

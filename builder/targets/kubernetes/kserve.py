@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...facts import servers
 from ..manifest import Because
 from .objects import metadata
 from .pod import SERVER, Workload, pod
@@ -31,7 +30,7 @@ MODE = {
 def runtime(workload: Workload) -> dict[str, Any]:
     names, spec = workload.names, pod(workload)
     [container] = spec["containers"]
-    protocols = list(servers.load(workload.container.server).kserve_protocols)
+    protocols = list(workload.container.server.record.kserve_protocols)
     return {
         "apiVersion": "serving.kserve.io/v1alpha1",
         "kind": "ServingRuntime",

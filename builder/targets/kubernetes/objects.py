@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...facts import servers
 from ..manifest import Because
 from .names import CLIENT_LABEL, Names
 from .options import Volume
@@ -142,7 +141,7 @@ def budget(names: Names, name: str, component: str) -> dict[str, Any]:
 
 def model_volumes(workload: Workload) -> Iterator[dict[str, Any]]:
     """A folder of every node as a volume with its claim."""
-    gib = math.ceil(workload.container.request.plan.facts.checkpoint.nbytes / 2**30)
+    gib = math.ceil(workload.container.context.plan.facts.checkpoint.nbytes / 2**30)
     for role, volume in workload.model_volumes.items():
         if volume.host_path is not None:
             yield from _host_volume(workload.names, role, volume, gib)
@@ -220,7 +219,7 @@ def _ingress(workload: Workload) -> Iterator[dict[str, Any]]:
     asked = [port for name, port in ports.items() if name != "metrics"]
     yield {"from": clients, "ports": [{"protocol": "TCP", "port": port} for port in asked]}
     where = {"kubernetes.io/metadata.name": workload.options.monitoring_namespace}
-    port = ports.get(servers.load(workload.container.server).metrics.protocol)
+    port = ports.get(workload.container.server.record.metrics.protocol)
     if port is not None:
         yield {
             "from": [{"namespaceSelector": {"matchLabels": where}}],

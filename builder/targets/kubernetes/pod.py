@@ -44,11 +44,11 @@ class Workload:
 
     @property
     def replicas(self) -> int:
-        return self.options.replicas or self.container.request.deployment.instances
+        return self.options.replicas or self.container.context.deployment.instances
 
     @property
     def nodes(self) -> int:
-        return self.container.request.nodes
+        return self.container.context.nodes
 
     @property
     def model_volumes(self) -> dict[str, Volume]:
@@ -268,7 +268,7 @@ def _node_selector(container: Container, options: Options) -> dict[str, Any]:
     arch = {"kubernetes.io/arch": container.architecture}
     if options.node_selector is not None:
         return {**options.node_selector, **arch}
-    row = load_gpu(container.request.deployment.hardware.gpu).kubernetes_product
+    row = load_gpu(container.context.deployment.hardware.gpu).kubernetes_product
     doubt = "" if row.verified else "; not verified: kubectl get nodes -L nvidia.com/gpu.product"
     product = Because(row.value, f"{row.source}{doubt}")
     return {"nvidia.com/gpu.product": product, **arch}

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from ...deployment import Deployment
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
-from .. import Request, choice, container
+from ...servers import BundleContext
+from .. import choice, container
 from .options import Options
 
 TARGET = "kubernetes"
@@ -19,17 +20,17 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
     yield from found or _own_problems(deployment, options)
 
 
-def warnings(request: Request, options: Options) -> Iterator[Diagnostic]:
+def warnings(context: BundleContext, options: Options) -> Iterator[Diagnostic]:
     """What a reader should know of the images."""
-    yield from container.warnings(request, options)
-    if request.nodes > 1:
+    yield from container.warnings(context, options)
+    if context.nodes > 1:
         what = "pods of one server reach each other over SSH, which the engine's images do not have"
         remedy = (
             "add openssh-server to the image, and keep an ed25519 key in the Secret "
             f"{options.ssh_secret} of type kubernetes.io/ssh-auth"
         )
         yield Diagnostic(f"targets.{TARGET}.ssh_secret", what, remedy, severity="warning")
-    if request.nodes > 1 and not options.update.max_unavailable:
+    if context.nodes > 1 and not options.update.max_unavailable:
         # Source: kubernetes-sigs/lws, issue 776.
         what = "is 0, which the StatefulSets behind a LeaderWorkerSet may refuse"
         remedy = "give 1, or make sure that your release of LeaderWorkerSet takes it"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...bundle import File
 from ...render import resource_root
-from .. import Rendered, Request
+from ...servers import BundleContext
 from ..container import container
 from ..manifest import manifest
 from . import autoscaling, files, gateway, kserve, objects
@@ -22,11 +22,11 @@ GROUP_SCRIPTS = ("group.sh", "rank.sh")
 Documents = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def render(request: Request, options: Options) -> Rendered:
+def render(context: BundleContext, options: Options) -> dict[str, File]:
     """A folder for each part, and one file that joins them."""
-    served = container(request, options)
-    scripts = dict(_scripts()) if request.nodes > 1 else {}
-    called = names(request.deployment, served.server)
+    served = container(context, options)
+    scripts = dict(_scripts()) if context.nodes > 1 else {}
+    called = names(context.deployment, served.server.record.name)
     maps = files.config_maps(called.base, {**served.files, **scripts})
     workload = Workload(served, options, called, maps)
     rendered: dict[str, File] = dict(scripts)
@@ -36,7 +36,7 @@ def render(request: Request, options: Options) -> Rendered:
             title = f"{folder} of {called.deployment}: {name.replace('-', ' ')}."
             rendered[f"{FOLDER}/{folder}/{name}.yaml"] = manifest(title, *content)
     rendered |= dict(_kustomizations(called.deployment, folders))
-    return Rendered(rendered, None)
+    return rendered
 
 
 def _scripts() -> Iterator[tuple[str, File]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...bundle import File, to_json
 from ...render import text
-from .. import Rendered, Request
+from ...servers import BundleContext
 from ..manifest import manifest
 from .dashboards import dashboards
 from .options import Options
@@ -21,14 +21,14 @@ from .watched import TARGET, Watched, problems
 __all__ = ["Options", "Rules", "problems", "render", "rules"]
 
 
-def rules(request: Request, options: Options) -> Rules:
+def rules(context: BundleContext, options: Options) -> Rules:
     """What is recorded and alerted of a deployment."""
-    return Rules(Watched(request, options))
+    return Rules(Watched(context, options))
 
 
-def render(request: Request, options: Options) -> Rendered:
-    found = rules(request, options)
-    watched, name = found.watched, request.deployment.name
+def render(context: BundleContext, options: Options) -> dict[str, File]:
+    found = rules(context, options)
+    watched, name = found.watched, context.deployment.name
     files = {
         "prometheus.yml": manifest(f"Prometheus, for {name}.", prometheus(watched)),
         "alertmanager.yml": manifest(
@@ -49,7 +49,7 @@ def render(request: Request, options: Options) -> Rendered:
         files["blackbox.yml"] = modules
     for file, dashboard in dashboards(found).items():
         files[f"grafana/{file}.json"] = File(to_json(dashboard))
-    return Rendered({f"{TARGET}/{path}": file for path, file in files.items()}, None)
+    return {f"{TARGET}/{path}": file for path, file in files.items()}
 
 
 def _readme(found: Rules) -> str:
@@ -58,8 +58,8 @@ def _readme(found: Rules) -> str:
         "monitoring/README.md.j2",
         name=watched.deployment.name,
         server=watched.server,
-        release=watched.request.release.name,
-        confidence=watched.request.release.metrics.confidence,
+        release=watched.context.release.name,
+        confidence=watched.context.release.metrics.confidence,
         jobs=watched.jobs,
         options=watched.options,
         rules=found,

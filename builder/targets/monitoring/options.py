@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ...deployment import ServerName, Strict
-from .. import Host, Port
+from ...servers import Host, Port
 
 Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$")]
 Url = Annotated[str, Field(pattern=r"^[A-Za-z0-9._~:/?&=%+-]+$", max_length=500)]

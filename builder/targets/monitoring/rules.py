@@ -51,8 +51,8 @@ class Rules:
         return signals.select(
             Surroundings(
                 watched.server,
-                watched.request.release.name,
-                watched.request.release.metrics.prefix,
+                watched.context.release.name,
+                watched.context.release.metrics.prefix,
                 watched.families,
                 watched.jobs,
                 known,

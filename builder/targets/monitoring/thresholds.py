@@ -7,11 +7,9 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from ...observability import alerts, slo
 from ...observability.signals import quoted
-from ...servers import triton
 from .watched import Watched
 
 MOST_FAILING = 0.05
@@ -112,8 +110,8 @@ def _of_load(watched: Watched) -> Iterator[Threshold]:
     else:
         said = "a second in the queue [assumed]; slo.ttft_ms is not set"
         yield Threshold("most_queue_s", QUEUE_S_WITHOUT_OBJECTIVE, said)
-    budget = watched.request.plan.budget
-    if limit := _triton_settings(watched).get("max_requests"):
+    budget = watched.context.plan.budget
+    if limit := watched.settings.get("max_requests"):
         yield Threshold("most_requests", limit, "triton_config.max_requests of model.yaml")
     elif budget.max_concurrency > 0:
         said = "requests that the plan's batch and KV cache hold at once"
@@ -128,9 +126,9 @@ def _of_load(watched: Watched) -> Iterator[Threshold]:
 
 
 def _of_engine(watched: Watched) -> Iterator[Threshold]:
-    release = watched.request.release.name
+    release = watched.context.release.name
     yield _acceptance(watched)
-    settings = _triton_settings(watched)
+    settings = watched.settings
     timeout_s = settings.get("engine_stall_timeout_s")
     stall_s = timeout_s // 2 if timeout_s else STALL_WITHOUT_TIMEOUT_S
     said = "half of engine_stall_timeout_s" if timeout_s else "five minutes [assumed]"
@@ -147,22 +145,14 @@ def _of_engine(watched: Watched) -> Iterator[Threshold]:
         yield Threshold("engine_version", None, why)
 
 
-def _triton_settings(watched: Watched) -> dict[str, Any]:
-    """The settings of the Triton model, where that is watched."""
-    if watched.server != "triton":
-        return {}
-    options = triton.Options.model_validate(watched.deployment.targets["triton"])
-    return triton.settings(watched.request.engine.options, options)
-
-
 def _acceptance(watched: Watched) -> Threshold:
     """Half of what was published for the draft depth, unless the options say."""
     word = "acceptance_floor"
-    if not watched.request.engine.options.get("speculative_config"):
+    if not watched.context.engine.options.get("speculative_config"):
         return Threshold(word, None, "the deployment does not speculate")
     if floor := watched.options.acceptance_floor:
         return Threshold(word, floor, "targets.monitoring.acceptance_floor")
-    decisions = watched.request.plan.decisions
+    decisions = watched.context.plan.decisions
     depth = next((int(row.value) for row in decisions if row.path in _DEPTHS), None)
     length = alerts.accepted_length().get(depth or 0)
     if depth is None or length is None:

@@ -13,7 +13,7 @@ from ...facts import servers as records
 from ...facts.servers import Server
 from ...observability import metrics, signals
 from ...observability.metrics import SERVER_JOB, Family
-from .. import PORT_STEP, Request
+from ...servers import PORT_STEP, BundleContext
 from .options import Options
 
 TARGET = "monitoring"
@@ -37,12 +37,12 @@ class Instance:
 
 @dataclass(frozen=True)
 class Watched:
-    request: Request
+    context: BundleContext
     options: Options
 
     @property
     def deployment(self) -> Deployment:
-        return self.request.deployment
+        return self.context.deployment
 
     @cached_property
     def server(self) -> str:
@@ -54,7 +54,12 @@ class Watched:
 
     @cached_property
     def entry(self) -> Mapping[str, Any]:
-        return self.request.entries[self.server]
+        return self.context.servers[self.server].entry
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the server's own model, where it has one."""
+        return self.context.servers[self.server].settings
 
     @property
     def front(self) -> str:
@@ -77,7 +82,7 @@ class Watched:
     def exposition(self) -> str | None:
         """The protocol at whose port the server shows metrics, if it shows any."""
         on = self.record.metrics.needs
-        if on and not self.request.engine.options.get(on):
+        if on and not self.context.engine.options.get(on):
             return None
         protocol = self.record.metrics.protocol
         return protocol if protocol in self.entry["ports"] and self.can_export else None
@@ -85,18 +90,18 @@ class Watched:
     @cached_property
     def can_export(self) -> dict[str, Family]:
         """What the release can export, whatever the options say."""
-        return metrics.of_server(self.server, self.request.release)
+        return metrics.of_server(self.server, self.context.release)
 
     @property
     def metric_names(self) -> dict[str, str]:
         """The server's metrics by the words of signals."""
-        return signals.metric_names(self.server, self.request.release.metrics.prefix)
+        return signals.metric_names(self.server, self.context.release.metrics.prefix)
 
     @cached_property
     def families(self) -> dict[str, Family]:
         """What is exported, by the server as it is set and by the exporters that are asked."""
         own = self.can_export if self.exposition else {}
-        given = self.request.engine.options
+        given = self.context.engine.options
         return {
             **metrics.of_jobs(self.jobs),
             **{name: row for name, row in own.items() if not row.needs or given.get(row.needs)},
@@ -147,7 +152,7 @@ class Watched:
 
     def _why_no_metrics(self) -> str:
         if not self.can_export:
-            return f"{self.server} of release {self.request.release.name} has no known metrics"
+            return f"{self.server} of release {self.context.release.name} has no known metrics"
         option = self.record.metrics.needs
         return f"{option} is not set" if option else f"targets.{self.server}.metrics is off"
 

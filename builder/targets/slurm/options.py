@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ...deployment import Strict
+from ...servers import Host, Port, is_address
 from ...site import Site
-from .. import Host, Port, is_address
 
 # Slurm keeps the time of `--signal` in 16 bits.
 LONGEST_LEAD_S = 65_535

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pydantic import ValidationError
 
 from ...deployment import Deployment, schema_problems
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
+from ...servers import load, options_of
 from ...site import TARGET
-from .. import choice, load
+from .. import choice
 from . import service
 from .options import Options
 
@@ -94,7 +94,7 @@ def _port_problems(deployment: Deployment, options: Options, server: str) -> Ite
     if count == 1:
         return
     most = min(count, load_gpu(deployment.hardware.gpu).gpus_per_node.value)
-    given: Any = load(server).Options.model_validate(deployment.targets[server])
+    given = options_of(deployment, server)
     ports = service.front_ports(given.ports, options.router)
     owners = dict.fromkeys(ports.values(), "the router")
     for number in range(most):

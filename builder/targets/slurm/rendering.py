@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from ...bundle import File, to_json
 from ...facts.hardware import load as load_gpu
 from ...render import resource_root, text, yaml_text
-from .. import PREFILL_FOLDER, Rendered, Request, load
+from ...servers import BundleContext
+from .. import PREFILL_FOLDER
 from ..choice import server_of
 from . import directives, layout, service
 from .options import Options
@@ -19,9 +22,9 @@ SUPERVISOR = "supervisor"
 BENCH_LIMIT_S = 3600
 
 
-def render(request: Request, options: Options) -> Rendered:
+def render(context: BundleContext, options: Options) -> dict[str, File]:
     """The batch scripts, the supervisor and what it reads."""
-    found = _service(request, options)
+    found = _service(context, options)
     files = {
         **_scripts(found),
         "service.json": File(to_json(service.document(found))),
@@ -34,7 +37,7 @@ def render(request: Request, options: Options) -> Rendered:
     if options.site.mpi == "none":
         alone = resource_root("templates") / FOLDER / "alone.sh"
         files["alone.sh"] = File(alone.read_bytes(), executable=True)
-    return Rendered({f"{FOLDER}/{name}": file for name, file in files.items()}, None)
+    return {f"{FOLDER}/{name}": file for name, file in files.items()}
 
 
 def _supervisor() -> dict[str, File]:
@@ -43,30 +46,27 @@ def _supervisor() -> dict[str, File]:
     return {f"{SUPERVISOR}/{path.name}": File(path.read_bytes()) for path in modules}
 
 
-def _service(request: Request, options: Options) -> Service:
-    deployment, target = request.deployment, server_of(request.deployment, options.server)
+def _service(context: BundleContext, options: Options) -> Service:
+    deployment, target = context.deployment, server_of(context.deployment, options.server)
     sides: tuple[Side, ...]
-    if request.prefill and options.prefill:
+    if context.prefill and options.prefill:
         sides = (
-            _side("prefill", request.prefill, target, options, options.prefill.servers),
-            _side("decode", request, target, options, options.servers),
+            _side("prefill", context.prefill, target, options, options.prefill.servers),
+            _side("decode", context, target, options, options.servers),
         )
     else:
-        sides = (_side("server", request, target, options, deployment.instances),)
+        sides = (_side("server", context, target, options, deployment.instances),)
     size = load_gpu(deployment.hardware.gpu).gpus_per_node.value
     return Service(target, options, sides, layout.of([side.group for side in sides], size))
 
 
-def _side(name: str, request: Request, target: str, options: Options, servers: int) -> Side:
+def _side(name: str, context: BundleContext, target: str, options: Options, servers: int) -> Side:
     """So many servers of a deployment, listening where the job wants them."""
-    module, deployment = load(target), request.deployment
-    given = {**deployment.targets[target], "host": options.heard_at}
-    entry = module.render(request, module.Options.model_validate(given)).launch
-    assert entry is not None  # a server has one
+    deployment, entry = context.deployment, context.servers[target].entry
     gpus = deployment.hardware.num_gpus // deployment.instances
     ranks = 1 if options.site.mpi == "none" else gpus
     folder = f"{PREFILL_FOLDER}/" if name == "prefill" else ""
-    return Side(name, request, entry, folder, layout.Group(deployment.role, servers, gpus, ranks))
+    return Side(name, context, entry, folder, layout.Group(deployment.role, servers, gpus, ranks))
 
 
 def _scripts(found: Service) -> dict[str, File]:
@@ -85,9 +85,6 @@ def _scripts(found: Service) -> dict[str, File]:
 
 def _script(name: str, asked: list[list[str]], found: Service, points: Sequence[int]) -> File:
     """A batch script that Slurm reads as it was meant."""
-    # Not above: it comes with all of `check`, which other renderings need not wait for.
-    from ...lint.job_script import directives as read_directives
-
     rendered = text(
         f"{FOLDER}/{name}.sbatch.j2",
         name=found.deployment.name,
@@ -95,9 +92,21 @@ def _script(name: str, asked: list[list[str]], found: Service, points: Sequence[
         site=found.site,
         concurrencies=points,
     )
-    if (read := read_directives(rendered)) != asked:
+    if (read := _directives(rendered)) != asked:
         raise AssertionError(f"{name}.sbatch reads back as {read}, meant was {asked}")
     return File(rendered.encode(), executable=True)
+
+
+def _directives(script: str) -> list[list[str]]:
+    """The words of the lines for sbatch, those of each part of a job, as Slurm splits them."""
+    parts: list[list[str]] = [[]]
+    for line in takewhile(lambda line: line.startswith("#"), script.splitlines()):
+        words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
+        if words == ["hetjob"]:
+            parts.append([])
+        elif line.startswith("#SBATCH"):
+            parts[-1] += words
+    return parts
 
 
 def _haproxy(found: Service) -> str:

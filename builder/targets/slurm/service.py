@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ...deployment import Deployment
+from ...servers import PORT_STEP, BundleContext
 from ...site import Site
-from .. import PORT_STEP, Request, variables
 from .layout import Group, Layout, Place
 from .options import Options, Router
 
@@ -51,7 +51,7 @@ class Side:
     """
 
     name: str
-    request: Request
+    context: BundleContext
     entry: Mapping[str, Any]
     folder: str
     group: Group
@@ -73,7 +73,7 @@ class Service:
     @property
     def deployment(self) -> Deployment:
         """The deployment that the bundle is of."""
-        return self.sides[-1].request.deployment
+        return self.sides[-1].context.deployment
 
     @property
     def is_disaggregated(self) -> bool:
@@ -252,11 +252,11 @@ def _environment(service: Service, server: Server) -> dict[str, str]:
     Those of the site win; a checkpoint is named where the site says where it is. What a router on
     the same node asks need not be heard by others.
     """
-    site, request = service.site, server.side.request
-    folders = {name: site.checkpoints.get(value) for name, value in request.checkpoints.items()}
+    site, context = service.site, server.side.context
+    folders = {name: site.checkpoints.get(value) for name, value in context.checkpoints.items()}
     behind = service.has_router and not service.is_disaggregated
     return {
-        **variables(request.environment),
+        **context.environment,
         **site.environment,
         **{name: folder for name, folder in folders.items() if folder},
         "SERVE_HOST": LOOPBACK if behind else service.options.listens,
@@ -323,8 +323,8 @@ def _smoke(service: Service) -> dict[str, Any] | None:
 
 def _preflight(service: Service) -> dict[str, Any]:
     """What a node must have before the long job may start."""
-    site, request = service.site, service.sides[-1].request
-    folders = request.checkpoints.items()
+    site, context = service.site, service.sides[-1].context
+    folders = context.checkpoints.items()
     image = site.container.images.get(service.target)
     ranks = [] if site.mpi == "none" else [LAUNCHER]
     return {

@@ -10,10 +10,10 @@ from typing import Any
 
 from ...bundle import File
 from ...documents import DATA, load_yaml
-from ...facts import engines, servers
+from ...facts import engines
 from ...facts.checkpoint import Checkpoint
 from ...facts.images import Image
-from .. import Request, variables
+from ...servers import BundleContext
 
 PACKAGES = DATA / "packages.yaml"
 
@@ -78,24 +78,24 @@ class Supplies:
         return "1" in self.telemetry.values()
 
 
-def of(request: Request, files: Mapping[str, File]) -> Supplies:
+def of(context: BundleContext, files: Mapping[str, File]) -> Supplies:
     """The supplies of a deployment and of its rendered files."""
-    data, release = _data(), request.release.name
-    given = variables(request.environment)
-    engine = engines.load(request.deployment.engine.name)
+    data, release = _data(), context.release.name
+    given = context.environment
+    engine = engines.load(context.deployment.engine.name)
     return Supplies(
-        images=tuple(_images(request, files)),
+        images=tuple(_images(context, files)),
         packages=tuple(
             Package(row["requirement"], row["licence"], row["for"]) for row in data["packages"]
         ),
         engine=Product(engine.title, engine.product, release, engine.license, engine.package),
         servers=tuple(
-            Product(row.title, row.image.product, _version(request, row.name), row.license)
-            for row in map(servers.load, request.server_names)
+            Product(row.title, row.image.product, _version(context, row.name), row.license)
+            for row in (server.record for server in context.servers.values())
             if row.image.product != engine.product
         ),
-        checkpoints=tuple(_checkpoints(request)),
-        hosts=tuple(_hosts(request)),
+        checkpoints=tuple(_checkpoints(context)),
+        hosts=tuple(_hosts(context)),
         telemetry={name: given[name] for name in engine.telemetry_variables if name in given},
     )
 
@@ -106,25 +106,25 @@ def _data() -> Mapping[str, Any]:
     return document
 
 
-def _version(request: Request, server: str) -> str | None:
-    image = request.image(server)
+def _version(context: BundleContext, server: str) -> str | None:
+    image = context.image(server)
     return image.version if image else None
 
 
-def _images(request: Request, files: Mapping[str, File]) -> Iterator[Used]:
+def _images(context: BundleContext, files: Mapping[str, File]) -> Iterator[Used]:
     """Those of the servers, and what else the files name."""
     found: dict[str, tuple[Image, list[str]]] = {}
-    for server in request.server_names:
-        if image := request.image(server):
+    for server in context.servers:
+        if image := context.image(server):
             found.setdefault(image.reference, (image, []))[1].append(server)
-    for path, reference in (*_slurm_images(request), *_named_in(files)):
+    for path, reference in (*_slurm_images(context), *_named_in(files)):
         found.setdefault(reference, (_unknown(reference), []))[1].append(path)
     yield from (Used(image, tuple(users)) for image, users in found.values())
 
 
-def _slurm_images(request: Request) -> Iterator[tuple[str, str]]:
+def _slurm_images(context: BundleContext) -> Iterator[tuple[str, str]]:
     """Those of the site's profile, which may be files."""
-    site = request.deployment.targets.get("slurm", {}).get("site", {})
+    site = context.deployment.targets.get("slurm", {}).get("site", {})
     for reference in site.get("container", {}).get("images", {}).values():
         yield "slurm", reference
 
@@ -144,19 +144,19 @@ def _unknown(reference: str) -> Image:
     return Image(f"{folder}{slash}{name}", tag or None, digest or None, known=False)
 
 
-def _checkpoints(request: Request) -> Iterator[Checkpoint]:
+def _checkpoints(context: BundleContext) -> Iterator[Checkpoint]:
     """The model and the draft models, those of the other side included, each once."""
-    facts = request.plan.facts
+    facts = context.plan.facts
     seen = {facts.checkpoint.name}
     yield facts.checkpoint
-    for one in (request, request.prefill):
+    for one in (context, context.prefill):
         if one and (draft := one.plan.facts.draft) and draft.name not in seen:
             seen.add(draft.name)
             yield draft
 
 
-def _hosts(request: Request) -> Iterator[tuple[str, str]]:
+def _hosts(context: BundleContext) -> Iterator[tuple[str, str]]:
     """A name of the hub is downloaded, unless the start script is given a folder."""
-    for variable, name in request.checkpoints.items():
+    for variable, name in context.checkpoints.items():
         if not name.startswith("/"):
             yield HUB, f"unless {variable} is set to a folder that holds {name}"

@@ -1,9 +1,8 @@
-"""The plan in the words of one engine release, checked against its option table."""
+"""TensorRT-LLM: a plan in the options of one release, checked against its option table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic
@@ -11,18 +10,7 @@ from ..errors import BadInput
 from ..planning import Decision, Plan
 from ..rules.constraints import broken
 from ..rules.options import problems as judge
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Decisions with the release's own option paths, and the nested options that they make up.
-
-    The one value set that every target renders.
-    """
-
-    decisions: tuple[Decision, ...]
-    options: Mapping[str, Any]
-    warnings: tuple[Diagnostic, ...] = ()
+from . import EngineConfig
 
 
 def translate(plan: Plan) -> EngineConfig:
