@@ -6,7 +6,7 @@ from .case import Case
 
 MONITORING = "monitoring"
 # Source: NVIDIA/TensorRT-LLM, tensorrt_llm/serve/openai_server.py and metrics/collector.py; the
-# toolkit's Triton model, model_metrics.py.
+# toolkit's Triton model, trtllm_model/metrics.py.
 _OPTIONS = {
     "return_perf_metrics": (
         "The engine measures each request, which the monitoring's latencies, queue times and "

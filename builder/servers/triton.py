@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import ip_address
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -25,7 +25,7 @@ from . import (
 
 # A file of this name keeps Python from writing bytecode beside the model, where unlisted code could
 # hide; the interpreter that Triton embeds reads no variables that would forbid it.
-_NO_BYTECODE = ("1/__pycache__", b"No bytecode is kept here: a bundle stays as it was rendered.\n")
+_NO_BYTECODE = b"No bytecode is kept here: a bundle stays as it was rendered.\n"
 
 NAME = "triton"
 PROTOCOLS = ("http", "grpc", "metrics")
@@ -253,4 +253,5 @@ def _model_files() -> dict[str, bytes]:
         for path in root.rglob("*")
         if path.is_file() and path.suffix in (".py", ".pbtxt")
     }
-    return dict([_NO_BYTECODE]) | files
+    folders = {PurePosixPath(name).parent for name in files if name.endswith(".py")}
+    return {f"{folder}/__pycache__": _NO_BYTECODE for folder in folders} | files

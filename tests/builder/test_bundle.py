@@ -172,8 +172,10 @@ def test_a_manifest_without_decisions_is_damage(bundle: Path, builder: Run) -> N
     assert "it lacks tool, engine, inputs, decisions, memory" in done.stderr
 
 
-def test_compiled_python_in_a_bundle_is_found(bundle: Path, builder: Run) -> None:
-    planted = bundle / "triton/model_repository/tensorrt_llm/1/__pycache__/model.cpython-311.pyc"
+@pytest.mark.parametrize("package", ["1", "1/trtllm_model"])
+def test_compiled_python_in_a_bundle_is_found(bundle: Path, builder: Run, package: str) -> None:
+    folder = bundle / "triton/model_repository/tensorrt_llm" / package
+    planted = folder / "__pycache__/model.cpython-311.pyc"
     planted.parent.unlink()  # the file that keeps bytecode out
     planted.parent.mkdir()
     planted.write_bytes(b"")

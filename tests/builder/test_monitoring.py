@@ -305,7 +305,7 @@ def test_objectives_are_those_of_the_deployment() -> None:
 
 
 def test_the_data_knows_the_models_own_metrics() -> None:
-    path = ROOT / "model_repository/tensorrt_llm/1/model_metrics.py"
+    path = ROOT / "model_repository/tensorrt_llm/1/trtllm_model/metrics.py"
     own = constants(path)
     families = {
         name.removeprefix(own["PREFIX"]): row

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from model_chat import Chat
-from model_inputs import Invalid
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
+from trtllm_model.chat import Chat
+from trtllm_model.inputs import RequestError
 
 from tests.model_repository.conftest import Served
 
@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "tools alone": ({"text_input": "tokens=1", "tools": "[]"}, "tools: has a meaning beside mess"),
     "two prompts": (
         {"text_input": "tokens=1", "messages": message()},
-        "messages: cannot stand beside text_input; a request has one prompt",
+        "messages: cannot be sent with text_input; a request has one prompt",
     ),
 }
 
@@ -108,9 +108,13 @@ def test_tools_and_template_words_reach_the_template() -> None:
 
 
 def test_a_tokenizer_without_a_template_says_so() -> None:
-    with pytest.raises(Invalid, match=r"messages: .* because tokenizer\.chat_template is not set"):
+    with pytest.raises(
+        RequestError, match=r"messages: .* because tokenizer\.chat_template is not set"
+    ):
         Chat([{"role": "user", "content": "hi"}], None, {}).render(tokenizer(None))
-    with pytest.raises(Invalid, match=r"messages: this model's tokenizer has no chat template"):
+    with pytest.raises(
+        RequestError, match=r"messages: this model's tokenizer has no chat template"
+    ):
         Chat([{"role": "user", "content": "hi"}], None, {}).render(None)
 
 

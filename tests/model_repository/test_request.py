@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_chat import Chat
-from model_request import Inputs, Invalid, Request, parameters, parse
+from trtllm_model.chat import Chat
+from trtllm_model.inputs import Inputs, RequestError
+from trtllm_model.request import Request, parameters, parse
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -54,13 +55,13 @@ def test_the_sum_of_log_probabilities_asks_for_no_more_of_them_than_the_client_d
 
 def test_an_input_with_several_elements_is_refused() -> None:
     wrong = {**inputs(), "streaming": np.array([True, False])}
-    with pytest.raises(Invalid, match=r"streaming: has shape \[2\]; one element is expected"):
+    with pytest.raises(RequestError, match=r"streaming: has shape \[2\]; one element is expected"):
         request(wrong)
 
 
 def test_a_batch_of_prompts_is_refused() -> None:
     wrong = {"text_input": np.array([[b"one"], [b"two"]], dtype=np.object_)}
-    with pytest.raises(Invalid, match=r"text_input: has shape \[2, 1\]; \[1\] is expected"):
+    with pytest.raises(RequestError, match=r"text_input: has shape \[2, 1\]; \[1\] is expected"):
         request(wrong)
 
 
@@ -119,6 +120,6 @@ def test_a_trace_context_that_is_wrong_counts_as_none(wrong: Any) -> None:
     ],
 )
 def test_a_wrong_parameter_is_named_with_what_is_allowed(sent: Any, message: str) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(RequestError) as refused:
         request(**sent)
     assert str(refused.value).startswith(message)

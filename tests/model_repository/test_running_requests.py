@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from model_generation import Generations
+    from trtllm_model.generation import Generations
 
 REQUEST = SimpleNamespace(
     streaming=True, outputs=(), sampling={}, cumulative_text=False, timeout_s=None
@@ -59,6 +59,8 @@ class Endless:
 
 
 class Engine:
+    version = "1.2.1"
+
     def __init__(self) -> None:
         self.results: list[Endless] = []
 
@@ -98,10 +100,10 @@ def generations(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gen
     }
     for name, value in within.items():
         monkeypatch.setattr(pb_utils, name, value, raising=False)
-    from model_generation import Generations
+    from trtllm_model.generation import Generations
 
-    yield Generations(engine, SimpleNamespace(build=list), SETTINGS, ("model", "1"))  # type: ignore[arg-type]
-    for name in [name for name in sys.modules if name.startswith("model_")]:
+    yield Generations(engine, {}, SETTINGS, {})  # type: ignore[arg-type]
+    for name in [name for name in sys.modules if name.startswith("trtllm_model")]:
         del sys.modules[name]
 
 
@@ -128,10 +130,10 @@ class Error(SimpleNamespace):
 
 
 def start(generations: Generations, request_id: str) -> Sender:
-    from model_reply import Reply
+    from trtllm_model.response import ResponseSender
 
     sender = Sender()
-    generations.start(request_id, REQUEST, Reply(sender))  # type: ignore[arg-type]
+    generations.start(request_id, REQUEST, ResponseSender(sender))  # type: ignore[arg-type]
     return sender
 
 
@@ -147,11 +149,11 @@ def test_what_outlasts_the_drain_is_aborted_and_told_so(
 def test_a_request_that_is_stopped_before_it_began_is_answered(
     generations: Generations, engine: Engine
 ) -> None:
-    from model_reply import Reply
+    from trtllm_model.response import ResponseSender
 
     stop = Sender()
     sender = start(generations, "a")
-    generations.stop("a", Reply(stop))
+    generations.stop("a", ResponseSender(stop))
     assert sender.ended.wait(5)
     assert stop.ended.wait(5)
     assert sender.sent[0].error.code == "cancelled"
@@ -159,13 +161,14 @@ def test_a_request_that_is_stopped_before_it_began_is_answered(
 
 
 def test_nothing_follows_a_final_response(generations: Generations) -> None:
-    from model_reply import Reply
+    from trtllm_model.inputs import RequestError
+    from trtllm_model.response import ResponseSender
 
     sender = Sender()
-    reply = Reply(sender)
-    reply.send(None, final=True)
-    reply.fail("internal", "too late")  # type: ignore[arg-type]
-    assert reply.is_cancelled() is False
+    response_sender = ResponseSender(sender)
+    response_sender.send(None, final=True)
+    response_sender.fail(RequestError("too late", "INTERNAL", "failed"))
+    assert response_sender.is_cancelled() is False
     assert len(sender.sent) == 1
     generations.drain(timeout_s=5)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import pytest
-from model_text import Deltas
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from trtllm_model.deltas import TextDeltas
 
 from tests.model_repository.conftest import Served
 
@@ -89,7 +89,7 @@ def sequence(text: str, ended: bool = False) -> SimpleNamespace:
 
 def taken(steps: list[str], stops: tuple[str, ...] = ()) -> list[str]:
     """What each step of one sequence gives; with the last one it ends."""
-    deltas = Deltas(stops)
+    deltas = TextDeltas(stops)
     last = len(steps) - 1
     return [deltas.take([sequence(text, i == last)])[0] for i, text in enumerate(steps)]
 

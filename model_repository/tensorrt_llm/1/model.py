@@ -12,30 +12,26 @@ import json
 import traceback
 from typing import Any
 
-import model_engine
-import model_memory
-import model_settings
 import triton_python_backend_utils as pb_utils
-from model_generation import Generations, Refused
-from model_inputs import Invalid, scalar
-from model_metrics import Outcome
-from model_reply import Reply
-from model_request import parameters, parse
-from model_response import Tensors
-from model_stop import Stop
-from model_watch import Watch
+from trtllm_model import engine, settings
+from trtllm_model.generation import Generations, refused
+from trtllm_model.inputs import RequestError, scalar
+from trtllm_model.request import parameters, parse
+from trtllm_model.response import ResponseSender, output_dtypes
+from trtllm_model.termination import Shutdown, make_shared_memory_private
+from trtllm_model.watchdog import Watchdog
 
 SHUTDOWN_TIMEOUT_S = 30.0
-DEAD_SHUTDOWN_TIMEOUT_S = 5.0
+FAILED_SHUTDOWN_TIMEOUT_S = 5.0
 
 
 class TritonPythonModel:
     """One engine, any number of concurrent requests; `execute` never waits for one."""
 
-    _engine: model_engine.Engine | None = None
+    _engine: engine.Engine | None = None
     _generations: Generations
-    _watch: Watch
-    _stop: Stop
+    _watchdog: Watchdog
+    _shutdown: Shutdown
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
@@ -46,50 +42,48 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args: dict[str, str]) -> None:
-        model_memory.close_to_others()
+        make_shared_memory_private()
         self._settings = settings = _settings()
         try:
-            if not model_engine.is_leader():
+            if not engine.is_leader():
                 pb_utils.Logger.log_info("this rank works for the leader's engine")
-                model_engine.work_for_leader()
+                engine.work_for_leader()
                 return
             pb_utils.Logger.log_info(f"engine options: {dict(settings.engine_options)}")
             limit = settings.max_tokens_per_request
-            self._engine = model_engine.Engine(settings.engine_options, limit)
+            self._engine = engine.Engine(settings.engine_options, limit)
         except Exception as fault:
             pb_utils.Logger.log_error(traceback.format_exc())
             raise pb_utils.TritonModelException(
                 f"the engine did not start: {type(fault).__name__}: {fault}"
             ) from fault
-        tensors = Tensors(json.loads(args["model_config"]))
-        labels = (args["model_name"], args["model_version"])
-        self._generations = Generations(self._engine, tensors, settings, labels)
-        self._watch = Watch(self._engine, self._generations, settings)
-        self._stop = Stop(self._end)
+        dtypes = output_dtypes(json.loads(args["model_config"]))
+        labels = {"model": args["model_name"], "version": args["model_version"]}
+        self._generations = Generations(self._engine, dtypes, settings, labels)
+        self._watchdog = Watchdog(self._engine, self._generations, settings)
+        self._shutdown = Shutdown(self._end)
 
     def execute(self, requests: list[Any]) -> None:
         """Start every request; each answers through its own response sender."""
-        codes = pb_utils.TritonError
         for request in requests:
-            reply = Reply(request.get_response_sender())
+            sender = ResponseSender(request.get_response_sender())
             try:
-                with self._stop.gate:
-                    self._start(request, reply)
-            except Invalid as fault:
-                self._refuse(reply, codes.INVALID_ARG, str(fault), "invalid")
-            except Refused as fault:
-                self._refuse(reply, codes.UNAVAILABLE, str(fault), "refused")
+                with self._shutdown.gate:
+                    self._start(request, sender)
+            except RequestError as error:
+                self._refuse(sender, error)
             except Exception as fault:
                 pb_utils.Logger.log_error(traceback.format_exc())
-                self._refuse(reply, codes.INTERNAL, f"{type(fault).__name__}: {fault}", "failed")
+                message = f"{type(fault).__name__}: {fault}"
+                self._refuse(sender, RequestError(message, "INTERNAL", "failed"))
 
     def is_ready(self) -> bool:
         """Asked by Triton for the model's readiness, by releases newer than 26.02."""
-        return self._engine is None or self._generations.death.reason is None
+        return self._engine is None or self._generations.failure.reason is None
 
     def finalize(self) -> None:
         if self._engine is not None:
-            self._stop.unload()
+            self._shutdown.unload()
             self._engine = None
             gc.collect()  # engines over several GPUs keep their processes while references are left
 
@@ -99,32 +93,32 @@ class TritonPythonModel:
         late = self._generations.drain(self._settings.drain_timeout_s)
         if late:
             pb_utils.Logger.log_warn(f"{late} requests were cancelled to unload the model")
-        self._watch.close()
-        death = self._generations.death
-        if death.reason is not None:
-            self._engine.shutdown(DEAD_SHUTDOWN_TIMEOUT_S)
-            death.strike()
+        self._watchdog.close()
+        failure = self._generations.failure
+        if failure.reason is not None:
+            self._engine.shutdown(FAILED_SHUTDOWN_TIMEOUT_S)
+            failure.terminate()
         if not self._engine.shutdown(SHUTDOWN_TIMEOUT_S):
             pb_utils.Logger.log_warn("the engine did not shut down in time")
 
-    def _start(self, request: Any, reply: Reply) -> None:
-        if self._stop.is_asked:
-            raise Refused("the server is about to end; retry elsewhere or later")
+    def _start(self, request: Any, sender: ResponseSender) -> None:
+        if self._shutdown.is_requested:
+            raise refused("the server is about to end; retry elsewhere or later")
         inputs = _inputs(request)
         request_id = request.request_id()
         if not scalar(inputs, "stop", False):
             parsed = parse(inputs, parameters(request), self._settings.decoupled)
-            self._generations.start(request_id, parsed, reply)
+            self._generations.start(request_id, parsed, sender)
         elif request_id:
-            self._generations.stop(request_id, reply)
+            self._generations.stop(request_id, sender)
         else:
-            raise Invalid(
+            raise RequestError(
                 "stop: is true, but the request has no id; send that of the request to stop"
             )
 
-    def _refuse(self, reply: Reply, code: int, message: str, outcome: Outcome) -> None:
-        self._generations.meter.ended(outcome)
-        reply.fail(code, message)
+    def _refuse(self, sender: ResponseSender, error: RequestError) -> None:
+        self._generations.metrics.record_end(error.outcome)
+        sender.fail(error)
 
 
 def _inputs(request: Any) -> dict[str, Any]:
@@ -133,12 +127,12 @@ def _inputs(request: Any) -> dict[str, Any]:
         try:
             inputs[tensor.name()] = tensor.as_numpy()
         except Exception as fault:  # of Triton's own, without a class: bytes that are no strings
-            raise Invalid(f"{tensor.name()}: cannot be read: {fault}") from fault
+            raise RequestError(f"{tensor.name()}: cannot be read: {fault}") from fault
     return inputs
 
 
-def _settings() -> model_settings.Settings:
+def _settings() -> settings.Settings:
     try:
-        return model_settings.read()
+        return settings.read()
     except ValueError as fault:
         raise pb_utils.TritonModelException(str(fault)) from fault

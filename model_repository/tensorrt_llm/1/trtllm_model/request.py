@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import model_chat
-import model_sampling
-from model_chat import Chat
-from model_inputs import Inputs, Invalid, decode, scalar, shown, token_ids
-
-__all__ = ["Inputs", "Invalid", "Request", "parameters", "parse", "scalar"]
+from .chat import Chat
+from .chat import read as read_chat
+from .inputs import Inputs, RequestError, decode, scalar, shown, token_ids
+from .sampling import PREFIX
+from .sampling import read as read_sampling
 
 Prompt = str | list[int] | Chat
 
@@ -71,21 +70,21 @@ def parameters(request: Any) -> dict[str, Any]:
 
 
 def parse(inputs: Inputs, parameters: Mapping[str, Any], decoupled: bool) -> Request:
-    """Raises `Invalid` naming the input or parameter, its value and what is allowed."""
+    """Raises `RequestError` naming the input or parameter, its value and what is allowed."""
     _refuse_unknown(parameters)
     streaming = bool(scalar(inputs, "streaming", False))
     if streaming and not decoupled:
-        raise Invalid(
+        raise RequestError(
             "streaming: is true, but this model answers once per request; set it to false, "
             "or set decoupled: true under triton_config in model.yaml"
         )
     outputs = tuple(chain(*(o for name, o in OPTIONAL_OUTPUTS.items() if scalar(inputs, name))))
-    sampling = model_sampling.read(inputs, streaming, outputs)
+    sampling = read_sampling(inputs, streaming, outputs)
     prompt = _prompt(inputs)
     if isinstance(prompt, Chat):
         # The template writes the special tokens, and nobody wants its text in the answer.
         for name, value in {"add_special_tokens": False, "exclude_input_from_output": True}.items():
-            if model_sampling.PREFIX + name not in inputs:
+            if PREFIX + name not in inputs:
                 sampling[name] = value
     return Request(
         prompt,
@@ -102,48 +101,48 @@ def parse(inputs: Inputs, parameters: Mapping[str, Any], decoupled: bool) -> Req
 def _prompt(inputs: Inputs) -> Prompt:
     given = [name for name in ("text_input", "messages", "input_ids") if name in inputs]
     if not given:
-        raise Invalid("text_input: is missing; send the prompt as one string")
+        raise RequestError("text_input: is missing; send the prompt as one string")
     if len(given) > 1:
-        raise Invalid(f"{given[1]}: cannot stand beside {given[0]}; a request has one prompt")
-    chat = model_chat.read(inputs)
+        raise RequestError(f"{given[1]}: cannot be sent with {given[0]}; a request has one prompt")
+    chat = read_chat(inputs)
     if chat is not None:
         return chat
     ids = token_ids(inputs, "input_ids")
     if ids is None:
         return _text_input(inputs)
     if not ids:
-        raise Invalid("input_ids: is empty; a prompt has at least one token")
+        raise RequestError("input_ids: is empty; a prompt has at least one token")
     return ids
 
 
 def _text_input(inputs: Inputs) -> str:
     values = inputs["text_input"]
     if values.ndim != 1 or values.size == 0:
-        raise Invalid(f"text_input: has shape {list(values.shape)}; [1] is expected")
+        raise RequestError(f"text_input: has shape {list(values.shape)}; [1] is expected")
     prompt = decode("text_input", values[0])
     if not prompt:
-        raise Invalid("text_input: is empty; a prompt has at least one character")
+        raise RequestError("text_input: is empty; a prompt has at least one character")
     return prompt
 
 
 def _priority(inputs: Inputs) -> float | None:
     value = scalar(inputs, "priority")
     if value is not None and not 0 <= value <= 1:
-        raise Invalid(f"priority: is {shown(value)}; it must be between 0 and 1")
+        raise RequestError(f"priority: is {shown(value)}; it must be between 0 and 1")
     return None if value is None else float(value)
 
 
 def _refuse_unknown(parameters: Mapping[str, Any]) -> None:
     """`/generate` makes a parameter of a key that is no input: misspelt, it would do nothing."""
     for name in parameters:
-        if name.startswith((model_sampling.PREFIX, "return_")):
-            raise Invalid(f"{name}: is no input of this model; its metadata lists them")
+        if name.startswith((PREFIX, "return_")):
+            raise RequestError(f"{name}: is no input of this model; its metadata lists them")
 
 
 def _switch(parameters: Mapping[str, Any], name: str) -> bool:
     value = parameters.get(name, False)
     if not isinstance(value, bool):
-        raise Invalid(f"{name}: is {shown(value)}; it must be true or false")
+        raise RequestError(f"{name}: is {shown(value)}; it must be true or false")
     return value
 
 
@@ -153,7 +152,7 @@ def _timeout_s(parameters: Mapping[str, Any]) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Invalid(f"timeout: is {shown(value)}; it must be microseconds, at least 1")
+        raise RequestError(f"timeout: is {shown(value)}; it must be microseconds, at least 1")
     return value / 1e6
 
 

@@ -37,15 +37,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, get_args
 
 import triton_python_backend_utils as pb_utils
 
-if TYPE_CHECKING:
-    from model_delivery import Output, Stream
-
-Outcome = Literal["finished", "cancelled", "refused", "invalid", "failed"]
-OUTCOMES: tuple[Outcome, ...] = ("finished", "cancelled", "refused", "invalid", "failed")
+from .inputs import Outcome
+from .response import Output, Stream
 
 PREFIX = "trtllm_model_"
 PERIOD_S = 1.0
@@ -75,49 +72,45 @@ GAUGES: Mapping[str, str] = {
 }
 
 
-class Values(NamedTuple):
-    """What came since the last time, and the present values of gauges."""
-
-    counts: Counter[str]
-    observations: list[tuple[str, float]]
-
-
-class Meter:
+class MetricsRecorder:
     """Takes values from any thread, and once a second those of the streams that run."""
 
-    def __init__(self, model: str, version: str, running: Callable[[], list[Stream]]) -> None:
+    def __init__(
+        self, labels: Mapping[str, str], engine_version: str, running: Callable[[], list[Stream]]
+    ) -> None:
         self._running = running
         self.kv_cache_utilization: float | None = None
         self._lock = threading.Lock()
-        self._values = Values(Counter(), [])
+        # What came since the last time.
+        self._counts: Counter[str] = Counter()
+        self._observations: list[tuple[str, float]] = []
         self._closed = threading.Event()
         self._families: list[Any] = []  # Triton drops a family that nothing refers to
-        self._metrics = self._declare({"model": model, "version": version})
+        self._metrics = self._declare(labels, engine_version)
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 
-    def began(self, stream: Stream, output: Output) -> None:
+    def record_first_response(self, stream: Stream, output: Output) -> None:
         """Its first response was sent."""
         with self._lock:
-            self._values.counts["prompt_tokens_total"] += len(output.prompt_token_ids)
+            self._counts["prompt_tokens_total"] += len(output.prompt_token_ids)
             if stream.request.streaming:
                 waited_s = stream.first_sent_s - stream.arrival_s
-                self._values.observations.append(("time_to_first_token_seconds", waited_s))
+                self._observations.append(("time_to_first_token_seconds", waited_s))
 
-    def finished(self, stream: Stream, output: Output) -> None:
+    def record_finished(self, stream: Stream, output: Output) -> None:
         """Its last response was sent, and was no error."""
         perf_metrics = getattr(output.sequences[0], "request_perf_metrics", None)
         with self._lock:
-            counts, observations = self._values
-            observations.extend(_durations(stream))
+            self._observations.extend(_durations(stream))
             if perf_metrics is not None:
-                observations.append(("queue_time_seconds", _queue_time_s(perf_metrics)))
-                counts.update(_drafts(perf_metrics))
+                self._observations.append(("queue_time_seconds", _queue_time_s(perf_metrics)))
+                self._counts.update(_drafts(perf_metrics))
 
-    def ended(self, outcome: Outcome, stream: Stream | None = None) -> None:
+    def record_end(self, outcome: Outcome, stream: Stream | None = None) -> None:
         """A request ended; without a stream, it never began."""
         with self._lock:
-            self._values.counts[f"requests_total/{outcome}"] += 1
+            self._counts[f"requests_total/{outcome}"] += 1
             if stream is not None:
                 self._count(stream)
 
@@ -126,7 +119,7 @@ class Meter:
         self._closed.set()
         self._thread.join()
 
-    def _declare(self, labels: Mapping[str, str]) -> dict[str, Any]:
+    def _declare(self, labels: Mapping[str, str], engine_version: str) -> dict[str, Any]:
         kinds = pb_utils.MetricFamily
         metrics: dict[str, Any] = {}
         for name, (buckets, words) in HISTOGRAMS.items():
@@ -137,11 +130,11 @@ class Meter:
         for name, words in GAUGES.items():
             metrics[name] = self._family(name, words, kinds.GAUGE).Metric(labels=labels)
         requests = self._family("requests_total", "Requests by how they ended", kinds.COUNTER)
-        for outcome in OUTCOMES:
+        for outcome in get_args(Outcome):
             metric = requests.Metric(labels={**labels, "outcome": outcome})
             metrics[f"requests_total/{outcome}"] = metric
         engine = self._family("engine_info", "The engine that serves, by its version", kinds.GAUGE)
-        metrics["engine_info"] = engine.Metric(labels={**labels, "release": _version()})
+        metrics["engine_info"] = engine.Metric(labels={**labels, "release": engine_version})
         metrics["engine_info"].set(1)
         return metrics
 
@@ -161,10 +154,11 @@ class Meter:
         with self._lock:
             for stream in running:
                 self._count(stream)
-            values, self._values = self._values, Values(Counter(), [])
-        for name, number in values.counts.items():
+            counts, self._counts = self._counts, Counter()
+            observations, self._observations = self._observations, []
+        for name, number in counts.items():
             self._metrics[name].increment(number)
-        for name, value in values.observations:
+        for name, value in observations:
             self._metrics[name].observe(value)
         waiting = sum(stream.request.streaming and not stream.responses for stream in running)
         self._metrics["requests_waiting"].set(waiting)
@@ -176,15 +170,8 @@ class Meter:
         """What it has sent since it was last counted."""
         responses, tokens = stream.counted
         stream.counted = stream.responses, stream.tokens
-        self._values.counts["responses_total"] += stream.responses - responses
-        self._values.counts["generated_tokens_total"] += stream.tokens - tokens
-
-
-def _version() -> str:
-    """Of the engine, which has been started by now."""
-    import tensorrt_llm
-
-    return str(getattr(tensorrt_llm, "__version__", "unknown"))
+        self._counts["responses_total"] += stream.responses - responses
+        self._counts["generated_tokens_total"] += stream.tokens - tokens
 
 
 def _durations(stream: Stream) -> list[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""The watch over clients that give up and an engine that dies, in a thread of its own.
+"""The watchdog over clients that give up and an engine that dies, in a thread of its own.
 
 Nobody tells the model that a client cancelled, disconnected or ran into its deadline: it has to
 ask, with a round trip to the server process for every request. So it asks now and then, not per
@@ -15,9 +15,10 @@ import time
 import traceback
 
 import triton_python_backend_utils as pb_utils
-from model_engine import Engine
-from model_generation import Generations
-from model_settings import Settings
+
+from .engine import Engine
+from .generation import Generations
+from .settings import Settings
 
 CLOSE_TIMEOUT_S = 5.0
 HEALTH_PERIOD_S = 1.0
@@ -25,7 +26,7 @@ HEALTH_PERIOD_S = 1.0
 TICKS = 9
 
 
-class Watch:
+class Watchdog:
     """Runs from its making until it is closed."""
 
     def __init__(self, engine: Engine, generations: Generations, settings: Settings) -> None:
@@ -34,7 +35,7 @@ class Watch:
         self._period_s = settings.cancellation_check_period_ms / 1000
         self._stall_timeout_s = settings.engine_stall_timeout_s
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -58,18 +59,18 @@ class Watch:
         for stream in self._generations.running():
             if not stream.asked_s:
                 stream.asked_s = now_s - self._period_s * random.random()
-            elif stream.asked_s <= due_s and (answer := stream.reply.is_cancelled()) is not None:
+            elif stream.asked_s <= due_s and (answer := stream.sender.is_cancelled()) is not None:
                 stream.asked_s = now_s
                 if answer:
                     self._generations.cancel([stream])
 
     def _ask_engine(self) -> None:
         if not self._engine.is_alive():
-            self._generations.death.declare("it says that it cannot serve")
+            self._generations.failure.declare("it says that it cannot serve")
         elif self._stall_timeout_s is not None and self._expects_output():
             silent_s = time.monotonic() - self._generations.progress_s
             if silent_s > self._stall_timeout_s:
-                self._generations.death.declare(f"it has given nothing for {silent_s:.0f} s")
+                self._generations.failure.declare(f"it has given nothing for {silent_s:.0f} s")
 
     def _expects_output(self) -> bool:
         """Whether requests run that would show it. One that is not streamed shows nothing until it

@@ -1,21 +1,33 @@
-"""The input arrays of a request, read as plain Python values: each right, or refused by name."""
+"""The input arrays of a request as plain Python values, and the error that a client gets for it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Inputs = Mapping[str, NDArray[Any]]
+# How a request ended, as the metrics count it.
+Outcome = Literal["finished", "cancelled", "refused", "invalid", "failed"]
 
 SHOWN_CHARACTERS = 80
 
 
-class Invalid(Exception):
-    """The client sent something that cannot be served; the text is for the client."""
+class RequestError(Exception):
+    """Ends a request with an error for its client: by default, what was sent cannot be served.
+
+    `code` is the name of a code of Triton's, such as UNAVAILABLE for what is worth a retry.
+    """
+
+    def __init__(
+        self, message: str, code: str = "INVALID_ARG", outcome: Outcome = "invalid"
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.outcome = outcome
 
 
 def scalar(inputs: Inputs, name: str, default: Any = None) -> Any:
@@ -24,7 +36,7 @@ def scalar(inputs: Inputs, name: str, default: Any = None) -> Any:
         return default
     values = inputs[name]
     if values.size != 1:
-        raise Invalid(f"{name}: has shape {list(values.shape)}; one element is expected")
+        raise RequestError(f"{name}: has shape {list(values.shape)}; one element is expected")
     return values.item()
 
 
@@ -35,7 +47,7 @@ def text(inputs: Inputs, name: str) -> str | None:
         return None
     decoded = decode(name, value)
     if not decoded:
-        raise Invalid(f"{name}: is empty; leave it out, or send at least one character")
+        raise RequestError(f"{name}: is empty; leave it out, or send at least one character")
     return decoded
 
 
@@ -46,7 +58,7 @@ def texts(inputs: Inputs, name: str, most: int) -> list[str] | None:
         return None
     words = [decode(name, value) for value in values]
     if not all(words):
-        raise Invalid(f"{name}: holds an empty string; each has at least one character")
+        raise RequestError(f"{name}: holds an empty string; each has at least one character")
     return words
 
 
@@ -56,9 +68,9 @@ def token_ids(inputs: Inputs, name: str, most: int | None = None) -> list[int] |
     if values is None:
         return None
     if values.dtype.kind not in "iu":
-        raise Invalid(f"{name}: has the type {values.dtype}; token ids are whole numbers")
+        raise RequestError(f"{name}: has the type {values.dtype}; token ids are whole numbers")
     if values.size and values.min() < 0:
-        raise Invalid(f"{name}: holds {values.min()}; token ids are at least 0")
+        raise RequestError(f"{name}: holds {values.min()}; token ids are at least 0")
     ids: list[int] = values.tolist()
     return ids
 
@@ -71,12 +83,12 @@ def document(inputs: Inputs, name: str, kind: type[list[Any]] | type[dict[str, A
     try:
         value = json.loads(given)
     except ValueError as fault:
-        raise Invalid(f"{name}: is no JSON: {fault}") from fault
+        raise RequestError(f"{name}: is no JSON: {fault}") from fault
     except RecursionError as fault:
-        raise Invalid(f"{name}: is nested too deeply to be read as JSON") from fault
+        raise RequestError(f"{name}: is nested too deeply to be read as JSON") from fault
     if not isinstance(value, kind):
         expected = {list: "a list", dict: "an object"}[kind]
-        raise Invalid(f"{name}: is {shown(value)}; {expected} in JSON is expected")
+        raise RequestError(f"{name}: is {shown(value)}; {expected} in JSON is expected")
     return value
 
 
@@ -84,7 +96,7 @@ def decode(name: str, value: Any) -> str:
     try:
         return value.decode("utf-8") if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as fault:
-        raise Invalid(f"{name}: is not UTF-8: {fault.reason} at byte {fault.start}") from fault
+        raise RequestError(f"{name}: is not UTF-8: {fault.reason} at byte {fault.start}") from fault
 
 
 def shown(value: Any) -> str:
@@ -100,5 +112,5 @@ def _elements(inputs: Inputs, name: str, most: int | None) -> NDArray[Any] | Non
         return None
     values = np.ravel(inputs[name])
     if most is not None and values.size > most:
-        raise Invalid(f"{name}: has {values.size} elements; at most {most} are allowed")
+        raise RequestError(f"{name}: has {values.size} elements; at most {most} are allowed")
     return values

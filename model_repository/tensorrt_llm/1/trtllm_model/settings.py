@@ -1,6 +1,6 @@
-"""The settings of this model: `model.yaml` beside this file, and variables that move parts of it.
+"""The settings of this model: `model.yaml` beside `model.py`, and variables that replace parts.
 
-`LLM_CONFIG_PATH` names another file, absolute or relative to this folder. `CHECKPOINT` replaces
+`LLM_CONFIG_PATH` names another file, absolute or relative to that folder. `CHECKPOINT` replaces
 `model`, for a checkpoint that is mounted elsewhere.
 """
 
@@ -10,9 +10,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
+
+VERSION_FOLDER = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,6 @@ class Settings:
     engine_stall_timeout_s: float | None = 300
 
 
-class Rule(NamedTuple):
-    """Whether a key may have a value, and the same in words."""
-
-    allows: Callable[[Any], bool]
-    words: str
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -53,24 +48,28 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-LIMIT = Rule(
+# Whether a key may have a value, and the same in words.
+Rule = tuple[Callable[[Any], bool], str]
+LIMIT: Rule = (
     lambda value: value is None or (_is_whole(value) and value >= 1),
     "a whole number from 1, or null",
 )
-TIME_LIMIT = Rule(
-    lambda value: value is None or (_is_number(value) and value > 0), "a number above 0, or null"
+TIME_LIMIT: Rule = (
+    lambda value: value is None or (_is_number(value) and value > 0),
+    "a number above 0, or null",
 )
 RULES: Mapping[str, Rule] = {
-    "max_batch_size": Rule(lambda value: _is_whole(value) and value >= 0, "a whole number from 0"),
-    "decoupled": Rule(lambda value: isinstance(value, bool), "true or false"),
-    "cancellation_check_period_ms": Rule(
-        lambda value: _is_number(value) and 0 < value <= 10_000, "a number up to 10000"
+    "max_batch_size": (lambda value: _is_whole(value) and value >= 0, "a whole number from 0"),
+    "decoupled": (lambda value: isinstance(value, bool), "true or false"),
+    "cancellation_check_period_ms": (
+        lambda value: _is_number(value) and 0 < value <= 10_000,
+        "a number up to 10000",
     ),
-    "sender_threads": Rule(lambda value: _is_whole(value) and 1 <= value <= 8, "from 1 to 8"),
+    "sender_threads": (lambda value: _is_whole(value) and 1 <= value <= 8, "from 1 to 8"),
     "max_requests": LIMIT,
     "max_tokens_per_request": LIMIT,
     "max_seconds_per_request": TIME_LIMIT,
-    "drain_timeout_s": Rule(lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "drain_timeout_s": (lambda value: _is_number(value) and value > 0, "a number above 0"),
     "engine_stall_timeout_s": TIME_LIMIT,
 }
 REQUIRED = tuple(field.name for field in fields(Settings)[:2])
@@ -78,7 +77,7 @@ REQUIRED = tuple(field.name for field in fields(Settings)[:2])
 
 def read() -> Settings:
     """Raises `ValueError` naming the file and what is wrong with it."""
-    path = Path(__file__).parent / os.environ.get("LLM_CONFIG_PATH", "model.yaml")
+    path = VERSION_FOLDER / os.environ.get("LLM_CONFIG_PATH", "model.yaml")
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as fault:
@@ -102,6 +101,6 @@ def _check(path: Path, triton: Mapping[str, Any]) -> None:
         if key not in RULES:
             known = ", ".join(RULES)
             raise ValueError(f"{path}: triton_config.{key}: is unknown; the keys are {known}")
-        if not RULES[key].allows(value):
-            words = RULES[key].words
-            raise ValueError(f"{path}: triton_config.{key}: is {value!r}; it must be {words}")
+        allows, rule = RULES[key]
+        if not allows(value):
+            raise ValueError(f"{path}: triton_config.{key}: is {value!r}; it must be {rule}")

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from model_inputs import Inputs, Invalid, document, scalar, shown, text, texts, token_ids
+from .inputs import Inputs, RequestError, document, scalar, shown, text, texts, token_ids
 
 PREFIX = "sampling_param_"
 # Every choice is a sequence of its own in the engine, and every log probability an object.
@@ -21,57 +20,43 @@ MAX_LOGPROBS = 100
 MAX_WORDS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A scalar input `sampling_param_<name>` and the values that it may have."""
-
-    name: str
-    allowed: Callable[[Any], bool]
-    rule: str
+# Whether a value is allowed, and the same in words.
+Rule = tuple[Callable[[Any], bool], str]
 
 
-def _any(*names: str) -> tuple[Parameter, ...]:
-    return tuple(Parameter(name, lambda value: True, "true or false") for name in names)
+def _least(least: int) -> Rule:
+    return lambda value: value >= least, f"at least {least}"
 
 
-def _finite(*names: str) -> tuple[Parameter, ...]:
-    return tuple(Parameter(name, math.isfinite, "a finite number") for name in names)
+def _between(least: int, most: int) -> Rule:
+    return lambda value: least <= value <= most, f"between {least} and {most}"
 
 
-def _least(least: int, *names: str) -> tuple[Parameter, ...]:
-    rule = f"at least {least}"
-    return tuple(Parameter(name, lambda value: value >= least, rule) for name in names)
-
-
-def _within(least: int, most: int, *names: str) -> tuple[Parameter, ...]:
-    rule = f"between {least} and {most}"
-    return tuple(Parameter(name, lambda value: least <= value <= most, rule) for name in names)
-
-
-def _share(*names: str) -> tuple[Parameter, ...]:
-    rule = "above 0 and at most 1"
-    return tuple(Parameter(name, lambda value: 0 < value <= 1, rule) for name in names)
-
-
-PARAMETERS = (
-    *_within(1, MAX_CHOICES, "n", "best_of"),
-    *_any("use_beam_search"),
-    Parameter("temperature", lambda value: 0 <= value < math.inf, "a finite number from 0 on"),
-    Parameter("top_k", lambda value: value >= 0, "at least 0, where 0 means all tokens"),
-    *_share("top_p", "top_p_min", "top_p_decay"),
-    *_within(0, 1, "min_p"),
-    Parameter("repetition_penalty", lambda value: 0 < value < math.inf, "a finite number above 0"),
-    *_finite("frequency_penalty", "presence_penalty"),
-    Parameter("length_penalty", lambda value: 0 <= value < math.inf, "a finite number from 0 on"),
-    Parameter("beam_search_diversity_rate", lambda v: 0 <= v < math.inf, "a finite number from 0"),
-    *_least(0, "top_p_reset_ids", "early_stopping", "prompt_ignore_length"),
-    *_least(1, "no_repeat_ngram_size", "max_tokens", "truncate_prompt_tokens"),
-    *_least(0, "min_tokens", "seed"),
-    *_within(0, MAX_LOGPROBS, "logprobs", "prompt_logprobs"),
-    *_any("ignore_eos", "include_stop_str_in_output", "add_special_tokens"),
-    *_any("detokenize", "skip_special_tokens", "spaces_between_special_tokens"),
-    *_any("exclude_input_from_output", "return_perf_metrics"),
-)
+ANY: Rule = (lambda value: True, "true or false")
+FINITE: Rule = (math.isfinite, "a finite number")
+FROM_0: Rule = (lambda value: 0 <= value < math.inf, "a finite number from 0 on")
+ABOVE_0: Rule = (lambda value: 0 < value < math.inf, "a finite number above 0")
+SHARE: Rule = (lambda value: 0 < value <= 1, "above 0 and at most 1")
+TOP_K: Rule = (lambda value: value >= 0, "at least 0, where 0 means all tokens")
+# The scalar inputs `sampling_param_<name>`.
+PARAMETERS: Mapping[str, Rule] = {
+    **dict.fromkeys(("n", "best_of"), _between(1, MAX_CHOICES)),
+    "use_beam_search": ANY,
+    "temperature": FROM_0,
+    "top_k": TOP_K,
+    **dict.fromkeys(("top_p", "top_p_min", "top_p_decay"), SHARE),
+    "min_p": _between(0, 1),
+    "repetition_penalty": ABOVE_0,
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), FINITE),
+    **dict.fromkeys(("length_penalty", "beam_search_diversity_rate"), FROM_0),
+    **dict.fromkeys(("top_p_reset_ids", "early_stopping", "prompt_ignore_length"), _least(0)),
+    **dict.fromkeys(("no_repeat_ngram_size", "max_tokens", "truncate_prompt_tokens"), _least(1)),
+    **dict.fromkeys(("min_tokens", "seed"), _least(0)),
+    **dict.fromkeys(("logprobs", "prompt_logprobs"), _between(0, MAX_LOGPROBS)),
+    **dict.fromkeys(("ignore_eos", "include_stop_str_in_output", "add_special_tokens"), ANY),
+    **dict.fromkeys(("detokenize", "skip_special_tokens", "spaces_between_special_tokens"), ANY),
+    **dict.fromkeys(("exclude_input_from_output", "return_perf_metrics"), ANY),
+}
 # What the published model asks for where its client says nothing.
 DEFAULTS: Mapping[str, Any] = {
     "best_of": 1,
@@ -81,16 +66,15 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def read(inputs: Inputs, streaming: bool, wanted: Collection[str]) -> dict[str, Any]:
-    """Raises `Invalid` naming the input, its value and what is allowed."""
+    """Raises `RequestError` naming the input, its value and what is allowed."""
     sampling = dict(DEFAULTS)
-    for parameter in PARAMETERS:
-        value = scalar(inputs, PREFIX + parameter.name)
+    for name, (allows, rule) in PARAMETERS.items():
+        value = scalar(inputs, PREFIX + name)
         if value is None:
             continue
-        if not parameter.allowed(value):
-            what = f"{PREFIX}{parameter.name}: is {shown(value)}"
-            raise Invalid(f"{what}; it must be {parameter.rule}")
-        sampling[parameter.name] = value
+        if not allows(value):
+            raise RequestError(f"{PREFIX}{name}: is {shown(value)}; it must be {rule}")
+        sampling[name] = value
     lists: Mapping[str, Callable[..., list[Any] | None]] = {
         "stop": texts,
         "bad": texts,
@@ -120,13 +104,17 @@ def _agree(sampling: dict[str, Any], inputs: Inputs, streaming: bool) -> None:
         sampling["n"] = sampling["best_of"]
     best_of, n = sampling["best_of"], sampling.get("n", 1)
     if best_of < n:
-        raise Invalid(f"{PREFIX}best_of: is {best_of}; it must be at least {PREFIX}n, which is {n}")
+        raise RequestError(
+            f"{PREFIX}best_of: is {best_of}; it must be at least {PREFIX}n, which is {n}"
+        )
     if streaming and best_of > n:
         what = f"{PREFIX}best_of: is {best_of}, above {PREFIX}n, which is {n}"
-        raise Invalid(f"{what}; a stream cannot know the best sequences, so send them equal")
+        raise RequestError(f"{what}; a stream cannot know the best sequences, so send them equal")
     if (least := sampling.get("min_tokens", 0)) > sampling.get("max_tokens", math.inf):
         what = f"{PREFIX}min_tokens: is {least}"
-        raise Invalid(f"{what}; it must be at most max_tokens, which is {sampling['max_tokens']}")
+        raise RequestError(
+            f"{what}; it must be at most max_tokens, which is {sampling['max_tokens']}"
+        )
 
 
 def _guide(inputs: Inputs) -> dict[str, Any] | None:
@@ -141,5 +129,5 @@ def _guide(inputs: Inputs) -> dict[str, Any] | None:
     given = {name: guide for name, guide in guides.items() if guide is not None}
     if len(given) > 1:
         names = " and ".join(prefix + name for name in given)
-        raise Invalid(f"{names}: cannot stand together; a request has one guide")
+        raise RequestError(f"{names}: cannot stand together; a request has one guide")
     return given or None

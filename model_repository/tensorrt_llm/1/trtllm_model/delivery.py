@@ -12,96 +12,30 @@ its sender's, while it has one.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import triton_python_backend_utils as pb_utils
-from model_metrics import Meter, Outcome
-from model_reply import Reply
-from model_request import Request
-from model_response import Answer
+
+from .inputs import Outcome, RequestError
+from .metrics import MetricsRecorder
+from .response import Output, SequenceSnapshot, Stream
 
 CLOSE_TIMEOUT_S = 10.0
 MOST_AT_ONCE = 32
 
 
-class SequenceNow:
-    """One output sequence as it was at one step: the engine goes on writing to its own.
-
-    Lists that only grow, such as `token_ids`, are the engine's and may be some steps ahead.
-    """
-
-    __slots__ = ("_sequence", "finish_reason", "length", "stop_reason", "text")
-
-    def __init__(self, sequence: Any) -> None:
-        self._sequence = sequence
-        self.text: str = sequence.text
-        self.length = len(sequence.token_ids)
-        self.finish_reason = sequence.finish_reason
-        self.stop_reason = sequence.stop_reason
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sequence, name)
-
-
-class Output(NamedTuple):
-    """What the engine had for a request after one step."""
-
-    sequences: list[SequenceNow]
-    final: bool
-    prompt_token_ids: Sequence[int]
-
-
-class Part(NamedTuple):
-    """A response with output that was made but not sent."""
-
-    output: Output
-    response: Any
-
-
-class Failure(NamedTuple):
-    """The error that ends a request; `code` is one of `pb_utils.TritonError`."""
-
-    code: int
-    message: str
-    outcome: Outcome
-
-
-@dataclass(eq=False, slots=True)
-class Stream:
-    """One request on its way to its client."""
-
-    request_id: str
-    request: Request
-    reply: Reply
-    answer: Answer
-    task: asyncio.Task[None] | None = None  # the loop's, in which the engine's results are read
-    asked_s: float = 0.0  # the watch's: when the client was last asked whether it gave up
-    arrival_s: float = field(default_factory=time.monotonic)
-    responses: int = 0
-    tokens: int = 0
-    first_sent_s: float = 0.0
-    last_sent_s: float = 0.0
-    longest_gap_s: float = 0.0
-    counted: tuple[int, int] = (0, 0)  # the meter's: of its responses and tokens
-    # Guarded by the delivery's lock.
-    output: Output | None = None
-    failure: Failure | None = None
-    is_with_sender: bool = False
-    has_ended: bool = False
-
-
 class Delivery:
     """Sends what streams have to say. A sender calls `on_end` once for each stream, at its end."""
 
-    def __init__(self, meter: Meter, threads: int, on_end: Callable[[Stream], None]) -> None:
-        self._meter = meter
+    def __init__(
+        self, metrics: MetricsRecorder, threads: int, on_end: Callable[[Stream], None]
+    ) -> None:
+        self._metrics = metrics
         self._on_end = on_end
         self._lock = threading.Lock()
         self._ready: SimpleQueue[Stream | None] = SimpleQueue()
@@ -114,7 +48,7 @@ class Delivery:
 
     def put(self, stream: Stream, result: Any) -> None:
         """Take over the present state of the engine's result, on the thread that writes to it."""
-        sequences = [SequenceNow(sequence) for sequence in result.outputs]
+        sequences = [SequenceSnapshot(sequence) for sequence in result.outputs]
         output = Output(sequences, result.finished, result.prompt_token_ids)
         with self._lock:
             stream.output = output
@@ -123,10 +57,10 @@ class Delivery:
             stream.is_with_sender = True
         self._ready.put(stream)
 
-    def fail(self, stream: Stream, failure: Failure) -> None:
+    def fail(self, stream: Stream, error: RequestError) -> None:
         """End the stream with an error, after what already waits for it."""
         with self._lock:
-            stream.failure = stream.failure or failure
+            stream.error = stream.error or error
             if stream.is_with_sender:
                 return
             stream.is_with_sender = True
@@ -141,13 +75,13 @@ class Delivery:
 
     def _send_all(self) -> None:
         while batch := self._take():
-            parts = [self._part(stream) for stream in batch]
-            for stream, (part, failure) in zip(batch, parts, strict=True):
+            next_ones = [self._next(stream) for stream in batch]
+            for stream, (output, response, error) in zip(batch, next_ones, strict=True):
                 if not stream.has_ended:
-                    self._send(stream, part, failure)
+                    self._send(stream, output, response, error)
                 with self._lock:
                     more = not stream.has_ended and bool(
-                        stream.output or (stream.failure and not failure)
+                        stream.output or (stream.error and not error)
                     )
                     stream.is_with_sender = more
                 if more:
@@ -175,33 +109,35 @@ class Delivery:
                 share += min(self._ready.qsize() // len(self._threads), MOST_AT_ONCE - 1)
         return batch
 
-    def _part(self, stream: Stream) -> tuple[Part | None, Failure | None]:
+    def _next(self, stream: Stream) -> tuple[Output | None, Any, RequestError | None]:
+        """The newest output with the response made of it, both `None` where there is none, and the
+        error that ends the stream after it."""
         with self._lock:
             output, stream.output = stream.output, None
-            failure = stream.failure
+            error = stream.error
         if output is None or stream.has_ended:
-            return None, failure
+            return None, None, error
         try:
-            # A step without new text, such as half of a character, waits for the next one.
-            tensors = stream.answer.part(output.sequences, output.final, output.prompt_token_ids)
+            tensors = stream.builder.tensors(output)
         except Exception as fault:
             pb_utils.Logger.log_error(traceback.format_exc())
-            message = f"the response could not be made: {fault}"
-            return None, Failure(pb_utils.TritonError.INTERNAL, message, "failed")
+            return None, None, _failed(f"the response could not be made: {fault}")
         if tensors is None:
-            return None, failure
-        return Part(output, pb_utils.InferenceResponse(output_tensors=tensors)), failure
+            return None, None, error
+        return output, pb_utils.InferenceResponse(output_tensors=tensors), error
 
-    def _send(self, stream: Stream, part: Part | None, failure: Failure | None) -> None:
+    def _send(
+        self, stream: Stream, output: Output | None, response: Any, error: RequestError | None
+    ) -> None:
         try:
-            if part:
-                stream.reply.send(part.response, part.output.final)
-                self._measure(stream, part.output)
-            if part and part.output.final:
+            if output:
+                stream.sender.send(response, output.final)
+                self._measure(stream, output)
+            if output and output.final:
                 self._end(stream, "finished")
-            elif failure:
-                stream.reply.fail(failure.code, failure.message)
-                self._end(stream, failure.outcome)
+            elif error:
+                stream.sender.fail(error)
+                self._end(stream, error.outcome)
         except Exception as fault:
             # Such as shared memory that ran out: this request cannot go on, the others may.
             pb_utils.Logger.log_error(traceback.format_exc())
@@ -217,18 +153,22 @@ class Delivery:
         stream.tokens = max(stream.tokens, tokens)  # the engine takes stop words back at the end
         if stream.responses == 1:
             stream.first_sent_s = now_s
-            self._meter.began(stream, output)
+            self._metrics.record_first_response(stream, output)
         if output.final:
-            self._meter.finished(stream, output)
+            self._metrics.record_finished(stream, output)
 
     def _give_up(self, stream: Stream, message: str) -> None:
         try:
-            stream.reply.fail(pb_utils.TritonError.INTERNAL, message)
+            stream.sender.fail(_failed(message))
         except Exception:
             pb_utils.Logger.log_error(traceback.format_exc())
         self._end(stream, "failed")
 
     def _end(self, stream: Stream, outcome: Outcome) -> None:
         stream.has_ended = True
-        self._meter.ended(outcome, stream)
+        self._metrics.record_end(outcome, stream)
         self._on_end(stream)
+
+
+def _failed(message: str) -> RequestError:
+    return RequestError(message, "INTERNAL", "failed")

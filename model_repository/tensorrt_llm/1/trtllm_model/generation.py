@@ -15,53 +15,54 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
-from model_death import Death
-from model_delivery import Delivery, Failure, Stream
-from model_engine import Engine, blames_request
-from model_metrics import Meter
-from model_reply import Reply
-from model_request import Request
-from model_response import Answer, Tensors
-from model_settings import Settings
+
+from .delivery import Delivery
+from .engine import Engine, blames_request
+from .inputs import RequestError
+from .metrics import MetricsRecorder
+from .request import Request
+from .response import ResponseBuilder, ResponseSender, Stream
+from .settings import Settings
+from .termination import EngineFailure
 
 # How long an aborted request may take to end while the model is unloaded.
 ABORT_TIMEOUT_S = 10.0
 KV_CACHE_PERIOD_S = 1.0
 
 
-class Refused(Exception):
-    """Not now, but perhaps later or elsewhere; the text is for the client."""
-
-
 class Generations:
     """Starts, cancels and drains requests. `metrics_labels` are the model's name and version."""
 
     def __init__(
-        self, engine: Engine, tensors: Tensors, settings: Settings, metrics_labels: tuple[str, str]
+        self,
+        engine: Engine,
+        dtypes: Mapping[str, Any],
+        settings: Settings,
+        metrics_labels: Mapping[str, str],
     ) -> None:
         self._engine = engine
-        self._tensors = tensors
+        self._dtypes = dtypes
         self._settings = settings
         self._changed = threading.Condition()
         self._running: set[Stream] = set()
         self.progress_s = time.monotonic()  # when the engine last gave a sign of life
-        self.death = Death(self._tell_clients)
-        self.meter = Meter(*metrics_labels, self.running)
-        self._delivery = Delivery(self.meter, settings.sender_threads, self._ended)
+        self.failure = EngineFailure(self._fail_all)
+        self.metrics = MetricsRecorder(metrics_labels, engine.version, self.running)
+        self._delivery = Delivery(self.metrics, settings.sender_threads, self._ended)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="generations", daemon=True)
         self._thread.start()
 
-    def start(self, request_id: str, request: Request, reply: Reply) -> None:
-        """Generate for `request` and answer through `reply`.
+    def start(self, request_id: str, request: Request, sender: ResponseSender) -> None:
+        """Generate for `request` and answer through `sender`.
 
-        Raises `Refused` where as many requests run and wait as may, or the engine is dead, and
-        `Invalid` where the engine cannot serve what is asked.
+        Raises `RequestError` where as many requests run and wait as may, the engine has failed, or
+        it cannot serve what is asked.
         """
         with self._changed:
             self._refuse_if_full()
         arguments = self._engine.prepare(request)  # which takes long for a long prompt
-        stream = Stream(request_id, request, reply, Answer(self._tensors, request))
+        stream = Stream(request_id, request, sender, ResponseBuilder(self._dtypes, request))
         with self._changed:
             self._refuse_if_full()
             if not self._running:
@@ -71,14 +72,14 @@ class Generations:
 
     def _refuse_if_full(self) -> None:
         limit = self._settings.max_requests
-        if self.death.reason is not None:
-            raise Refused(f"the engine is dead: {self.death.reason}; the server ends")
+        if self.failure.reason is not None:
+            raise refused(f"the engine is dead: {self.failure.reason}; the server ends")
         if limit is not None and len(self._running) >= limit:
-            raise Refused(f"{limit} requests are running or waiting, no more may; retry later")
+            raise refused(f"{limit} requests are running or waiting, no more may; retry later")
 
-    def stop(self, request_id: str, reply: Reply) -> None:
-        """Cancel every running request with this id, and say so through `reply`."""
-        self._loop.call_soon_threadsafe(self._stop, request_id, reply)
+    def stop(self, request_id: str, sender: ResponseSender) -> None:
+        """Cancel every running request with this id, and say so through `sender`."""
+        self._loop.call_soon_threadsafe(self._stop, request_id, sender)
 
     def running(self) -> list[Stream]:
         with self._changed:
@@ -99,9 +100,9 @@ class Generations:
             self._wait_until_idle(ABORT_TIMEOUT_S)
         self._delivery.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        if self.death.reason is None:  # else the loop may hang with the engine
+        if self.failure.reason is None:  # else the loop may hang with the engine
             self._thread.join(ABORT_TIMEOUT_S)
-        self.meter.close()
+        self.metrics.close()
         return len(late)
 
     def _wait_until_idle(self, timeout_s: float) -> list[Stream]:
@@ -121,13 +122,13 @@ class Generations:
         stream.task = self._loop.create_task(self._generate(stream, arguments))
         stream.task.add_done_callback(lambda task: self._task_ended(stream, task))
 
-    def _stop(self, request_id: str, reply: Reply) -> None:
+    def _stop(self, request_id: str, sender: ResponseSender) -> None:
         found = [stream for stream in self.running() if stream.request_id == request_id]
         _cancel(found)
         if found:
-            reply.fail(pb_utils.TritonError.CANCELLED, f"request {request_id} is cancelled")
+            sender.fail(_cancelled(f"request {request_id} is cancelled"))
         else:
-            reply.fail(pb_utils.TritonError.NOT_FOUND, f"no request {request_id} is running")
+            sender.fail(RequestError(f"no request {request_id} is running", "NOT_FOUND"))
 
     async def _generate(self, stream: Stream, arguments: Mapping[str, Any]) -> None:
         limit_s = self._limit_s(stream.request)
@@ -138,8 +139,7 @@ class Generations:
             if not limit.expired():
                 raise
             message = f"the request took longer than its limit of {limit_s:g} s"
-            failure = Failure(pb_utils.TritonError.CANCELLED, message, "cancelled")
-            self._delivery.fail(stream, failure)
+            self._delivery.fail(stream, _cancelled(message))
 
     async def _take_results(self, stream: Stream, arguments: Mapping[str, Any]) -> None:
         result = self._engine.submit(arguments)
@@ -156,32 +156,29 @@ class Generations:
         raise RuntimeError("the engine ended the request without a final output")
 
     def _task_ended(self, stream: Stream, task: asyncio.Task[None]) -> None:
-        codes = pb_utils.TritonError
         if task.cancelled():
-            message = "the request was cancelled"
-            self._delivery.fail(stream, Failure(codes.CANCELLED, message, "cancelled"))
+            self._delivery.fail(stream, _cancelled("the request was cancelled"))
         elif (fault := task.exception()) is None:
             return
         elif blames_request(fault):
-            self._delivery.fail(stream, Failure(codes.INVALID_ARG, str(fault), "invalid"))
+            self._delivery.fail(stream, RequestError(str(fault)))
         else:
             message = f"{type(fault).__name__}: {fault}"
-            if self.death.reason is None:
+            if self.failure.reason is None:
                 pb_utils.Logger.log_error("".join(traceback.format_exception(fault)))
             if not self._engine.is_alive():
-                self.death.declare(message)
-            self._delivery.fail(stream, Failure(codes.INTERNAL, message, "failed"))
+                self.failure.declare(message)
+            self._delivery.fail(stream, RequestError(message, "INTERNAL", "failed"))
 
     def _ended(self, stream: Stream) -> None:
         with self._changed:
             self._running.discard(stream)
             self._changed.notify_all()
 
-    def _tell_clients(self, reason: str) -> None:
+    def _fail_all(self, reason: str) -> None:
         message = f"the engine is dead: {reason}; the server ends, retry elsewhere or later"
         for stream in self.running():
-            failure = Failure(pb_utils.TritonError.UNAVAILABLE, message, "failed")
-            self._delivery.fail(stream, failure)
+            self._delivery.fail(stream, RequestError(message, "UNAVAILABLE", "failed"))
 
     def _limit_s(self, request: Request) -> float | None:
         limits = (request.timeout_s, self._settings.max_seconds_per_request)
@@ -197,10 +194,19 @@ class Generations:
                 return
             if used is not None:
                 self.progress_s = time.monotonic()
-                self.meter.kv_cache_utilization = used
+                self.metrics.kv_cache_utilization = used
 
 
 def _cancel(streams: Iterable[Stream]) -> None:
     for stream in streams:
         if stream.task is not None:
             stream.task.cancel()
+
+
+def refused(message: str) -> RequestError:
+    """Not now, but perhaps later or elsewhere."""
+    return RequestError(message, "UNAVAILABLE", "refused")
+
+
+def _cancelled(message: str) -> RequestError:
+    return RequestError(message, "CANCELLED", "cancelled")

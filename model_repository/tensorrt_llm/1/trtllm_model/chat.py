@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from model_inputs import Inputs, Invalid, document, shown
+from .inputs import Inputs, RequestError, document, shown
 
 # Arguments of the tokenizer that are no words for the template: they change what it returns, and
 # with a template of the client's own a client would run it on this machine.
@@ -38,10 +38,12 @@ class Chat:
     template_kwargs: Mapping[str, Any]
 
     def render(self, tokenizer: Any) -> str:
-        """The prompt with all its special tokens. Raises `Invalid` where the template refuses."""
+        """The prompt with all its special tokens. Raises `RequestError` if the template does."""
         template = getattr(tokenizer, "apply_chat_template", None)
         if template is None:
-            raise Invalid("messages: this model's tokenizer has no chat template; send text_input")
+            raise RequestError(
+                "messages: this model's tokenizer has no chat template; send text_input"
+            )
         arguments = {"add_generation_prompt": True, **self.template_kwargs}
         try:
             prompt = str(template(self.messages, tools=self.tools, tokenize=False, **arguments))
@@ -50,30 +52,32 @@ class Chat:
             # A template is a program of the checkpoint that runs on what the client sent: it may
             # raise anything, and says by that what it does not take.
             what = "messages: the tokenizer's chat template does not take them"
-            raise Invalid(f"{what}: {type(fault).__name__}: {fault}") from fault
+            raise RequestError(f"{what}: {type(fault).__name__}: {fault}") from fault
         if not prompt:
-            raise Invalid("messages: the tokenizer's chat template makes no text of them")
+            raise RequestError("messages: the tokenizer's chat template makes no text of them")
         return prompt
 
 
 def read(inputs: Inputs) -> Chat | None:
-    """The conversation that a request holds, if it does. Raises `Invalid` naming the place."""
+    """The conversation that a request holds, if it does. Raises `RequestError` naming the place."""
     messages = document(inputs, "messages", list)
     tools = document(inputs, "tools", list)
     kwargs = document(inputs, "chat_template_kwargs", dict)
     if messages is None:
         for name in ("tools", "chat_template_kwargs"):
             if name in inputs:
-                raise Invalid(f"{name}: has a meaning beside messages only; send messages too")
+                raise RequestError(f"{name}: has a meaning beside messages only; send messages too")
         return None
     if not messages:
-        raise Invalid("messages: is an empty list; send at least one message")
+        raise RequestError("messages: is an empty list; send at least one message")
     for index, tool in enumerate(tools or ()):
         if not isinstance(tool, dict):
-            raise Invalid(f"tools[{index}]: is {shown(tool)}; an object is expected")
+            raise RequestError(f"tools[{index}]: is {shown(tool)}; an object is expected")
     for name in kwargs or ():
         if name in RESERVED:
-            raise Invalid(f"chat_template_kwargs.{name}: is not for the template; leave it out")
+            raise RequestError(
+                f"chat_template_kwargs.{name}: is not for the template; leave it out"
+            )
     checked = [_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
     return Chat(checked, tools, kwargs or {})
 
@@ -81,16 +85,18 @@ def read(inputs: Inputs) -> Chat | None:
 def _message(where: str, message: Any) -> dict[str, Any]:
     """A message with its content as one text, which is what templates of language models take."""
     if not isinstance(message, dict):
-        raise Invalid(f"{where}: is {shown(message)}; an object with role and content is expected")
+        raise RequestError(
+            f"{where}: is {shown(message)}; an object with role and content is expected"
+        )
     role = message.get("role")
     if not isinstance(role, str) or not role:
         found = f"is {shown(role)}" if "role" in message else "is missing"
-        raise Invalid(
+        raise RequestError(
             f"{where}.role: {found}; a role such as user, system or assistant is expected"
         )
     content = message.get("content")
     if content is None and "tool_calls" not in message:
-        raise Invalid(f"{where}.content: is missing; send a string")
+        raise RequestError(f"{where}.content: is missing; send a string")
     return {
         **message,
         "content": _content(f"{where}.content", content),
@@ -102,12 +108,12 @@ def _content(where: str, content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
-        raise Invalid(f"{where}: is {shown(content)}; a string or a list of parts is expected")
+        raise RequestError(f"{where}: is {shown(content)}; a string or a list of parts is expected")
     for index, part in enumerate(content):
         fits = isinstance(part, dict) and part.get("type") == "text"
         if not fits or not isinstance(part.get("text"), str):
             what = f"{where}[{index}]: is {shown(part)}"
-            raise Invalid(f'{what}; {{"type": "text", "text": ...}} is expected')
+            raise RequestError(f'{what}; {{"type": "text", "text": ...}} is expected')
     return "\n".join(part["text"] for part in content)
 
 
@@ -119,7 +125,9 @@ def _calls(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(calls, list) or not all(
         isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls
     ):
-        raise Invalid(f"{where}: is {shown(calls)}; a list of objects with a function is expected")
+        raise RequestError(
+            f"{where}: is {shown(calls)}; a list of objects with a function is expected"
+        )
     read = []
     for index, call in enumerate(calls):
         function = dict(call["function"])
@@ -128,6 +136,6 @@ def _calls(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 function["arguments"] = json.loads(function["arguments"] or "{}")
             except (ValueError, RecursionError) as fault:
-                raise Invalid(f"{place}: is no JSON: {fault}") from fault
+                raise RequestError(f"{place}: is no JSON: {fault}") from fault
         read.append({**call, "function": function})
     return {"tool_calls": read}
