@@ -54,7 +54,12 @@ class Engine:
 
         arguments = update_llm_args_with_extra_dict({}, dict(options))
         if global_mpi_size() > 1:
-            arguments["_mpi_session"] = _mpi_session()
+            from mpi4py.MPI import COMM_WORLD
+
+            from tensorrt_llm.llmapi import MpiCommSession
+
+            session = MpiCommSession(comm=COMM_WORLD, n_workers=COMM_WORLD.Get_size())
+            arguments["_mpi_session"] = session
         self._max_tokens = max_tokens
         self.version = str(getattr(tensorrt_llm, "__version__", "unknown"))
         self.has_statistics = bool(options.get("enable_iter_perf_stats"))
@@ -188,14 +193,6 @@ class Engine:
 def blames_request(fault: BaseException) -> bool:
     """Whether the client can cure this fault by sending something else."""
     return isinstance(fault, RequestError) or any(limit in str(fault) for limit in LENGTH_LIMITS)
-
-
-def _mpi_session() -> Any:
-    from mpi4py.MPI import COMM_WORLD
-
-    from tensorrt_llm.llmapi import MpiCommSession
-
-    return MpiCommSession(comm=COMM_WORLD, n_workers=COMM_WORLD.Get_size())
 
 
 def _names(callee: Any) -> Mapping[str, inspect.Parameter]:

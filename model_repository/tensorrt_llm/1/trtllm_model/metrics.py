@@ -104,8 +104,11 @@ class MetricsRecorder:
         with self._lock:
             self._observations.extend(_durations(stream))
             if perf_metrics is not None:
-                self._observations.append(("queue_time_seconds", _queue_time_s(perf_metrics)))
-                self._counts.update(_drafts(perf_metrics))
+                timing, drafts = perf_metrics.timing_metrics, perf_metrics.speculative_decoding
+                queued_s = (timing.first_scheduled_time - timing.arrival_time) / SECOND
+                self._observations.append(("queue_time_seconds", queued_s))
+                self._counts["draft_tokens_total"] += drafts.total_draft_tokens
+                self._counts["accepted_draft_tokens_total"] += drafts.total_accepted_draft_tokens
 
     def record_end(self, outcome: Outcome, stream: Stream | None = None) -> None:
         """A request ended; without a stream, it never began."""
@@ -184,16 +187,3 @@ def _durations(stream: Stream) -> list[tuple[str, float]]:
             ("longest_gap_seconds", stream.longest_gap_s),
         ]
     return durations
-
-
-def _queue_time_s(perf_metrics: Any) -> float:
-    timing = perf_metrics.timing_metrics
-    return float((timing.first_scheduled_time - timing.arrival_time) / SECOND)
-
-
-def _drafts(perf_metrics: Any) -> dict[str, int]:
-    drafts = perf_metrics.speculative_decoding
-    return {
-        "draft_tokens_total": drafts.total_draft_tokens,
-        "accepted_draft_tokens_total": drafts.total_accepted_draft_tokens,
-    }

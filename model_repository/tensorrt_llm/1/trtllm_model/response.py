@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -26,36 +26,22 @@ from .request import Request
 
 # What the last response of a stream says without being asked.
 SUMMARY = ("finish_reason", "num_input_tokens", "num_output_tokens")
-
-
-def _kv_cache(name: str) -> Callable[[Any], Any]:
-    return lambda metrics: getattr(metrics.kv_cache_metrics, name)
-
-
-def _time_ns(name: str) -> Callable[[Any], int]:
-    microsecond = timedelta(microseconds=1)
-    return lambda metrics: getattr(metrics.timing_metrics, name) // microsecond * 1000
-
-
-def _drafts(name: str) -> Callable[[Any], Any]:
-    return lambda metrics: getattr(metrics.speculative_decoding, name)
-
-
-# Output -> where it is in the engine's request_perf_metrics.
-PERF_METRICS: Mapping[str, Callable[[Any], Any]] = {
-    "kv_cache_reused_block": _kv_cache("num_reused_blocks"),
-    "kv_cache_missed_block": _kv_cache("num_missed_blocks"),
-    "kv_cache_alloc_new_blocks": _kv_cache("num_new_allocated_blocks"),
-    "kv_cache_alloc_total_blocks": _kv_cache("num_total_allocated_blocks"),
-    "kv_cache_hit_rate": _kv_cache("kv_cache_hit_rate"),
-    "arrival_time_ns": _time_ns("arrival_time"),
-    "first_scheduled_time_ns": _time_ns("first_scheduled_time"),
-    "first_token_time_ns": _time_ns("first_token_time"),
-    "last_token_time_ns": _time_ns("last_token_time"),
-    "acceptance_rate": _drafts("acceptance_rate"),
-    "total_accepted_draft_tokens": _drafts("total_accepted_draft_tokens"),
-    "total_draft_tokens": _drafts("total_draft_tokens"),
+# Output -> its group and name in the engine's request_perf_metrics.
+PERF_METRICS: Mapping[str, tuple[str, str]] = {
+    "kv_cache_reused_block": ("kv_cache_metrics", "num_reused_blocks"),
+    "kv_cache_missed_block": ("kv_cache_metrics", "num_missed_blocks"),
+    "kv_cache_alloc_new_blocks": ("kv_cache_metrics", "num_new_allocated_blocks"),
+    "kv_cache_alloc_total_blocks": ("kv_cache_metrics", "num_total_allocated_blocks"),
+    "kv_cache_hit_rate": ("kv_cache_metrics", "kv_cache_hit_rate"),
+    "arrival_time_ns": ("timing_metrics", "arrival_time"),
+    "first_scheduled_time_ns": ("timing_metrics", "first_scheduled_time"),
+    "first_token_time_ns": ("timing_metrics", "first_token_time"),
+    "last_token_time_ns": ("timing_metrics", "last_token_time"),
+    "acceptance_rate": ("speculative_decoding", "acceptance_rate"),
+    "total_accepted_draft_tokens": ("speculative_decoding", "total_accepted_draft_tokens"),
+    "total_draft_tokens": ("speculative_decoding", "total_draft_tokens"),
 }
+MICROSECOND = timedelta(microseconds=1)
 
 
 class SequenceSnapshot:
@@ -131,7 +117,7 @@ class ResponseBuilder:
                 values[name] = [getattr(sequence, name) for sequence in sequences]
         values |= self._tokens.take(sequences, prompt_token_ids, wanted)
         if final and (metrics := sequences[0].request_perf_metrics) is not None:
-            values |= {name: [read(metrics)] for name, read in PERF_METRICS.items()}
+            values |= {name: [_read(metrics, *at)] for name, at in PERF_METRICS.items()}
         arrays = {name: self._array(name, column) for name, column in values.items()}
         return [pb_utils.Tensor(name, array) for name, array in arrays.items() if array is not None]
 
@@ -143,6 +129,12 @@ class ResponseBuilder:
         if dtype is None or None in column:
             return None
         return np.array(column, dtype=dtype)
+
+
+def _read(metrics: Any, group: str, name: str) -> Any:
+    """Times in nanoseconds."""
+    value = getattr(getattr(metrics, group), name)
+    return value // MICROSECOND * 1000 if isinstance(value, timedelta) else value
 
 
 class ResponseSender:

@@ -50,14 +50,14 @@ def _is_whole(value: Any) -> bool:
 
 # Whether a key may have a value, and the same in words.
 Rule = tuple[Callable[[Any], bool], str]
-LIMIT: Rule = (
-    lambda value: value is None or (_is_whole(value) and value >= 1),
-    "a whole number from 1, or null",
-)
-TIME_LIMIT: Rule = (
-    lambda value: value is None or (_is_number(value) and value > 0),
-    "a number above 0, or null",
-)
+
+
+def _or_null(allows: Callable[[Any], bool], words: str) -> Rule:
+    return lambda value: value is None or allows(value), f"{words}, or null"
+
+
+ABOVE_0: Rule = (lambda value: _is_number(value) and value > 0, "a number above 0")
+LIMIT = _or_null(lambda value: _is_whole(value) and value >= 1, "a whole number from 1")
 RULES: Mapping[str, Rule] = {
     "max_batch_size": (lambda value: _is_whole(value) and value >= 0, "a whole number from 0"),
     "decoupled": (lambda value: isinstance(value, bool), "true or false"),
@@ -68,9 +68,9 @@ RULES: Mapping[str, Rule] = {
     "sender_threads": (lambda value: _is_whole(value) and 1 <= value <= 8, "from 1 to 8"),
     "max_requests": LIMIT,
     "max_tokens_per_request": LIMIT,
-    "max_seconds_per_request": TIME_LIMIT,
-    "drain_timeout_s": (lambda value: _is_number(value) and value > 0, "a number above 0"),
-    "engine_stall_timeout_s": TIME_LIMIT,
+    "max_seconds_per_request": _or_null(*ABOVE_0),
+    "drain_timeout_s": ABOVE_0,
+    "engine_stall_timeout_s": _or_null(*ABOVE_0),
 }
 REQUIRED = tuple(field.name for field in fields(Settings)[:2])
 
