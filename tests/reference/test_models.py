@@ -129,7 +129,7 @@ def drafting(make_miniature: Callable[[str], Path]) -> Model:
 @torch.inference_mode()
 def test_a_draft_joins_the_next_token_and_the_hidden_state_before_it(drafting: Model) -> None:
     prompt, following = prompts(1, seed=2)[0], 500
-    raw = weights.load(drafting.checkpoint.path).mtp if drafting.checkpoint.path else {}
+    raw = weights.load(drafting.checkpoint.path)[2] if drafting.checkpoint.path else {}
     own = {name.removeprefix("model.layers.4."): tensor for name, tensor in raw.items()}
     hidden = drafting.main.model(torch.tensor([prompt])).last_hidden_state
     embedding = own["embed_tokens.weight"][torch.tensor([[*prompt[1:], following]])]

@@ -81,11 +81,11 @@ def own_copy(make_miniature: Callable[[str], Path], tmp_path: Path) -> Path:
 
 
 def test_weights_are_float32_and_those_of_the_mtp_layer_stand_apart(own_copy: Path) -> None:
-    loaded = weights.load(own_copy)
-    assert {tensor.dtype for tensor in loaded.main.values()} == {torch.float32}
-    assert loaded.main["model.layers.1.mlp.experts.0.gate_proj.weight"].shape == (32, 64)
-    assert {name.split(".")[2] for name in loaded.mtp} == {"4"}
-    assert not set(loaded.main) & set(loaded.mtp)
+    _, main, mtp = weights.load(own_copy)
+    assert {tensor.dtype for tensor in main.values()} == {torch.float32}
+    assert main["model.layers.1.mlp.experts.0.gate_proj.weight"].shape == (32, 64)
+    assert {name.split(".")[2] for name in mtp} == {"4"}
+    assert not set(main) & set(mtp)
 
 
 def test_a_missing_tensor_is_named(own_copy: Path) -> None:
@@ -108,4 +108,5 @@ def test_the_tensors_of_a_vision_tower_are_left_out(own_copy: Path) -> None:
     tensors = load_file(own_copy / "model.safetensors")
     tensors["model.visual.patch_embed.proj.weight"] = torch.ones(4)
     save_file(tensors, own_copy / "model.safetensors")
-    assert not any("visual" in name for name in weights.load(own_copy).main)
+    _, main, _ = weights.load(own_copy)
+    assert not any("visual" in name for name in main)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .version import __version__
+from .logger import __version__
 
 if TYPE_CHECKING:
     from .llmapi.llm import LLM

@@ -1,12 +1,19 @@
-"""The log of the engine: lines on stderr."""
+"""What the engine says of itself: the release that it follows, and its log on stderr."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from functools import cache
+from pathlib import Path
 
-from .version import RELEASE
+from builder.facts import release
+
+# The engine release whose options and interface this stand-in follows.
+RELEASE = os.environ.get("TENSORRT_LLM_REFERENCE_RELEASE") or release.newest_stable()
+
+__version__ = f"{Path(RELEASE).name.removesuffix('.json')}+reference"
 
 LEVELS = {
     "internal_error": logging.CRITICAL,

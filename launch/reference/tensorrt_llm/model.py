@@ -8,6 +8,7 @@ of the same class, so that masks, rotary embeddings and caches are those of the 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,27 +55,29 @@ _ONE_LAYER: dict[str, Any] = {
 class Model:
     """The main model and, if drafts are wanted, its MTP layer: float32, on the CPU or a GPU."""
 
-    def __init__(self, loaded: weights.Loaded, with_mtp: bool) -> None:
-        self.checkpoint = loaded.checkpoint
+    def __init__(
+        self, checkpoint: Checkpoint, tensors: Weights, mtp: Weights, with_mtp: bool
+    ) -> None:
+        self.checkpoint = checkpoint
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        architecture = loaded.checkpoint.architecture
+        architecture = checkpoint.architecture
         name = _LANGUAGE_MODELS.get(architecture.name, architecture.name)
         self._class: Any = getattr(transformers, name)
-        self.config = self._class.config_class.from_dict(_fields(loaded.checkpoint))
-        main = _unnest(loaded.main, architecture)
+        self.config = self._class.config_class.from_dict(_fields(checkpoint))
+        main = _unnest(tensors, architecture)
         self.main = _build(self._class, self.config, main, self.device)
-        self.mtp = self._build_mtp(loaded, main) if with_mtp else None
+        self.mtp = self._build_mtp(mtp, main) if with_mtp else None
 
-    def _build_mtp(self, loaded: weights.Loaded, main: Weights) -> MtpLayer:
-        if not loaded.mtp:
-            where, what = "speculative_config", f"{loaded.checkpoint.name} has no MTP layer"
+    def _build_mtp(self, mtp: Weights, main: Weights) -> MtpLayer:
+        if not mtp:
+            where, what = "speculative_config", f"{self.checkpoint.name} has no MTP layer"
             raise BadFacts(Diagnostic(where, what, "leave speculative_config out"))
-        layer = loaded.checkpoint.text_config["num_hidden_layers"]
+        layer = self.checkpoint.text_config["num_hidden_layers"]
         shared_names = {"model.embed_tokens.weight", "lm_head.weight"} & set(main)
         shared = {name: main[name] for name in shared_names}
         tensors = shared | {
             place: tensor
-            for name, tensor in loaded.mtp.items()
+            for name, tensor in mtp.items()
             if (place := _mtp_place(name, layer)) is not None
         }
         return MtpLayer(self._class, self.config, tensors, self.device)
@@ -92,7 +95,7 @@ def load(folder: Path, with_mtp: bool) -> Model:
     log: Any = transformers.utils.logging
     log.set_verbosity_error()
     log.disable_progress_bar()
-    return Model(weights.load(folder), with_mtp)
+    return Model(*weights.load(folder), with_mtp)
 
 
 def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -199,12 +202,12 @@ class Decoding:
         self.mtp_cache = DynamicCache(config=model.mtp.config) if model.mtp else None
         self._inputs: list[int] = []
         self._hidden = torch.empty(0)
-        self._states: list[_LinearState] = []
+        self._restorers: list[Callable[[], None]] = []
 
     def forward(self, tokens: list[int], num_logits: int, num_drafts: int) -> torch.Tensor:
         """The logits `[num_logits, vocab_size]` at the last of `tokens`."""
         layers = _linear_layers(self.cache) if num_drafts else []
-        self._states = [_LinearState(layer) for layer in layers]
+        self._restorers = [_restorer(layer) for layer in layers]
         self._inputs = tokens
         self._hidden = self._run(tokens)
         logits: torch.Tensor = self._model.main.get_output_embeddings()(
@@ -228,13 +231,13 @@ class Decoding:
         inputs, and the kept ones are run again.
         """
         wrong = len(self._inputs) - count
-        if wrong and not self._states:
+        if wrong and not self._restorers:
             self.cache.crop(-wrong)
         elif wrong:
             for layer in _attention_layers(self.cache):
                 layer.crop(-len(self._inputs))
-            for state in self._states:
-                state.restore()
+            for restore in self._restorers:
+                restore()
             self._run(self._inputs[:count])
         self._inputs = self._inputs[:count]
         self._hidden = self._hidden[:, :count]
@@ -264,16 +267,16 @@ def _attention_layers(cache: DynamicCache) -> list[Any]:
     return [layer for layer in cache.layers if not isinstance(layer, LinearAttentionLayer)]
 
 
-class _LinearState:
-    """The state of a linear-attention layer at one moment."""
+def _restorer(layer: Any) -> Callable[[], None]:
+    """Sets a linear-attention layer back to the state that it has now."""
+    saved = [
+        (states, {key: state.clone() for key, state in states.items()})
+        for states in (layer.conv_states, layer.recurrent_states)
+    ]
 
-    def __init__(self, layer: Any) -> None:
-        self._layer = layer
-        self._convolution = {key: state.clone() for key, state in layer.conv_states.items()}
-        self._recurrent = {key: state.clone() for key, state in layer.recurrent_states.items()}
+    def restore() -> None:
+        for states, copies in saved:
+            for key, state in copies.items():
+                states[key].copy_(state)
 
-    def restore(self) -> None:
-        for key, state in self._convolution.items():
-            self._layer.conv_states[key].copy_(state)
-        for key, state in self._recurrent.items():
-            self._layer.recurrent_states[key].copy_(state)
+    return restore

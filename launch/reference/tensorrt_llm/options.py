@@ -13,8 +13,7 @@ from builder.facts import release as releases
 from builder.facts.release import Release
 from builder.rules.options import problems as judge
 
-from .logger import logger
-from .version import RELEASE
+from .logger import RELEASE, logger
 
 
 class OptionError(BadInput, ValueError):

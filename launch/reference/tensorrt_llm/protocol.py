@@ -9,17 +9,13 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from .results import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import SamplingParams
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
 
 _UNSUPPORTED = (
     "use_beam_search",
@@ -32,12 +28,12 @@ _UNSUPPORTED = (
 )
 
 
-class StreamOptions(Strict):
+class StreamOptions(BaseModel, extra="forbid", populate_by_name=True):
     include_usage: bool = True
     continuous_usage_stats: bool = False
 
 
-class DisaggregatedParams(Strict):
+class DisaggregatedParams(BaseModel, extra="forbid", populate_by_name=True):
     """What a prefill server tells the decode server, through the router of both.
 
     The stand-in transfers no KV cache: its decode server computes the prompt once more.
@@ -52,13 +48,13 @@ class DisaggregatedParams(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> DisaggregatedParams:
-        told = None not in (self.first_gen_tokens, self.ctx_request_id)
-        if self.request_type == "generation_only" and not told:
+        known = None not in (self.first_gen_tokens, self.ctx_request_id)
+        if self.request_type == "generation_only" and not known:
             raise ValueError("generation_only needs first_gen_tokens and ctx_request_id")
         return self
 
 
-class GenerationRequest(Strict):
+class GenerationRequest(BaseModel, extra="forbid", populate_by_name=True):
     """What both kinds of requests share. The fields of `_UNSUPPORTED` are known, but refused."""
 
     model: str
@@ -108,36 +104,19 @@ class GenerationRequest(Strict):
     @property
     def is_prefill(self) -> bool:
         """Whether only the prompt is to be computed, and the first token."""
-        told = self.disaggregated_params
-        return told is not None and told.request_type == "context_only"
+        params = self.disaggregated_params
+        return params is not None and params.request_type == "context_only"
 
     def sampling(self, **own: Any) -> SamplingParams:
         """The engine's parameters; the server samples at temperature 1 unless told otherwise."""
-        shared = {
-            name: getattr(self, name)
-            for name in (
-                "n",
-                "best_of",
-                "seed",
-                "stop",
-                "stop_token_ids",
-                "include_stop_str_in_output",
-                "ignore_eos",
-                "min_tokens",
-                "top_k",
-                "min_p",
-                "repetition_penalty",
-                "presence_penalty",
-                "frequency_penalty",
-                "prompt_ignore_length",
-                "skip_special_tokens",
-                "spaces_between_special_tokens",
-                "truncate_prompt_tokens",
-            )
+        own |= {
+            field.name: getattr(self, field.name)
+            for field in fields(SamplingParams)
+            if field.name in GenerationRequest.model_fields
         }
-        temperature = 1.0 if self.temperature is None else self.temperature
-        top_p = 1.0 if self.top_p is None else self.top_p
-        return SamplingParams(**shared, **own, temperature=temperature, top_p=top_p)
+        own["temperature"] = 1.0 if self.temperature is None else self.temperature
+        own["top_p"] = 1.0 if self.top_p is None else self.top_p
+        return SamplingParams(**own)
 
 
 class CompletionRequest(GenerationRequest):

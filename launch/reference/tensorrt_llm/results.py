@@ -1,4 +1,4 @@
-"""What a request gives back, step by step, to a thread or to an asyncio loop."""
+"""What a request gives back, step by step, to a thread or to an asyncio loop, and its times."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from threading import Condition
 from typing import Any, Literal
 
-from .metrics import RequestPerfMetrics
 from .sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "timeout", "cancelled"]
@@ -32,25 +32,76 @@ class Logprob:
 Logprobs = list[dict[int, Logprob]]
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What one step adds to one completion of a request."""
+def steady_time() -> timedelta:
+    """The steady clock, as the engine reports points in time."""
+    return timedelta(seconds=time.monotonic())
 
-    index: int
-    token_ids: list[int] = field(default_factory=list)
-    text: str = ""
-    logprobs: Logprobs = field(default_factory=list)
-    prompt_logprobs: Logprobs | None = None
-    cumulative_logprob: float | None = None
-    decoding_iter: int = 0
-    finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None
-    request_perf_metrics: RequestPerfMetrics | None = None
+
+@dataclass(slots=True)
+class TimingMetrics:
+    """Points on the steady clock."""
+
+    arrival_time: timedelta
+    first_scheduled_time: timedelta = timedelta()
+    first_token_time: timedelta = timedelta()
+    last_token_time: timedelta = timedelta()
+    kv_cache_size: int = 0
+
+
+@dataclass(slots=True)
+class KvCacheMetrics:
+    """Blocks of the KV cache that the request took; the reference engine reuses none."""
+
+    num_total_allocated_blocks: int = 0
+    num_new_allocated_blocks: int = 0
+    num_reused_blocks: int = 0
+    num_missed_blocks: int = 0
+    kv_cache_hit_rate: float = 0.0
+
+
+@dataclass(slots=True)
+class SpeculativeDecodingMetrics:
+    total_accepted_draft_tokens: int = 0
+    total_draft_tokens: int = 0
+
+    @property
+    def acceptance_rate(self) -> float:
+        if not self.total_draft_tokens:
+            return 0.0
+        return self.total_accepted_draft_tokens / self.total_draft_tokens
+
+
+@dataclass(slots=True)
+class RequestPerfMetrics:
+    timing_metrics: TimingMetrics
+    kv_cache_metrics: KvCacheMetrics = field(default_factory=KvCacheMetrics)
+    speculative_decoding: SpeculativeDecodingMetrics = field(
+        default_factory=SpeculativeDecodingMetrics
+    )
+    first_iter: int | None = None
+    last_iter: int | None = None
+
+    def latencies_s(self, num_tokens: int) -> dict[str, float]:
+        """Latencies in seconds, by the name of their histogram without its unit."""
+        timing = self.timing_metrics
+
+        def between(start: timedelta, end: timedelta) -> float:
+            return (end - start).total_seconds()
+
+        decode_s = between(timing.first_token_time, timing.last_token_time)
+        return {
+            "e2e_request_latency": between(timing.arrival_time, timing.last_token_time),
+            "time_to_first_token": between(timing.arrival_time, timing.first_token_time),
+            "request_queue_time": between(timing.arrival_time, timing.first_scheduled_time),
+        } | ({"time_per_output_token": decode_s / (num_tokens - 1)} if num_tokens > 1 else {})
 
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One completion: cumulative fields, and `*_diff` for what the last step added."""
+    """One completion: cumulative fields, and `*_diff` for what the last step added.
+
+    From the engine thread comes an object of its own for each step, with what the step adds.
+    """
 
     index: int
     text: str = ""
@@ -90,7 +141,7 @@ class CompletionOutput:
         self._last_token_ids_len = len(self.token_ids)
         self._last_logprobs_len = len(self.logprobs)
 
-    def apply(self, update: Update) -> None:
+    def apply(self, update: CompletionOutput) -> None:
         self.text += update.text
         self.token_ids += update.token_ids
         self.logprobs += update.logprobs
@@ -101,15 +152,19 @@ class CompletionOutput:
         self.request_perf_metrics = update.request_perf_metrics
 
 
+# What a step adds to one completion with the number of iterations that it took, or a failure.
+Item = tuple[CompletionOutput, int] | Exception
+
+
 class Mailbox:
     """Items from the engine thread to one consumer: a thread that blocks, or a coroutine."""
 
     def __init__(self) -> None:
-        self._items: deque[Update | Exception] = deque()
+        self._items: deque[Item] = deque()
         self._changed = Condition()
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
 
-    def put(self, item: Update | Exception) -> None:
+    def put(self, item: Item) -> None:
         with self._changed:
             self._items.append(item)
             self._changed.notify()
@@ -120,14 +175,14 @@ class Mailbox:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, future)
 
-    def get(self, timeout_s: float | None) -> Update | Exception:
+    def get(self, timeout_s: float | None) -> Item:
         """Raises `TimeoutError`."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._items, timeout_s):
                 raise TimeoutError("the request gave no result in time")
             return self._items.popleft()
 
-    async def aget(self) -> Update | Exception:
+    async def aget(self) -> Item:
         while True:
             loop = asyncio.get_running_loop()
             with self._changed:
@@ -198,14 +253,15 @@ class RequestOutput:
     def aborted(self) -> bool:
         return self._aborted
 
-    def _take(self, item: Update | Exception) -> None:
+    def _take(self, item: Item) -> None:
         if isinstance(item, Exception):
             self._done = True
             raise item
         for output in self._outputs:
             output.mark()
-        self._outputs[item.index].apply(item)
-        self.decoding_iter += item.decoding_iter
+        update, iterations = item
+        self._outputs[update.index].apply(update)
+        self.decoding_iter += iterations
         self._done = all(output.finish_reason for output in self._outputs)
         if self._done and self.sampling_params.n < len(self._outputs):
             for rank, output in enumerate(sorted(self._outputs, key=_likelihood, reverse=True)):

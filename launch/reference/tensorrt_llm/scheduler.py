@@ -15,13 +15,20 @@ from typing import Any
 
 import torch
 
-from .detokenizer import Detokenizer, StopStrings, Tokenizer
+from .decoding import Detokenizer, Sampler, StopStrings, top_logprobs
 from .logger import logger
-from .metrics import RequestPerfMetrics, TimingMetrics, steady_time
 from .model import Model
 from .options import EngineOptions
-from .results import FinishReason, Logprobs, RequestError, RequestOutput, Update
-from .sampling import Sampler, top_logprobs
+from .results import (
+    CompletionOutput,
+    FinishReason,
+    Logprobs,
+    RequestError,
+    RequestOutput,
+    RequestPerfMetrics,
+    TimingMetrics,
+    steady_time,
+)
 
 # The models that run here are small: their matrices are too small to share between threads.
 NUM_THREADS = 1
@@ -36,7 +43,7 @@ class Sequence:
         index: int,
         model: Model,
         options: EngineOptions,
-        tokenizer: Tokenizer,
+        tokenizer: Any,
         end_ids: frozenset[int],
         max_tokens: int,
         seed: int,
@@ -174,20 +181,20 @@ class Sequence:
         params = self._params
         scored = params.logprobs is not None or (params.best_of or 1) > params.n
         measured = reason and (params.return_perf_metrics or self._options.return_perf_metrics)
-        update = Update(
+        update = CompletionOutput(
             index=self.index,
             token_ids=self._pending_tokens,
             text=self._pending_text if params.detokenize else "",
             logprobs=self._pending_logprobs,
-            prompt_logprobs=self._prompt_logprobs,
+            prompt_logprobs=self._prompt_logprobs or [],
             cumulative_logprob=self._cumulative_logprob if scored else None,
-            decoding_iter=self._pending_iterations,
             finish_reason=reason,
             stop_reason=stop,
             request_perf_metrics=self._metrics if measured else None,
         )
+        iterations = self._pending_iterations
         self._start_pending()
-        self.request.mailbox.put(update)
+        self.request.mailbox.put((update, iterations))
 
 
 class Scheduler:

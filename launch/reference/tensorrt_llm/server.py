@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -16,12 +17,67 @@ from jinja2 import TemplateError
 
 from . import options
 from .llmapi.llm import LLM
-from .logger import logger
-from .metrics import RequestPerfMetrics, ServerMetrics
+from .logger import __version__, logger
 from .protocol import Answer, ChatCompletionRequest, CompletionRequest, error_body, event
-from .results import RequestError, RequestOutput
+from .results import RequestError, RequestOutput, RequestPerfMetrics
 from .sampling_params import SamplingParams
-from .version import __version__
+
+_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_HISTOGRAMS = (
+    "e2e_request_latency",
+    "time_to_first_token",
+    "time_per_output_token",
+    "request_queue_time",
+)
+
+
+class ServerMetrics:
+    """The Prometheus metrics of a server, by the release's names."""
+
+    def __init__(self, prefix: str, model_name: str) -> None:
+        self._prefix = prefix
+        self._labels = {"model_name": model_name, "engine_type": "reference"}
+        self._finished: Counter[str] = Counter()
+        self._counts = {name: [0] * len(_BUCKETS_S) for name in _HISTOGRAMS}
+        self._sums_s = dict.fromkeys(_HISTOGRAMS, 0.0)
+        self._totals = dict.fromkeys(_HISTOGRAMS, 0)
+        self._lock = Lock()
+
+    def finished(self, reasons: Iterable[str], metrics: RequestPerfMetrics, tokens: int) -> None:
+        with self._lock:
+            self._finished.update(reasons)
+            for name, seconds in metrics.latencies_s(tokens).items():
+                self._sums_s[name] += seconds
+                self._totals[name] += 1
+                for index, bound in enumerate(_BUCKETS_S):
+                    self._counts[name][index] += seconds <= bound
+
+    def text(self) -> str:
+        """The text exposition format, version 0.0.4."""
+        with self._lock:
+            name = f"{self._prefix}request_success_total"
+            lines = [f"# HELP {name} finished requests", f"# TYPE {name} counter"]
+            for reason, count in sorted(self._finished.items()):
+                lines.append(f"{name}{self._labelled(finished_reason=reason)} {count}")
+            for histogram in _HISTOGRAMS:
+                lines += self._histogram(histogram)
+        return "\n".join(lines) + "\n"
+
+    def _histogram(self, key: str) -> Iterator[str]:
+        name, total = f"{self._prefix}{key}_seconds", self._totals[key]
+        yield f"# HELP {name} {(self._prefix + key).replace('_', ' ')} in seconds"
+        yield f"# TYPE {name} histogram"
+        for bound, count in zip((*_BUCKETS_S, "+Inf"), (*self._counts[key], total), strict=True):
+            yield f"{name}_bucket{self._labelled(le=str(bound))} {count}"
+        yield f"{name}_sum{self._labelled()} {self._sums_s[key]}"
+        yield f"{name}_count{self._labelled()} {total}"
+
+    def _labelled(self, **more: str) -> str:
+        def escaped(value: str) -> str:
+            return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+        labels = {**self._labels, **more}
+        return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}"
 
 
 class Server:

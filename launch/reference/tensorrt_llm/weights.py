@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,15 +28,6 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 
 # Parts of a checkpoint that the language model does not use.
 _IGNORED = re.compile(r"^model\.visual\.")
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A checkpoint's facts and its weights, those of the MTP layers apart."""
-
-    checkpoint: Checkpoint
-    main: Weights
-    mtp: Weights
 
 
 def dequantize_nvfp4(
@@ -86,8 +76,11 @@ _DEQUANTIZE: dict[str, tuple[Callable[..., torch.Tensor], tuple[str, ...]]] = {
 }
 
 
-def load(folder: Path) -> Loaded:
-    """Read and dequantize a folder. Raises `BadFacts` with all missing and unexpected tensors."""
+def load(folder: Path) -> tuple[Checkpoint, Weights, Weights]:
+    """The facts of a checkpoint, its dequantized weights and, apart, those of the MTP layers.
+
+    Raises `BadFacts` with all missing and unexpected tensors.
+    """
     checkpoint = checkpoints.read_folder(folder)
     stored = _read(folder)
     main: Weights = {}
@@ -101,7 +94,7 @@ def load(folder: Path) -> Loaded:
             weight = parts[name].float() if len(parts) == 1 else _plain(checkpoint, name, parts)
             (mtp if tensors.mtp else main)[name] = weight
     _refuse_unexpected(folder, stored)
-    return Loaded(checkpoint, main, mtp)
+    return checkpoint, main, mtp
 
 
 def _plain(checkpoint: Checkpoint, name: str, parts: Weights) -> torch.Tensor:

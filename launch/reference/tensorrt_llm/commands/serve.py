@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -19,31 +22,45 @@ from builder.facts.release import Flag, Release
 from .. import options
 from ..llmapi.llm_utils import update_llm_args_with_extra_dict
 from ..logger import announce, configure, logger
-from . import disaggregated
-from .listener import bind, run
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+DISAGGREGATED = "disaggregated"
 _SERVER_FLAGS = frozenset({"model", "host", "port", "log_level", "extra_llm_api_options"})
+# How long requests under way may take to end once the server is told to stop.
+GRACE_S = 30
+KEEP_ALIVE_S = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code is 0 after a stop by signal, 1 for a fault, 2 for wrong usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     release = options.release()
-    if given and given[0] in release.subcommands:
-        if given[0] == disaggregated.COMMAND:
-            return disaggregated.main(given[1:])
-        only = f"serve and {disaggregated.COMMAND}"
+    if given[:1] == [DISAGGREGATED]:
+        from .disaggregated import NAME, parser
+
+        router_flags = parser().parse_args(given[1:])
+        return _exit_code(NAME, lambda: _route(router_flags))
+    if given and given[0] in release.subcommands and given[0] != "serve":
+        only = f"serve and {DISAGGREGATED}"
         print(f"trtllm-serve {given[0]}: the reference engine has only {only}", file=sys.stderr)
         return 2
     typed = vars(_parser(release).parse_args(given[1:] if given[:1] == ["serve"] else given))
     flags = {flag.name: flag.default for flag in release.serve_flags} | typed
+    return _exit_code("trtllm-serve", lambda: _serve(release, flags, typed))
+
+
+def _exit_code(name: str, serve: Callable[[], None]) -> int:
     try:
-        return _serve(release, flags, typed)
+        serve()
     except ToolkitError as fault:
         for problem in fault.diagnostics:
-            print(f"trtllm-serve: {problem}", file=sys.stderr)
+            print(f"{name}: {problem}", file=sys.stderr)
     except OSError as fault:
-        print(f"trtllm-serve: {fault}", file=sys.stderr)
+        print(f"{name}: {fault}", file=sys.stderr)
+    else:
+        return 0
     return 1
 
 
@@ -120,7 +137,7 @@ def _read_options(path: Path) -> dict[str, Any]:
     return document
 
 
-def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any]) -> int:
+def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any]) -> None:
     configure(flags["log_level"])
     announce()
     engine = engine_options(release, flags, typed)
@@ -134,7 +151,22 @@ def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any])
             template = flags.get("chat_template")
             server = Server(llm, flags["model"], _template(template) if template else None)
             run(server.app, listener)
-    return 0
+
+
+def _route(flags: argparse.Namespace) -> None:
+    from .disaggregated import SIDES, Router, read
+
+    configure(flags.log_level)
+    logger.info(
+        "this is the router of the deployment toolkit's reference engine, not TensorRT-LLM: its "
+        "servers hand over no KV cache, and the decode server computes the prompt once more"
+    )
+    document = read(flags.config_file)
+    prefill, decode = (document[side]["urls"] for side in SIDES)
+    with bind(document.get("hostname", "localhost"), document.get("port", 8000)) as listener:
+        router = Router(prefill, decode, flags.request_timeout)
+        router.wait(flags.server_start_timeout)
+        run(router.app, listener)
 
 
 def _report_idle(release: Release, typed: Mapping[str, Any], engine: Mapping[str, Any]) -> None:
@@ -148,3 +180,35 @@ def _template(given: str) -> str:
     """A chat template, given as a file or as its text."""
     path = Path(given)
     return read_text(path) if len(given) < 4096 and path.is_file() else given
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that is taken, but does not listen before the application is served."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as fault:
+        listener.close()
+        raise OSError(f"port {port} of {host}: {fault.strerror}") from None
+    return listener
+
+
+def run(app: FastAPI, listener: socket.socket) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        log_level=logger.level,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    # The server raises a signal that stopped it once more when it is done.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stay)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _stay(number: int, frame: FrameType | None) -> None:
+    logger.info("stopped by %s", signal.Signals(number).name)
