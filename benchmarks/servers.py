@@ -20,7 +20,7 @@ from builder.errors import NotReady
 from launch import engine, ready, triton
 from launch.interrupts import Interrupts
 from launch.ports import free_ports
-from launch.process import Server
+from launch.process import ServerProcess
 
 FOLDER = Path(__file__).parent
 TOOLKIT = FOLDER.parent
@@ -56,7 +56,7 @@ class Running:
 
     variant: Variant
     address: str
-    server: Server
+    server: ServerProcess
 
     def cpu_s(self) -> float:
         """CPU time so far of all processes of the server's group."""
@@ -101,7 +101,7 @@ def start(
     with ExitStack() as stack:
         stack.callback(triton.sweep_shared_memory, region)
         server = stack.enter_context(
-            Server(
+            ServerProcess(
                 ["env", *argv],  # which looks for the command on the path given here
                 cwd=folder,
                 environment=environment,

@@ -19,7 +19,7 @@ REFERENCE = "reference"
 CHOICES = ("auto", TENSORRT_LLM, REFERENCE)
 EngineName = Literal["tensorrt_llm", "reference"]
 
-PlainName = Callable[[Path], Path]
+AsciiName = Callable[[Path], Path]
 
 TOOLKIT = Path(__file__).parent.parent
 REFERENCE_FOLDER = Path(__file__).parent / "reference"
@@ -40,17 +40,17 @@ def choose(wanted: str) -> EngineName:
     return "tensorrt_llm"
 
 
-def path_entries(engine: EngineName, folder: Path, plain: PlainName) -> list[Path]:
+def path_entries(engine: EngineName, folder: Path, ascii_name: AsciiName) -> list[Path]:
     """Folders for the front of the path. `folder` takes the Python of the reference engine."""
     if engine == REFERENCE:
-        overlay = python_overlay(folder, [REFERENCE_FOLDER, TOOLKIT], plain)
+        overlay = python_overlay(folder, [REFERENCE_FOLDER, TOOLKIT], ascii_name)
         return [overlay, REFERENCE_FOLDER / "bin"]
     if find_spec(TENSORRT_LLM) is not None:
         return [Path(sysconfig.get_path("scripts"))]
     return []
 
 
-def python_overlay(folder: Path, packages: Iterable[Path], plain: PlainName) -> Path:
+def python_overlay(folder: Path, packages: Iterable[Path], ascii_name: AsciiName) -> Path:
     """The `bin` of a Python that has this one's packages and, before them, those of `packages`.
 
     Triton's Python stub runs the first `python3` on the path and ignores `PYTHONPATH`, so that a
@@ -60,7 +60,7 @@ def python_overlay(folder: Path, packages: Iterable[Path], plain: PlainName) -> 
     paths = {"base": str(folder), "platbase": str(folder)}
     site_packages = Path(sysconfig.get_path("purelib", "venv", paths))
     own = dict.fromkeys(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
-    lines = [str(plain(path)) for path in packages]
-    lines += [f"import site; site.addsitedir({str(plain(path))!r})" for path in own]
+    lines = [str(ascii_name(path)) for path in packages]
+    lines += [f"import site; site.addsitedir({str(ascii_name(path))!r})" for path in own]
     (site_packages / "overlay.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "bin"

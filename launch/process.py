@@ -25,7 +25,7 @@ KILL_GRACE_S = 30.0
 TAIL_BYTES = 64 * 1024
 
 
-class Server:
+class ServerProcess:
     """Runs while entered. `grace_s` is how long it may take to end when asked.
 
     The log is appended to, so that what was there stays. Leaving asks the server itself to end and

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
-from .process import Server
+from .process import ServerProcess
 from .target import Target
 
 POLL_S = 0.2
@@ -37,7 +37,7 @@ class Outcome:
 
 
 def wait(
-    server: Server, ready: Callable[[], bool], timeout_s: float, progress: Progress
+    server: ServerProcess, ready: Callable[[], bool], timeout_s: float, progress: Progress
 ) -> Outcome:
     """Ask `ready` until it is true, the server is dead, or `timeout_s` are over."""
     start = time.monotonic()
@@ -67,7 +67,7 @@ class Progress:
         self._live = stream.isatty()
         self._next_s = 0.0 if self._live else PLAIN_PERIOD_S
 
-    def show(self, elapsed_s: float, server: Server) -> None:
+    def show(self, elapsed_s: float, server: ServerProcess) -> None:
         if elapsed_s < self._next_s:
             return
         self._next_s = elapsed_s + (POLL_S if self._live else PLAIN_PERIOD_S)

@@ -14,12 +14,12 @@ from . import run as runs
 from . import serving
 from .bench import short
 from .bench.order import Served
+from .dummy_credentials import with_dummy_credentials
 from .interrupts import Interrupts
 from .serving import Limits
 from .smoke import drain, endpoint, suite
 from .smoke import engine as engines
 from .smoke.result import Result, junit, numbers, summary
-from .stand_ins import with_stand_ins
 from .target import Target
 
 # A miniature loads in seconds and has nothing to drain.
@@ -60,7 +60,7 @@ def rehearse(
     with runs.create(bundle, target.name, "reference", folder) as run:
         try:
             served = serving.with_miniature(target, bundle, run).on_free_ports()
-            served = with_stand_ins(served, run.folder)
+            served = with_dummy_credentials(served, run.folder)
             with serving.serve(served, "reference", run, limits, interrupts) as running:
                 target, server = running.target, running.server
                 at = endpoint.of_rehearsal(target, server.pid)

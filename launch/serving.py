@@ -20,10 +20,10 @@ from builder.miniature import checkpoint as miniature
 from . import engine as engines
 from . import ready, triton
 from .interrupts import Interrupted, Interrupts
-from .plain_path import PlainPaths
-from .process import Server
+from .process import ServerProcess
 from .run import Run, now
 from .target import Target
+from .triton import AsciiPaths
 
 # Of a log line in an error: Triton writes a whole traceback as one.
 LINE_LENGTH = 300
@@ -42,7 +42,7 @@ class Served:
     """A running server, and the target as it was started."""
 
     target: Target
-    server: Server
+    server: ServerProcess
 
 
 @contextmanager
@@ -59,12 +59,12 @@ def serve(
         host=target.host, ports=dict(target.ports), checkpoint=target.environment["CHECKPOINT"]
     )
     with ExitStack() as stack:
-        plain = stack.enter_context(PlainPaths())
-        target = _with_plain_paths(target, plain)
-        server = Server(
+        ascii_paths = stack.enter_context(AsciiPaths())
+        target = _with_ascii_paths(target, ascii_paths)
+        server = ServerProcess(
             target.command,
             cwd=_working_folder(run),
-            environment=_environment(target, engine, plain(run.folder), plain),
+            environment=_environment(target, engine, ascii_paths(run.folder), ascii_paths),
             log=run.log,
             grace_s=limits.stop_grace_s,
             interrupts=interrupts,
@@ -82,13 +82,13 @@ def serve(
         yield Served(target, server)
 
 
-def _with_plain_paths(target: Target, plain: PlainPaths) -> Target:
+def _with_ascii_paths(target: Target, ascii_paths: AsciiPaths) -> Target:
     named = {
-        name: str(plain(Path(value)))
+        name: str(ascii_paths(Path(value)))
         for name, value in target.checkpoints.items()
         if Path(value).is_dir()
     }
-    return replace(target, folder=plain(target.folder)).with_environment(**named)
+    return replace(target, folder=ascii_paths(target.folder)).with_environment(**named)
 
 
 def _say_stopping(target: Target, _: object, cause: object, __: object) -> None:
@@ -142,9 +142,9 @@ def _working_folder(run: Run) -> Path:
 
 
 def _environment(
-    target: Target, engine: engines.EngineName, folder: Path, plain: PlainPaths
+    target: Target, engine: engines.EngineName, folder: Path, ascii_paths: AsciiPaths
 ) -> dict[str, str]:
-    entries = engines.path_entries(engine, folder / "python", plain)
+    entries = engines.path_entries(engine, folder / "python", ascii_paths)
     if target.is_triton and (found := triton.prepare(folder / "tritonserver")):
         entries.append(found)
     path = os.pathsep.join([*map(str, entries), os.environ.get("PATH", os.defpath)])
@@ -152,7 +152,7 @@ def _environment(
     return {**os.environ, **target.environment, **release, "PATH": path}
 
 
-def _ended(target: Target, run: Run, server: Server) -> None:
+def _ended(target: Target, run: Run, server: ServerProcess) -> None:
     left = []
     if prefix := target.environment.get("SERVE_SHM_PREFIX"):
         left = triton.sweep_shared_memory(prefix)

@@ -1,19 +1,28 @@
-"""A Triton server on the path: an installed one, or the one in the nvidia-pytriton wheel."""
+"""A Triton server on the path, installed or of the nvidia-pytriton wheel, and what it needs there.
+
+Triton starts its Python through a shell without quotes, and that Python knows ASCII only, whatever
+the locale: a blank or an umlaut in a path ends in a server that never becomes ready. So such paths
+are given ASCII names, by links in a folder of their own.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import sys
 import sysconfig
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Self
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 
 CONTAINER_BIN = Path("/opt/tritonserver/bin")
 SHARED_MEMORY = Path("/dev/shm")
+_ASCII_PATH = re.compile(r"[A-Za-z0-9._/+=@%:,-]+")
 
 
 def prepare(folder: Path) -> Path | None:
@@ -76,3 +85,28 @@ def _from_wheel(package: Path, folder: Path) -> Path:
     )
     launcher.chmod(0o755)
     return launcher.parent
+
+
+class AsciiPaths:
+    """While entered, gives every path an ASCII name; the links are gone at the end."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="launch-")
+        self._links: dict[Path, Path] = {}
+
+    def __enter__(self) -> Self:
+        self._folder.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def __call__(self, path: Path) -> Path:
+        """The path itself, or a link to it where a shell or an ASCII locale would not take it."""
+        if _ASCII_PATH.fullmatch(str(path)):
+            return path
+        if path not in self._links:
+            link = Path(self._folder.name) / str(len(self._links))
+            link.symlink_to(path, target_is_directory=True)
+            self._links[path] = link
+        return self._links[path]

@@ -7,7 +7,7 @@ import time
 from contextlib import AsyncExitStack, aclosing
 
 from .. import triton
-from ..process import Server
+from ..process import ServerProcess
 from .check import PROMPT, REASONS
 from .client import Ask, Client, Fault, Part, Refused
 from .endpoint import Endpoint
@@ -19,12 +19,12 @@ REASON = "a restart cuts answers off, or leaves processes and memory behind"
 LONG = Ask(PROMPT, max_tokens=128)
 
 
-def stop(endpoint: Endpoint, server: Server, shm_prefix: str | None) -> list[Result]:
+def stop(endpoint: Endpoint, server: ServerProcess, shm_prefix: str | None) -> list[Result]:
     """Stop the server under a stream of each transport, and judge it. It is stopped afterwards."""
     return asyncio.run(_stop(endpoint, server, shm_prefix))
 
 
-async def _stop(endpoint: Endpoint, server: Server, shm_prefix: str | None) -> list[Result]:
+async def _stop(endpoint: Endpoint, server: ServerProcess, shm_prefix: str | None) -> list[Result]:
     start = time.monotonic()
     async with AsyncExitStack() as stack:
         transports = await clients(endpoint, stack)
@@ -67,7 +67,7 @@ async def _stream(client: Client, begun: asyncio.Event) -> str:
     return "" if last and last.finish_reason in REASONS else "the stream has no finish_reason"
 
 
-def _faults(server: Server, shm_prefix: str | None) -> list[str]:
+def _faults(server: ServerProcess, shm_prefix: str | None) -> list[str]:
     status = server.exit_status(0)
     faults = [] if status == 0 else [f"exit status {status}, 0 expected"]
     if server.killed:

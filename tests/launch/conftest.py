@@ -18,7 +18,7 @@ from builder import bundle as bundles
 from builder import pipeline
 from launch.interrupts import Interrupts
 from launch.ports import free_ports
-from launch.process import MARK, Server
+from launch.process import MARK, ServerProcess
 from tests.conftest import LAUNCH_TAG
 
 PRESET = "llama-tiny"
@@ -69,17 +69,17 @@ def interrupts() -> Iterator[Interrupts]:
         yield entered
 
 
-Child = Callable[..., Server]
+Child = Callable[..., ServerProcess]
 
 
 @pytest.fixture
 def child(tmp_path: Path, interrupts: Interrupts) -> Child:
     """A server that runs a Python program; it is not started yet."""
 
-    def make(program: str, grace_s: float = 5.0) -> Server:
+    def make(program: str, grace_s: float = 5.0) -> ServerProcess:
         log = tmp_path / "child.log"
         log.touch()
-        return Server(
+        return ServerProcess(
             [sys.executable, "-u", "-c", program],
             cwd=tmp_path,
             environment=os.environ,

@@ -13,7 +13,7 @@ import pytest
 from builder.errors import NotReady
 from launch import process, ready
 from launch.interrupts import Interrupted, Interrupts
-from launch.process import Server
+from launch.process import ServerProcess
 from tests.launch.conftest import Child, marked_processes
 
 IGNORES_TERM = """
@@ -54,7 +54,7 @@ time.sleep(60)
 """
 
 
-def wait_for_line(server: Server, text: str) -> None:
+def wait_for_line(server: ServerProcess, text: str) -> None:
     deadline = time.monotonic() + 10
     while text not in server.last_lines():
         assert time.monotonic() < deadline, server.last_lines()

@@ -10,7 +10,7 @@ import pytest
 
 from builder.bundle import Bundle
 from launch import ready, target
-from launch.process import Server
+from launch.process import ServerProcess
 from launch.target import Target
 from tests.launch.conftest import Child
 
@@ -37,7 +37,7 @@ def triton(bundle: Bundle) -> Target:
     return target.read(bundle, "triton").on_free_ports().with_environment(SERVE_ID="ours")
 
 
-def serving(child: Child, one: Target, name: str) -> Server:
+def serving(child: Child, one: Target, name: str) -> ServerProcess:
     return child(HTTP.replace("NAME", name).replace("PORT", str(one.ports["http"])))
 
 

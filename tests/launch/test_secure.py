@@ -20,7 +20,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from builder import pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
-from launch import access, ready, stand_ins, target
+from launch import access, dummy_credentials, ready, target
 from launch.access import ClientFiles
 from launch.smoke import checks, endpoint, suite
 from launch.smoke.result import Result
@@ -54,7 +54,7 @@ def key_file(tmp_path: Path) -> Path:
 def with_certificates(bundle: Bundle, folder: Path) -> tuple[Target, dict[str, str]]:
     """The target with files of a CA of its own, and the variables that name them."""
     folder.mkdir()
-    one = stand_ins.with_stand_ins(target.read(bundle, "triton"), folder)
+    one = dummy_credentials.with_dummy_credentials(target.read(bundle, "triton"), folder)
     return one, {name: one.environment[name] for name in target.FILES if name in one.environment}
 
 

@@ -18,7 +18,7 @@ import pytest
 from builder.bundle import Bundle
 from builder.errors import NotReady
 from launch import show, target
-from launch.process import Server
+from launch.process import ServerProcess
 from launch.smoke import checks, drain, endpoint, engine, rendered, streamed, suite
 from launch.smoke.client import Fault
 from launch.smoke.endpoint import Endpoint
@@ -260,7 +260,7 @@ def test_a_stop_is_judged_by_its_streams_and_its_exit_status(
     assert result.outcome == outcome
 
 
-def wait_until_it_listens(at: Endpoint, server: Server) -> None:
+def wait_until_it_listens(at: Endpoint, server: ServerProcess) -> None:
     for _ in range(400):
         try:
             return at.check_listens()

@@ -22,7 +22,7 @@ import pytest
 from launch import engine, triton
 from launch.interrupts import Interrupts
 from launch.ports import free_ports
-from launch.process import Server
+from launch.process import ServerProcess
 from tests import watcher
 from tests.conftest import LAUNCH_TAG
 from tests.model_repository.triton_client import Triton
@@ -40,7 +40,7 @@ class Served:
     """A server, its client, and what the scripted engine and the server logged."""
 
     client: Triton
-    server: Server
+    server: ServerProcess
     engine_log: Path
     shm_prefix: str
     metrics_url: str
@@ -147,7 +147,7 @@ class Starter:
         inherited = {name: value for name, value in os.environ.items() if name != LAUNCH_TAG}
         log = folder / "engine.log"
         server = self.stack.enter_context(
-            Server(
+            ServerProcess(
                 ["env", *argv],
                 cwd=folder,
                 environment={**inherited, "PATH": path, "ENGINE_LOG": str(log), **variables},
@@ -194,7 +194,7 @@ def served(start: Serve) -> Served:
     return start()
 
 
-def wait_until_ready(server: Server, client: Triton) -> None:
+def wait_until_ready(server: ServerProcess, client: Triton) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         assert server.exit_status(0.1) is None, "\n".join(server.last_lines())

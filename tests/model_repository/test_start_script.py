@@ -21,7 +21,7 @@ from builder.bundle import Bundle
 from launch import triton
 from launch.interrupts import Interrupts
 from launch.ports import free_ports
-from launch.process import Server
+from launch.process import ServerProcess
 from tests.model_repository.conftest import wait_until_ready
 from tests.model_repository.test_drain import DEAD, LONG, end
 from tests.model_repository.triton_client import Response, Triton
@@ -41,7 +41,7 @@ IN_A_CONTAINER = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--
 class Script:
     """The running start script, and a client of its server."""
 
-    process: Server
+    process: ServerProcess
     client: Triton
 
     @property
@@ -129,7 +129,7 @@ def begin(
             entries = [*([first] if first else []), *programs, os.environ["PATH"]]
             path = os.pathsep.join(map(str, entries))
             process = stack.enter_context(
-                Server(
+                ServerProcess(
                     [*before, "bash", str(script or bundle.folder / "triton/serve.sh")],
                     cwd=tmp_path,
                     environment={**os.environ, "PATH": path},

@@ -16,7 +16,7 @@ import pytest
 
 from builder.bundle import Bundle
 from launch.interrupts import Interrupts
-from launch.process import Server
+from launch.process import ServerProcess
 from tests.launch.conftest import launch  # noqa: F401  # a fixture of these tests too
 from tests.model_repository.conftest import find_programs
 from tests.monitoring.programs import program
@@ -24,7 +24,7 @@ from tests.monitoring.programs import program
 POLL_S = 0.1
 # An engine that hangs holds its server up for longer than this; then all of it is killed.
 GRACE_S = 8.0
-Start = Callable[..., Server]
+Start = Callable[..., ServerProcess]
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
 
-        def begin(*argv: str | Path, **variables: str) -> Server:
+        def begin(*argv: str | Path, **variables: str) -> ServerProcess:
             folder = tmp_path_factory.mktemp("program")
-            server = Server(
+            server = ServerProcess(
                 list(map(str, argv)),
                 cwd=folder,
                 environment={**os.environ, **variables},
@@ -116,7 +116,7 @@ def watch(start: Start, bundle: Bundle, port: int, folder: Path) -> Prometheus:
     return Prometheus(url)
 
 
-def wait_for(server: Server, url: str, within_s: float = 60.0) -> None:
+def wait_for(server: ServerProcess, url: str, within_s: float = 60.0) -> None:
     """Until a URL gives 200."""
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:

@@ -31,7 +31,7 @@ from builder.facts import release
 from builder.observability import alerts, metrics
 from launch import engine, triton
 from launch.ports import free_ports
-from launch.process import Server
+from launch.process import ServerProcess
 from tests.model_repository.conftest import ENGINE_STUB
 from tests.monitoring.conftest import Prometheus, Start, wait_for, watch
 from tests.monitoring.programs import program
@@ -64,7 +64,9 @@ class House:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.bundle.launch['targets']['triton']['ports']['http']}"
 
-    def open(self, programs: list[Path], certificate_days: int, kv_blocks_used: int) -> Server:
+    def open(
+        self, programs: list[Path], certificate_days: int, kv_blocks_used: int
+    ) -> ServerProcess:
         """Start the bundle's own script, on an engine that says so much of its KV cache is used."""
         model = self.bundle.folder / "triton/model_repository/tensorrt_llm/1/model.yaml"
         options = {**yaml.safe_load(model.read_text()), "kv_blocks_used": kv_blocks_used}
@@ -204,7 +206,7 @@ def story(
     return Story(prometheus.fired(), prometheus.firing(), prometheus.metrics())
 
 
-def come_and_go(house: House, drifted: list[Path], prometheus: Prometheus) -> Server:
+def come_and_go(house: House, drifted: list[Path], prometheus: Prometheus) -> ServerProcess:
     """Restarts, of a server that is not as it should be."""
     server = house.open(drifted, certificate_days=9, kv_blocks_used=99)
     for _ in range(2):
@@ -230,7 +232,7 @@ def overload(house: House, prometheus: Prometheus) -> None:
         prometheus.wait("QueueGrows", "NearSaturation", "RequestsRefused")
 
 
-def probe(start: Start, bundle: Bundle, port: int) -> Server:
+def probe(start: Start, bundle: Bundle, port: int) -> ServerProcess:
     """The exporter that probes, as soon as it answers."""
     config = bundle.folder / "monitoring/blackbox.yml"
     listen = f"--web.listen-address=127.0.0.1:{port}"

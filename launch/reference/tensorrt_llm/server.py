@@ -80,7 +80,7 @@ class ServerMetrics:
         return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}"
 
 
-class Server:
+class OpenAIServer:
     """The application over one engine. `model` is the folder or name given on the command line."""
 
     def __init__(self, llm: LLM, model: str, chat_template: str | None = None) -> None:

@@ -144,12 +144,12 @@ def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any])
     options.check(engine)
     with bind(flags["host"] or "localhost", int(flags["port"] or 8000)) as listener:
         from ..llmapi.llm import LLM
-        from ..server import Server
+        from ..server import OpenAIServer
 
         _report_idle(release, typed, engine)
         with LLM(**engine) as llm:
             template = flags.get("chat_template")
-            server = Server(llm, flags["model"], _template(template) if template else None)
+            server = OpenAIServer(llm, flags["model"], _template(template) if template else None)
             run(server.app, listener)
 
 

@@ -1,4 +1,4 @@
-"""Stand-ins for the files that a deployment keeps on its server: a key and certificates."""
+"""Dummy credentials of a rehearsal: the key and certificates that a deployment keeps elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .target import Target
 DAYS = "2"
 
 
-def with_stand_ins(target: Target, folder: Path) -> Target:
+def with_dummy_credentials(target: Target, folder: Path) -> Target:
     """The target with a key, and with certificates of its own where it has any, in `folder`.
 
     Raises `NotReady` if certificates are needed and openssl is not there or fails.
