@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .bundle import MANIFEST, Bundle
-from .cli.show import wrapped
 from .documents import load_yaml
 from .facts.published_results import leaves
 
@@ -141,42 +140,3 @@ def _unified(old: Path, new: Path) -> Iterator[str]:
 def document(comparison: Comparison) -> dict[str, Any]:
     """The comparison as `diff --json` prints it."""
     return asdict(comparison)
-
-
-def text(comparison: Comparison) -> str:
-    """The comparison for a terminal of 80 columns; lines of files are not wrapped."""
-    if comparison.empty:
-        return "The bundles are the same."
-    sections = {
-        "Request": _lines(comparison.request),
-        "Decisions": _lines(comparison.decisions),
-        "Memory of one GPU": _lines(comparison.memory),
-        "Inputs": [f"  {row.kind:<8} {row.path}" for row in comparison.inputs],
-        "Files": [line for row in comparison.files for line in _file_lines(row)],
-    }
-    return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items() if lines)
-
-
-def _lines(changes: tuple[Change, ...]) -> list[str]:
-    lines = []
-    for row in changes:
-        lines += wrapped(f"  {row.kind:<8} ", _sentence(row))
-        lines += wrapped("           ", row.reason) if row.reason else []
-    return lines
-
-
-def _sentence(row: Change) -> str:
-    before, after = (json.dumps(value, ensure_ascii=False) for value in (row.before, row.after))
-    match row.kind:
-        case "added":
-            return f"{row.path} = {after}"
-        case "removed":
-            return f"{row.path}, was {before}"
-        case "renamed":
-            return f"{row.old_path} -> {row.path} = {after}"
-        case "changed":
-            return f"{row.path}: {before} -> {after}"
-
-
-def _file_lines(row: FileChange) -> list[str]:
-    return [f"  {row.kind:<8} {row.path}", *(f"    {line}" for line in row.lines)]

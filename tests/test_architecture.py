@@ -29,7 +29,8 @@ LAYERS = (
     {"resolve", "manifest"},
     {"pipeline"},
     {"verification"},
-    {"cli", "diff"},
+    {"diff"},
+    {"cli"},
     {"__main__"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from builder import deployment, pipeline
-from builder.cli import show
+from builder.cli import deployments
 from builder.facts import release
 from tests.conftest import ROOT
 
@@ -185,12 +185,12 @@ def test_the_error_example_is_what_the_builder_prints(tmp_path: Path) -> None:
     assert done.stderr in README
 
 
-@pytest.mark.parametrize("preset", show.preset_rows(), ids=lambda row: row["name"])
+@pytest.mark.parametrize("preset", deployments.preset_rows(), ids=lambda row: row["name"])
 def test_every_preset_is_in_the_table_with_its_published_figure(preset: dict[str, Any]) -> None:
     (row,) = (line for line in README.splitlines() if line.startswith(f"| `{preset['name']}`"))
     *_, release_cell, published, state, _ = (cell.strip() for cell in row.split("|"))
     assert release_cell == preset["release"]
-    assert published.startswith(show.best_figure(preset["published"]))
+    assert published.startswith(deployments.best_figure(preset["published"]))
     latencies = [figure.get("median_e2e_latency_ms") for figure in preset["published"]]
     assert all(f"{value / 1000:.1f} s" in published for value in latencies if value)
     warned = pipeline.plan(preset["name"]).plan.warnings

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from builder import deployment, pipeline
-from builder.cli import show
+from builder.cli import deployments
 from builder.documents import load_yaml
 from builder.facts import published_results as results
 from builder.facts.release import load
@@ -53,7 +53,7 @@ def test_a_preset_says_how_it_differs_from_what_was_published(preset: str) -> No
 
 @pytest.mark.parametrize("preset", MEASURED)
 def test_published_figures_stand_beside_a_preset(preset: str) -> None:
-    (row,) = (row for row in show.preset_rows() if row["name"] == preset)
+    (row,) = (row for row in deployments.preset_rows() if row["name"] == preset)
     assert row["published"]
 
 

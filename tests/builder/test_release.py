@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from builder.cli import show
+from builder.cli import releases
 from builder.errors import BadFacts, BadInput, ToolkitError
 from builder.facts import hardware, release
 from builder.rules import options
@@ -219,7 +219,7 @@ def test_no_table_that_is_read_stops_what_reads_it(tmp_path: Path) -> None:
         except ToolkitError:
             continue
         read += 1
-        show.releases_table(show.release_rows([found]))
+        releases.releases_table(releases.release_rows([found]))
         list(options.problems(found, given))
         options.normalise(found, given)
         situation = Situation(found, gpu=hardware.load("gb200"), quant_algo="NVFP4")

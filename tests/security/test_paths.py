@@ -10,6 +10,7 @@ import pytest
 
 from builder import bundle, pipeline
 from builder.errors import BadInput, DamagedBundle
+from maintenance import update_advisories
 from tests.conftest import Run
 
 LEAVING = ("..", "../x", "a/../../x", "/etc/x", "a/b", "x/..", ".", "~x", "a\\..\\x", "x\x00y")
@@ -105,7 +106,7 @@ def test_a_release_table_is_one_file(tmp_path: Path) -> None:
             pipeline.plan("llama-tiny", [f"engine.release={name}"])
 
 
-def test_an_advisory_file_is_written_under_its_own_name_only(tmp_path: Path, builder: Run) -> None:
+def test_an_advisory_file_is_written_under_its_own_name_only(tmp_path: Path) -> None:
     """A bulletin gives no names: what it is about decides."""
     (tmp_path / "new").mkdir()
     (tmp_path / "new/triton.yaml").symlink_to(tmp_path / "outside")
@@ -126,7 +127,7 @@ def test_an_advisory_file_is_written_under_its_own_name_only(tmp_path: Path, bui
         "vulnerabilities": [{"cve": "CVE-2026-1234", "product_status": {"fixed": ["../../x"]}}],
     }
     (tmp_path / "c.json").write_text(json.dumps(document))
-    assert builder("advisories", "update", "c.json", "-o", "new").returncode == 0
+    assert update_advisories.main([str(tmp_path / "c.json"), "-o", str(tmp_path / "new")]) == 0
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
         "tensorrt_llm.yaml",
         "triton.yaml",

@@ -1,4 +1,6 @@
-"""Security bulletins of NVIDIA, CSAF 2.0 files, merged into the rows of the advisories.
+"""Takes newer security bulletins of NVIDIA, CSAF 2.0 files, into `builder/data/advisories`.
+
+    python -m maintenance.update_advisories CSAF.json... [--from FOLDER] [-o FOLDER]
 
 Specification: OASIS CSAF 2.0. Which of its fields a bulletin fills in was read from
 NVIDIA/product-security@dbb4ada: bulletins 5648 and 5687 of 2025, 5805, 5840 and 5865 of 2026.
@@ -6,19 +8,22 @@ NVIDIA/product-security@dbb4ada: bulletins 5648 and 5687 of 2025, 5805, 5840 and
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic
-from ..documents import read_text
-from ..errors import BadInput
-from . import advisories
-from .advisories import Advisory
-from .release.version import order
+from builder import command
+from builder.diagnostics import Diagnostic
+from builder.documents import read_text
+from builder.errors import BadInput
+from builder.facts import advisories
+from builder.facts.advisories import Advisory
+from builder.facts.release.version import order
 
 _CVE = re.compile(r"CVE-\d{4}-\d{4,}")
 _CWE = re.compile(r"CWE-\d+")
@@ -246,3 +251,56 @@ def _row(row: Advisory) -> str:
     if not row.verified:
         lines.append("    verified: false")
     return "\n".join(lines) + "\n"
+
+
+def text_of(found: Sequence[Update]) -> str:
+    """What an update of the advisories has changed."""
+    lines = []
+    for each in found:
+        lines.append(f"{advisories.name(each.product)}: as of {' -> '.join(_once(each.as_of))}")
+        for row in each.new:
+            fixed = f"fixed in {row.fixed_in}" if row.fixed_in else "no fix known"
+            lines.append(f"  new: {row.cve} ({row.cvss}), {fixed}, bulletin {row.bulletin}")
+        for old, new in each.changed:
+            one, two = asdict(old), asdict(new)
+            words = [f"{key} {one[key]} -> {two[key]}" for key in one if one[key] != two[key]]
+            lines.append(f"  changed: {old.cve}: {', '.join(words)}")
+        if not each.new and not each.changed:
+            lines.append("  nothing new")
+        lines.append(f"  minimum: {' -> '.join(_once(each.minimum))}")
+    return "\n".join(lines)
+
+
+def _once(values: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(values)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Merge the bulletins and say what changed; the exit code is that of the builder's errors."""
+    parser = argparse.ArgumentParser(prog="python -m maintenance.update_advisories")
+    parser.description = (
+        "Merge security bulletins of NVIDIA, CSAF 2.0 files, into the advisories that deployments "
+        "are judged by. Without -o, the files of this checkout are replaced; with it, plan, "
+        "render and check take the new ones by --advisories FOLDER."
+    )
+    parser.add_argument("bulletins", type=Path, nargs="*", metavar="CSAF.json", help="bulletins")
+    text = "also all bulletins about our products below this folder"
+    parser.add_argument("--from", dest="folder", type=Path, metavar="FOLDER", help=text)
+    text = "merge into the advisories of this folder, not into those that ship"
+    parser.add_argument("--advisories", type=Path, metavar="FOLDER", help=text)
+    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="write the files there")
+    return command.run(lambda: _run(parser.parse_args(words)))
+
+
+def _run(options: argparse.Namespace) -> None:
+    if not options.bulletins and not options.folder:
+        raise BadInput(Diagnostic("", "no bulletin is given", "name CSAF files, or --from FOLDER"))
+    if options.advisories:
+        advisories.use(options.advisories)
+    found = updates(read(options.bulletins, options.folder))
+    write(found, options.output or advisories.folder())
+    print(text_of(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 
 from builder.facts import advisories
-from tests.conftest import Run
+from tests.conftest import ROOT, Run
 
 Csaf = dict[str, Any]
 TRITON, ENGINE = "Triton Inference Server", "TensorRT-LLM"
@@ -74,8 +77,27 @@ FIXED_LATER = csaf("5883", "2026-11-20", ("CVE-2026-65119", ENGINE, "0.0 to 1.3.
 
 
 @pytest.fixture
-def update(builder: Run, tmp_path: Path) -> Callable[..., Any]:
-    """`advisories update` with these documents, into the folder `new`."""
+def script(tmp_path: Path) -> Run:
+    """The maintainer's script, run in the test's folder."""
+    command = [sys.executable, "-m", "maintenance.update_advisories"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *map(str, arguments)],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def update(script: Run, tmp_path: Path) -> Callable[..., Any]:
+    """The script with these documents, into the folder `new`."""
 
     def run(*documents: Any, to: str = "new") -> Any:
         for index, document in enumerate(documents):
@@ -83,7 +105,7 @@ def update(builder: Run, tmp_path: Path) -> Callable[..., Any]:
             (tmp_path / f"{index}.json").write_text(text)
         names = [f"{index}.json" for index in range(len(documents))]
         base = ("--advisories", "new") if (tmp_path / "new").exists() else ()
-        return builder("advisories", *base, "update", *names, "-o", to)
+        return script(*base, *names, "-o", to)
 
     return run
 
@@ -187,7 +209,7 @@ def test_no_bulletin_keeps_the_files_byte_for_byte(
 
 
 def test_a_folder_of_bulletins_is_taken_but_for_what_is_not_ours(
-    builder: Run, tmp_path: Path
+    script: Run, tmp_path: Path
 ) -> None:
     """As the publisher keeps them: records of single vulnerabilities lie beside the bulletins."""
     other = csaf("5893", "2026-11-11", ("CVE-2026-70004", "GPU Display Driver", "R580", "590", 7.0))
@@ -196,7 +218,7 @@ def test_a_folder_of_bulletins_is_taken_but_for_what_is_not_ours(
     record = {"dataType": "CVE_RECORD", "containers": {}}
     for name, document in {"5890": NEW, "5893": other, "CVE-2026-70001": record}.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
-    done = builder("advisories", "update", "--from", "2026", "-o", "new")
+    done = script("--from", "2026", "-o", "new")
     assert done.returncode == 0 and "CVE-2026-70001" in done.stdout
     assert "CVE-2026-70004" not in done.stdout
 
@@ -242,10 +264,10 @@ def test_a_file_that_is_no_bulletin_of_ours_is_refused_and_nothing_written(
     assert not (tmp_path / "new").exists()
 
 
-def test_nothing_to_take_in_is_a_fault(builder: Run, tmp_path: Path) -> None:
+def test_nothing_to_take_in_is_a_fault(script: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for arguments in ((), ("--from", "empty"), ("absent.json",)):
-        assert builder("advisories", "update", *arguments, "-o", "new").returncode == 2
+        assert script(*arguments, "-o", "new").returncode == 2
 
 
 def test_a_place_that_cannot_be_written_is_named(

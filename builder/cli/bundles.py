@@ -1,0 +1,148 @@
+"""The verbs of bundles: explain, diff, verify and sign."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..diagnostics import Diagnostic, nearest
+from ..errors import BadInput
+from .arguments import Parser, add_json
+from .deployments import decisions_text
+from .terminal import print_json, wrapped
+
+if TYPE_CHECKING:
+    from ..diff import Change, Comparison, FileChange
+
+
+def add_explain(parser: Parser) -> None:
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("path", nargs="?", help="an option path; all of them if left out")
+    add_json(parser)
+
+
+def run_explain(options: argparse.Namespace) -> None:
+    from .. import bundle
+
+    manifest = bundle.read(options.bundle).manifest
+    rows = matching_decisions(manifest, options.path)
+    print_json(rows) if options.json else print(decisions_text(rows))
+
+
+def matching_decisions(manifest: Mapping[str, Any], path: str | None) -> list[dict[str, Any]]:
+    """The decisions at or below an option path. Raises `BadInput` if there are none."""
+    rows: list[dict[str, Any]] = manifest["decisions"]
+    if path is None:
+        return rows
+    found = [row for row in rows if row["path"] == path or row["path"].startswith(f"{path}.")]
+    if not found:
+        known = [row["path"] for row in rows]
+        raise BadInput(Diagnostic(path, "nothing was decided for it", nearest(path, known)))
+    return found
+
+
+def add_diff(parser: Parser) -> None:
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    add_json(parser)
+
+
+def run_diff(options: argparse.Namespace) -> None:
+    from .. import bundle, diff
+
+    found = diff.compare(bundle.read(options.old), bundle.read(options.new))
+    print_json(diff.document(found)) if options.json else print(comparison_text(found))
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """The comparison for a terminal of 80 columns; lines of files are not wrapped."""
+    if comparison.empty:
+        return "The bundles are the same."
+    sections = {
+        "Request": _lines(comparison.request),
+        "Decisions": _lines(comparison.decisions),
+        "Memory of one GPU": _lines(comparison.memory),
+        "Inputs": [f"  {row.kind:<8} {row.path}" for row in comparison.inputs],
+        "Files": [line for row in comparison.files for line in _file_lines(row)],
+    }
+    return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items() if lines)
+
+
+def _lines(changes: tuple[Change, ...]) -> list[str]:
+    lines = []
+    for row in changes:
+        lines += wrapped(f"  {row.kind:<8} ", _sentence(row))
+        lines += wrapped("           ", row.reason) if row.reason else []
+    return lines
+
+
+def _sentence(row: Change) -> str:
+    before, after = (json.dumps(value, ensure_ascii=False) for value in (row.before, row.after))
+    match row.kind:
+        case "added":
+            return f"{row.path} = {after}"
+        case "removed":
+            return f"{row.path}, was {before}"
+        case "renamed":
+            return f"{row.old_path} -> {row.path} = {after}"
+        case "changed":
+            return f"{row.path}: {before} -> {after}"
+
+
+def _file_lines(row: FileChange) -> list[str]:
+    return [f"  {row.kind:<8} {row.path}", *(f"    {line}" for line in row.lines)]
+
+
+def add_verify(parser: Parser) -> None:
+    parser.add_argument("bundle", type=Path)
+    text = "who may sign, as for ssh-keygen: lines of NAME and public key; one of them must have"
+    parser.add_argument("--signers", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--identity", metavar="NAME", help="it must be this one of the signers")
+    add_json(parser)
+
+
+def run_verify(options: argparse.Namespace) -> None:
+    from .. import verification
+
+    if options.identity and not options.signers:
+        raise BadInput(Diagnostic("--identity", "is one of the signers", "add --signers FILE"))
+    report = verification.verify(options.bundle, options.signers, options.identity)
+    if options.json:
+        print_json(report.document())
+        sys.stdout.flush()
+    verification.require(report)
+    if not options.json:
+        print(verified_text(report.document()))
+
+
+def verified_text(report: Mapping[str, Any]) -> str:
+    """An intact bundle: what was compared, and what the signature is worth."""
+    lines = [
+        f"{report['folder']}: {report['rendered']} files match, digest {report['digest']}",
+        f"evidence: {report['evidence']} files" if report["evidence"] else "evidence: none",
+    ]
+    signer = report["signer"]
+    if signer is None:
+        lines.append("signature: none; who made these files is not known")
+    elif signer["name"] is None:
+        lines.append(f"signature: by key {signer['key']}; whose that is was not checked: --signers")
+    else:
+        lines.append(f"signature: by {signer['name']}, key {signer['key']}")
+    return "\n".join(lines)
+
+
+def add_sign(parser: Parser) -> None:
+    parser.add_argument("bundle", type=Path)
+    text = "a private key, or the public one of a key in the agent"
+    parser.add_argument("--key", type=Path, required=True, metavar="FILE", help=text)
+
+
+def run_sign(options: argparse.Namespace) -> None:
+    from .. import verification
+
+    signer = verification.sign(options.bundle, options.key)
+    print(f"{options.bundle}: signed with key {signer.key}")

@@ -1,0 +1,159 @@
+"""The verbs of what is known of releases: their option tables and their advisories."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..diagnostics import Diagnostic
+from ..errors import BadInput
+from .arguments import Parser, add_advisories, add_json
+from .terminal import columns, print_json, wrapped
+
+if TYPE_CHECKING:
+    from ..facts.release import Release
+
+
+def add_release(parser: Parser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+    text = "list the tables that ship, and tables from files"
+    sub = actions.add_parser("list", help=text, description=text)
+    sub.add_argument("tables", nargs="*", metavar="TABLE.json", help="imported tables")
+    add_json(sub)
+
+    text = "write the table of a release from an engine or from its manifest"
+    sub = actions.add_parser("import", help=text, description=text)
+    source = sub.add_mutually_exclusive_group()
+    source.add_argument(
+        "--from-installed",
+        nargs="?",
+        default=sys.executable,
+        const=sys.executable,
+        metavar="PYTHON",
+        help="a Python that has tensorrt_llm (default: this one)",
+    )
+    source.add_argument("--manifest", type=Path, help="llm_args_golden_manifest.json of a release")
+    sub.add_argument("--name", required=True, help="the name of the release")
+    sub.add_argument("--like", required=True, help="the release to carry over from what is unknown")
+    sub.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.json")
+
+
+def run_release(options: argparse.Namespace) -> None:
+    _release_list(options) if options.action == "list" else _release_import(options)
+
+
+def _release_list(options: argparse.Namespace) -> None:
+    from ..facts import release
+
+    rows = release_rows([release.load(name) for name in [*release.known(), *options.tables]])
+    print_json(rows) if options.json else print(releases_table(rows))
+
+
+def _release_import(options: argparse.Namespace) -> None:
+    from ..facts import release, release_import
+
+    if options.output.suffix != ".json":
+        raise BadInput(Diagnostic(str(options.output), "is no .json file", "name the table .json"))
+    like = release.load(options.like)
+    if options.manifest:
+        table = release_import.from_manifest(options.manifest, options.name, like)
+    else:
+        table = release_import.from_installed(options.from_installed, options.name, like)
+    release_import.write(table, options.output)
+    imported = release.load(str(options.output))
+    options_given, flags = len(imported.top_level), len(imported.serve_flags)
+    print(f"{options.output}: {options_given} options at the top, {flags} flags")
+    for part, name in imported.carried_from.items():
+        print(f"carried from {name}: {part}", file=sys.stderr)
+
+
+def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
+    """Option tables as `release list --json` prints them."""
+    return [
+        {
+            "name": table.name,
+            "options": sum("*" not in path for path in table.paths),
+            "flags": len(table.serve_flags),
+            "rules": len(table.rule_ids),
+            "triton_containers": list(table.triton_containers),
+            "confidence": table.confidence,
+            "sources": list(table.sources),
+            "carried_from": dict(table.carried_from),
+        }
+        for table in tables
+    ]
+
+
+def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    table = [("RELEASE", "OPTIONS", "FLAGS", "TRITON CONTAINERS", "CARRIED FROM")]
+    for row in rows:
+        counts = (str(row["options"]), str(row["flags"]))
+        carried = ", ".join(dict.fromkeys(row["carried_from"].values())) or "-"
+        table.append((row["name"], *counts, ", ".join(row["triton_containers"]) or "-", carried))
+    return columns(table)
+
+
+def add_advisories_list(parser: Parser) -> None:
+    add_json(parser)
+    add_advisories(parser)
+
+
+def run_advisories(options: argparse.Namespace) -> None:
+    rows = advisory_rows()
+    print_json(rows) if options.json else print(advisories_text(rows))
+
+
+def advisory_rows() -> list[dict[str, Any]]:
+    """Products and what their known versions are open to, as `advisories --json` prints them."""
+    from ..facts import advisories, engines, images, release, servers
+
+    carried = map(servers.load, servers.names())
+    known = {row.image.product: images.versions(row.name) for row in carried}
+    known[engines.default().product] = release.known()
+    return [
+        {
+            "product": product,
+            "name": advisories.name(product),
+            "as_of": advisories.as_of(product),
+            "minimum": asdict(advisories.minimum(product)),
+            "closes_all": advisories.closes_all(product),
+            "versions": [_open_row(product, version) for version in known[product]],
+        }
+        for product in advisories.products()
+    ]
+
+
+def _open_row(product: str, version: str) -> dict[str, Any]:
+    from ..facts import advisories
+
+    keys = ("cve", "cvss", "cwe", "fixed_in", "bulletin", "published")
+    found = [asdict(row) for row in advisories.open_for(product, version)]
+    return {
+        "version": version,
+        "refused": advisories.is_refused(product, version),
+        "open": [{key: row[key] for key in keys} for row in found],
+    }
+
+
+def advisories_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    return "\n\n".join("\n".join(_advisories_of(row)) for row in rows)
+
+
+def _advisories_of(row: Mapping[str, Any]) -> Iterator[str]:
+    least = row["minimum"]
+    yield f"{row['name']}, advisories as of {row['as_of']}"
+    yield from wrapped("  minimum:  ", f"{least['version']}: {least['reason']}")
+    yield f"  {row['closes_all']} has every known fix"
+    for version in row["versions"]:
+        word = "refused" if version["refused"] else "allowed"
+        found = [f"{each['cve']} ({_cvss(each['cvss'])})" for each in version["open"]]
+        yield f"  {version['version']}: {word}, {len(found)} open"
+        yield from wrapped("    ", ", ".join(found))
+
+
+def _cvss(score: float | None) -> str:
+    return "not scored" if score is None else f"{score:.1f}"

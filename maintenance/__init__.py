@@ -1,0 +1,1 @@
+"""What maintainers run on a checkout; none of it is part of the installed toolkit."""
