@@ -17,9 +17,8 @@ from .bench.order import Served
 from .dummy_credentials import with_dummy_credentials
 from .interrupts import Interrupts
 from .serving import Limits
-from .smoke import drain, endpoint, suite
-from .smoke import engine as engines
-from .smoke.result import Result, junit, numbers, summary
+from .smoke import endpoint, metrics, suite
+from .smoke.results import CheckResult, junit, summary, totals
 from .target import Target
 
 # A miniature loads in seconds and has nothing to drain.
@@ -53,7 +52,7 @@ def rehearse(
     folder: Path | None,
     start_timeout_s: float,
     interrupts: Interrupts,
-    report: suite.Report,
+    on_result: suite.OnResult,
 ) -> Rehearsed:
     """One target with the reference engine, on ports of its own."""
     limits = Limits(start_timeout_s, STOP_GRACE_S)
@@ -64,14 +63,14 @@ def rehearse(
             with serving.serve(served, "reference", run, limits, interrupts) as running:
                 target, server = running.target, running.server
                 at = endpoint.of_rehearsal(target, server.pid)
-                engine = engines.ask(at)
-                results = suite.run(at, report)
+                engine = metrics.engine_info(at)
+                results = suite.run(at, on_result)
                 measured: Mapping[str, Any] | None = None
                 faults: Sequence[str] = ()
                 if all(one.outcome != "failed" for one in results) and is_measurable(at):
                     measured, faults = measure(Served(at, bundle, target), run)
-                last = drain.stop(at, server, target.environment.get("SERVE_SHM_PREFIX"))
-                report(last)
+                last = suite.stop(at, server, target.environment.get("SERVE_SHM_PREFIX"))
+                on_result(last)
         except NotReady as problem:
             return Rehearsed(target.name, run.folder, None, None, problem)
         smoke = record_smoke(run, [*results, *last], engine)
@@ -95,11 +94,11 @@ def measure(served: Served, run: runs.Run) -> tuple[Mapping[str, Any] | None, li
 
 
 def record_smoke(
-    run: runs.Run, results: Sequence[Result], engine: Mapping[str, Any]
+    run: runs.Run, results: Sequence[CheckResult], engine: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Leave the results in the run folder and their numbers in `run.json`."""
     document = summary(results, engine)
     run.write_json("smoke.json", document)
     (run.folder / "smoke.xml").write_bytes(junit(results, engine))
-    run.record(smoke=numbers(results))
+    run.record(smoke=totals(results))
     return document

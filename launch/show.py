@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .bench.diff import Difference
     from .rehearsal import Rehearsed
-    from .smoke.result import Result
+    from .smoke.results import CheckResult
 
 COLUMNS = 80
 INDENT = " " * 12
 WORDS = {"passed": "pass", "failed": "FAIL", "warned": "warn", "skipped": "-"}
 
 
-def check(results: Sequence[Result]) -> str:
+def check(results: Sequence[CheckResult]) -> str:
     """A line per check, or one for each way in which it went over different transports.
 
     What was seen follows in full where the check did not pass.
@@ -25,7 +25,7 @@ def check(results: Sequence[Result]) -> str:
     return "\n".join(_line([one for one in results if one.outcome == way]) for way in ways)
 
 
-def _line(same: Sequence[Result]) -> str:
+def _line(same: Sequence[CheckResult]) -> str:
     first = same[0]
     where = "both" if len(same) > 1 else first.transport
     line = f"{WORDS[first.outcome]:<6}{where:<6}{first.id:<11}{first.title:<20}"

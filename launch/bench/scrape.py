@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 
 from ..smoke import metrics
-from ..smoke.client import Fault, NotOffered, Refused
+from ..smoke.client import CheckFailure, NotSupported, RequestRejected
 from ..smoke.endpoint import Endpoint
-from ..smoke.http import answer, session
+from ..smoke.http import receive, session
 from . import told
 
 ITERATIONS, REQUESTS = "/metrics", told.PERF_METRICS
@@ -65,8 +65,8 @@ async def _read(endpoint: Endpoint, requests: float) -> Reading:
     absent = []
     samples: metrics.Metrics = {}
     try:
-        samples = await metrics.settled(endpoint, requests)
-    except (NotOffered, Refused, Fault) as fault:
+        samples = await metrics.read_settled(endpoint, requests)
+    except (NotSupported, RequestRejected, CheckFailure) as fault:
         absent.append(str(fault))
     rows: dict[str, Sequence[Mapping[str, Any]]] = {ITERATIONS: (), REQUESTS: ()}
     if endpoint.kind == "trtllm_serve":
@@ -74,21 +74,21 @@ async def _read(endpoint: Endpoint, requests: float) -> Reading:
             for path in rows:
                 try:
                     rows[path] = await _rows(http, path)
-                except Fault as fault:
+                except CheckFailure as fault:
                     absent.append(str(fault))
     return Reading(samples, rows[ITERATIONS], rows[REQUESTS], tuple(absent))
 
 
 async def _rows(http: httpx.AsyncClient, path: str) -> Sequence[Mapping[str, Any]]:
-    response = await answer(http.get(path))
+    response = await receive(http.get(path))
     if not response.is_success:
-        raise Fault(f"GET {path} gives {response.status_code}")
+        raise CheckFailure(f"GET {path} gives {response.status_code}")
     try:
         document = response.json()
     except ValueError:
-        raise Fault(f"GET {path} gives no JSON") from None
+        raise CheckFailure(f"GET {path} gives no JSON") from None
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
-        raise Fault(f"GET {path} gives no list of objects")
+        raise CheckFailure(f"GET {path} gives no list of objects")
     return document
 
 

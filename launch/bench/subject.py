@@ -16,10 +16,10 @@ from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 
 from ..run import SUMMARY
-from ..smoke import engine
-from ..smoke.client import Fault, NotOffered, Refused
+from ..smoke import metrics
+from ..smoke.client import CheckFailure, NotSupported, RequestRejected
 from ..smoke.endpoint import Endpoint
-from ..smoke.http import json_of, session
+from ..smoke.http import get_json, session
 
 UNKNOWN = "unknown"
 ENGINE_WORD = ", TensorRT-LLM "
@@ -66,7 +66,7 @@ def of(
 
 
 def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> str:
-    if endpoint.rehearsal or engine.is_reference(version):
+    if endpoint.rehearsal or metrics.is_reference(version):
         return "reference"
     if run:
         return str(run["engine"]["used"])
@@ -77,7 +77,7 @@ def ask(endpoint: Endpoint) -> tuple[str, str | None]:
     """The server's version and the name of its model, by its own word. Raises `NotReady`."""
     try:
         return asyncio.run(_ask(endpoint))
-    except (Fault, Refused, NotOffered) as fault:
+    except (CheckFailure, RequestRejected, NotSupported) as fault:
         where = endpoint.url or f"grpc://{endpoint.grpc}"
         raise NotReady(Diagnostic(where, f"does not say what it serves: {fault}")) from None
 
@@ -90,16 +90,16 @@ async def _ask(endpoint: Endpoint) -> tuple[str, str | None]:
             first = (await clients(endpoint, stack))[0]
             try:
                 word = await first.served()
-            except Refused:  # the model index is closed to those without the key
+            except RequestRejected:  # the model index is closed to those without the key
                 word = f"Triton {UNKNOWN}"
-            told = await engine.version(endpoint)
+            told = await metrics.engine_version(endpoint)
             return f"{word}{ENGINE_WORD}{told}" if told else word, None
     model = endpoint.model
     if model is None:
         async with session(endpoint.url or "", TIMEOUT_S) as http:
-            models = (await json_of(http, "/v1/models")).get("data") or [{}]
+            models = (await get_json(http, "/v1/models")).get("data") or [{}]
             model = models[0].get("id")
-    return await engine.version(endpoint) or UNKNOWN, model
+    return await metrics.engine_version(endpoint) or UNKNOWN, model
 
 
 def hardware_of(bundle: Bundle | None) -> Mapping[str, Any]:

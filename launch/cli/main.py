@@ -23,7 +23,7 @@ from .arguments import add_access, add_run, endpoint_of, with_access
 
 if TYPE_CHECKING:
     from ..rehearsal import Rehearsed
-    from ..smoke.result import Result
+    from ..smoke.results import CheckResult
 
 ENGINES = ("auto", "tensorrt_llm", "reference")
 REHEARSAL_START_TIMEOUT_S = 300.0
@@ -161,15 +161,16 @@ def _up(options: argparse.Namespace) -> None:
 
 def _smoke(options: argparse.Namespace) -> None:
     from .. import show
-    from ..smoke import engine, result, suite
+    from ..smoke import metrics, suite
+    from ..smoke import results as reports
 
     server = endpoint_of(options)
     server.check_listens()
-    behind = engine.ask(server)
+    engine = metrics.engine_info(server)
     results = suite.run(server, (lambda _: None) if options.json else _print_check)
-    summary = result.summary(results, behind)
+    summary = reports.summary(results, engine)
     if options.junit:
-        _write(options.junit, result.junit(results, behind))
+        _write(options.junit, reports.junit(results, engine))
     if options.json:
         print(json.dumps(summary, indent=2, ensure_ascii=False))
     else:
@@ -246,7 +247,7 @@ def _what_failed(row: Rehearsed) -> str:
     return f"could not be measured: {row.faults[0]}" if row.faults else "failed smoke checks"
 
 
-def _failures(results: Sequence[Result]) -> list[Diagnostic]:
+def _failures(results: Sequence[CheckResult]) -> list[Diagnostic]:
     return [
         Diagnostic(f"check {one.id} over {one.transport}", one.evidence)
         for one in results
@@ -258,13 +259,13 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _print_check(results: Sequence[Result]) -> None:
+def _print_check(results: Sequence[CheckResult]) -> None:
     from .. import show
 
     print(show.check(results), flush=True)
 
 
-def _say_check(results: Sequence[Result]) -> None:
+def _say_check(results: Sequence[CheckResult]) -> None:
     from .. import show
 
     _say(show.check(results))

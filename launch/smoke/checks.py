@@ -1,200 +1,140 @@
-"""The table of checks: what each is, why it is there, and where it applies."""
+"""The table of checks: what each one is, why it is there, and where it applies."""
 
 from __future__ import annotations
 
-from . import features, generation, negative, standing, together
-from .check import Check
-from .negative import misused, refused
+from dataclasses import dataclass
+from typing import Literal
+
+from . import concurrency, features, generation, health, negative
+from .client import CheckFunction, SmokeClient
+from .endpoint import Endpoint
+from .negative import rejects, rejects_misuse
 
 TRITON = ("triton",)
 OPENAI = ("trtllm_serve",)
 
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A row of the suite. `reason` says what goes wrong without it.
+
+    `streams` says whether it needs a model that streams, or one that does not; `rendered` that it
+    needs a bundle. A `negative` one misuses the server, which must be healthy afterwards.
+    """
+
+    id: str
+    title: str
+    reason: str
+    function: CheckFunction
+    kinds: tuple[str, ...] = ("triton", "trtllm_serve")
+    streams: bool | None = None
+    rendered: bool = False
+    level: Literal["error", "warning"] = "error"
+
+    @property
+    def negative(self) -> bool:
+        return self.id.startswith("N")
+
+    def skip_reason(self, client: SmokeClient, endpoint: Endpoint) -> str | None:
+        """Why it does not apply to this server over this transport, or None."""
+        if endpoint.kind not in self.kinds:
+            return f"not for {endpoint.kind}"
+        if self.streams not in (None, client.streams):
+            how = "decoupled and streams" if client.streams else "not decoupled and does not stream"
+            return f"the model is {how}"
+        if self.rendered and not endpoint.is_rendered:
+            return "no bundle says what this server should be"
+        return None
+
+
 POSITIVE = (
-    Check("P1", "Process", "a dead server may leave its port to another one", standing.process),
-    Check("P2", "Live and ready", "what a load balancer asks before it sends", standing.ready),
-    Check("P3", "Model served", "the server is up, but not this model", standing.served),
-    Check(
-        "P4",
-        "Metadata",
-        "clients build their requests from names, data types and shapes",
-        standing.metadata,
-        kinds=TRITON,
-        rendered=True,
-    ),
-    Check(
-        "P5",
-        "Configuration",
-        "the server took another configuration than the rendered one",
-        standing.config,
-        kinds=TRITON,
-        rendered=True,
-    ),
-    Check("P6", "Generation", "the least that a client wants", generation.generate),
+    Check("P1", "Process", "a dead server may leave its port to another one", health.process),
+    Check("P2", "Live and ready", "what a load balancer asks before it sends", health.ready),
+    Check("P3", "Model served", "the server is up, but not this model", health.served),
+    Check("P4", "Metadata", "clients build their requests from names, data types and shapes",
+          health.metadata, kinds=TRITON, rendered=True),
+    Check("P5", "Configuration", "the server took another configuration than the rendered one",
+          health.config, kinds=TRITON, rendered=True),
+    Check("P6", "Generation", "the minimum that a client needs", generation.generate),
     Check("P6.chat", "Chat", "most clients send messages, not prompts", generation.chat),
-    Check("P7", "Repeated", "greedy decoding that wavers hides every fault", generation.repeat),
-    Check(
-        "P7.batch",
-        "Text in a batch",
-        "a neighbour changes the text, as quantized and sparse models may",
-        together.batch_text,
-        level="warning",
-    ),
-    Check(
-        "P8",
-        "Streamed text",
-        "a stream loses, doubles or mixes up text",
-        generation.stream_text,
-        streams=True,
-    ),
-    Check(
-        "P9",
-        "Kind of stream",
-        "clients that take new text for all text show it wrongly",
-        generation.stream_mode,
-        streams=True,
-    ),
-    Check(
-        "P9.final",
-        "One final response",
-        "clients wait for ever, or miss what follows",
-        generation.one_final,
-        streams=True,
-    ),
-    Check(
-        "P9.all",
-        "Cumulative text",
-        "clients of the published model ask for all text so far",
-        generation.cumulative,
-        kinds=TRITON,
-        streams=True,
-    ),
-    Check("P10", "Own answers", "a client gets the answer of another", together.own_answers),
-    Check("P11", "Stop word", "text goes on behind its end", generation.stop_word),
+    Check("P7", "Repeated", "unstable greedy decoding hides other failures", generation.repeat),
+    Check("P7.batch", "Text in a batch",
+          "a neighbour changes the text, as quantized and sparse models may",
+          concurrency.batch_text, level="warning"),
+    Check("P8", "Streamed text", "a stream loses, doubles or mixes up text", generation.stream_text,
+          streams=True),
+    Check("P9", "Kind of stream", "clients that take new text for all text show it wrongly",
+          generation.stream_mode, streams=True),
+    Check("P9.final", "One final response", "clients wait for ever, or miss what follows",
+          generation.one_final, streams=True),
+    Check("P9.all", "Cumulative text", "clients of the published model ask for all text so far",
+          generation.cumulative, kinds=TRITON, streams=True),
+    Check("P10", "Own answers", "a client gets the answer of another", concurrency.own_answers),
+    Check("P11", "Stop word", "text continues after its end", generation.stop_word),
     Check("P12", "max_tokens", "answers cost more, or end early", generation.max_tokens),
-    Check(
-        "P13",
-        "Characters",
-        "a character of several bytes is torn between two responses",
-        generation.characters,
-        streams=True,
-    ),
-    Check("P14", "Overlap", "requests wait for one another", together.overlap, streams=True),
+    Check("P13", "Characters", "a character of several bytes is torn between two responses",
+          generation.characters, streams=True),
+    Check("P14", "Overlap", "requests wait for one another", concurrency.overlap, streams=True),
     Check("P15", "Longest prompt", "the limit is lower than planned", features.long_prompt),
-    Check(
-        "P15.needle",
-        "Needle",
-        "text far from the end is not seen",
-        features.needle,
-        level="warning",
-    ),
+    Check("P15.needle", "Needle", "text far from the end is not seen", features.needle,
+          level="warning"),
     Check("P16", "Prefix reuse", "every prompt is computed anew", features.prefix, level="warning"),
-    Check("P17", "Token counts", "accounts and benchmarks rest on them", generation.usage),
+    Check("P17", "Token counts", "billing and benchmarks rely on them", generation.usage),
     Check("P18", "Log probabilities", "clients rank answers by them", generation.logprobs),
     Check("P19", "Drafted tokens", "drafts that are not accepted cost time", features.drafts),
-    Check("P20", "Seed", "sampled answers cannot be made again", generation.seed),
+    Check("P20", "Seed", "sampled answers cannot be reproduced", generation.seed),
     Check("P21", "Guided JSON", "programs read the answer", features.guided),
     Check("P21.tools", "Tools, reasoning", "programs read the answer", features.tools),
-    Check("P22", "Metrics", "alerts and autoscaling rest on them", together.counters),
+    Check("P22", "Metrics", "alerts and autoscaling rely on them", concurrency.counters),
     Check("P23", "Accuracy", "precision lost in quantization", features.accuracy),
-    Check("P24", "Soak", "requests fail or leave memory taken under load", together.soak),
-)
-# P25 is in `drain`: only who started a server may stop it.
+    Check("P24", "Soak", "requests fail or leave memory taken under load", concurrency.soak),
+)  # fmt: skip
+# P25, the graceful stop, is in `suite`: only who started a server may stop it.
 
 # After each of these the server must be healthy.
 NEGATIVE = (
     # trtllm-serve 1.x serves its model under any name.
-    Check(
-        "N1",
-        "Unknown model",
-        "a wrong name is served by chance",
-        refused(OPENAI, model="no_such_model"),
-    ),
-    Check("N2", "Missing prompt", "a request without its input", refused(prompt=None)),
-    Check(
-        "N3.type",
-        "Wrong type",
-        "a text for a number reaches the engine",
-        refused(max_tokens="many"),
-    ),
-    Check("N3.shape", "Wrong shape", "two values for one", misused("wrong_shape")),
-    Check(
-        "N3.input",
-        "Unknown input",
-        "a misspelt name goes unnoticed, or breaks the server",
-        misused("unknown_input", harmless=True),
-    ),
-    Check(
-        "N4",
-        "Malformed JSON",
-        "half a request or none breaks the parser",
-        misused("malformed_json", "empty_body"),
-    ),
-    Check(
-        "N5",
-        "Unary RPC",
-        "a client without streams waits for ever",
-        misused("unary"),
-        kinds=TRITON,
-        streams=True,
-    ),
-    Check(
-        "N6",
-        "Many responses",
-        "the first part passes for the whole text",
-        negative.many_responses,
-        kinds=TRITON,
-        streams=True,
-    ),
-    Check("N7", "top_p 1.5", "a value that no sampler knows", refused(top_p=1.5)),
+    Check("N1", "Unknown model", "a wrong name is served by chance",
+          rejects(OPENAI, model="no_such_model")),
+    Check("N2", "Missing prompt", "a request without its input", rejects(prompt=None)),
+    Check("N3.type", "Wrong type", "a text for a number reaches the engine",
+          rejects(max_tokens="many")),
+    Check("N3.shape", "Wrong shape", "two values for one", rejects_misuse("wrong_shape")),
+    Check("N3.input", "Unknown input", "a misspelt name goes unnoticed, or breaks the server",
+          rejects_misuse("unknown_input", harmless=True)),
+    Check("N4", "Malformed JSON", "half a request or none breaks the parser",
+          rejects_misuse("malformed_json", "empty_body")),
+    Check("N5", "Unary RPC", "a client without streams waits for ever", rejects_misuse("unary"),
+          kinds=TRITON, streams=True),
+    Check("N6", "Many responses", "the first part passes for the whole text",
+          negative.many_responses, kinds=TRITON, streams=True),
+    Check("N7", "top_p 1.5", "a value that no sampler knows", rejects(top_p=1.5)),
     Check("N8", "Prompt too long", "it crashed servers of some releases", negative.too_long),
     # An engine's server may take 0 for a limit that was not given, and an empty prompt for a start.
-    Check("N9.tokens0", "max_tokens 0", "nothing to do, for ever", refused(OPENAI, max_tokens=0)),
-    Check("N9.tokens", "max_tokens -1", "a loop without an end", refused(max_tokens=-1)),
-    Check("N9.top_k", "top_k -1", "it crashed servers of some releases", refused(OPENAI, top_k=-1)),
-    Check("N9.heat", "temperature -1", "a division that fails", refused(temperature=-1.0)),
-    Check("N9.prompt", "Empty prompt", "no token to begin with", refused(OPENAI, prompt="")),
-    Check(
-        "N10",
-        "Client cancels",
-        "the engine goes on for nobody",
-        negative.cancel,
-        streams=True,
-    ),
-    Check("N11", "Deadline", "the engine goes on for nobody", negative.deadline, streams=True),
-    Check(
-        "N12",
-        "Loading models",
-        "who may load a model may run any code",
-        misused("load", "unload"),
-        kinds=TRITON,
-    ),
-    Check("N13.url", "Unknown URL", "another service than expected", misused("unknown_url")),
-    Check("N13.verb", "Wrong method", "a wrong verb does something", misused("wrong_method")),
-    Check("N13.rpc", "Unknown RPC", "a newer client breaks the server", misused("unknown_method")),
-    Check(
-        "N14",
-        "Stream without one",
-        "a client waits for a stream that never comes",
-        misused("streaming"),
-        kinds=TRITON,
-        streams=False,
-    ),
-    Check(
-        "N15", "Too many at once", "waiting requests have no bound", negative.overload, streams=True
-    ),
-    Check(
-        "N16",
-        "Lone stream_options",
-        "an option without its effect",
-        misused("stream_options"),
-        kinds=OPENAI,
-    ),
-    Check("N17", "File as image", "a client reads the server's files", misused("image_file")),
-    Check(
-        "N18",
-        "Closed APIs",
-        "shared memory and management are open to everyone",
-        standing.closed_apis,
-        kinds=TRITON,
-    ),
-)
+    Check("N9.tokens0", "max_tokens 0", "a request without an end", rejects(OPENAI, max_tokens=0)),
+    Check("N9.tokens", "max_tokens -1", "a loop without an end", rejects(max_tokens=-1)),
+    Check("N9.top_k", "top_k -1", "it crashed servers of some releases", rejects(OPENAI, top_k=-1)),
+    Check("N9.heat", "temperature -1", "a division that fails", rejects(temperature=-1.0)),
+    Check("N9.prompt", "Empty prompt", "no token to begin with", rejects(OPENAI, prompt="")),
+    Check("N10", "SmokeClient cancels", "the engine keeps working for nobody", negative.cancel,
+          streams=True),
+    Check("N11", "Deadline", "the engine keeps working for nobody", negative.deadline,
+          streams=True),
+    Check("N12", "Loading models", "who may load a model may run any code",
+          rejects_misuse("load", "unload"), kinds=TRITON),
+    Check("N13.url", "Unknown URL", "another service than expected", rejects_misuse("unknown_url")),
+    Check("N13.verb", "Wrong method", "a wrong method has an effect",
+          rejects_misuse("wrong_method")),
+    Check("N13.rpc", "Unknown RPC", "a newer client breaks the server",
+          rejects_misuse("unknown_method")),
+    Check("N14", "Stream without one", "a client waits for a stream that never comes",
+          rejects_misuse("streaming"), kinds=TRITON, streams=False),
+    Check("N15", "Too many at once", "waiting requests have no bound", negative.overload,
+          streams=True),
+    Check("N16", "Lone stream_options", "an option without its effect",
+          rejects_misuse("stream_options"), kinds=OPENAI),
+    Check("N17", "File as image", "a client reads the server's files",
+          rejects_misuse("image_file")),
+    Check("N18", "Closed APIs", "shared memory and management are open to everyone",
+          health.closed_apis, kinds=TRITON),
+)  # fmt: skip

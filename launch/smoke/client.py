@@ -1,30 +1,38 @@
-"""What the checks ask of a server, and what every transport answers."""
+"""The client protocol of the checks: requests, responses, exceptions and common expectations."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from .endpoint import Endpoint
+
+PROMPT = "Once upon a time there was a small village at the edge of a large forest, and"
+REASONS = ("stop", "length")
+
+T = TypeVar("T")
 
 
-class Fault(Exception):
-    """A check found the server at fault; the text says what was expected and what came."""
+class CheckFailure(Exception):
+    """The server failed a check; the text says what was expected and what came."""
 
 
-class Unjudged(Fault):
-    """A check could not come to a judgement with this server; that fails nothing."""
+class Inconclusive(CheckFailure):
+    """A check could not decide with this server; a warning, not a failure."""
 
 
-class NotOffered(Exception):
-    """A check does not apply: the server, its transport or this run has not what it is about."""
+class NotSupported(Exception):
+    """A check does not apply: the server, its transport or this run lacks what it needs."""
 
 
-class Refused(Exception):
-    """The server answered a request with an error, in whatever way its transport has for that."""
+class RequestRejected(Exception):
+    """The server answered a request with an error, in the way of its transport."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SmokeRequest:
     """A request, greedy unless told otherwise. Its values may be wrong on purpose.
 
     What is `None` is not sent. `prompt` is a text or token ids; `messages` is a chat in its place.
@@ -49,7 +57,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Completion:
     """One response. `final` is the transport's own mark for the last one of a stream.
 
     Token counts, and what the engine measured, are there where the server tells them.
@@ -66,12 +74,15 @@ class Part:
     measured: Mapping[str, float] = field(default_factory=dict)
 
 
-class Client(Protocol):
+SHORT = SmokeRequest(PROMPT, max_tokens=8)
+
+
+class SmokeClient(Protocol):
     """One transport to one server.
 
-    `generate` and `stream` raise `Refused` for an error of the server, `Fault` for an answer that
-    no server should give, and `NotOffered` for an ask that this server has no input for. A stream
-    that is closed early is cancelled.
+    `generate` and `stream` raise `RequestRejected` for an error of the server, `CheckFailure` for
+    a malformed response, and `NotSupported` for a request that this server has no input for. A
+    stream that is closed early is cancelled.
     """
 
     streams: bool
@@ -80,7 +91,7 @@ class Client(Protocol):
     def transport(self) -> str: ...
 
     async def ready(self) -> str:
-        """What says so. Raises `Fault` naming an endpoint that does not answer as it should."""
+        """The evidence. Raises `CheckFailure` naming the endpoint that is not ready."""
 
     async def served(self) -> str:
         """What the server says of its model and of itself, in words."""
@@ -91,21 +102,61 @@ class Client(Protocol):
     async def config(self) -> Mapping[str, Any]:
         """Triton only: the model's configuration as JSON."""
 
-    async def generate(self, ask: Ask) -> Part:
+    async def generate(self, request: SmokeRequest) -> Completion:
         """The whole answer to a request without streaming."""
 
-    def stream(self, ask: Ask, timeout_s: float | None = None) -> AsyncGenerator[Part, None]:
-        """Raises `Refused` where the server or the transport says that the time is over."""
+    def stream(
+        self, request: SmokeRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[Completion, None]:
+        """Raises `RequestRejected` where the server or the transport says that the time is over."""
 
-    async def misuse(self, how: str, ask: Ask) -> str:
+    async def misuse(self, how: str, request: SmokeRequest) -> str:
         """Use the protocol wrongly, in a way that a transport may know under this name.
 
-        The text is what the server answered to what is no error for it.
+        The result is what a server answered that did not see an error.
         """
 
     async def close(self) -> None: ...
 
 
-async def collect(client: Client, ask: Ask) -> list[Part]:
+# What a check saw, in words. Raises `CheckFailure`, `RequestRejected` or `NotSupported`.
+CheckFunction = Callable[[SmokeClient, Endpoint], Awaitable[str]]
+
+
+async def collect(client: SmokeClient, request: SmokeRequest) -> list[Completion]:
     """The whole stream, including whatever comes after the final response."""
-    return [part async for part in client.stream(ask)]
+    return [part async for part in client.stream(request)]
+
+
+async def concurrently(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; when one fails, the others are cancelled before it is raised."""
+    tasks = [asyncio.create_task(request) for request in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def healthy(client: SmokeClient) -> None:
+    """After whatever happened: the server is ready and generates."""
+    await client.ready()
+    expect_text(await client.generate(SHORT))
+
+
+def expect_text(response: Completion) -> None:
+    if not response.text:
+        raise CheckFailure(f"no text, finish_reason {response.finish_reason}")
+    if response.finish_reason not in REASONS:
+        expected = ", ".join(REASONS)
+        raise CheckFailure(f"finish_reason is {response.finish_reason}, one of {expected} expected")
+
+
+def expect_tokens(response: Completion, count: int) -> str:
+    """Evidence that exactly so many tokens came, where the server counts them."""
+    if response.completion_tokens is None:
+        return "the server counts no tokens"
+    if response.completion_tokens != count:
+        raise CheckFailure(f"{response.completion_tokens} tokens, {count} expected")
+    return f"{count} tokens"

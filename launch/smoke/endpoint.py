@@ -1,6 +1,6 @@
-"""A server to check: where it listens, how it lets clients in, and what its bundle says of it.
+"""The server under test: its addresses, its access, and what its bundle says about it.
 
-Every process of a load imports this first: what only a bundle needs is imported where it is read.
+Every load process imports this: what only a bundle needs is imported where it is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..access import Access
 if TYPE_CHECKING:
     from ..target import Target
 
-FORMS = (
+URL_FORMS = (
     "http://HOST:PORT for trtllm-serve, with ?model=NAME where it does not tell its model, "
     "triton://HOST:HTTP_PORT?grpc=PORT&metrics=PORT&model=NAME for Triton, where PORT may be off, "
     "as in triton://HOST?http=off&grpc=8001"
@@ -35,8 +35,8 @@ CONNECT_TIMEOUT_S = 10.0
 class Endpoint:
     """`url` is that of HTTP and `metrics` that of Triton's metrics; what is off is missing.
 
-    `model` is the name by which clients ask; without one trtllm-serve is asked for it, which the
-    router of disaggregated serving does not tell (release 1.2.1, NVIDIA/TensorRT-LLM#12213).
+    `model` is the name in requests; without one trtllm-serve is asked for it, which the router
+    of disaggregated serving does not tell (release 1.2.1, NVIDIA/TensorRT-LLM#12213).
 
     `model_folder` holds the rendered config.pbtxt of a Triton model, and `options` the rendered
     options, where a bundle is known. `pid` is that of a server that this program started;
@@ -64,18 +64,18 @@ class Endpoint:
 
     def check_listens(self) -> None:
         """Raises `NotReady` naming each address at which no server takes connections."""
-        problems = []
+        diagnostics = []
         for url in filter(None, (self.url, self.grpc and f"grpc://{self.grpc}")):
             parts = urlsplit(url)
             address = (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
             try:
                 socket.create_connection(address, CONNECT_TIMEOUT_S).close()
-            except OSError as fault:
-                what = f"no server answers: {(fault.strerror or str(fault)).lower()}"
+            except OSError as error:
+                what = f"no server answers: {(error.strerror or str(error)).lower()}"
                 remedy = "start it, for example with: python -m launch up BUNDLE"
-                problems.append(Diagnostic(url, what, remedy))
-        if problems:
-            raise NotReady(problems)
+                diagnostics.append(Diagnostic(url, what, remedy))
+        if diagnostics:
+            raise NotReady(diagnostics)
 
 
 def of_target(target: Target) -> Endpoint:
@@ -110,11 +110,11 @@ def of_url(text: str, access: Access | None = None) -> Endpoint:
     except ValueError:
         host, port = None, None
     if not host or parts.scheme not in ("http", "https", "triton"):
-        raise BadInput(Diagnostic(text, "is no URL of a server", f"write {FORMS}"))
+        raise BadInput(Diagnostic(text, "is not the URL of a server", f"write {URL_FORMS}"))
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     if parts.scheme != "triton":
         if query.keys() - {"model"}:
-            raise BadInput(Diagnostic(text, "is no URL of trtllm-serve", f"write {FORMS}"))
+            raise BadInput(Diagnostic(text, "is not a URL of trtllm-serve", f"write {URL_FORMS}"))
         url = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
         return Endpoint("trtllm_serve", url, model=query.get("model"))
     model = query.pop("model", TRITON_MODEL)
@@ -123,7 +123,7 @@ def of_url(text: str, access: Access | None = None) -> Endpoint:
     wrong = set(ports) - set(TRITON_PORTS)
     wrong |= {name for name, value in ports.items() if value != "off" and not value.isdecimal()}
     if wrong or ports["http"] == ports["grpc"] == "off":
-        raise BadInput(Diagnostic(text, "is no URL of a Triton server", f"write {FORMS}"))
+        raise BadInput(Diagnostic(text, "is not a URL of a Triton server", f"write {URL_FORMS}"))
     shown = f"[{host}]" if ":" in host else host
     at = {name: f"{shown}:{value}" for name, value in ports.items() if value != "off"}
     return Endpoint(

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .check import PROMPT
-from .client import Ask, Client, Fault, NotOffered, Unjudged
+from .client import PROMPT, CheckFailure, Inconclusive, NotSupported, SmokeClient, SmokeRequest
 from .endpoint import Endpoint
 
 # A miniature on a CPU takes seconds for more.
@@ -29,112 +28,116 @@ SCHEMA = {
 
 
 def limit_tokens(endpoint: Endpoint) -> int:
-    """Prompt and answer together, as rendered. Raises `NotOffered` where it is not known."""
+    """Prompt and answer together, as rendered. Raises `NotSupported` where it is not known."""
     limits = (endpoint.options.get("max_seq_len"), endpoint.positions)
     known = [int(limit) for limit in limits if limit]
     if not known:
-        raise NotOffered("no bundle sets max_seq_len for this server")
+        raise NotSupported("no bundle sets max_seq_len for this server")
     return min(known)
 
 
-async def long_prompt(client: Client, endpoint: Endpoint) -> str:
+async def long_prompt(client: SmokeClient, endpoint: Endpoint) -> str:
     """A prompt that leaves room for one token."""
     limit = limit_tokens(endpoint)
     longest = endpoint.options.get("max_num_tokens")
     if longest and not endpoint.options.get("enable_chunked_prefill"):
         limit = min(limit, int(longest))
     if endpoint.rehearsal and limit > LONGEST_REHEARSED_TOKENS:
-        raise NotOffered(f"a prompt of {limit - 1} tokens is too long for a rehearsal")
-    part = await client.generate(Ask([ANY_TOKEN] * (limit - 1), max_tokens=1))
-    if part.finish_reason is None:
-        raise Fault("no finish_reason")
-    if part.prompt_tokens not in (None, limit - 1):
-        raise Fault(f"the server counts {part.prompt_tokens} prompt tokens, {limit - 1} were sent")
+        raise NotSupported(f"a prompt of {limit - 1} tokens is too long for a rehearsal")
+    response = await client.generate(SmokeRequest([ANY_TOKEN] * (limit - 1), max_tokens=1))
+    if response.finish_reason is None:
+        raise CheckFailure("no finish_reason")
+    if response.prompt_tokens not in (None, limit - 1):
+        raise CheckFailure(
+            f"the server counts {response.prompt_tokens} prompt tokens, {limit - 1} were sent"
+        )
     return f"{limit - 1} prompt tokens are served"
 
 
-async def needle(client: Client, endpoint: Endpoint) -> str:
+async def needle(client: SmokeClient, endpoint: Endpoint) -> str:
     if endpoint.rehearsal:
-        raise NotOffered("random weights find nothing")
+        raise NotSupported("random weights find nothing")
     limit = limit_tokens(endpoint)
     sizes = [size for size in NEEDLE_TOKENS if size * 1.2 < limit]
     if not sizes:
-        raise NotOffered(f"max_seq_len {limit} is too short for it")
+        raise NotSupported(f"max_seq_len {limit} is too short for it")
     for size in sizes:
         half = HAY * (size // HAY_TOKENS // 2)
         prompt = f"{half}{NEEDLE} {half}\nQuestion: What is the magic number? Answer:"
-        part = await client.generate(Ask(prompt, max_tokens=32))
-        if "7402" not in part.text:
-            raise Unjudged(f"not found in about {size} tokens: {part.text[:60]!r}")
+        response = await client.generate(SmokeRequest(prompt, max_tokens=32))
+        if "7402" not in response.text:
+            raise Inconclusive(f"not found in about {size} tokens: {response.text[:60]!r}")
     return f"found in about {' and '.join(map(str, sizes))} tokens"
 
 
-async def prefix(client: Client, endpoint: Endpoint) -> str:
+async def prefix(client: SmokeClient, endpoint: Endpoint) -> str:
     if endpoint.rehearsal:
-        raise NotOffered("the reference engine keeps no blocks for reuse")
+        raise NotSupported("the reference engine keeps no blocks for reuse")
     if endpoint.options.get("kv_cache_config", {}).get("enable_block_reuse") is False:
-        raise NotOffered("enable_block_reuse is false")
-    ask = Ask(HAY * PREFIX_SENTENCES, max_tokens=4, metrics=endpoint.kind == "triton")
-    await client.generate(ask)
-    part = await client.generate(ask)
+        raise NotSupported("enable_block_reuse is false")
+    request = SmokeRequest(HAY * PREFIX_SENTENCES, max_tokens=4, metrics=endpoint.kind == "triton")
+    await client.generate(request)
+    response = await client.generate(request)
     names = ("kv_cache_reused_block", "cached_tokens")
-    found = {name: part.measured[name] for name in names if name in part.measured}
+    found = {name: response.measured[name] for name in names if name in response.measured}
     if not found:
-        raise NotOffered("the server does not tell what it reuses")
+        raise NotSupported("the server does not tell what it reuses")
     if not any(found.values()):
-        raise Unjudged(f"nothing is reused of the same prompt again: {found}")
+        raise Inconclusive(f"nothing is reused of the same prompt again: {found}")
     return ", ".join(f"{name} {value:.0f}" for name, value in found.items())
 
 
-async def drafts(client: Client, endpoint: Endpoint) -> str:
+async def drafts(client: SmokeClient, endpoint: Endpoint) -> str:
     if not endpoint.options.get("speculative_config"):
-        raise NotOffered("the deployment drafts no tokens")
-    ask = Ask(PROMPT, max_tokens=48, metrics=endpoint.kind == "triton")
-    measured = (await client.generate(ask)).measured
+        raise NotSupported("the deployment drafts no tokens")
+    request = SmokeRequest(PROMPT, max_tokens=48, metrics=endpoint.kind == "triton")
+    measured = (await client.generate(request)).measured
     if endpoint.kind == "trtllm_serve":
         return _steps(measured, endpoint)
     drafted, accepted = (
         measured.get(f"total_{name}_tokens", 0) for name in ("draft", "accepted_draft")
     )
     if not drafted and endpoint.rehearsal:
-        raise NotOffered("the reference engine runs without this kind of draft")
+        raise NotSupported("the reference engine runs without this kind of draft")
     if not 0 <= accepted <= drafted or not drafted:
-        raise Fault(f"{accepted:.0f} of {drafted:.0f} drafted tokens accepted")
+        raise CheckFailure(f"{accepted:.0f} of {drafted:.0f} drafted tokens accepted")
     if not accepted and not endpoint.rehearsal:
-        raise Unjudged(f"none of {drafted:.0f} drafted tokens accepted")
+        raise Inconclusive(f"none of {drafted:.0f} drafted tokens accepted")
     return f"{accepted:.0f} of {drafted:.0f} drafted tokens accepted"
 
 
-async def guided(client: Client, endpoint: Endpoint) -> str:
+async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
     if not endpoint.options.get("guided_decoding_backend"):
-        raise NotOffered("the deployment sets no guided_decoding_backend")
-    ask = Ask("A person as JSON:", max_tokens=128, json_schema=SCHEMA)
-    part = await client.generate(ask)
+        raise NotSupported("the deployment sets no guided_decoding_backend")
+    request = SmokeRequest("A person as JSON:", max_tokens=128, json_schema=SCHEMA)
+    response = await client.generate(request)
     try:
-        document = json.loads(part.text)
+        document = json.loads(response.text)
     except ValueError:
-        raise Fault(f"no JSON, finish_reason {part.finish_reason}: {part.text[:80]!r}") from None
+        raise CheckFailure(
+            f"no JSON, finish_reason {response.finish_reason}: {response.text[:80]!r}"
+        ) from None
     if not _fits(document):
-        raise Fault(f"does not fit the schema: {part.text[:80]!r}")
-    return f"{part.text[:60]!r} fits the schema"
+        raise CheckFailure(f"does not fit the schema: {response.text[:80]!r}")
+    return f"{response.text[:60]!r} fits the schema"
 
 
-async def tools(_: Client, endpoint: Endpoint) -> str:
-    raise NotOffered("no deployment of this toolkit sets a parser for tools or reasoning")
+async def tools(_: SmokeClient, endpoint: Endpoint) -> str:
+    raise NotSupported("no deployment of this toolkit sets a parser for tools or reasoning")
 
 
-async def accuracy(_: Client, endpoint: Endpoint) -> str:
-    raise NotOffered("a set of questions is needed; this suite brings none")
+async def accuracy(_: SmokeClient, endpoint: Endpoint) -> str:
+    raise NotSupported("a set of questions is needed; this suite brings none")
 
 
 def _steps(measured: Mapping[str, float], endpoint: Endpoint) -> str:
     steps = measured.get("tokens_per_step")
     if steps is None:
-        raise NotOffered("the server does not tell its tokens per step")
+        raise NotSupported("the server does not tell its tokens per step")
     if steps < 1:
-        raise Fault(f"{steps:.2f} tokens per step, at least 1 expected")
+        raise CheckFailure(f"{steps:.2f} tokens per step, at least 1 expected")
     if steps == 1 and not endpoint.rehearsal:
-        raise Unjudged("1 token per step: no drafted token was accepted")
+        raise Inconclusive("1 token per step: no drafted token was accepted")
     return f"{steps:.2f} tokens per step"
 
 

@@ -7,175 +7,239 @@ protocol. Texts are compared greedily and one request at a time where they must 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import Literal
 
-from . import streamed
-from .check import PROMPT, REASONS, SHORT, expect_text, expect_tokens
-from .client import Ask, Client, Fault, NotOffered, Part, Refused, Unjudged, collect
+from .client import (
+    PROMPT,
+    REASONS,
+    SHORT,
+    CheckFailure,
+    Completion,
+    Inconclusive,
+    NotSupported,
+    RequestRejected,
+    SmokeClient,
+    SmokeRequest,
+    collect,
+    expect_text,
+    expect_tokens,
+)
 from .endpoint import Endpoint
 
+StreamMode = Literal["delta", "cumulative"]
+
 TOKENS = 8
-MEDIUM = Ask(PROMPT, max_tokens=32)
+MEDIUM = SmokeRequest(PROMPT, max_tokens=32)
 LETTERS = (
     "Repeat: 🙂🚀🎉 你好世界",
     "日本語で書いてください",
     "Ünïcödé, ελληνικά, русский:",
 )
-SAMPLED = Ask(PROMPT, max_tokens=16, temperature=1.0, top_k=None, seed=20260101)
+SAMPLED = SmokeRequest(PROMPT, max_tokens=16, temperature=1.0, top_k=None, seed=20260101)
 CHAT = ({"role": "user", "content": "Say a word about rivers."},)
 BROKEN = "�"
 
 
-async def generate(client: Client, _: Endpoint) -> str:
+async def generate(client: SmokeClient, _: Endpoint) -> str:
     """As many tokens as asked for, where the server can be told to pass over the end."""
-    part = await _exactly(client, TOKENS)
-    expect_text(part)
-    counted = expect_tokens(part, TOKENS) if part.finish_reason == "length" else "ended by itself"
-    return f"{counted}, {len(part.text)} characters, finish_reason {part.finish_reason}"
+    response = await _exactly(client, TOKENS)
+    expect_text(response)
+    counted = (
+        expect_tokens(response, TOKENS) if response.finish_reason == "length" else "ended by itself"
+    )
+    return f"{counted}, {len(response.text)} characters, finish_reason {response.finish_reason}"
 
 
-async def chat(client: Client, _: Endpoint) -> str:
+async def chat(client: SmokeClient, _: Endpoint) -> str:
     try:
-        part = await client.generate(Ask(None, max_tokens=TOKENS, messages=CHAT))
-    except Refused as refusal:
+        response = await client.generate(SmokeRequest(None, max_tokens=TOKENS, messages=CHAT))
+    except RequestRejected as refusal:
         if "template" in str(refusal):
-            raise NotOffered("the model's tokenizer has no chat template") from None
+            raise NotSupported("the model's tokenizer has no chat template") from None
         raise
-    expect_text(part)
-    return f"{len(part.text)} characters, finish_reason {part.finish_reason}"
+    expect_text(response)
+    return f"{len(response.text)} characters, finish_reason {response.finish_reason}"
 
 
-async def repeat(client: Client, _: Endpoint) -> str:
+async def repeat(client: SmokeClient, _: Endpoint) -> str:
     one, two = [(await client.generate(MEDIUM)).text for _ in range(2)]
     if one != two:
-        raise Fault(f"the same greedy request twice {streamed.difference(one, two)}")
+        raise CheckFailure(f"the same greedy request twice {difference(one, two)}")
     return f"twice the same {len(one)} characters"
 
 
-async def stream_text(client: Client, _: Endpoint) -> str:
+async def stream_text(client: SmokeClient, _: Endpoint) -> str:
     expected = (await client.generate(MEDIUM)).text
-    texts = [part.text for part in await collect(client, MEDIUM) if part.text]
+    texts = [response.text for response in await collect(client, MEDIUM) if response.text]
     if not texts:
-        raise Fault("no text")
-    if (found := streamed.whole(texts)) != expected:
-        raise Fault(f"streamed text {streamed.difference(found, expected)} as without streaming")
+        raise CheckFailure("no text")
+    if (found := whole_text(texts)) != expected:
+        raise CheckFailure(f"streamed text {difference(found, expected)} as without streaming")
     return f"{len(texts)} parts give the same {len(expected)} characters"
 
 
-async def stream_mode(client: Client, _: Endpoint) -> str:
+async def stream_mode(client: SmokeClient, _: Endpoint) -> str:
     """What kind of text a server streams that nobody described; it must not mix both kinds."""
-    texts = [part.text for part in await collect(client, MEDIUM) if part.text]
+    texts = [response.text for response in await collect(client, MEDIUM) if response.text]
     if not texts:
-        raise Fault("no text")
+        raise CheckFailure("no text")
     words = {"delta": "new text each", "cumulative": "all text so far each"}
-    return f"{len(texts)} parts with {words[streamed.mode(texts)]}"
+    return f"{len(texts)} parts with {words[stream_mode_of(texts)]}"
 
 
-async def cumulative(client: Client, endpoint: Endpoint) -> str:
+async def cumulative(client: SmokeClient, endpoint: Endpoint) -> str:
     """The toolkit's own model takes a parameter for it; other servers pass over it."""
     texts = [
-        part.text
-        for part in await collect(client, replace(MEDIUM, parameters={"cumulative_text": True}))
-        if part.text
+        response.text
+        for response in await collect(client, replace(MEDIUM, parameters={"cumulative_text": True}))
+        if response.text
     ]
-    if streamed.mode(texts) == "cumulative":
-        return f"{len(texts)} parts, the last one with all {len(texts[-1])} characters"
+    if stream_mode_of(texts) == "cumulative":
+        return f"{len(texts)} responses, the last one with all {len(texts[-1])} characters"
     if endpoint.is_rendered and len(texts) > 1:
-        raise Fault(f"{len(texts)} parts with new text each in spite of cumulative_text")
-    raise NotOffered("the server passes over cumulative_text")
+        raise CheckFailure(f"{len(texts)} parts with new text each in spite of cumulative_text")
+    raise NotSupported("the server passes over cumulative_text")
 
 
-async def one_final(client: Client, _: Endpoint) -> str:
-    parts = await collect(client, Ask(PROMPT, max_tokens=16))
-    finals = [index for index, part in enumerate(parts) if part.final]
-    if finals != [len(parts) - 1]:
-        raise Fault(f"final responses at {finals} of {len(parts)}, only the last one expected")
-    reason = next((part.finish_reason for part in reversed(parts) if part.finish_reason), None)
+async def one_final(client: SmokeClient, _: Endpoint) -> str:
+    responses = await collect(client, SmokeRequest(PROMPT, max_tokens=16))
+    finals = [index for index, response in enumerate(responses) if response.final]
+    if finals != [len(responses) - 1]:
+        raise CheckFailure(
+            f"final responses at {finals} of {len(responses)}, only the last one expected"
+        )
+    reason = next(
+        (response.finish_reason for response in reversed(responses) if response.finish_reason), None
+    )
     if reason not in REASONS:
-        raise Fault(f"finish_reason is {reason}, one of {', '.join(REASONS)} expected")
-    return f"the last of {len(parts)} responses is final, finish_reason {reason}"
+        raise CheckFailure(f"finish_reason is {reason}, one of {', '.join(REASONS)} expected")
+    return f"the last of {len(responses)} responses is final, finish_reason {reason}"
 
 
-async def stop_word(client: Client, _: Endpoint) -> str:
+async def stop_word(client: SmokeClient, _: Endpoint) -> str:
     """Asks for a text, and then for it up to one of its own words."""
     whole = (await client.generate(MEDIUM)).text
     words = [word for word in whole.split(" ")[2:-1] if word.isalpha() and len(word) > 1]
     if not words:
-        raise Unjudged(f"the model's text {whole[:40]!r} has no word to stop at")
+        raise Inconclusive(f"the model's text {whole[:40]!r} has no word to stop at")
     word = words[len(words) // 2]
     # Engines compare tokens, and the token of a word within a text begins with the space.
-    part = await client.generate(replace(MEDIUM, stop=(word, f" {word}")))
-    if word in part.text or not whole.startswith(part.text.rstrip()):
-        raise Fault(f"stop word {word!r}: text {part.text!r}, expected it to end before the word")
-    if part.finish_reason != "stop":
-        raise Fault(f"stop word {word!r}: finish_reason is {part.finish_reason}, stop expected")
+    response = await client.generate(replace(MEDIUM, stop=(word, f" {word}")))
+    if word in response.text or not whole.startswith(response.text.rstrip()):
+        raise CheckFailure(
+            f"stop word {word!r}: text {response.text!r}, expected it to end before the word"
+        )
+    if response.finish_reason != "stop":
+        raise CheckFailure(
+            f"stop word {word!r}: finish_reason is {response.finish_reason}, stop expected"
+        )
     return f"ends before {word!r}"
 
 
-async def max_tokens(client: Client, _: Endpoint) -> str:
-    one = await client.generate(Ask(PROMPT, max_tokens=1))
-    many = await client.generate(Ask(PROMPT, max_tokens=24))
-    for part in (one, many):
-        expect_text(part)
+async def max_tokens(client: SmokeClient, _: Endpoint) -> str:
+    one = await client.generate(SmokeRequest(PROMPT, max_tokens=1))
+    many = await client.generate(SmokeRequest(PROMPT, max_tokens=24))
+    for response in (one, many):
+        expect_text(response)
     if not many.text.startswith(one.text):
-        raise Fault(f"the text of 1 token {one.text!r} does not begin that of 24 {many.text!r}")
+        raise CheckFailure(
+            f"the text of 1 token {one.text!r} does not begin that of 24 {many.text!r}"
+        )
     if many.finish_reason == "length" and len(many.text) <= len(one.text):
-        raise Fault(f"24 tokens give {len(many.text)} characters, 1 token {len(one.text)}")
+        raise CheckFailure(f"24 tokens give {len(many.text)} characters, 1 token {len(one.text)}")
     counted = expect_tokens(one, 1)
     return f"1 gives {len(one.text)} characters ({counted}), 24 give {len(many.text)}"
 
 
-async def characters(client: Client, _: Endpoint) -> str:
+async def characters(client: SmokeClient, _: Endpoint) -> str:
     """Characters of several bytes come whole, even where their tokens come one by one."""
     seen = 0
     for prompt in LETTERS:
-        ask = Ask(prompt, max_tokens=48)
-        expected = (await client.generate(ask)).text
-        texts = [part.text for part in await collect(client, ask) if part.text]
-        found = streamed.whole(texts)
+        request = SmokeRequest(prompt, max_tokens=48)
+        expected = (await client.generate(request)).text
+        texts = [response.text for response in await collect(client, request) if response.text]
+        found = whole_text(texts)
         if found.count(BROKEN) > expected.count(BROKEN):
             at = next(index for index, text in enumerate(texts) if BROKEN in text)
-            raise Fault(f"part {at + 1} of {len(texts)} holds half a character: {texts[at]!r}")
+            raise CheckFailure(
+                f"part {at + 1} of {len(texts)} holds half a character: {texts[at]!r}"
+            )
         if found != expected:
-            raise Fault(f"streamed text {streamed.difference(found, expected)}")
+            raise CheckFailure(f"streamed text {difference(found, expected)}")
         seen += sum(ord(letter) > 127 for letter in expected)
     if not seen:
-        raise NotOffered("the model writes no character of several bytes")
+        raise NotSupported("the model writes no character of several bytes")
     return f"{seen} characters of several bytes, none split"
 
 
-async def usage(client: Client, _: Endpoint) -> str:
-    part = await client.generate(SHORT)
-    counts = (part.prompt_tokens, part.completion_tokens, part.total_tokens)
+async def usage(client: SmokeClient, _: Endpoint) -> str:
+    response = await client.generate(SHORT)
+    counts = (response.prompt_tokens, response.completion_tokens, response.total_tokens)
     if None in counts:
-        raise NotOffered("the server counts no tokens")
+        raise NotSupported("the server counts no tokens")
     prompt, completion, total = map(int, filter(None, counts)) if all(counts) else (0, 0, 0)
     if not 0 < completion <= TOKENS or prompt <= 0 or prompt + completion != total:
-        raise Fault(
+        raise CheckFailure(
             f"prompt, completion and total tokens are {counts}, and {TOKENS} were asked for"
         )
     return f"{prompt} + {completion} = {total} tokens"
 
 
-async def logprobs(client: Client, _: Endpoint) -> str:
-    part = await client.generate(replace(SHORT, logprobs=True))
-    if not part.logprobs:
-        raise Fault("none came, though they were asked for")
-    wrong = [value for value in part.logprobs if not math.isfinite(value) or value > 0]
+async def logprobs(client: SmokeClient, _: Endpoint) -> str:
+    response = await client.generate(replace(SHORT, logprobs=True))
+    if not response.logprobs:
+        raise CheckFailure("none came, though they were asked for")
+    wrong = [value for value in response.logprobs if not math.isfinite(value) or value > 0]
     if wrong:
-        raise Fault(f"{wrong[0]} is no log probability")
-    return f"{len(part.logprobs)} value(s), the first {part.logprobs[0]:.3f}"
+        raise CheckFailure(f"{wrong[0]} is no log probability")
+    return f"{len(response.logprobs)} value(s), the first {response.logprobs[0]:.3f}"
 
 
-async def seed(client: Client, _: Endpoint) -> str:
+async def seed(client: SmokeClient, _: Endpoint) -> str:
     one, two = [(await client.generate(SAMPLED)).text for _ in range(2)]
     if one != two:
-        raise Fault(f"seed {SAMPLED.seed} twice {streamed.difference(one, two)}")
+        raise CheckFailure(f"seed {SAMPLED.seed} twice {difference(one, two)}")
     return f"seed {SAMPLED.seed} twice gives the same {len(one)} characters"
 
 
-async def _exactly(client: Client, count: int) -> Part:
+async def _exactly(client: SmokeClient, count: int) -> Completion:
     try:
-        return await client.generate(Ask(PROMPT, max_tokens=count, ignore_eos=True))
-    except NotOffered:
-        return await client.generate(Ask(PROMPT, max_tokens=count))
+        return await client.generate(SmokeRequest(PROMPT, max_tokens=count, ignore_eos=True))
+    except NotSupported:
+        return await client.generate(SmokeRequest(PROMPT, max_tokens=count))
+
+
+def stream_mode_of(texts: Sequence[str]) -> StreamMode:
+    """How the texts of a stream, none of them empty, belong together.
+
+    Cumulative texts each begin with the one before and grow; new texts do so only by accident, and
+    not all along a stream. Raises `CheckFailure` for texts that mostly grow, but not always.
+    """
+    pairs = list(pairwise(texts))
+    growing = sum(after.startswith(before) for before, after in pairs)
+    if not pairs or growing * 2 < len(pairs):
+        return "delta"
+    if growing == len(pairs):
+        return "cumulative" if len(texts[-1]) > len(texts[0]) else "delta"
+    broken = next(i for i, (a, b) in enumerate(pairs) if not b.startswith(a))
+    before, after = pairs[broken]
+    raise CheckFailure(
+        f"texts of all so far must grow, but part {broken + 2} is "
+        f"{after[:30]!r} after {before[:30]!r}"
+    )
+
+
+def whole_text(texts: Sequence[str]) -> str:
+    if not texts:
+        return ""
+    return texts[-1] if stream_mode_of(texts) == "cumulative" else "".join(texts)
+
+
+def difference(one: str, other: str) -> str:
+    """Where two texts part, in words."""
+    pairs = enumerate(zip(one, other, strict=False))
+    at = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+    return f"differs at character {at}: {one[at : at + 30]!r}, not {other[at : at + 30]!r}"

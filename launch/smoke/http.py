@@ -1,14 +1,15 @@
-"""HTTP as the checks need it: JSON documents and event streams, judged by their body."""
+"""HTTP for the checks: JSON documents and event streams, whose errors are found in the body too."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from typing import Any
 
 import httpx
 
-from .client import Fault, Refused
+from .client import CheckFailure, RequestRejected
 
 
 def session(
@@ -29,31 +30,31 @@ def session(
     )
 
 
-async def answer(request: Awaitable[httpx.Response]) -> httpx.Response:
+async def receive(request: Awaitable[httpx.Response]) -> httpx.Response:
     try:
         return await request
-    except httpx.TransportError as fault:
-        raise Fault(f"no answer: {type(fault).__name__}: {fault}") from fault
+    except httpx.TransportError as error:
+        raise CheckFailure(f"no answer: {type(error).__name__}: {error}") from error
 
 
 async def expect_ok(http: httpx.AsyncClient, path: str) -> str:
-    status = (await answer(http.get(path))).status_code
+    status = (await receive(http.get(path))).status_code
     if status != httpx.codes.OK:
-        raise Fault(f"GET {path} gives {status}, 200 expected")
+        raise CheckFailure(f"GET {path} gives {status}, 200 expected")
     return path
 
 
-async def json_of(http: httpx.AsyncClient, path: str) -> dict[str, Any]:
-    response = await answer(http.get(path))
-    return document(response.status_code, response.text)
+async def get_json(http: httpx.AsyncClient, path: str) -> dict[str, Any]:
+    response = await receive(http.get(path))
+    return parse_json(response.status_code, response.text)
 
 
-async def asked(http: httpx.AsyncClient, method: str, path: str, **content: Any) -> str:
-    """The body of a good answer, whatever it holds. Raises `Refused` for an error."""
-    response = await answer(http.request(method, path, **content))
+async def call(http: httpx.AsyncClient, method: str, path: str, **content: Any) -> str:
+    """The body of a successful response. Raises `RequestRejected` for an error."""
+    response = await receive(http.request(method, path, **content))
     if response.status_code == httpx.codes.OK and not response.text.startswith("{"):
         return response.text
-    return json.dumps(document(response.status_code, response.text))
+    return json.dumps(parse_json(response.status_code, response.text))
 
 
 async def events(
@@ -63,23 +64,24 @@ async def events(
     timeout_s: float | None = None,
 ) -> AsyncGenerator[str, None]:
     """The data of every event. Leaving early closes the connection."""
-    timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s)
     try:
-        async with http.stream("POST", path, json=body, timeout=timeout) as response:
+        async with asyncio.timeout(timeout_s), http.stream("POST", path, json=body) as response:
             if response.status_code != httpx.codes.OK:
                 text = (await response.aread()).decode("utf-8", errors="replace")
-                document(response.status_code, text.removeprefix("data:").strip())
+                parse_json(response.status_code, text.removeprefix("data:").strip())
             async for line in response.aiter_lines():
                 if data := line.removeprefix("data:").strip():
                     yield data
-    except httpx.TransportError as fault:
-        raise Fault(f"the stream broke: {type(fault).__name__}: {fault}") from fault
+    except TimeoutError:
+        raise RequestRejected("the client's deadline is over") from None
+    except httpx.TransportError as error:
+        raise CheckFailure(f"the stream broke: {type(error).__name__}: {error}") from error
 
 
-def document(status: int, text: str) -> dict[str, Any]:
-    """A JSON object that is no error.
+def parse_json(status: int, text: str) -> dict[str, Any]:
+    """A JSON object that is not an error.
 
-    Raises `Refused` for an error, which may come with status 200 and with or without a wrapper.
+    Raises `RequestRejected` for an error, which may come with status 200 and without a wrapper.
     """
     try:
         found = json.loads(text)
@@ -87,10 +89,10 @@ def document(status: int, text: str) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         if status == httpx.codes.OK:
-            raise Fault(f"no JSON object: {text[:80]!r}")
-        raise Refused(f"{status}: {text[:200]}")
+            raise CheckFailure(f"no JSON object: {text[:80]!r}")
+        raise RequestRejected(f"{status}: {text[:200]}")
     if status != httpx.codes.OK or "error" in found or found.get("object") == "error":
         error = found.get("error", found)
         message = error.get("message", error) if isinstance(error, dict) else error
-        raise Refused(f"{status}: {message}")
+        raise RequestRejected(f"{status}: {message}")
     return found

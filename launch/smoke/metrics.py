@@ -1,4 +1,4 @@
-"""What a server counts: its Prometheus metrics, read and compared."""
+"""What a server reports about itself: its Prometheus metrics and the version of its engine."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from .client import Fault, NotOffered, Refused
+from .client import CheckFailure, NotSupported, RequestRejected
 from .endpoint import Endpoint
-from .http import answer, session
+from .http import get_json, receive, session
 
 TIMEOUT_S = 10.0
 POLL_S = 0.1
-# The toolkit's model brings its metrics to the port once a second, all in a row. Others are there
-# at once.
+# The toolkit's model updates its metrics once a second, all together. Others are up to date.
 MODEL = "trtllm_model_"
 REQUESTS = f"{MODEL}requests_total"
 PERIOD_S = 1.2
+# What the reference engine's version ends with.
+REFERENCE_MARK = "+reference"
+# The metric and label by which the toolkit's model reports the engine behind Triton.
+ENGINE_METRIC = ("trtllm_model_engine_info", "release")
 _LINE = re.compile(r"^([A-Za-z_:][\w:]*)(\{.*\})? +(\S+)")
 
 # A metric's name and labels as written, and its value.
@@ -26,20 +30,20 @@ Metrics = Mapping[str, float]
 
 
 async def read(endpoint: Endpoint) -> Metrics:
-    """All samples of a server. Raises `NotOffered` where it has no metrics."""
+    """All samples of a server. Raises `NotSupported` where it has no metrics."""
     if endpoint.kind == "triton" and endpoint.metrics is None:
-        raise NotOffered("the server has no metrics port")
+        raise NotSupported("the server has no metrics port")
     base = endpoint.metrics or f"{endpoint.url}/prometheus/metrics"
     async with session(base.rpartition("/")[0], TIMEOUT_S) as http:
-        response = await answer(http.get(base))
+        response = await receive(http.get(base))
     if response.status_code in (404, 501):
-        raise NotOffered(f"GET {base} gives {response.status_code}")
+        raise NotSupported(f"GET {base} gives {response.status_code}")
     if not response.is_success:
-        raise Refused(f"{response.status_code}: {response.text[:80]}")
+        raise RequestRejected(f"{response.status_code}: {response.text[:80]}")
     found = map(_LINE.match, response.text.splitlines())
     metrics = {f"{one[1]}{one[2] or ''}": float(one[3]) for one in found if one}
     if not metrics:
-        raise Fault(f"GET {base} gives no metrics: {response.text[:80]!r}")
+        raise CheckFailure(f"GET {base} gives no metrics: {response.text[:80]!r}")
     return metrics
 
 
@@ -60,15 +64,14 @@ def label(metrics: Metrics, name: str, key: str) -> str | None:
     return next((found[1] for one in metrics if (found := wanted.match(one))), None)
 
 
-async def settled(endpoint: Endpoint, requests: float = math.inf) -> Metrics:
-    """The metrics when all that has ended is in them: when the model has counted so many requests,
-    or else after its period."""
-    begun_s = time.monotonic()
+async def read_settled(endpoint: Endpoint, requests: float = math.inf) -> Metrics:
+    """The metrics after an update: when so many requests are counted, or after a period."""
+    start_s = time.monotonic()
     metrics = await read(endpoint)
     while (counted := total(metrics, REQUESTS)) is not None:
         await asyncio.sleep(POLL_S)
         before, metrics = metrics, await read(endpoint)
-        waited_s = time.monotonic() - begun_s
+        waited_s = time.monotonic() - start_s
         due = counted >= requests or waited_s > PERIOD_S
         if (due and _of_model(before) == _of_model(metrics)) or waited_s > TIMEOUT_S:
             break
@@ -79,7 +82,7 @@ def _of_model(metrics: Metrics) -> Metrics:
     return {name: value for name, value in metrics.items() if name.startswith(MODEL)}
 
 
-async def until(endpoint: Endpoint, holds: Callable[[Metrics], bool]) -> Metrics:
+async def wait_until(endpoint: Endpoint, holds: Callable[[Metrics], bool]) -> Metrics:
     """The metrics as soon as a condition holds, or as they are when the time is over."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
@@ -87,3 +90,26 @@ async def until(endpoint: Endpoint, holds: Callable[[Metrics], bool]) -> Metrics
         if holds(metrics) or time.monotonic() > deadline:
             return metrics
         await asyncio.sleep(POLL_S)
+
+
+async def engine_version(endpoint: Endpoint) -> str | None:
+    """`None` where the server does not report it."""
+    try:
+        if endpoint.kind == "triton":
+            return label(await read(endpoint), *ENGINE_METRIC)
+        async with session(endpoint.url or "", TIMEOUT_S) as http:
+            found = (await get_json(http, "/version")).get("version")
+            return None if found is None else str(found)
+    except (CheckFailure, RequestRejected, NotSupported):
+        return None
+
+
+def engine_info(endpoint: Endpoint) -> dict[str, Any]:
+    """For results: the version, and whether it is a rehearsal; `None` is unknown."""
+    version = asyncio.run(engine_version(endpoint))
+    rehearsal = endpoint.rehearsal or (None if version is None else is_reference(version))
+    return {"version": version, "rehearsal": rehearsal}
+
+
+def is_reference(version: str) -> bool:
+    return version.endswith(REFERENCE_MARK)

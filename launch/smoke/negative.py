@@ -1,96 +1,107 @@
-"""Checks of what a server must refuse, and of clients that leave; it is healthy afterwards."""
+"""Checks of requests that a server must reject, and of clients that leave early."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 from . import metrics
-from .check import PROMPT, SHORT, Function, at_once
-from .client import Ask, Client, Fault, NotOffered, Refused
+from .client import (
+    PROMPT,
+    SHORT,
+    CheckFailure,
+    CheckFunction,
+    NotSupported,
+    RequestRejected,
+    SmokeClient,
+    SmokeRequest,
+    concurrently,
+)
+from .concurrency import RUNNING
 from .endpoint import Endpoint
 from .features import limit_tokens
 from .metrics import REQUESTS
-from .together import RUNNING
 
-LONG = Ask(PROMPT, max_tokens=256)
+LONG = SmokeRequest(PROMPT, max_tokens=256)
 DEADLINE_S = 0.1
-# What an error must not show: the inside of the server, which has been used to break into it.
+# Internals of the server, which an error must not show: they have been used in attacks.
 INTERNALS = ("Traceback", "shm_region", "/dev/shm")
 MOST_AT_ONCE = 256
 # More requests than the server takes.
 ABOVE_LIMIT = 8
-CROWD_TIMEOUT_S = 10.0
+FREE_TIMEOUT_S = 10.0
 RETRY_S = 0.05
 
 
-def refused(may_serve: tuple[str, ...] = (), **wrong: Any) -> Function:
-    """A check that a wrong request is refused, by all kinds of server but `may_serve`."""
-    ask = replace(SHORT, **wrong)
+def rejects(may_serve: tuple[str, ...] = (), **wrong: Any) -> CheckFunction:
+    """A check that an invalid request is rejected, by all kinds of server but `may_serve`."""
+    request = replace(SHORT, **wrong)
 
-    async def check(client: Client, endpoint: Endpoint) -> str:
+    async def check(client: SmokeClient, endpoint: Endpoint) -> str:
         try:
-            part = await client.generate(ask)
-        except Refused as refusal:
-            return _judged(refusal)
+            response = await client.generate(request)
+        except RequestRejected as refusal:
+            return _rejection(refusal)
         if endpoint.kind in may_serve:
             return "served, which this kind of server may do"
-        raise Fault(f"served with text {part.text[:40]!r}, an error is expected")
+        raise CheckFailure(f"served with text {response.text[:40]!r}, an error is expected")
 
     return check
 
 
-def misused(*ways: str, harmless: bool = False) -> Function:
-    """A check that using the protocol wrongly is refused, or at least without consequences."""
+def rejects_misuse(*ways: str, harmless: bool = False) -> CheckFunction:
+    """A check that misuse of the protocol is rejected, or at least has no consequences."""
 
-    async def check(client: Client, _: Endpoint) -> str:
+    async def check(client: SmokeClient, _: Endpoint) -> str:
         seen = []
         for how in ways:
             try:
                 answer = await client.misuse(how, SHORT)
-            except Refused as refusal:
-                seen.append(_judged(refusal))
+            except RequestRejected as refusal:
+                seen.append(_rejection(refusal))
                 continue
             if not harmless:
-                raise Fault(f"{how.replace('_', ' ')} is answered with {answer[:80]!r}")
+                raise CheckFailure(f"{how.replace('_', ' ')} is answered with {answer[:80]!r}")
             seen.append("passed over")
         return "; ".join(seen)
 
     return check
 
 
-async def many_responses(client: Client, _: Endpoint) -> str:
+async def many_responses(client: SmokeClient, _: Endpoint) -> str:
     """Status 200 and an error in the body is what Triton gives; half of a text must not pass."""
-    ask = replace(SHORT, max_tokens=32)
-    whole = (await client.generate(ask)).text
+    request = replace(SHORT, max_tokens=32)
+    whole = (await client.generate(request)).text
     try:
-        answer = await client.misuse("many_responses", ask)
-    except Refused as refusal:
-        return _judged(refusal)
+        answer = await client.misuse("many_responses", request)
+    except RequestRejected as refusal:
+        return _rejection(refusal)
     if whole not in answer:
-        raise Fault(f"a part of the text passes for all of it: {answer[:80]!r}")
+        raise CheckFailure(f"a part of the text passes for all of it: {answer[:80]!r}")
     return "the text came in one response"
 
 
-async def too_long(client: Client, endpoint: Endpoint) -> str:
+async def too_long(client: SmokeClient, endpoint: Endpoint) -> str:
     """Every word is at least one token."""
     limit = limit_tokens(endpoint)
     try:
-        part = await client.generate(Ask("word " * (limit + 8), max_tokens=4))
-    except Refused as refusal:
-        return f"{limit + 8} words {_judged(refusal)}"
-    raise Fault(f"{limit + 8} words are served with {part.text[:40]!r}, max_seq_len is {limit}")
+        response = await client.generate(SmokeRequest("word " * (limit + 8), max_tokens=4))
+    except RequestRejected as refusal:
+        return f"{limit + 8} words {_rejection(refusal)}"
+    raise CheckFailure(
+        f"{limit + 8} words are served with {response.text[:40]!r}, max_seq_len is {limit}"
+    )
 
 
-async def cancel(client: Client, endpoint: Endpoint) -> str:
+async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
     """Where the model counts its requests, the cancelled one is seen to end as that."""
     before = await _metrics(endpoint)
-    async with aclosing(client.stream(LONG)) as parts:
-        async for part in parts:
-            if part.text:
+    async with aclosing(client.stream(LONG)) as responses:
+        async for response in responses:
+            if response.text:
                 break
     if metrics.total(before, REQUESTS) is None:
         return "left after the first text"
@@ -98,78 +109,73 @@ async def cancel(client: Client, endpoint: Endpoint) -> str:
     def cancelled(now: metrics.Metrics) -> float:
         return metrics.total(now, REQUESTS, outcome="cancelled") or 0
 
-    after = await metrics.until(
+    after = await metrics.wait_until(
         endpoint, lambda now: cancelled(now) > cancelled(before) and not metrics.total(now, RUNNING)
     )
     if cancelled(after) <= cancelled(before):
-        raise Fault("the model does not count the request that was left as cancelled")
+        raise CheckFailure("the model does not count the request that was left as cancelled")
     if running := metrics.total(after, RUNNING):
-        raise Fault(f"{running:.0f} requests still run, none expected")
+        raise CheckFailure(f"{running:.0f} requests still run, none expected")
     return "left after the first text; the model counts it as cancelled"
 
 
-async def deadline(client: Client, _: Endpoint) -> str:
+async def deadline(client: SmokeClient, _: Endpoint) -> str:
     count = 0
     try:
-        async with aclosing(client.stream(replace(LONG, max_tokens=1024), DEADLINE_S)) as parts:
-            async for _part in parts:
+        async with aclosing(client.stream(replace(LONG, max_tokens=1024), DEADLINE_S)) as responses:
+            async for _response in responses:
                 count += 1
-    except Refused as refusal:
+    except RequestRejected as refusal:
         return f"{count} responses, then {refusal}"
     return f"all {count} responses came in time"
 
 
-class _Settled(Exception):
-    """Enough was seen; the requests that still run are ended."""
-
-
-async def overload(client: Client, endpoint: Endpoint) -> str:
+async def overload(client: SmokeClient, endpoint: Endpoint) -> str:
     """More streams at once than the model takes: the rest is refused at once."""
     limit = endpoint.options.get("triton_config", {}).get("max_requests")
     if limit is None or limit > MOST_AT_ONCE:
-        raise NotOffered("no limit of requests is known that a smoke test could reach")
+        raise NotSupported("no limit of requests is known that a smoke test could reach")
     refusals: list[str] = []
     begun: set[int] = set()
     wanted = limit + ABOVE_LIMIT
 
     async def one(number: int) -> None:
+        """A stream that is left as soon as all streams together have shown enough."""
+        request = replace(LONG, prompt=f"{PROMPT} {number}")
         try:
-            async with aclosing(client.stream(replace(LONG, prompt=f"{PROMPT} {number}"))) as parts:
-                async for _part in parts:
+            async with aclosing(client.stream(request)) as responses:
+                async for _response in responses:
                     begun.add(number)
-                    if len(begun) > limit:
-                        raise _Settled
-        except Refused as refusal:
+                    if len(begun) > limit or len(refusals) >= ABOVE_LIMIT:
+                        return
+        except RequestRejected as refusal:
             refusals.append(str(refusal))
-        if len(refusals) >= ABOVE_LIMIT:
-            raise _Settled
 
-    with suppress(_Settled):
-        await at_once(map(one, range(wanted)))
+    await concurrently(map(one, range(wanted)))
     await _until_taken(client)
     if not refusals:
-        raise Fault(f"{wanted} requests at once are all taken, the limit is {limit}")
+        raise CheckFailure(f"{wanted} requests at once are all taken, the limit is {limit}")
     return f"{len(refusals)} of {wanted} refused: {refusals[0]}"
 
 
-async def _until_taken(client: Client) -> None:
-    """The server has noticed that the crowd left, and takes a request again."""
-    deadline_s = time.monotonic() + CROWD_TIMEOUT_S
+async def _until_taken(client: SmokeClient) -> None:
+    """The server has noticed that the other clients left, and takes a request again."""
+    deadline_s = time.monotonic() + FREE_TIMEOUT_S
     while True:
         try:
             await client.generate(SHORT)
             return
-        except Refused as refusal:
+        except RequestRejected as refusal:
             if time.monotonic() > deadline_s:
-                what = f"still refused {CROWD_TIMEOUT_S:g} s after the crowd left: {refusal}"
-                raise Fault(what) from None
+                what = f"still refused {FREE_TIMEOUT_S:g} s after all others left: {refusal}"
+                raise CheckFailure(what) from None
         await asyncio.sleep(RETRY_S)
 
 
-def _judged(refusal: Refused) -> str:
+def _rejection(refusal: RequestRejected) -> str:
     text = str(refusal)
     if shown := next((word for word in INTERNALS if word in text), None):
-        raise Fault(f"the error shows the inside of the server ({shown}): {text[:80]!r}")
+        raise CheckFailure(f"the error shows the inside of the server ({shown}): {text[:80]!r}")
     return f"refused: {text}"
 
 
@@ -178,5 +184,5 @@ async def _metrics(endpoint: Endpoint) -> metrics.Metrics:
         return {}
     try:
         return await metrics.read(endpoint)
-    except NotOffered:
+    except NotSupported:
         return {}

@@ -1,38 +1,55 @@
-"""The run of the suite: every check over every transport, one after the other."""
+"""The run of the suite: every check over every transport, and the graceful stop at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 
-from .check import Check, healthy
-from .checks import NEGATIVE, POSITIVE
-from .client import Client, Fault, NotOffered, Refused, Unjudged
+from .. import triton
+from ..process import ServerProcess
+from .checks import NEGATIVE, POSITIVE, Check
+from .client import (
+    PROMPT,
+    REASONS,
+    CheckFailure,
+    Completion,
+    Inconclusive,
+    NotSupported,
+    RequestRejected,
+    SmokeClient,
+    SmokeRequest,
+    healthy,
+)
 from .endpoint import Endpoint
-from .rendered import is_decoupled
-from .result import Outcome, Result
+from .health import is_decoupled
+from .results import CheckResult, Outcome
 
 # One generation of a large model takes seconds; a check has a few of them.
 CHECK_TIMEOUT_S = 120.0
 
-Report = Callable[[Sequence[Result]], None]
+# The last check, after which the server is gone.
+STOP_ID, STOP_TITLE = "P25", "Graceful stop"
+STOP_REASON = "a restart cuts answers off, or leaves processes and memory behind"
+LONG = SmokeRequest(PROMPT, max_tokens=128)
+
+OnResult = Callable[[Sequence[CheckResult]], None]
 
 
 def run(
-    endpoint: Endpoint, report: Report, checks: Sequence[Check] = (*POSITIVE, *NEGATIVE)
-) -> list[Result]:
-    """All results in order; `report` sees those of each check as soon as they are there."""
-    return asyncio.run(_run(endpoint, report, checks))
+    endpoint: Endpoint, on_result: OnResult, checks: Sequence[Check] = (*POSITIVE, *NEGATIVE)
+) -> list[CheckResult]:
+    """All results in order; `on_result` gets those of each check as soon as they are there."""
+    return asyncio.run(_run(endpoint, on_result, checks))
 
 
-async def clients(endpoint: Endpoint, stack: AsyncExitStack) -> list[Client]:
+async def clients(endpoint: Endpoint, stack: AsyncExitStack) -> list[SmokeClient]:
     """One client per transport, closed when the stack is."""
     if endpoint.kind == "trtllm_serve":
-        from .openai_http import OpenAIClient
+        from .http_clients import OpenAIClient
 
-        made: list[Client] = [OpenAIClient(endpoint, CHECK_TIMEOUT_S)]
+        made: list[SmokeClient] = [OpenAIClient(endpoint, CHECK_TIMEOUT_S)]
     else:
         made = await _triton_clients(endpoint)
     for client in made:
@@ -40,51 +57,55 @@ async def clients(endpoint: Endpoint, stack: AsyncExitStack) -> list[Client]:
     return made
 
 
-async def _run(endpoint: Endpoint, report: Report, checks: Sequence[Check]) -> list[Result]:
-    results: list[Result] = []
+async def _run(
+    endpoint: Endpoint, on_result: OnResult, checks: Sequence[Check]
+) -> list[CheckResult]:
+    results: list[CheckResult] = []
     async with AsyncExitStack() as stack:
         transports = await clients(endpoint, stack)
         for check in checks:
-            seen = [await _judge(check, client, endpoint) for client in transports]
-            report(seen)
-            results += seen
+            rows = [await _run_check(check, client, endpoint) for client in transports]
+            on_result(rows)
+            results += rows
     return results
 
 
-async def _judge(check: Check, client: Client, endpoint: Endpoint) -> Result:
+async def _run_check(check: Check, client: SmokeClient, endpoint: Endpoint) -> CheckResult:
     start = time.monotonic()
     outcome, evidence = await _outcome(check, client, endpoint)
     seconds = round(time.monotonic() - start, 3)
-    return Result(check.id, check.title, check.reason, client.transport, outcome, evidence, seconds)
+    return CheckResult(
+        check.id, check.title, check.reason, client.transport, outcome, evidence, seconds
+    )
 
 
-async def _outcome(check: Check, client: Client, endpoint: Endpoint) -> tuple[Outcome, str]:
-    if hindrance := check.hindrance(client, endpoint):
-        return "skipped", hindrance
+async def _outcome(check: Check, client: SmokeClient, endpoint: Endpoint) -> tuple[Outcome, str]:
+    if skip_reason := check.skip_reason(client, endpoint):
+        return "skipped", skip_reason
     wrong: Outcome = "failed" if check.level == "error" else "warned"
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             evidence = await check.function(client, endpoint)
             if check.negative:
                 await healthy(client)
-    except NotOffered as reason:
+    except NotSupported as reason:
         return "skipped", str(reason)
-    except Unjudged as fault:
-        return "warned", str(fault)
-    except Fault as fault:
-        return wrong, str(fault)
-    except Refused as refusal:
-        return wrong, f"a right request is refused: {refusal}"
+    except Inconclusive as reason:
+        return "warned", str(reason)
+    except CheckFailure as failure:
+        return wrong, str(failure)
+    except RequestRejected as rejection:
+        return wrong, f"a valid request was rejected: {rejection}"
     except TimeoutError:
         return wrong, f"no answer after {CHECK_TIMEOUT_S:.0f} s"
     return "passed", evidence
 
 
-async def _triton_clients(endpoint: Endpoint) -> list[Client]:
+async def _triton_clients(endpoint: Endpoint) -> list[SmokeClient]:
+    from .http_clients import TritonHttpClient
     from .triton_grpc import TritonGrpcClient
-    from .triton_http import TritonHttpClient
 
-    made: list[Client] = []
+    made: list[SmokeClient] = []
     if endpoint.grpc:
         made.append(TritonGrpcClient(endpoint, CHECK_TIMEOUT_S))
     if endpoint.url:
@@ -95,9 +116,75 @@ async def _triton_clients(endpoint: Endpoint) -> list[Client]:
     return made
 
 
-async def _streams(endpoint: Endpoint, client: Client) -> bool:
+async def _streams(endpoint: Endpoint, client: SmokeClient) -> bool:
     """Whether the model is decoupled: by its own word, else by the bundle's, else it is."""
     try:
         return is_decoupled(await client.config())
-    except (Fault, Refused):
+    except (CheckFailure, RequestRejected):
         return bool(endpoint.options.get("triton_config", {}).get("decoupled", True))
+
+
+def stop(endpoint: Endpoint, server: ServerProcess, shm_prefix: str | None) -> list[CheckResult]:
+    """P25: stop the server during a stream of each transport. It is stopped afterwards."""
+    return asyncio.run(_stop(endpoint, server, shm_prefix))
+
+
+async def _stop(
+    endpoint: Endpoint, server: ServerProcess, shm_prefix: str | None
+) -> list[CheckResult]:
+    start = time.monotonic()
+    async with AsyncExitStack() as stack:
+        transports = await clients(endpoint, stack)
+        begun = [asyncio.Event() for _ in transports]
+        streams = [
+            asyncio.create_task(_stream(client, event))
+            for client, event in zip(transports, begun, strict=True)
+        ]
+        await asyncio.wait([*(asyncio.create_task(event.wait()) for event in begun)])
+        await asyncio.to_thread(server.stop)
+        ends = await asyncio.gather(*streams)
+    left = _stop_failures(server, shm_prefix)
+    seconds = round(time.monotonic() - start, 3)
+    results = []
+    for client, end in zip(transports, ends, strict=True):
+        failures = [*left, *([end] if end else [])]
+        outcome: Outcome = "failed" if failures else "passed"
+        stream = "its stream ran to its end, " if client.streams else ""
+        evidence = "; ".join(failures) or f"{stream}exit status 0, nothing left"
+        results.append(
+            CheckResult(
+                STOP_ID, STOP_TITLE, STOP_REASON, client.transport, outcome, evidence, seconds
+            )
+        )
+    return results
+
+
+async def _stream(client: SmokeClient, begun: asyncio.Event) -> str:
+    """What was wrong with a stream, or an empty text; a client that does not stream has none."""
+    if not client.streams:
+        begun.set()
+        return ""
+    last: Completion | None = None
+    try:
+        async with aclosing(client.stream(LONG)) as parts:
+            async for part in parts:
+                begun.set()
+                last = part if part.finish_reason else last
+    except (CheckFailure, RequestRejected) as error:
+        return f"the stream was cut off: {error}"
+    finally:
+        begun.set()
+    return "" if last and last.finish_reason in REASONS else "the stream has no finish_reason"
+
+
+def _stop_failures(server: ServerProcess, shm_prefix: str | None) -> list[str]:
+    status = server.exit_status(0)
+    failures = [] if status == 0 else [f"exit status {status}, 0 expected"]
+    if server.killed:
+        failures.append("did not end when asked and was killed")
+    if server.left:
+        failures.append(f"{server.left} processes were left")
+    regions = triton.shared_memory(shm_prefix) if shm_prefix else []
+    if regions:
+        failures.append(f"shared memory was left: {', '.join(region.name for region in regions)}")
+    return failures

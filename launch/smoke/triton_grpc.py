@@ -16,12 +16,12 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from .client import Ask, Fault, NotOffered, Part, Refused
+from .client import CheckFailure, Completion, NotSupported, RequestRejected, SmokeRequest
 from .endpoint import Endpoint
-from .triton_tensors import PUBLISHED, Tensor, inputs, packed, part, unpacked
+from .triton_tensors import PUBLISHED, datatype, inputs, packed, read_outputs, unpacked
 
-# How each API that may be restricted is asked for something harmless.
-APIS = {
+# A harmless method of each API that may be restricted.
+RESTRICTED_METHODS = {
     "health": "ServerLive",
     "metadata": "ServerMetadata",
     "shared-memory": "SystemSharedMemoryStatus",
@@ -55,7 +55,7 @@ class TritonGrpcClient:
         }
         for name, answer in answers.items():
             if not answer:
-                raise Fault(f"{name} gives false, true expected")
+                raise CheckFailure(f"{name} gives false, true expected")
         return f"{', '.join(answers)} give true"
 
     async def served(self) -> str:
@@ -64,7 +64,9 @@ class TritonGrpcClient:
         models = (await self._call("RepositoryIndex")).models
         states = [model.state for model in models if model.name == self._model]
         if states != ["READY"]:
-            raise Fault(f"the index gives {self._model} the states {states}, one READY expected")
+            raise CheckFailure(
+                f"the index gives {self._model} the states {states}, one READY expected"
+            )
         return f"Triton {server.version}, {self._model} {', '.join(versions)} is READY"
 
     async def metadata(self) -> Mapping[str, Any]:
@@ -73,37 +75,39 @@ class TritonGrpcClient:
     async def config(self) -> Mapping[str, Any]:
         return _json((await self._call("ModelConfig", name=self._model)).config)
 
-    async def generate(self, ask: Ask) -> Part:
+    async def generate(self, request: SmokeRequest) -> Completion:
         if not self.streams:
-            return await self._infer(await self._request(ask, False))
-        parts = [one async for one in self._responses(ask, streaming=False)]
+            return await self._infer(await self._message(request, False))
+        parts = [one async for one in self._responses(request, streaming=False)]
         if len(parts) != 1:
-            raise Fault(f"{len(parts)} responses to a request without streaming, 1 expected")
+            raise CheckFailure(f"{len(parts)} responses to a request without streaming, 1 expected")
         return parts[0]
 
-    def stream(self, ask: Ask, timeout_s: float | None = None) -> AsyncGenerator[Part, None]:
-        return self._responses(ask, streaming=True, timeout_s=timeout_s)
+    def stream(
+        self, request: SmokeRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[Completion, None]:
+        return self._responses(request, streaming=True, timeout_s=timeout_s)
 
-    async def misuse(self, how: str, ask: Ask) -> str:
+    async def misuse(self, how: str, request: SmokeRequest) -> str:
         method, _, api = how.partition(" ")
         match method:
-            case "closed" if api in APIS:
-                return str(await self._call(APIS[api], metadata=NO_KEY))
+            case "closed" if api in RESTRICTED_METHODS:
+                return str(await self._call(RESTRICTED_METHODS[api], metadata=NO_KEY))
             case "load" | "unload":
                 name = f"RepositoryModel{method.capitalize()}"
                 return str(await self._call(name, model_name=self._model))
             case "unary" if self.streams:
-                return (await self._infer(await self._request(ask, False))).text
+                return (await self._infer(await self._message(request, False))).text
             case "streaming" if not self.streams:
-                return (await self._infer(await self._request(ask, True))).text
+                return (await self._infer(await self._message(request, True))).text
             case "unknown_method":
                 call = self._channel.unary_unary("/inference.GRPCInferenceService/NoSuchMethod")
                 return repr(await _answered(call(b"", timeout=self._timeout_s)))
             case "wrong_shape" | "unknown_input":
-                request = await self._request(ask, False)
-                _spoil(request, method)
-                return await self._text(request)
-        raise NotOffered(f"gRPC knows no {how.replace('_', ' ')}")
+                message = await self._message(request, False)
+                _spoil(message, method)
+                return await self._text(message)
+        raise NotSupported(f"gRPC has no {how.replace('_', ' ')}")
 
     async def close(self) -> None:
         await self._channel.close()
@@ -118,9 +122,9 @@ class TritonGrpcClient:
         call = getattr(self._stub, method)(request, timeout=self._timeout_s, metadata=shown)
         return await _answered(call)
 
-    async def _infer(self, request: Any) -> Part:
+    async def _infer(self, request: Any) -> Completion:
         call = self._stub.ModelInfer(request, timeout=self._timeout_s, metadata=self._metadata)
-        return _part(await _answered(call))
+        return _response(await _answered(call))
 
     async def _text(self, request: Any) -> str:
         """What a request that may be wrong is answered, over the RPC that the model serves."""
@@ -129,14 +133,14 @@ class TritonGrpcClient:
         return "".join([one.text async for one in self._sent(request, self._timeout_s)])
 
     async def _responses(
-        self, ask: Ask, streaming: bool, timeout_s: float | None = None
-    ) -> AsyncGenerator[Part, None]:
-        request = await self._request(ask, streaming)
-        async with aclosing(self._sent(request, timeout_s or self._timeout_s)) as parts:
+        self, request: SmokeRequest, streaming: bool, timeout_s: float | None = None
+    ) -> AsyncGenerator[Completion, None]:
+        message = await self._message(request, streaming)
+        async with aclosing(self._sent(message, timeout_s or self._timeout_s)) as parts:
             async for one in parts:
                 yield one
 
-    async def _sent(self, request: Any, timeout_s: float) -> AsyncGenerator[Part, None]:
+    async def _sent(self, request: Any, timeout_s: float) -> AsyncGenerator[Completion, None]:
         """All responses until the server ends the stream; leaving early cancels the request."""
 
         async def requests() -> AsyncIterator[Any]:
@@ -149,39 +153,39 @@ class TritonGrpcClient:
                 if message.error_message:
                     error = error or message.error_message
                 else:
-                    yield _part(message.infer_response)
+                    yield _response(message.infer_response)
         except grpc.aio.AioRpcError as fault:
-            raise Refused(f"{fault.code().name}: {fault.details()}") from fault
+            raise RequestRejected(f"{fault.code().name}: {fault.details()}") from fault
         finally:
             # Only where it was left early: a cancel right behind an error can make Triton 2.51 keep
             # a hold on the model, which it then never unloads.
             if not call.done():
                 call.cancel()
         if error:
-            raise Refused(error)
+            raise RequestRejected(error)
 
-    async def _request(self, ask: Ask, streaming: bool) -> Any:
+    async def _message(self, request: SmokeRequest, streaming: bool) -> Any:
         if self._declared is None:
             found = (await self.metadata()).get("inputs", ())
             self._declared = {row["name"]: row["datatype"] for row in found} or PUBLISHED
-        request = service_pb2.ModelInferRequest(
-            model_name=ask.model or self._model, id=ask.request_id
-        )
-        request.parameters["triton_enable_empty_final_response"].bool_param = self.streams
-        for name, value in ask.parameters.items():
+        model = request.model or self._model
+        message = service_pb2.ModelInferRequest(model_name=model, id=request.request_id)
+        message.parameters["triton_enable_empty_final_response"].bool_param = self.streams
+        for name, value in request.parameters.items():
             kind = {bool: "bool_param", int: "int64_param", str: "string_param"}[type(value)]
-            setattr(request.parameters[name], kind, value)
-        for name, tensor in inputs(ask, streaming, self._declared).items():
-            request.inputs.add(name=name, datatype=tensor.datatype, shape=[len(tensor.values)])
-            request.raw_input_contents.append(packed(tensor))
-        return request
+            setattr(message.parameters[name], kind, value)
+        for name, values in inputs(request, streaming, self._declared).items():
+            kind = datatype(name, values, self._declared)
+            message.inputs.add(name=name, datatype=kind, shape=[len(values)])
+            message.raw_input_contents.append(packed(kind, values))
+        return message
 
 
 async def _answered(call: Any) -> Any:
     try:
         return await call
     except grpc.aio.AioRpcError as fault:
-        raise Refused(f"{fault.code().name}: {fault.details()}") from fault
+        raise RequestRejected(f"{fault.code().name}: {fault.details()}") from fault
 
 
 def _spoil(request: Any, how: str) -> None:
@@ -192,14 +196,14 @@ def _spoil(request: Any, how: str) -> None:
         request.raw_input_contents[at] *= 2
     else:
         request.inputs.add(name="no_such_input", datatype="INT32", shape=[1])
-        request.raw_input_contents.append(packed(Tensor("INT32", [1])))
+        request.raw_input_contents.append(packed("INT32", [1]))
 
 
-def _part(response: Any) -> Part:
+def _response(response: Any) -> Completion:
     contents = zip(response.outputs, response.raw_output_contents, strict=True)
     values = {output.name: unpacked(output.datatype, raw) for output, raw in contents}
     final = response.parameters["triton_final_response"].bool_param
-    return part({name: row for name, row in values.items() if row}, final, response.id)
+    return read_outputs({name: row for name, row in values.items() if row}, final, response.id)
 
 
 def _json(message: Any) -> Mapping[str, Any]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from .client import Ask, Fault, NotOffered, Part
+from .client import CheckFailure, Completion, NotSupported, SmokeRequest
 
 # What the published model declares; a server that tells its metadata is taken by its own word.
 PUBLISHED = {
@@ -26,8 +25,15 @@ PUBLISHED = {
     "sampling_param_return_perf_metrics": "BOOL",
 }
 # Triton's names for the Python types that a request may hold; a wrong type is sent as what it is.
-OF_TYPE: dict[type, str] = {str: "BYTES", bool: "BOOL", int: "INT32", float: "FP32"}
-FITTING = {"INT32": int, "INT64": int, "UINT64": int, "UINT32": int, "BYTES": str, "BOOL": bool}
+DATATYPES: dict[type, str] = {str: "BYTES", bool: "BOOL", int: "INT32", float: "FP32"}
+PYTHON_TYPES = {
+    "INT32": int,
+    "INT64": int,
+    "UINT64": int,
+    "UINT32": int,
+    "BYTES": str,
+    "BOOL": bool,
+}
 
 # How the elements of a datatype are packed; those of BYTES stand behind their length.
 FORMATS = {"BOOL": "?", "INT32": "i", "INT64": "q", "UINT32": "I", "UINT64": "Q", "FP32": "f"}
@@ -44,14 +50,11 @@ COUNTED = ("return_num_input_tokens", "return_num_output_tokens")
 COUNTS = {"prompt_tokens": "num_input_tokens", "completion_tokens": "num_output_tokens"}
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    datatype: str
-    values: Sequence[Any]
-
-
-def inputs(ask: Ask, streaming: bool, declared: Mapping[str, str]) -> dict[str, Tensor]:
-    """Every input by its name. Raises `NotOffered` where the model has none for what is asked.
+def inputs(
+    request: SmokeRequest, streaming: bool, declared: Mapping[str, str]
+) -> dict[str, Sequence[Any]]:
+    """The elements of every input by its name. Raises `NotSupported` for one that the
+    model lacks.
 
     `top_k` 1 makes every release greedy; some take temperature 0 for that, and some do not. The
     prompt is excluded, since engines put it before a whole text, but not before a streamed one.
@@ -61,32 +64,38 @@ def inputs(ask: Ask, streaming: bool, declared: Mapping[str, str]) -> dict[str, 
         "return_finish_reason": [True],
         "sampling_param_exclude_input_from_output": [True],
         **{name: [True] for name in COUNTED if name in declared},
-        **_prompt(ask, declared),
+        **_prompt(request, declared),
     }
     for name in ("max_tokens", "temperature", "top_k", "top_p", "seed"):
-        if (value := getattr(ask, name)) is not None:
+        if (value := getattr(request, name)) is not None:
             elements[_known(f"sampling_param_{name}", declared)] = [value]
-    if ask.stop:
-        elements[_known("sampling_param_stop", declared)] = list(ask.stop)
-    for name, wanted in ((LOGPROBS, ask.logprobs), (METRICS, ask.metrics), (EOS, ask.ignore_eos)):
+    if request.stop:
+        elements[_known("sampling_param_stop", declared)] = list(request.stop)
+    for name, wanted in (
+        (LOGPROBS, request.logprobs),
+        (METRICS, request.metrics),
+        (EOS, request.ignore_eos),
+    ):
         if wanted:
             elements[_known(name, declared)] = [True]
-    if ask.json_schema is not None:
-        elements[_known(JSON_SCHEMA, declared)] = [json.dumps(ask.json_schema)]
-    return {name: Tensor(_datatype(name, row, declared), row) for name, row in elements.items()}
+    if request.json_schema is not None:
+        elements[_known(JSON_SCHEMA, declared)] = [json.dumps(request.json_schema)]
+    return elements
 
 
-def part(values: Mapping[str, Sequence[Any]], final: bool | None, request_id: str = "") -> Part:
+def read_outputs(
+    values: Mapping[str, Sequence[Any]], final: bool | None, request_id: str = ""
+) -> Completion:
     """A response's outputs by name; without a mark of its own, a finish reason makes it final."""
     texts = values.get("text_output", ("",))
     if not texts or not isinstance(texts[0], str):
-        raise Fault(f"text_output is {texts!r}, a string is expected")
+        raise CheckFailure(f"text_output is {texts!r}, a string is expected")
     reason = values.get("finish_reason", (None,))[0]
     reason = None if reason in (None, "None", "") else str(reason)
     numbers = {name: row[0] for name, row in values.items() if row and _is_number(row[0])}
     counts = {key: int(numbers[name]) for key, name in COUNTS.items() if name in numbers}
     logprobs = values.get("cumulative_logprob", ())
-    return Part(
+    return Completion(
         texts[0],
         reason,
         reason is not None if final is None else final,
@@ -98,12 +107,18 @@ def part(values: Mapping[str, Sequence[Any]], final: bool | None, request_id: st
     )
 
 
-def packed(tensor: Tensor) -> bytes:
+def datatype(name: str, values: Sequence[Any], declared: Mapping[str, str]) -> str:
+    """As the model declares it; a value of another type is sent as what it is."""
+    wanted, kind = declared.get(name), type(values[0])
+    fits = wanted is not None and PYTHON_TYPES.get(wanted, float) is kind
+    return wanted if wanted is not None and fits else DATATYPES[kind]
+
+
+def packed(datatype: str, values: Sequence[Any]) -> bytes:
     """The elements as gRPC carries them: little-endian."""
-    if tensor.datatype != "BYTES":
-        code = FORMATS[tensor.datatype]
-        return struct.pack(f"<{len(tensor.values)}{code}", *tensor.values)
-    texts = [value.encode("utf-8") for value in tensor.values]
+    if datatype != "BYTES":
+        return struct.pack(f"<{len(values)}{FORMATS[datatype]}", *values)
+    texts = [value.encode("utf-8") for value in values]
     return b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
@@ -118,26 +133,20 @@ def unpacked(datatype: str, raw: bytes) -> list[Any]:
     return texts
 
 
-def _prompt(ask: Ask, declared: Mapping[str, str]) -> dict[str, Sequence[Any]]:
-    if ask.messages is not None:
-        return {_known(MESSAGES, declared): [json.dumps(list(ask.messages))]}
-    if ask.prompt is None:
+def _prompt(request: SmokeRequest, declared: Mapping[str, str]) -> dict[str, Sequence[Any]]:
+    if request.messages is not None:
+        return {_known(MESSAGES, declared): [json.dumps(list(request.messages))]}
+    if request.prompt is None:
         return {}
-    if isinstance(ask.prompt, list):
-        return {_known(TOKEN_IDS, declared): ask.prompt}
-    return {"text_input": [ask.prompt]}
+    if isinstance(request.prompt, list):
+        return {_known(TOKEN_IDS, declared): request.prompt}
+    return {"text_input": [request.prompt]}
 
 
 def _known(name: str, declared: Mapping[str, str]) -> str:
     if name not in declared:
-        raise NotOffered(f"the model has no input {name}")
+        raise NotSupported(f"the model has no input {name}")
     return name
-
-
-def _datatype(name: str, row: Sequence[Any], declared: Mapping[str, str]) -> str:
-    wanted, kind = declared.get(name), type(row[0])
-    fits = wanted is not None and FITTING.get(wanted, float) is kind
-    return wanted if wanted is not None and fits else OF_TYPE[kind]
 
 
 def _is_number(value: Any) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from launch.access import Access
 from launch.smoke import endpoint, metrics, suite
 from launch.smoke.endpoint import Endpoint
-from launch.smoke.result import Result
+from launch.smoke.results import CheckResult
 from tests.launch import faulty_grpc, faulty_server, faulty_triton
 
 # What a bundle would say of the server that has a fault.
@@ -24,7 +24,7 @@ OPTIONS = {
     "guided_decoding_backend": "xgrammar",
 }
 
-Results = dict[str, Result]
+Results = dict[str, CheckResult]
 # A kind of server and its fault; an empty one is none.
 Case = tuple[str, str]
 
@@ -43,7 +43,7 @@ def results(kind: str, fault: str) -> Results:
     return KINDS[kind](fault)
 
 
-def by_id(found: Sequence[Result]) -> Results:
+def by_id(found: Sequence[CheckResult]) -> Results:
     return {one.id: one for one in found}
 
 

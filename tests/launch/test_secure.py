@@ -23,7 +23,7 @@ from builder.errors import BadInput, NotReady
 from launch import access, dummy_credentials, ready, target
 from launch.access import ClientFiles
 from launch.smoke import checks, endpoint, suite
-from launch.smoke.result import Result
+from launch.smoke.results import CheckResult
 from launch.target import Target
 from tests.launch.conftest import NAME, Launch, free_settings
 
@@ -74,7 +74,7 @@ def smoke(bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def checked(bundle: Bundle, *ids: str) -> list[Result]:
+def checked(bundle: Bundle, *ids: str) -> list[CheckResult]:
     """A few checks of the suite by a client with the target's own files."""
     chosen = [check for check in (*checks.POSITIVE, *checks.NEGATIVE) if check.id in ids]
     at = endpoint.of_target(target.read(bundle, "triton"))

@@ -19,10 +19,10 @@ from builder.bundle import Bundle
 from builder.errors import NotReady
 from launch import show, target
 from launch.process import ServerProcess
-from launch.smoke import checks, drain, endpoint, engine, rendered, streamed, suite
-from launch.smoke.client import Fault
+from launch.smoke import checks, endpoint, generation, health, metrics, suite
+from launch.smoke.client import CheckFailure
 from launch.smoke.endpoint import Endpoint
-from launch.smoke.result import Result, junit, summary
+from launch.smoke.results import CheckResult, junit, summary
 from tests.conftest import ROOT
 from tests.launch import faulty_server, faulty_suites, faulty_triton
 from tests.launch.conftest import Child
@@ -210,7 +210,7 @@ def test_a_prompt_below_the_limit_that_is_refused_is_found() -> None:
         server = replace(endpoint.of_url(url), options=promised)
         found = faulty_suites.checked(server)
     assert ids(found, "failed") == ["P15"]
-    assert found["P15"].evidence == "a right request is refused: 400: too_long"
+    assert found["P15"].evidence == "a valid request was rejected: 400: too_long"
 
 
 def test_a_process_that_is_gone_is_found() -> None:
@@ -255,7 +255,7 @@ def test_a_stop_is_judged_by_its_streams_and_its_exit_status(
     with child(program) as server:
         at = Endpoint("trtllm_serve", one.urls["http"])
         wait_until_it_listens(at, server)
-        [result] = drain.stop(at, server, None)
+        [result] = suite.stop(at, server, None)
     assert result.evidence.startswith(evidence)
     assert result.outcome == outcome
 
@@ -288,12 +288,12 @@ def test_evidence_says_what_was_expected_and_what_came(found: Results) -> None:
     ],
 )
 def test_the_kind_of_a_stream_is_seen_from_its_texts(texts: list[str], mode: str) -> None:
-    assert streamed.mode(texts) == mode
+    assert generation.stream_mode_of(texts) == mode
 
 
 def test_texts_that_grow_and_shrink_are_a_fault() -> None:
-    with pytest.raises(Fault, match="part 4 is 'b' after 'abc'"):
-        streamed.mode(["a", "ab", "abc", "b", "bc"])
+    with pytest.raises(CheckFailure, match="part 4 is 'b' after 'abc'"):
+        generation.stream_mode_of(["a", "ab", "abc", "b", "bc"])
 
 
 def test_every_check_has_an_id_of_its_own_a_title_and_a_reason() -> None:
@@ -302,7 +302,7 @@ def test_every_check_has_an_id_of_its_own_a_title_and_a_reason() -> None:
     assert all(row.title and row.reason for row in rows)
     numbers = {row.id.partition(".")[0] for row in rows}
     assert numbers == {f"P{n}" for n in range(1, 25)} | {f"N{n}" for n in range(1, 19)}
-    assert drain.ID == "P25"
+    assert suite.STOP_ID == "P25"
 
 
 def smoke(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -324,7 +324,7 @@ def test_the_command_prints_a_line_per_check_in_80_columns() -> None:
 
 
 def test_a_check_that_went_alike_over_both_transports_has_one_line() -> None:
-    one = Result("P6", "Generation", "why", "grpc", "passed", "seen", 0.1)
+    one = CheckResult("P6", "Generation", "why", "grpc", "passed", "seen", 0.1)
     other = replace(one, transport="http")
     assert show.check([one, other]).split() == ["pass", "both", "P6", "Generation", "seen"]
     wrong = replace(other, outcome="failed", evidence="nothing came")
@@ -380,12 +380,14 @@ def test_the_engine_is_known_by_its_version(fault: str, version: str, rehearsal:
     ):
         port = url.rpartition(":")[2]
         for server in (openai_url, f"triton://127.0.0.1:{port}?grpc=off&metrics={port}"):
-            told = engine.ask(endpoint.of_url(server))
-            assert told == {"version": version, "rehearsal": rehearsal}
+            found = metrics.engine_info(endpoint.of_url(server))
+            assert found == {"version": version, "rehearsal": rehearsal}
 
 
 def test_a_server_that_tells_no_engine_may_be_a_rehearsal_or_not() -> None:
-    assert engine.ask(endpoint.of_url("triton://127.0.0.1?http=off&metrics=off")) == UNKNOWN
+    assert (
+        metrics.engine_info(endpoint.of_url("triton://127.0.0.1?http=off&metrics=off")) == UNKNOWN
+    )
 
 
 def test_a_rehearsal_is_marked_by_the_command(tmp_path: Path) -> None:
@@ -405,7 +407,7 @@ def test_a_junit_file_that_cannot_be_written_is_bad_input(tmp_path: Path) -> Non
 
 
 def test_junit_tells_failures_skips_and_warnings_apart() -> None:
-    one = Result("P6", "Generation", "why", "grpc", "passed", "seen", 0.1)
+    one = CheckResult("P6", "Generation", "why", "grpc", "passed", "seen", 0.1)
     rows = [
         one,
         replace(one, id="P7", outcome="failed", evidence="a \x00 b"),
@@ -437,8 +439,8 @@ def test_metadata_that_differs_from_the_rendered_one_is_named(
         "inputs": [{"name": "a", "datatype": "INT64", "shape": ["1"]}],
         "outputs": [{"name": "b", "datatype": "BYTES", "shape": [-1]}],
     }
-    with pytest.raises(Fault) as raised:
-        rendered.compare_metadata(served, replace(one, model_folder=tmp_path))
+    with pytest.raises(CheckFailure) as raised:
+        health.compare_metadata(served, replace(one, model_folder=tmp_path))
     assert str(raised.value) == (
         "input a is ('INT64', [1]), ('INT32', [1]) expected; "
         "output b is ('BYTES', [-1]), none expected"
@@ -449,6 +451,6 @@ def test_metadata_that_differs_from_the_rendered_one_is_named(
 def test_a_configuration_that_differs_from_the_rendered_one_is_named(bundle: Bundle) -> None:
     one = endpoint.of_target(target.read(bundle, "triton"))
     with pytest.raises(
-        Fault, match="decoupled is False, True expected; max_batch_size is 8, 0 exp"
+        CheckFailure, match="decoupled is False, True expected; max_batch_size is 8, 0 exp"
     ):
-        rendered.compare_config({"max_batch_size": 8}, one)
+        health.compare_config({"max_batch_size": 8}, one)

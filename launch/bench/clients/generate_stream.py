@@ -10,7 +10,7 @@ import json
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from ...smoke.client import NotOffered
+from ...smoke.client import NotSupported
 from ...smoke.endpoint import TRITON_MODEL, Endpoint
 from ...smoke.triton_tensors import PUBLISHED
 from ..record import Record
@@ -51,11 +51,10 @@ class GenerateStreamClient:
         """Inputs of one element as scalars, which is how the extension writes them."""
         try:
             rows = tensors(ask, self._declared or {})
-        except NotOffered as fault:
+        except NotSupported as fault:
             raise BadInput(Diagnostic(self._model, str(fault))) from None
-        values = {name: list(row.values) for name, row in rows.items()}
-        one = {name: row[0] if len(row) == 1 else row for name, row in values.items()}
-        return json.dumps(one).encode()
+        body = {name: row[0] if len(row) == 1 else list(row) for name, row in rows.items()}
+        return json.dumps(body).encode()
 
 
 class _Reader(TritonReader):

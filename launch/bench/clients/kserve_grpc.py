@@ -15,9 +15,9 @@ from urllib.parse import unquote
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
-from ...smoke.client import NotOffered
+from ...smoke.client import NotSupported
 from ...smoke.endpoint import TRITON_MODEL, Endpoint
-from ...smoke.triton_tensors import FORMATS, PUBLISHED, packed
+from ...smoke.triton_tensors import FORMATS, PUBLISHED, datatype, packed
 from .. import kserve
 from ..record import Failure, Kind, Record
 from ..request import Ask
@@ -108,15 +108,16 @@ class KserveGrpcClient:
     def _request(self, ask: Ask, index: int) -> bytes:
         try:
             rows = tensors(ask, self._declared or {})
-        except NotOffered as fault:
+        except NotSupported as fault:
             raise BadInput(Diagnostic(self._model, str(fault))) from None
         request = kserve.message("ModelInferRequest")(
             model_name=ask.model or self._model, id=str(index)
         )
         request.parameters.add(key=EMPTY_FINAL, value={"bool_param": True})
         for name, row in rows.items():
-            request.inputs.add(name=name, datatype=row.datatype, shape=[len(row.values)])
-            request.raw_input_contents.append(packed(row))
+            kind = datatype(name, row, self._declared or {})
+            request.inputs.add(name=name, datatype=kind, shape=[len(row)])
+            request.raw_input_contents.append(packed(kind, row))
         return bytes(request.SerializeToString())
 
 

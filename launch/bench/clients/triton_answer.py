@@ -6,11 +6,11 @@ text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...smoke.client import Ask as TensorAsk
-from ...smoke.triton_tensors import METRICS, Tensor, inputs
+from ...smoke.client import SmokeRequest
+from ...smoke.triton_tensors import METRICS, inputs
 from ..request import Ask
 from .transcript import Transcript, whole
 
@@ -21,10 +21,10 @@ ORDINARY = {TEXT, REASON, INPUT_COUNT, OUTPUT_COUNT, IDS, "model_name", "model_v
 ORDINARY |= {"index", "output_lengths", "sequence_id", "sequence_start", "sequence_end"}
 
 
-def tensors(ask: Ask, declared: Mapping[str, str]) -> dict[str, Tensor]:
-    """The inputs of a request. Raises `NotOffered` where the model has none for what is asked."""
+def tensors(ask: Ask, declared: Mapping[str, str]) -> dict[str, Sequence[Any]]:
+    """The inputs of a request. Raises `NotSupported` where the model has none for what is asked."""
     prompt = list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt
-    asked = TensorAsk(
+    asked = SmokeRequest(
         prompt,
         max_tokens=ask.max_tokens,
         temperature=ask.temperature,

@@ -11,13 +11,22 @@ import time
 from contextlib import aclosing
 from dataclasses import replace
 
-from . import metrics, streamed
-from .check import PROMPT, SHORT, TOPICS, at_once, expect_text
-from .client import Ask, Client, Fault, NotOffered
+from . import metrics
+from .client import (
+    PROMPT,
+    SHORT,
+    CheckFailure,
+    NotSupported,
+    SmokeClient,
+    SmokeRequest,
+    concurrently,
+    expect_text,
+)
 from .endpoint import Endpoint
-from .generation import MEDIUM
+from .generation import MEDIUM, difference
 from .metrics import MODEL, REQUESTS
 
+TOPICS = ("rivers", "bread", "winter", "music", "horses", "ships", "stars", "letters")
 AT_ONCE = 8
 TRIES = 3
 SOAK = 64
@@ -29,33 +38,39 @@ RUNNING, KV_CACHE = f"{MODEL}requests_running", f"{MODEL}kv_cache_utilization"
 OPENAI_SUCCESSES = "request_success_total"
 
 
-async def own_answers(client: Client, _: Endpoint) -> str:
-    asks, alone = await _alone(client)
-    together = await at_once(client.generate(ask) for ask in asks)
-    for ask, part in zip(asks, together, strict=True):
-        expect_text(part)
-        if part.request_id and part.request_id != ask.request_id:
-            raise Fault(f"request {ask.request_id} got the answer of {part.request_id}")
-    for index, part in enumerate(together):
-        owners = [other for other, text in enumerate(alone) if text == part.text]
+async def own_answers(client: SmokeClient, _: Endpoint) -> str:
+    requests, alone = await _alone(client)
+    together = await concurrently(client.generate(request) for request in requests)
+    for request, response in zip(requests, together, strict=True):
+        expect_text(response)
+        if response.request_id and response.request_id != request.request_id:
+            raise CheckFailure(
+                f"request {request.request_id} got the answer of {response.request_id}"
+            )
+    for index, response in enumerate(together):
+        owners = [other for other, text in enumerate(alone) if text == response.text]
         if owners and index not in owners:
-            raise Fault(f"request {index} got the text that request {owners[0]} gets when alone")
+            raise CheckFailure(
+                f"request {index} got the text that request {owners[0]} gets when alone"
+            )
     ids = "ids and texts" if together[0].request_id else "texts"
-    return f"{len(asks)} at once, {ids} of their own"
+    return f"{len(requests)} at once, {ids} of their own"
 
 
-async def batch_text(client: Client, _: Endpoint) -> str:
-    asks, alone = await _alone(client)
-    together = await at_once(client.generate(ask) for ask in asks)
-    different = [i for i, part in enumerate(together) if part.text != alone[i]]
+async def batch_text(client: SmokeClient, _: Endpoint) -> str:
+    requests, alone = await _alone(client)
+    together = await concurrently(client.generate(request) for request in requests)
+    different = [i for i, response in enumerate(together) if response.text != alone[i]]
     if different:
         first = different[0]
-        where = streamed.difference(together[first].text, alone[first])
-        raise Fault(f"{len(different)} of {len(asks)} texts differ from alone; the first {where}")
-    return f"{len(asks)} texts are the same as alone"
+        where = difference(together[first].text, alone[first])
+        raise CheckFailure(
+            f"{len(different)} of {len(requests)} texts differ from alone; the first {where}"
+        )
+    return f"{len(requests)} texts are the same as alone"
 
 
-async def overlap(client: Client, _: Endpoint) -> str:
+async def overlap(client: SmokeClient, _: Endpoint) -> str:
     """Eight streams, with a limit and without: others begin before the first one has ended."""
     words = []
     for limit in (64, None):
@@ -65,15 +80,17 @@ async def overlap(client: Client, _: Endpoint) -> str:
             if begun != 1:
                 break
         else:
-            raise Fault(f"{name}: the second of {AT_ONCE} begins when the first one has ended")
+            raise CheckFailure(
+                f"{name}: the second of {AT_ONCE} begins when the first one has ended"
+            )
         words.append(f"{begun} of {AT_ONCE} {name}")
     return f"begun before one ends: {', '.join(words)}"
 
 
-async def counters(client: Client, endpoint: Endpoint) -> str:
+async def counters(client: SmokeClient, endpoint: Endpoint) -> str:
     if endpoint.kind == "trtllm_serve":
         return await _openai_counters(client, endpoint)
-    before = await metrics.settled(endpoint)
+    before = await metrics.read_settled(endpoint)
     for _ in range(4):
         await client.generate(SHORT)
     names = {SUCCESSES: {"model": endpoint.model or ""}}
@@ -87,18 +104,18 @@ async def counters(client: Client, endpoint: Endpoint) -> str:
             for name, labels in names.items()
         }
 
-    after = await metrics.until(
+    after = await metrics.wait_until(
         endpoint,
         lambda now: min(grown(now).values()) >= 4 and not metrics.total(now, PENDING),
     )
     if wrong := {name: value for name, value in grown(after).items() if value != 4}:
-        raise Fault(f"4 requests, but the counters grew by {wrong}")
+        raise CheckFailure(f"4 requests, but the counters grew by {wrong}")
     if pending := metrics.total(after, PENDING):
-        raise Fault(f"{PENDING} is {pending:.0f} with nothing to do, 0 expected")
+        raise CheckFailure(f"{PENDING} is {pending:.0f} with nothing to do, 0 expected")
     return f"{', '.join(names)} count 4 of 4, nothing pending"
 
 
-async def soak(client: Client, endpoint: Endpoint) -> str:
+async def soak(client: SmokeClient, endpoint: Endpoint) -> str:
     """Not judged by time. Where the KV cache is reported, it is as free afterwards as before."""
     gate = asyncio.Semaphore(SOAK_AT_ONCE)
     before = await _kv_cache(endpoint)
@@ -106,69 +123,73 @@ async def soak(client: Client, endpoint: Endpoint) -> str:
     async def one(number: int) -> None:
         async with gate:
             topic = TOPICS[number % len(TOPICS)]
-            expect_text(await client.generate(Ask(f"Number {number}, about {topic}:", 8)))
+            expect_text(await client.generate(SmokeRequest(f"Number {number}, about {topic}:", 8)))
 
     start = time.monotonic()
-    await at_once(map(one, range(SOAK)))
+    await concurrently(map(one, range(SOAK)))
     rate = SOAK / (time.monotonic() - start)
     words = f"{SOAK} requests, {SOAK_AT_ONCE} at once, {rate:.0f} per second"
     if before is None:
         return words
     idle = before + 0.01
-    after = await metrics.until(endpoint, lambda now: (metrics.total(now, KV_CACHE) or 0) <= idle)
+    after = await metrics.wait_until(
+        endpoint, lambda now: (metrics.total(now, KV_CACHE) or 0) <= idle
+    )
     used = metrics.total(after, KV_CACHE) or 0.0
     if used > idle:
-        raise Fault(f"the KV cache is used to {used:.1%} afterwards, {before:.1%} before")
+        raise CheckFailure(f"the KV cache is used to {used:.1%} afterwards, {before:.1%} before")
     return f"{words}; KV cache used to {used:.1%}"
 
 
 async def _kv_cache(endpoint: Endpoint) -> float | None:
     try:
         return metrics.total(await metrics.read(endpoint), KV_CACHE)
-    except NotOffered:
+    except NotSupported:
         return None
 
 
-async def _openai_counters(client: Client, endpoint: Endpoint) -> str:
+async def _openai_counters(client: SmokeClient, endpoint: Endpoint) -> str:
     before = await metrics.read(endpoint)
     families = {key.partition("{")[0] for key in before if OPENAI_SUCCESSES in key}
     if not families:
-        raise NotOffered(f"no {OPENAI_SUCCESSES} among the metrics")
+        raise NotSupported(f"no {OPENAI_SUCCESSES} among the metrics")
     family = min(families)
     counted = metrics.total(before, family) or 0
     for _ in range(4):
         await client.generate(SHORT)
-    after = await metrics.until(
+    after = await metrics.wait_until(
         endpoint, lambda now: (metrics.total(now, family) or 0) >= counted + 4
     )
     grown = (metrics.total(after, family) or 0) - counted
     if grown != 4:
-        raise Fault(f"4 requests, but {family} grew by {grown:.0f}")
+        raise CheckFailure(f"4 requests, but {family} grew by {grown:.0f}")
     return f"{family} counts 4 of 4"
 
 
-async def _begun_before_an_end(client: Client, limit: int | None) -> int:
+async def _begun_before_an_end(client: SmokeClient, limit: int | None) -> int:
     """How many of eight streams have begun when the first one ends, or when all have begun."""
     begun: set[int] = set()
     settled = asyncio.Event()
-    asks = [replace(MEDIUM, prompt=f"{PROMPT} {topic}", max_tokens=limit) for topic in TOPICS]
+    requests = [replace(MEDIUM, prompt=f"{PROMPT} {topic}", max_tokens=limit) for topic in TOPICS]
 
     async def one(number: int) -> None:
-        async with aclosing(client.stream(asks[number])) as parts:
-            async for part in parts:
+        async with aclosing(client.stream(requests[number])) as responses:
+            async for response in responses:
                 if settled.is_set():
                     return
-                begun.update({number} if part.text else ())
+                begun.update({number} if response.text else ())
                 if len(begun) == AT_ONCE:
                     break
         settled.set()
 
     async with asyncio.timeout(BEGIN_TIMEOUT_S):
-        await at_once(map(one, range(AT_ONCE)))
+        await concurrently(map(one, range(AT_ONCE)))
     return len(begun)
 
 
-async def _alone(client: Client) -> tuple[list[Ask], list[str]]:
+async def _alone(client: SmokeClient) -> tuple[list[SmokeRequest], list[str]]:
     """Different requests, and what each gets with the server to itself."""
-    asks = [Ask(f"A short text about {topic}:", 8, request_id=topic) for topic in TOPICS]
-    return asks, [(await client.generate(ask)).text for ask in asks]
+    requests = [
+        SmokeRequest(f"A short text about {topic}:", 8, request_id=topic) for topic in TOPICS
+    ]
+    return requests, [(await client.generate(request)).text for request in requests]

@@ -11,7 +11,7 @@ Outcome = Literal["passed", "failed", "warned", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CheckResult:
     """`reason` is why the check is there, `evidence` what was seen.
 
     Only what `failed` fails the suite. What is `skipped` does not apply here and is no check.
@@ -26,11 +26,11 @@ class Result:
     seconds: float
 
 
-def count(results: Sequence[Result], outcome: Outcome) -> int:
+def count(results: Sequence[CheckResult], outcome: Outcome) -> int:
     return sum(one.outcome == outcome for one in results)
 
 
-def numbers(results: Sequence[Result]) -> dict[str, Any]:
+def totals(results: Sequence[CheckResult]) -> dict[str, Any]:
     """How many checks were made, and how they went."""
     return {
         "checks": len(results) - count(results, "skipped"),
@@ -42,23 +42,23 @@ def numbers(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def by_transport(results: Sequence[Result]) -> dict[str, list[Result]]:
+def by_transport(results: Sequence[CheckResult]) -> dict[str, list[CheckResult]]:
     """The results of each transport, in the order in which they first appear."""
     names = dict.fromkeys(one.transport for one in results)
     return {name: [one for one in results if one.transport == name] for name in names}
 
 
-def summary(results: Sequence[Result], engine: Mapping[str, Any]) -> dict[str, Any]:
+def summary(results: Sequence[CheckResult], engine: Mapping[str, Any]) -> dict[str, Any]:
     """How a suite went, in all and by transport, and every result."""
     return {
-        **numbers(results),
+        **totals(results),
         "engine": engine,
-        "transports": {name: numbers(rows) for name, rows in by_transport(results).items()},
+        "transports": {name: totals(rows) for name, rows in by_transport(results).items()},
         "results": [asdict(one) for one in results],
     }
 
 
-def junit(results: Sequence[Result], engine: Mapping[str, Any]) -> bytes:
+def junit(results: Sequence[CheckResult], engine: Mapping[str, Any]) -> bytes:
     """A JUnit file: a suite per transport, a case per check with its reason and evidence.
 
     A warning is a case that passed and says so in its output.
@@ -83,7 +83,7 @@ def junit(results: Sequence[Result], engine: Mapping[str, Any]) -> bytes:
     return data
 
 
-def _case(suite: ElementTree.Element, one: Result) -> None:
+def _case(suite: ElementTree.Element, one: CheckResult) -> None:
     name, time = f"{one.id} {one.title}", f"{one.seconds:.3f}"
     case = ElementTree.SubElement(
         suite, "testcase", classname=f"smoke.{one.transport}", name=name, time=time

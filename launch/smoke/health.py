@@ -1,0 +1,153 @@
+"""Checks of the server itself: process, health, and metadata and configuration as rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from .client import (
+    CheckFailure,
+    Inconclusive,
+    NotSupported,
+    RequestRejected,
+    SmokeClient,
+    SmokeRequest,
+)
+from .endpoint import Endpoint
+
+# Checked on a server that no bundle describes.
+DANGEROUS = ("shared-memory", "model-repository", "trace", "logging")
+# A tensor: its data type in Triton's protocol, and its shape.
+Tensors = Mapping[str, tuple[str, list[int]]]
+_NOTHING = SmokeRequest("")
+
+
+async def process(_: SmokeClient, endpoint: Endpoint) -> str:
+    if endpoint.pid is None:
+        raise NotSupported("this program did not start the server")
+    try:
+        state = Path(f"/proc/{endpoint.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        state = "gone"
+    if state in ("gone", "Z", "X"):
+        raise CheckFailure(f"process {endpoint.pid} is {state}, a running one is expected")
+    return f"process {endpoint.pid} runs"
+
+
+async def ready(client: SmokeClient, _: Endpoint) -> str:
+    return await client.ready()
+
+
+async def served(client: SmokeClient, endpoint: Endpoint) -> str:
+    try:
+        return await client.served()
+    except RequestRejected as refusal:
+        if "restricted" in str(refusal) and endpoint.access.key is None:
+            raise NotSupported("the model index is closed, and no key is given") from None
+        raise
+
+
+async def metadata(client: SmokeClient, endpoint: Endpoint) -> str:
+    return compare_metadata(await client.metadata(), endpoint)
+
+
+async def config(client: SmokeClient, endpoint: Endpoint) -> str:
+    try:
+        return compare_config(await client.config(), endpoint)
+    except RequestRejected as refusal:
+        if "restricted" in str(refusal) and endpoint.access.key is None:
+            raise NotSupported("model-config is closed, and no key is given") from None
+        raise
+
+
+async def closed_apis(client: SmokeClient, endpoint: Endpoint) -> str:
+    """Every restricted API without the key; of an unknown server the dangerous ones."""
+    apis = endpoint.restricted_apis if endpoint.is_rendered else DANGEROUS
+    if not apis:
+        raise NotSupported("the deployment restricts no API")
+    opened, closed = [], []
+    for api in apis:
+        if api == "inference":
+            continue
+        try:
+            await client.misuse(f"closed {api}", _NOTHING)
+            opened.append(api)
+        except RequestRejected:
+            closed.append(api)
+    if opened and not endpoint.is_rendered:
+        raise Inconclusive(f"open for everyone: {', '.join(opened)}")
+    if opened:
+        raise CheckFailure(f"answers without a key: {', '.join(opened)}")
+    return f"closed without the key: {', '.join(closed)}"
+
+
+def compare_metadata(found: Mapping[str, Any], endpoint: Endpoint) -> str:
+    """Raises `CheckFailure` naming every tensor that differs from config.pbtxt."""
+    text = _read(endpoint, "config.pbtxt")
+    config = text_format.Parse(text, model_config_pb2.ModelConfig())
+    batched = [-1] if _triton_config(endpoint)["max_batch_size"] else []
+    differences, count = [], 0
+    for kind, rows in (("input", config.input), ("output", config.output)):
+        expected = _expected(rows, batched)
+        actual = _actual(found.get(f"{kind}s", ()))
+        count += len(expected)
+        differences += [
+            f"{kind} {name} is {actual.get(name, 'missing')}, {expected.get(name, 'none')} expected"
+            for name in sorted({**expected, **actual})
+            if expected.get(name) != actual.get(name)
+        ]
+    if differences:
+        raise CheckFailure("; ".join(differences))
+    return f"{count} tensors as rendered"
+
+
+def compare_config(found: Mapping[str, Any], endpoint: Endpoint) -> str:
+    """Raises `CheckFailure` where the served model does not answer as model.yaml says."""
+    expected = _triton_config(endpoint)
+    actual = {
+        "decoupled": is_decoupled(found),
+        "max_batch_size": int(found.get("max_batch_size", 0)),
+    }
+    different = [
+        f"{key} is {value}, {expected[key]} expected"
+        for key, value in actual.items()
+        if value != expected[key]
+    ]
+    if different:
+        raise CheckFailure("; ".join(different))
+    return ", ".join(f"{key} {value}" for key, value in actual.items())
+
+
+def is_decoupled(config: Mapping[str, Any]) -> bool:
+    """Whether a model's configuration lets it answer any number of times, that is, stream."""
+    return bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+
+
+def _expected(rows: Iterable[Any], batched: list[int]) -> Tensors:
+    def datatype(number: int) -> str:
+        name = model_config_pb2.DataType.Name(number).removeprefix("TYPE_")
+        return "BYTES" if name == "STRING" else name
+
+    return {row.name: (datatype(row.data_type), [*batched, *row.dims]) for row in rows}
+
+
+def _actual(rows: Iterable[Mapping[str, Any]]) -> Tensors:
+    """gRPC's JSON writes 64-bit numbers as strings."""
+    return {row["name"]: (row["datatype"], [int(size) for size in row["shape"]]) for row in rows}
+
+
+def _triton_config(endpoint: Endpoint) -> dict[str, Any]:
+    document = yaml.safe_load(_read(endpoint, "1/model.yaml"))
+    config: dict[str, Any] = document["triton_config"]
+    return config
+
+
+def _read(endpoint: Endpoint, name: str) -> str:
+    if endpoint.model_folder is None:
+        raise CheckFailure("no bundle is known for this server")
+    return (endpoint.model_folder / name).read_text(encoding="utf-8")

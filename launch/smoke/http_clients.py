@@ -1,0 +1,282 @@
+"""The HTTP transports: the OpenAI API of trtllm-serve, and Triton's REST API with `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import httpx
+
+from .client import CheckFailure, Completion, NotSupported, RequestRejected, SmokeRequest
+from .endpoint import Endpoint
+from .http import call, events, expect_ok, get_json, parse_json, receive, session
+from .triton_tensors import PUBLISHED, inputs, read_outputs
+
+DONE = "[DONE]"
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+EMPTY = Completion("", None, final=False)
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+# A harmless request to each API of Triton that may be restricted.
+RESTRICTED_APIS = {
+    "health": ("GET", "/v2/health/live"),
+    "metadata": ("GET", "/v2"),
+    "shared-memory": ("GET", "/v2/systemsharedmemory/status"),
+    "model-config": ("GET", "/v2/models/{model}/config"),
+    "model-repository": ("POST", "/v2/repository/index"),
+    "statistics": ("GET", "/v2/models/stats"),
+    "trace": ("GET", "/v2/trace/setting"),
+    "logging": ("GET", "/v2/logging"),
+}
+
+
+class OpenAIClient:
+    """Greedy means temperature 0 here, as every OpenAI client has it."""
+
+    transport = "http"
+    streams = True
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
+        self._http = session(endpoint.url or "", timeout_s)
+        self._model = endpoint.model
+
+    async def ready(self) -> str:
+        await expect_ok(self._http, "/health")
+        if self._model is not None:
+            return "/health gives 200"
+        await self._served_model()
+        return "/health gives 200, /v1/models names a model"
+
+    async def served(self) -> str:
+        model = await self._served_model()
+        try:
+            version = (await get_json(self._http, "/version")).get("version")
+        except RequestRejected:
+            version = "without a version"
+        return f"trtllm-serve {version}, model {model}"
+
+    async def metadata(self) -> Mapping[str, Any]:
+        raise NotSupported("trtllm-serve reports no tensors")
+
+    async def config(self) -> Mapping[str, Any]:
+        raise NotSupported("trtllm-serve reports no model configuration")
+
+    async def generate(self, request: SmokeRequest) -> Completion:
+        body = await self._body(request)
+        response = await receive(self._http.post(_path(request), json=body))
+        return _completion(parse_json(response.status_code, response.text))
+
+    async def stream(
+        self, request: SmokeRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[Completion, None]:
+        body = {**await self._body(request), "stream": True}
+        done = False
+        async with aclosing(events(self._http, _path(request), body, timeout_s)) as lines:
+            async for data in lines:
+                if done:
+                    raise CheckFailure(f"something follows {DONE}: {data[:80]}")
+                if data == DONE:
+                    done = True
+                else:
+                    yield _completion(parse_json(httpx.codes.OK, data))
+        if not done:
+            raise CheckFailure(f"the stream ends without {DONE}")
+
+    async def misuse(self, how: str, request: SmokeRequest) -> str:
+        good = await self._body(request)
+        as_json = {"Content-Type": "application/json"}
+        image = {"type": "image_url", "image_url": {"url": "file:///etc/hostname"}}
+        message = {"role": "user", "content": [{"type": "text", "text": "What?"}, image]}
+        chat = {"model": good["model"], "max_tokens": 4, "messages": [message]}
+        alone = {"stream_options": {"include_usage": True}, "stream": False}
+        misuses: dict[str, tuple[str, str, dict[str, Any]]] = {
+            "malformed_json": (
+                "POST", COMPLETIONS, {"content": b'{"prompt": "a"', "headers": as_json}
+            ),
+            "empty_body": ("POST", COMPLETIONS, {"content": b"", "headers": as_json}),
+            "wrong_shape": ("POST", COMPLETIONS, {"json": {**good, "max_tokens": [1, 2]}}),
+            "unknown_input": ("POST", COMPLETIONS, {"json": {**good, "no_such_field": 1}}),
+            "stream_options": ("POST", COMPLETIONS, {"json": {**good, **alone}}),
+            "unknown_url": ("GET", "/no/such/thing", {}),
+            "wrong_method": ("GET", COMPLETIONS, {}),
+            "image_file": ("POST", CHAT, {"json": chat}),
+        }  # fmt: skip
+        if how not in misuses:
+            raise NotSupported(f"trtllm-serve has no {how.replace('_', ' ')}")
+        method, path, content = misuses[how]
+        return await call(self._http, method, path, **content)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _served_model(self) -> str:
+        if self._model is None:
+            models = await get_json(self._http, "/v1/models")
+            try:
+                self._model = str(models["data"][0]["id"])
+            except (KeyError, IndexError, TypeError):
+                raise CheckFailure("GET /v1/models names no model") from None
+        return self._model
+
+    async def _body(self, request: SmokeRequest) -> dict[str, Any]:
+        """`top_k` is left out: it is an extension, and temperature 0 is greedy without it."""
+        if request.metrics:
+            raise NotSupported("trtllm-serve reports no metrics in its answers")
+        schema = request.json_schema
+        values = {
+            "prompt": request.prompt if request.messages is None else None,
+            "messages": request.messages,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "seed": request.seed,
+            "stop": list(request.stop) or None,
+            "ignore_eos": request.ignore_eos or None,
+            "logprobs": 1 if request.logprobs else None,
+            "top_k": request.top_k if request.top_k != 1 else None,
+            "response_format": schema and {"type": "json", "schema": schema},
+        }
+        body = {name: value for name, value in values.items() if value is not None}
+        return {"model": request.model or await self._served_model(), **body, **request.parameters}
+
+
+class TritonHttpClient:
+    """Triton's generate extension, metadata, health and the other APIs that it serves."""
+
+    transport = "http"
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
+        self.streams = True
+        url = endpoint.url or ""
+        self._http = session(url, timeout_s, endpoint.access.http_headers)
+        self._without_key = session(url, timeout_s)
+        self._model = endpoint.model or ""
+        self._declared: Mapping[str, str] | None = None
+
+    async def ready(self) -> str:
+        paths = ("/v2/health/live", "/v2/health/ready", f"/v2/models/{self._model}/ready")
+        return f"{', '.join([await expect_ok(self._http, path) for path in paths])} give 200"
+
+    async def served(self) -> str:
+        server = await get_json(self._http, "/v2")
+        versions = (await self.metadata()).get("versions", [])
+        response = await receive(self._http.post("/v2/repository/index"))
+        if not response.is_success:
+            parse_json(response.status_code, response.text)
+        states = [row.get("state") for row in response.json() if row["name"] == self._model]
+        if states != ["READY"]:
+            what = f"the index gives {self._model} the states {states}, one READY expected"
+            raise CheckFailure(what)
+        return f"Triton {server['version']}, {self._model} {', '.join(versions)} is READY"
+
+    async def metadata(self) -> Mapping[str, Any]:
+        return await get_json(self._http, f"/v2/models/{self._model}")
+
+    async def config(self) -> Mapping[str, Any]:
+        return await get_json(self._http, f"/v2/models/{self._model}/config")
+
+    async def generate(self, request: SmokeRequest) -> Completion:
+        path, body = self._path(request, "generate"), await self._body(request, False)
+        response = await receive(self._http.post(path, json=body))
+        return _generated(parse_json(response.status_code, response.text))
+
+    async def stream(
+        self, request: SmokeRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[Completion, None]:
+        """The extension marks no final event; the one with a finish reason is taken for it."""
+        path, body = self._path(request, "generate_stream"), await self._body(request, True)
+        async with aclosing(events(self._http, path, body, timeout_s)) as lines:
+            async for data in lines:
+                yield _generated(parse_json(httpx.codes.OK, data))
+
+    async def misuse(self, how: str, request: SmokeRequest) -> str:
+        how, _, api = how.partition(" ")
+        if how == "closed" and api in RESTRICTED_APIS:
+            method, path = RESTRICTED_APIS[api]
+            return await call(self._without_key, method, path.format(model=self._model))
+        generate, good = self._path(request, "generate"), await self._body(request, False)
+        text = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["a"]}
+        streaming = ("POST", generate, {"json": {**good, "streaming": True}})
+        infer = ("POST", self._path(request, "infer"), {"json": {"inputs": [text]}})
+        wrong_shape = {**good, "sampling_param_max_tokens": [1, 2]}
+        misuses: dict[str, tuple[str, str, dict[str, Any]]] = {
+            "load": ("POST", f"/v2/repository/models/{self._model}/load", {"json": {}}),
+            "unload": ("POST", f"/v2/repository/models/{self._model}/unload", {"json": {}}),
+            "malformed_json": ("POST", generate, {"content": b'{"text_input": "a"'}),
+            "empty_body": ("POST", generate, {"content": b""}),
+            "wrong_shape": ("POST", generate, {"json": wrong_shape}),
+            "unknown_input": ("POST", generate, {"json": {**good, "no_such_input": 1}}),
+            "unknown_url": ("GET", "/v2/no_such_thing", {}),
+            "wrong_method": ("GET", generate, {}),
+            **({"unary": infer, "many_responses": streaming} if self.streams else {}),
+            **({} if self.streams else {"streaming": streaming}),
+        }
+        if how not in misuses:
+            raise NotSupported(f"HTTP has no {how.replace('_', ' ')}")
+        method, path, content = misuses[how]
+        return await call(self._http, method, path, **content)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+        await self._without_key.aclose()
+
+    def _path(self, request: SmokeRequest, verb: str) -> str:
+        return f"/v2/models/{request.model or self._model}/{verb}"
+
+    async def _body(self, request: SmokeRequest, streaming: bool) -> dict[str, Any]:
+        """Inputs of one element as scalars, which is how the extension writes them.
+
+        A name that is not an input of the model becomes a parameter of the request.
+        """
+        if self._declared is None:
+            found = (await self.metadata()).get("inputs", ())
+            self._declared = {row["name"]: row["datatype"] for row in found} or PUBLISHED
+        rows = inputs(request, streaming, self._declared)
+        body = {name: row[0] if len(row) == 1 else list(row) for name, row in rows.items()}
+        named = {"id": request.request_id} if request.request_id else {}
+        return {**body, **request.parameters, **named}
+
+
+def _path(request: SmokeRequest) -> str:
+    return COMPLETIONS if request.messages is None else CHAT
+
+
+def _completion(chunk: Mapping[str, Any]) -> Completion:
+    """The first choice; the one with a finish reason is the final one."""
+    usage = chunk.get("usage") or {}
+    counts: dict[str, Any] = {name: usage.get(name) for name in COUNTS}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    measured = {} if cached is None else {"cached_tokens": float(cached)}
+    if not chunk.get("choices") and usage:
+        return replace(EMPTY, measured=measured, **counts)
+    try:
+        choice = chunk["choices"][0]
+        reason = choice.get("finish_reason")
+        message = choice.get("message") or choice.get("delta")
+        text = choice["text"] if "text" in choice else message.get("content")
+        steps = choice.get("avg_decoded_tokens_per_iter")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise CheckFailure(f"no completion: {str(chunk)[:120]}") from None
+    scored = (choice.get("logprobs") or {}).get("token_logprobs") or ()
+    if steps is not None:
+        measured["tokens_per_step"] = float(steps)
+    return replace(
+        EMPTY,
+        text=text or "",
+        finish_reason=reason,
+        final=reason is not None,
+        logprobs=tuple(float(value) for value in scored if value is not None),
+        measured=measured,
+        **counts,
+    )
+
+
+def _generated(found: Mapping[str, Any]) -> Completion:
+    values = {name: row if isinstance(row, list) else [row] for name, row in found.items()}
+    if "text_output" not in values:
+        raise CheckFailure(f"no text_output in {str(found)[:120]}")
+    given = {name: row for name, row in values.items() if row}
+    return read_outputs(given, None, found.get("id", ""))
