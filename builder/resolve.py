@@ -12,9 +12,10 @@ from . import targets as target_table
 from .deployment import Deployment, Document
 from .diagnostics import Diagnostic
 from .errors import BadFacts, BadInput, ToolkitError
-from .facts import checkpoint, hardware, release, servers
+from .facts import checkpoint, engines, hardware, release, servers
 from .facts import published_results as results
 from .facts.checkpoint import Checkpoint
+from .facts.engines import Engine
 from .facts.release import Release
 from .planning import Facts
 from .rules import vulnerability_policy as gate
@@ -46,7 +47,8 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
 
     gpu = attempt("hardware.gpu", hardware.load)
     home = _home(document, "engine.release")
-    table = attempt("engine.release", lambda name: release.load(name, home))
+    engine = _engine(document)
+    table = attempt("engine.release", lambda name: release.load(name, home, engine))
     folder = _home(document, "checkpoint")
     facts = attempt("checkpoint", lambda name: known.get(name) or _gather_checkpoint(name, folder))
     if table and isinstance(overrides := document.get("engine_config"), dict):
@@ -55,7 +57,7 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
         found = gate.problems(request, table.name)
         kinds.append(BadInput(row for row in found if row.severity == "error"))
     if request:
-        kinds.append(BadInput(_role_problems(request)))
+        kinds.append(BadInput(_server_problems(request)))
         if gpu:
             kinds.append(BadInput(target_table.problems(request)))
     problems = document.locate_all(problem for fault in kinds for problem in fault.diagnostics)
@@ -66,6 +68,12 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
     published = results.published(facts, gpu.name, request.hardware.num_gpus, request.role)
     draft = _gather_draft(request, _home(document, "draft.checkpoint"), known)
     return _resolved(request, table, facts, draft), Facts(facts, gpu, table, published, draft)
+
+
+def _engine(document: Document) -> Engine:
+    """The engine that the file names, or the usual one where it names none that is known."""
+    name = document.get("engine.name")
+    return engines.load(name) if name in engines.names() else engines.default()
 
 
 def _home(document: Document, path: str) -> Path:
@@ -98,8 +106,14 @@ def _gather_draft(request: Deployment, folder: Path, known: Known) -> Checkpoint
         return None
 
 
-def _role_problems(request: Deployment) -> Iterator[Diagnostic]:
-    """Targets that cannot serve one side of disaggregated serving."""
+def _server_problems(request: Deployment) -> Iterator[Diagnostic]:
+    """Servers of another engine, and targets that cannot serve one side of prefill and decode."""
+    known = {row.name: row for row in map(servers.load, servers.names())}
+    fitting = [name for name, row in known.items() if request.engine.name in row.engines]
+    for name in request.targets:
+        if name in known and name not in fitting:
+            what = f"{name} does not serve {request.engine.name}"
+            yield Diagnostic("targets", what, f"choose from {', '.join(fitting)}")
     able = servers.with_role(request.role)
     for name in request.targets if request.role != "agg" else ():
         if name not in (*able, *target_table.NON_SERVER_TARGETS, site.TARGET):

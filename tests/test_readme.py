@@ -142,7 +142,7 @@ def test_containers_start_the_engine_with_the_bundle(
         assert Path(command[-1]) == bundle / "trtllm_serve" / "config.yaml"
     else:
         tag = image.partition(":")[2].partition("-")[0]
-        assert tag in release.load(release.newest_stable()).triton_containers
+        assert tag in release.load(release.newest_stable()).containers["triton"]
         repository = command[command.index("--model-repository") + 1]
         assert Path(repository) == bundle / "triton" / "model_repository"
 

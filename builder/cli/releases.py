@@ -79,7 +79,7 @@ def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
             "options": sum("*" not in path for path in table.paths),
             "flags": len(table.serve_flags),
             "rules": len(table.rule_ids),
-            "triton_containers": list(table.triton_containers),
+            **{f"{server}_containers": list(tags) for server, tags in table.containers.items()},
             "confidence": table.confidence,
             "sources": list(table.sources),
             "carried_from": dict(table.carried_from),

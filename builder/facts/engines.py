@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
 
-from ..documents import DATA, load_yaml
+from ..documents import DATA
+from .data_file import load as load_file
+from .schema import Text
 
 ENGINES = DATA / "engines"
 
@@ -24,22 +24,23 @@ class Engine:
     `package` is its name on a package index, `module` what Python imports, and `product` its name
     in advisories. `releases` is the folder of its option tables, `heuristics` that of its
     heuristics; `rules` and `environment` are the files of its cross-field rules and of the
-    variables of its processes. `rank_launcher` starts the command that follows it on every rank.
-    Any of `telemetry_variables`, set to 1, keeps it from sending usage data.
+    variables of its processes, all relative to `builder/data`. `rank_launcher` starts the command
+    that follows it on every rank. Any of `telemetry_variables`, set to 1, keeps it from sending
+    usage data.
     """
 
-    name: str
-    title: str
-    package: str
-    module: str
-    license: str
-    product: str
-    releases: Path
-    rules: Path
-    heuristics: Path
-    environment: Path
-    rank_launcher: str
-    telemetry_variables: tuple[str, ...]
+    name: Text
+    title: Text
+    package: Text
+    module: Text
+    license: Text
+    product: Text
+    releases: Text
+    rules: Text
+    heuristics: Text
+    environment: Text
+    rank_launcher: Text
+    telemetry_variables: tuple[Text, ...]
     default: bool = False
 
 
@@ -49,14 +50,9 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in ENGINES.glob("*.yaml")))
 
 
-@cache
 def load(name: str) -> Engine:
-    """The record of an engine, which must be one of `names()`."""
-    row: dict[str, Any] = load_yaml((ENGINES / f"{name}.yaml").read_text(encoding="utf-8"))
-    paths: dict[str, Any] = {
-        key: DATA / row.pop(key) for key in ("releases", "rules", "heuristics", "environment")
-    }
-    return Engine(name, **paths, **{**row, "telemetry_variables": (*row["telemetry_variables"],)})
+    """The record of one of `names()`. Raises `BadFacts` with the faults of its file."""
+    return load_file(ENGINES / f"{name}.yaml", Engine)
 
 
 @cache

@@ -12,28 +12,32 @@ from functools import cache
 from typing import Any, Literal
 from urllib.parse import quote
 
-from ..documents import DATA, load_yaml
+from ..documents import DATA
+from .data_file import load as load_file
+from .schema import Positive, Text
 
 SERVERS = DATA / "servers"
 
 Api = Literal["openai", "kserve"]
+Protocol = Literal["http", "grpc", "metrics"]
+ServerRole = Literal["agg", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
     """Where a server says over HTTP that it is ready and alive, and shows its metrics."""
 
-    ready: str
-    live: str
-    metrics: str
+    ready: Text
+    live: Text
+    metrics: Text
 
 
 @dataclass(frozen=True, slots=True)
 class ServerImage:
     """The published images: the end of their repository, and the product their tags tell of."""
 
-    product: str
-    repository: str
+    product: Text
+    repository: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,9 @@ class ServerMetrics:
     engine's release decides which there are.
     """
 
-    protocol: str
+    protocol: Protocol
     by_release: bool
-    needs: str | None
+    needs: Text | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +60,15 @@ class ServerFiles:
     `{model}` stands for the name of the model.
     """
 
-    options: str
-    model: str | None
+    options: Text
+    model: Text | None
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
     """The least request that a working server answers. `{model}` stands for the model's name."""
 
-    path: str
+    path: Text
     body: Mapping[str, Any]
 
     def for_model(self, model: str) -> dict[str, Any]:
@@ -87,23 +91,23 @@ class Server:
     `ports` are the usual ones, by protocol. `ready_log` is what it logs as soon as it is ready.
     """
 
-    name: str
-    title: str
-    engines: tuple[str, ...]
-    roles: tuple[str, ...]
-    program: str
-    router: tuple[str, ...] | None
-    license: str
+    name: Text
+    title: Text
+    engines: tuple[Text, ...]
+    roles: tuple[ServerRole, ...]
+    program: Text
+    router: tuple[Text, ...] | None
+    license: Text
     image: ServerImage
     api: Api
-    client_apis: tuple[str, ...]
-    kserve_protocols: tuple[str, ...]
-    url_scheme: str
-    default_model: str | None
-    ports: Mapping[str, int]
+    client_apis: tuple[Text, ...]
+    kserve_protocols: tuple[Text, ...]
+    url_scheme: Text
+    default_model: Text | None
+    ports: Mapping[Protocol, Positive]
     paths: Paths
     metrics: ServerMetrics
-    ready_log: str | None
+    ready_log: Text | None
     canary: Canary
     files: ServerFiles
 
@@ -122,21 +126,9 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in SERVERS.glob("*.yaml")))
 
 
-@cache
 def load(name: str) -> Server:
-    """The record of a server, which must be one of `names()`."""
-    row: dict[str, Any] = load_yaml((SERVERS / f"{name}.yaml").read_text(encoding="utf-8"))
-    parts: dict[str, Any] = {
-        "image": ServerImage(**row.pop("image")),
-        "paths": Paths(**row.pop("paths")),
-        "metrics": ServerMetrics(**row.pop("metrics")),
-        "canary": Canary(**row.pop("canary")),
-        "files": ServerFiles(**row.pop("files")),
-    }
-    plain: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
-    }
-    return Server(name, **parts, **plain)
+    """The record of one of `names()`. Raises `BadFacts` with the faults of its file."""
+    return load_file(SERVERS / f"{name}.yaml", Server)
 
 
 def with_role(role: str) -> list[str]:

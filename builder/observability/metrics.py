@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from string import Template
 from typing import Any, Literal
 
 from ..documents import DATA, load_yaml
@@ -57,6 +58,12 @@ def of_server(server: str, release: Release) -> dict[str, Family]:
     }
 
 
+def names(server: str, prefix: str) -> dict[str, str]:
+    """A server's metrics by the words of signals, those of a release with its prefix."""
+    rows = _document(server)["names"].items()
+    return {word: Template(name).substitute(prefix=prefix) for word, name in rows}
+
+
 def of_jobs(jobs: Iterable[str]) -> dict[str, Family]:
     """What the exporters of these jobs export, and what Prometheus adds for each."""
     document = _document("exporters")
@@ -98,5 +105,9 @@ def _families(rows: Mapping[str, Any]) -> dict[str, Family]:
 
 @cache
 def _document(name: str) -> Mapping[str, Any]:
-    document: Mapping[str, Any] = load_yaml((METRICS / f"{name}.yaml").read_text(encoding="utf-8"))
+    """A file of the data; a server without one is not known to export anything."""
+    path = METRICS / f"{name}.yaml"
+    if not path.is_file():
+        return {"names": {}, "families": {}}
+    document: Mapping[str, Any] = load_yaml(path.read_text(encoding="utf-8"))
     return document

@@ -14,6 +14,8 @@ from string import Template
 from typing import Any
 
 from ..documents import DATA, load_yaml
+from ..facts import servers
+from . import metrics
 from .metrics import Family
 
 SIGNALS = DATA / "signals.yaml"
@@ -130,8 +132,9 @@ def select(around: Surroundings) -> Selection:
 
 def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
     """The sources of a signal that speak of metrics which the server may have, best first."""
-    document, names = _document(), metric_names(server, prefix)
-    others = set().union(*document["names"].values()) - set(names)
+    document, names = _document(), metrics.names(server, prefix)
+    every = set().union(*(metrics.names(known, prefix) for known in servers.names()))
+    others = every - set(names)
     for row in document["rows"]:
         template = Template(row["expr"])
         asked = set(template.get_identifiers())
@@ -150,12 +153,6 @@ def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
                 },
             },
         )
-
-
-def metric_names(server: str, prefix: str) -> dict[str, str]:
-    """A server's metrics by the words of the rows."""
-    rows = _document()["names"][server].items()
-    return {word: Template(name).substitute(prefix=prefix) for word, name in rows}
 
 
 def _obstacles(source: Source, around: Surroundings) -> Iterator[str]:

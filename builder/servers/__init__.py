@@ -19,7 +19,9 @@ from pydantic import Field
 from ..bundle import File
 from ..deployment import Deployment, Strict
 from ..engines import EngineConfig
+from ..facts import engines
 from ..facts import servers as records
+from ..facts.engines import Engine
 from ..facts.hardware import load as load_gpu
 from ..facts.images import Image, image
 from ..facts.release import Release
@@ -97,6 +99,11 @@ class BundleContext:
         return self.plan.facts.release
 
     @property
+    def engine_record(self) -> Engine:
+        """What is known of the engine whatever its release."""
+        return engines.load(self.deployment.engine.name)
+
+    @property
     def flags(self) -> tuple[Decision, ...]:
         return self.plan.flags
 
@@ -155,8 +162,19 @@ class BundleContext:
         }
 
 
+class ServerOptions(Strict):
+    """What the options of every server say: where it listens; this machine only by default."""
+
+    host: Host = "127.0.0.1"
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports of the protocols that are on."""
+        raise NotImplementedError
+
+
 class ServerModule(Protocol):
-    Options: type[Strict]
+    Options: type[ServerOptions]
 
     def render(self, context: BundleContext, options: Any) -> RenderedServer: ...
 

@@ -19,6 +19,7 @@ from . import (
     Host,
     Port,
     RenderedServer,
+    ServerOptions,
     is_address,
     option_lines,
 )
@@ -84,7 +85,7 @@ class Tls(Strict):
     client_ca: ServerFile | None = None
 
 
-class Options(Strict):
+class Options(ServerOptions):
     """Where the server listens, who may do what, and how the model is named and answers.
 
     A decoupled model streams and serves the stream RPC, `/generate` and `/generate_stream`; one
@@ -109,7 +110,9 @@ class Options(Strict):
     metrics_port: Port = 8002
     restricted_apis: list[Api] = Field(default_factory=lambda: list(MANAGEMENT))
     key_file: ServerFile | None = None
-    model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")] = "tensorrt_llm"
+    model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")] = Field(
+        default_factory=lambda: _model()
+    )
     decoupled: bool = True
     cancellation_check_period_ms: Count = 150
     sender_threads: Annotated[int, Field(ge=1, le=8)] = 2
@@ -245,9 +248,16 @@ def settings(engine: Mapping[str, Any], options: Options) -> dict[str, Any]:
     }
 
 
+def _model() -> str:
+    """The usual name of the model, which its folder in the repository has too."""
+    name = servers.load(NAME).default_model
+    assert name is not None  # this server has a model of its own
+    return name
+
+
 def _model_files() -> dict[str, bytes]:
     """The hand-written model, byte for byte, kept as it is."""
-    root: Path = resource_root("model_repository") / "tensorrt_llm"
+    root: Path = resource_root("model_repository") / _model()
     files = {
         path.relative_to(root).as_posix(): path.read_bytes()
         for path in root.rglob("*")

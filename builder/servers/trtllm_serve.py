@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from ..bundle import File
-from ..deployment import Strict
 from ..facts import servers
 from ..render import text, yaml_text
-from . import START_TIMEOUT_S, BundleContext, Host, Port, RenderedServer, option_lines
+from . import START_TIMEOUT_S, BundleContext, Port, RenderedServer, ServerOptions, option_lines
 
 NAME = "trtllm_serve"
 
 
-class Options(Strict):
-    """Where the server listens: this machine only, unless another address is asked for."""
+class Options(ServerOptions):
+    """Where the server listens."""
 
-    host: Host = "127.0.0.1"
     port: Port = 8000
 
     @property

@@ -21,7 +21,7 @@ from tests.kubernetes.conftest import docker_compose as docker_compose
 
 def fits_a_machine(preset: str) -> bool:
     asked = deployment.read(preset).data["hardware"]
-    return bool(asked["num_gpus"] <= hardware.load(asked["gpu"]).gpus_per_node)
+    return bool(asked["num_gpus"] <= hardware.load(asked["gpu"]).gpus_per_node.value)
 
 
 PRESETS = [pair for pair in cluster_files.pairs() if fits_a_machine(pair[0])]

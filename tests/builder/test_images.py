@@ -15,7 +15,7 @@ DIGEST = f"sha256:{'0' * 64}"
 def test_triton_runs_in_the_newest_container_of_a_release(name: str) -> None:
     found = image("triton", name)
     assert found is not None
-    assert found.version == release.load(name).triton_containers[-1]
+    assert found.version == release.load(name).containers["triton"][-1]
     assert found.tag == f"{found.version}-trtllm-python-py3"
 
 

@@ -651,7 +651,7 @@ def test_a_release_from_the_command_line_is_relative_to_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One in the file is relative to the file."""
-    shutil.copy(release.RELEASES / "1.2.1.json", tmp_path / "mine.json")
+    shutil.copy(release.load("1.2.1").path, tmp_path / "mine.json")
     monkeypatch.chdir(tmp_path)
     assert (
         pipeline.plan(NVFP4_GB200, ["engine.release=mine.json"]).plan.facts.release.name == "1.2.1"

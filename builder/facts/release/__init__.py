@@ -17,12 +17,13 @@ from typing import Any, Literal
 from ...diagnostics import Diagnostic
 from ...documents import DATA, read_text
 from ...errors import BadFacts, BadInput
+from .. import engines
+from ..engines import Engine
 from . import support
 from .shape import faults, lacking
 from .support import MoeBackend, Support
 from .version import oldest_first
 
-RELEASES = DATA / "releases"
 FORMAT = 1
 MAX_BYTES = 20_000_000  # of an imported table
 MAX_FAULTS = 20  # of one table are enough to see what is wrong with it
@@ -78,27 +79,27 @@ class Metrics:
     prefix_confidence: str
 
 
-def known() -> list[str]:
-    """Releases that have a table, oldest first, development tables last."""
-    return sorted((path.stem for path in RELEASES.glob("*.json")), key=oldest_first)
+def known(engine: Engine | None = None) -> list[str]:
+    """Releases of an engine that have a table, oldest first, development tables last."""
+    return sorted((path.stem for path in _folder(engine).glob("*.json")), key=oldest_first)
 
 
 def newest_stable() -> str:
     return [name for name in known() if name[0].isdigit()][-1]
 
 
-def load(name: str, folder: Path = Path()) -> Release:
+def load(name: str, folder: Path = Path(), engine: Engine | None = None) -> Release:
     """The table of a release: one that ships, or the file `folder`/`name` if it ends in `.json`.
 
     Raises `BadInput` with the known ones if there is none.
     """
     if name.endswith(".json"):
         return _read(folder / name)
-    if name not in known():
-        what = f"release {name} of tensorrt_llm has no option table"
-        remedy = f"known: {', '.join(known())}; or give the path of an imported table"
+    if name not in known(engine):
+        what = f"release {name} of {(engine or engines.default()).name} has no option table"
+        remedy = f"known: {', '.join(known(engine))}; or give the path of an imported table"
         raise BadInput(Diagnostic("engine.release", what, remedy))
-    return _shipped(name)
+    return _shipped(_folder(engine) / f"{name}.json")
 
 
 def resolve(name: str, folder: Path) -> str:
@@ -107,9 +108,12 @@ def resolve(name: str, folder: Path) -> str:
     return str((folder / name).resolve()) if name.endswith(".json") else name
 
 
+def _folder(engine: Engine | None) -> Path:
+    return DATA / (engine or engines.default()).releases
+
+
 @cache
-def _shipped(name: str) -> Release:
-    path = RELEASES / f"{name}.json"
+def _shipped(path: Path) -> Release:
     return Release(json.loads(path.read_text(encoding="utf-8")), path)
 
 
@@ -154,7 +158,7 @@ class Release:
     @property
     def ships(self) -> bool:
         """Whether the table is the toolkit's own, not one that a user imported."""
-        return self.path.parent == RELEASES
+        return self.path.is_relative_to(DATA)
 
     @property
     def confidence(self) -> str:
@@ -176,9 +180,9 @@ class Release:
         return tuple(self.table["rules"])
 
     @property
-    def triton_containers(self) -> tuple[str, ...]:
-        """Tags of the Triton containers that carry this release."""
-        return tuple(self.table["containers"]["triton"])
+    def containers(self) -> Mapping[str, tuple[str, ...]]:
+        """Tags of the containers that carry this release, by server."""
+        return {name: tuple(tags) for name, tags in self.table["containers"].items()}
 
     @cached_property
     def serve_flags(self) -> tuple[Flag, ...]:

@@ -78,7 +78,7 @@ _TABLE: Mapping[str, Any] = {
     "supported_architectures?": {"*": str},
     "unsupported_architectures": {"*": (str, None)},
     "rules": [str],
-    "containers": {"triton": [str]},
+    "containers": {"*": [str]},
 }
 
 _WORDS = {bool: "true or false", int: "a whole number", str: "text", dict: "a mapping"}

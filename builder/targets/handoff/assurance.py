@@ -57,6 +57,10 @@ def vulnerabilities(context: BundleContext) -> Section:
     for use in found:
         blocks += _open(use, accepted.get((use.product, use.version)))
     known = {use.product for use in found}
+    if context.engine_record.product not in known:
+        title = context.engine_record.title
+        text = f"No advisories of {title} are known to this toolkit: look them up."
+        blocks.append(Note("warning", "Unknown advisories", plain(text)))
     for row in (server.record for server in context.servers.values()):
         if row.image.product not in known:
             text = f"Which version of {row.title} the image holds is not known here: look it up."

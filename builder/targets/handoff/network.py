@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ... import site
-from ...facts import engines
 from ...servers import PORT_STEP, BundleContext
 from . import prose
 from .document import Block, Note, Paragraph, Section, Span, Table, Text, code, plain
@@ -72,7 +71,7 @@ def _notes(context: BundleContext) -> Iterator[str]:
             "KV cache travels over ports that the transfer library chooses."
         )
     yield from _behind(context)
-    quiet = engines.load(deployment.engine.name).telemetry_variables
+    quiet = context.engine_record.telemetry_variables
     if "1" in (context.environment.get(name) for name in quiet):
         yield "Nothing outside is asked: the engine's usage statistics are off."
     else:

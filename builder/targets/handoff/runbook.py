@@ -53,7 +53,7 @@ def _subject(context: BundleContext) -> tuple[str, ...]:
     return (
         f"{facts.checkpoint.name}, {facts.checkpoint.precision}",
         f"{hardware.num_gpus}x {facts.gpu.product}",
-        f"TensorRT-LLM {context.release.name}",
+        f"{context.engine_record.title} {context.release.name}",
     )
 
 
@@ -140,7 +140,7 @@ def _identity(context: BundleContext, found: Sequence[Server]) -> Iterator[tuple
     yield "Checkpoint", (*code(deployment.checkpoint), *plain(f"; {checkpoint.source}"))
     if deployment.draft:
         yield "Draft model", code(deployment.draft.checkpoint)
-    yield "Engine", plain(f"TensorRT-LLM {context.release.name}")
+    yield "Engine", plain(f"{context.engine_record.title} {context.release.name}")
     for server in found:
         image = context.image(server.target)
         named = _image(image) if image else plain("none of this release is known")

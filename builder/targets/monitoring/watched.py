@@ -11,7 +11,7 @@ from ...deployment import Deployment
 from ...diagnostics import Diagnostic, nearest
 from ...facts import servers as records
 from ...facts.servers import Server
-from ...observability import metrics, signals
+from ...observability import metrics
 from ...observability.metrics import SERVER_JOB, Family
 from ...servers import PORT_STEP, BundleContext
 from .options import Options
@@ -95,7 +95,7 @@ class Watched:
     @property
     def metric_names(self) -> dict[str, str]:
         """The server's metrics by the words of signals."""
-        return signals.metric_names(self.server, self.context.release.metrics.prefix)
+        return metrics.names(self.server, self.context.release.metrics.prefix)
 
     @cached_property
     def families(self) -> dict[str, Family]:

@@ -178,7 +178,7 @@ def _dependencies(supplies: Supplies) -> Iterator[dict[str, Any]]:
 
 def _vulnerabilities(supplies: Supplies, accepted: Accepted) -> Iterator[dict[str, Any]]:
     for product in (supplies.engine, *supplies.servers):
-        if product.version is not None:
+        if product.version is not None and product.product in advisories.products():
             reason = accepted.get((product.product, product.version))
             for row in advisories.open_for(product.product, product.version):
                 yield _vulnerability(row, reason)

@@ -10,7 +10,6 @@ from typing import Any
 
 from ...bundle import File
 from ...documents import DATA, load_yaml
-from ...facts import engines
 from ...facts.checkpoint import Checkpoint
 from ...facts.images import Image
 from ...servers import BundleContext
@@ -82,7 +81,7 @@ def of(context: BundleContext, files: Mapping[str, File]) -> Supplies:
     """The supplies of a deployment and of its rendered files."""
     data, release = _data(), context.release.name
     given = context.environment
-    engine = engines.load(context.deployment.engine.name)
+    engine = context.engine_record
     return Supplies(
         images=tuple(_images(context, files)),
         packages=tuple(
