@@ -145,8 +145,9 @@ def _environment(
     target: Target, engine: engines.EngineName, folder: Path, ascii_paths: AsciiPaths
 ) -> dict[str, str]:
     entries = engines.path_entries(engine, folder / "python", ascii_paths)
-    if target.is_triton and (found := triton.prepare(folder / "tritonserver")):
-        entries.append(found)
+    if target.server.program == triton.PROGRAM:
+        found = triton.prepare(folder / triton.PROGRAM)
+        entries += [found] if found else []
     path = os.pathsep.join([*map(str, entries), os.environ.get("PATH", os.defpath)])
     release = {"TENSORRT_LLM_REFERENCE_RELEASE": target.release} if engine == "reference" else {}
     return {**os.environ, **target.environment, **release, "PATH": path}

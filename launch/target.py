@@ -11,12 +11,12 @@ from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic, nearest
 from builder.errors import BadInput, NotReady
 from builder.facts import release as releases
+from builder.facts import servers
 
 from . import access
 from .access import Access, ClientFiles
 from .ports import free_ports, listen
 
-URLS = {"http": "http://{host}:{port}", "metrics": "http://{host}:{port}/metrics"}
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 # Variables that name files of this machine; each may be set from outside, as for the script alone.
 FILES = ("SERVE_KEY_FILE", "SERVE_TLS_CERTIFICATE", "SERVE_TLS_KEY", "SERVE_TLS_CLIENT_CA")
@@ -69,14 +69,17 @@ class Target:
     def urls(self) -> dict[str, str]:
         """Where each port is reached, by the port's name."""
         host = f"[{self.host}]" if ":" in self.host else self.host
+        addresses = {name: f"{host}:{port}" for name, port in self.ports.items()}
+        paths = {"http": "", "metrics": self.server.paths.metrics}
         return {
-            name: URLS.get(name, "{host}:{port}").format(host=host, port=port)
-            for name, port in self.ports.items()
+            name: f"http://{address}{paths[name]}" if name in paths else address
+            for name, address in addresses.items()
         }
 
     @property
-    def is_triton(self) -> bool:
-        return self.name == "triton"
+    def server(self) -> servers.Server:
+        """What is known of the server that the target starts."""
+        return servers.load(self.name)
 
     def access(self) -> Access:
         """What a client has to show. Raises `BadInput` for a file that cannot be read."""

@@ -20,6 +20,7 @@ from typing import Self
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 
+PROGRAM = "tritonserver"
 CONTAINER_BIN = Path("/opt/tritonserver/bin")
 SHARED_MEMORY = Path("/dev/shm")
 _ASCII_PATH = re.compile(r"[A-Za-z0-9._/+=@%:,-]+")
@@ -31,9 +32,9 @@ def prepare(folder: Path) -> Path | None:
     The wheel keeps its Python backend and the stub for each Python apart; they are brought
     together in `folder`.
     """
-    if shutil.which("tritonserver"):
+    if shutil.which(PROGRAM):
         return None
-    if (CONTAINER_BIN / "tritonserver").exists():
+    if (CONTAINER_BIN / PROGRAM).exists():
         return CONTAINER_BIN
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:

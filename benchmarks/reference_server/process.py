@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
@@ -92,7 +92,5 @@ def endpoint(api: Api, address: str) -> Endpoint:
     """Of a reference server, by HOST:PORT."""
     if api == "grpc":
         return Endpoint("triton", None, grpc=address, model=MODEL)
-    kind: Literal["triton", "trtllm_serve"] = (
-        "triton" if api == "generate_stream" else "trtllm_serve"
-    )
-    return Endpoint(kind, f"http://{address}", model=MODEL)
+    server = "triton" if api == "generate_stream" else "trtllm_serve"
+    return Endpoint(server, f"http://{address}", model=MODEL)

@@ -117,7 +117,7 @@ def _api(options: argparse.Namespace, endpoint: Endpoint) -> Api:
     offered = clients.offered(endpoint)
     if options.api:
         if options.api not in offered:
-            what = f"{endpoint.kind} at this address offers no {options.api}"
+            what = f"{endpoint.server} at this address offers no {options.api}"
             raise BadInput(Diagnostic("--api", what, f"known: {', '.join(offered)}"))
         wanted: Api = options.api
         return wanted

@@ -69,7 +69,7 @@ async def _read(endpoint: Endpoint, requests: float) -> Reading:
     except (NotSupported, RequestRejected, CheckFailure) as fault:
         absent.append(str(fault))
     rows: dict[str, Sequence[Mapping[str, Any]]] = {ITERATIONS: (), REQUESTS: ()}
-    if endpoint.kind == "trtllm_serve":
+    if endpoint.api == "openai":
         async with session(endpoint.url or "", metrics.TIMEOUT_S) as http:
             for path in rows:
                 try:

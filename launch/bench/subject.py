@@ -59,7 +59,7 @@ def of(
             "folder": str(bundle.folder),
             "digest": bundle.digest,
         },
-        "target": endpoint.kind,
+        "target": endpoint.server,
         "url": endpoint.url or f"grpc://{endpoint.grpc}",
         "server_version": version,
     }
@@ -70,7 +70,7 @@ def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> st
         return "reference"
     if run:
         return str(run["engine"]["used"])
-    return "tensorrt_llm" if endpoint.kind == "trtllm_serve" or ENGINE_WORD in version else UNKNOWN
+    return "tensorrt_llm" if endpoint.api == "openai" or ENGINE_WORD in version else UNKNOWN
 
 
 def ask(endpoint: Endpoint) -> tuple[str, str | None]:
@@ -83,7 +83,7 @@ def ask(endpoint: Endpoint) -> tuple[str, str | None]:
 
 
 async def _ask(endpoint: Endpoint) -> tuple[str, str | None]:
-    if endpoint.kind == "triton":
+    if endpoint.api == "kserve":
         from ..smoke.suite import clients
 
         async with AsyncExitStack() as stack:

@@ -252,7 +252,7 @@ def _served(options: argparse.Namespace) -> Served:
 def _folder_name(served: Served) -> str:
     if served.bundle and served.target:
         return f"{served.bundle.launch['name']}-{served.target.name}"
-    return served.endpoint.kind
+    return served.endpoint.server
 
 
 def _evaluation(
@@ -261,7 +261,7 @@ def _evaluation(
     """lm-eval speaks to OpenAI endpoints only."""
     if not options.quality:
         return None
-    if served.endpoint.kind != "trtllm_serve" or served.endpoint.url is None:
+    if served.endpoint.api != "openai" or served.endpoint.url is None:
         what = "asks through an OpenAI endpoint, which Triton is not"
         raise BadInput(Diagnostic("--quality", what, "measure the target trtllm_serve"))
     from ..bench import quality

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from builder.bundle import Bundle
-from builder.facts import checkpoint
+from builder.facts import checkpoint, servers
 from builder.miniature import checkpoint as miniature
 
 from .. import engine, triton
@@ -35,5 +35,6 @@ def _make(bundle: Bundle, folder: Path) -> None:
     (folder / "miniature").mkdir(parents=True)
     miniature.write(checkpoint.from_bundle(bundle.folder), folder / "miniature")
     engine.path_entries("reference", folder / "python", lambda path: path)
-    if "triton" in bundle.launch["targets"]:
+    programs = {servers.load(name).program for name in bundle.launch["targets"]}
+    if triton.PROGRAM in programs:
         triton.prepare(folder / "tritonserver")

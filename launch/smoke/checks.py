@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from builder.facts.servers import Api
+
 from . import concurrency, features, generation, health, negative
 from .client import CheckFunction, SmokeClient
 from .endpoint import Endpoint
 from .negative import rejects, rejects_misuse
 
-TRITON = ("triton",)
-OPENAI = ("trtllm_serve",)
+KSERVE: tuple[Api, ...] = ("kserve",)
+OPENAI: tuple[Api, ...] = ("openai",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Check:
     title: str
     reason: str
     function: CheckFunction
-    kinds: tuple[str, ...] = ("triton", "trtllm_serve")
+    apis: tuple[Api, ...] = ("kserve", "openai")
     streams: bool | None = None
     rendered: bool = False
     level: Literal["error", "warning"] = "error"
@@ -37,8 +39,8 @@ class Check:
 
     def skip_reason(self, client: SmokeClient, endpoint: Endpoint) -> str | None:
         """Why it does not apply to this server over this transport, or None."""
-        if endpoint.kind not in self.kinds:
-            return f"not for {endpoint.kind}"
+        if endpoint.api not in self.apis:
+            return f"not for {endpoint.server}"
         if self.streams not in (None, client.streams):
             how = "decoupled and streams" if client.streams else "not decoupled and does not stream"
             return f"the model is {how}"
@@ -52,9 +54,9 @@ POSITIVE = (
     Check("P2", "Live and ready", "what a load balancer asks before it sends", health.ready),
     Check("P3", "Model served", "the server is up, but not this model", health.served),
     Check("P4", "Metadata", "clients build their requests from names, data types and shapes",
-          health.metadata, kinds=TRITON, rendered=True),
+          health.metadata, apis=KSERVE, rendered=True),
     Check("P5", "Configuration", "the server took another configuration than the rendered one",
-          health.config, kinds=TRITON, rendered=True),
+          health.config, apis=KSERVE, rendered=True),
     Check("P6", "Generation", "the minimum that a client needs", generation.generate),
     Check("P6.chat", "Chat", "most clients send messages, not prompts", generation.chat),
     Check("P7", "Repeated", "unstable greedy decoding hides other failures", generation.repeat),
@@ -68,7 +70,7 @@ POSITIVE = (
     Check("P9.final", "One final response", "clients wait for ever, or miss what follows",
           generation.one_final, streams=True),
     Check("P9.all", "Cumulative text", "clients of the published model ask for all text so far",
-          generation.cumulative, kinds=TRITON, streams=True),
+          generation.cumulative, apis=KSERVE, streams=True),
     Check("P10", "Own answers", "a client gets the answer of another", concurrency.own_answers),
     Check("P11", "Stop word", "text continues after its end", generation.stop_word),
     Check("P12", "max_tokens", "answers cost more, or end early", generation.max_tokens),
@@ -105,9 +107,9 @@ NEGATIVE = (
     Check("N4", "Malformed JSON", "half a request or none breaks the parser",
           rejects_misuse("malformed_json", "empty_body")),
     Check("N5", "Unary RPC", "a client without streams waits for ever", rejects_misuse("unary"),
-          kinds=TRITON, streams=True),
+          apis=KSERVE, streams=True),
     Check("N6", "Many responses", "the first part passes for the whole text",
-          negative.many_responses, kinds=TRITON, streams=True),
+          negative.many_responses, apis=KSERVE, streams=True),
     Check("N7", "top_p 1.5", "a value that no sampler knows", rejects(top_p=1.5)),
     Check("N8", "Prompt too long", "it crashed servers of some releases", negative.too_long),
     # An engine's server may take 0 for a limit that was not given, and an empty prompt for a start.
@@ -121,20 +123,20 @@ NEGATIVE = (
     Check("N11", "Deadline", "the engine keeps working for nobody", negative.deadline,
           streams=True),
     Check("N12", "Loading models", "who may load a model may run any code",
-          rejects_misuse("load", "unload"), kinds=TRITON),
+          rejects_misuse("load", "unload"), apis=KSERVE),
     Check("N13.url", "Unknown URL", "another service than expected", rejects_misuse("unknown_url")),
     Check("N13.verb", "Wrong method", "a wrong method has an effect",
           rejects_misuse("wrong_method")),
     Check("N13.rpc", "Unknown RPC", "a newer client breaks the server",
           rejects_misuse("unknown_method")),
     Check("N14", "Stream without one", "a client waits for a stream that never comes",
-          rejects_misuse("streaming"), kinds=TRITON, streams=False),
+          rejects_misuse("streaming"), apis=KSERVE, streams=False),
     Check("N15", "Too many at once", "waiting requests have no bound", negative.overload,
           streams=True),
     Check("N16", "Lone stream_options", "an option without its effect",
-          rejects_misuse("stream_options"), kinds=OPENAI),
+          rejects_misuse("stream_options"), apis=OPENAI),
     Check("N17", "File as image", "a client reads the server's files",
           rejects_misuse("image_file")),
     Check("N18", "Closed APIs", "shared memory and management are open to everyone",
-          health.closed_apis, kinds=TRITON),
+          health.closed_apis, apis=KSERVE),
 )  # fmt: skip

@@ -88,7 +88,7 @@ async def overlap(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def counters(client: SmokeClient, endpoint: Endpoint) -> str:
-    if endpoint.kind == "trtllm_serve":
+    if endpoint.api == "openai":
         return await _openai_counters(client, endpoint)
     before = await metrics.read_settled(endpoint)
     for _ in range(4):

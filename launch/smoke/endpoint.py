@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from builder.diagnostics import Diagnostic
@@ -19,6 +19,8 @@ from builder.errors import BadInput, NotReady
 from ..access import Access
 
 if TYPE_CHECKING:
+    from builder.facts import servers
+
     from ..target import Target
 
 URL_FORMS = (
@@ -26,14 +28,14 @@ URL_FORMS = (
     "triton://HOST:HTTP_PORT?grpc=PORT&metrics=PORT&model=NAME for Triton, where PORT may be off, "
     "as in triton://HOST?http=off&grpc=8001"
 )
-TRITON_MODEL = "tensorrt_llm"
-TRITON_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`url` is that of HTTP and `metrics` that of Triton's metrics; what is off is missing.
+    """A `server` by the name of its record, and where it listens.
+
+    `url` is that of HTTP and `metrics` that of Triton's metrics; what is off is missing.
 
     `model` is the name in requests; without one trtllm-serve is asked for it, which the router
     of disaggregated serving does not tell (release 1.2.1, NVIDIA/TensorRT-LLM#12213).
@@ -44,7 +46,7 @@ class Endpoint:
     `positions`.
     """
 
-    kind: Literal["trtllm_serve", "triton"]
+    server: str
     url: str | None
     grpc: str | None = None
     metrics: str | None = None
@@ -56,6 +58,18 @@ class Endpoint:
     pid: int | None = None
     rehearsal: bool = False
     positions: int | None = None
+
+    @property
+    def record(self) -> servers.Server:
+        """What is known of the server."""
+        from builder.facts import servers
+
+        return servers.load(self.server)
+
+    @property
+    def api(self) -> servers.Api:
+        """The protocol family that its clients speak."""
+        return self.record.api
 
     @property
     def is_rendered(self) -> bool:
@@ -80,20 +94,19 @@ class Endpoint:
 
 def of_target(target: Target) -> Endpoint:
     """The endpoint that a target of a bundle serves. Raises `BadInput` for missing files."""
-    urls = target.urls
-    if not target.is_triton:
-        options = _yaml(target.folder / "trtllm_serve" / "config.yaml")
-        return Endpoint("trtllm_serve", urls["http"], options=options)
-    model = target.model_name or TRITON_MODEL
-    folder = target.folder / "triton" / "model_repository" / model
+    record, urls = target.server, target.urls
+    model = target.model_name or record.default_model or ""
+    options = _yaml(target.folder / record.files.options.replace("{model}", model))
+    if record.files.model is None:
+        return Endpoint(record.name, urls["http"], options=options)
     return Endpoint(
-        "triton",
+        record.name,
         urls.get("http"),
         urls.get("grpc"),
         urls.get("metrics"),
         model,
-        folder,
-        _yaml(folder / "1" / "model.yaml"),
+        target.folder / record.files.model.replace("{model}", model),
+        options,
         target.restricted_apis,
         target.access(),
     )
@@ -104,33 +117,39 @@ def of_url(text: str, access: Access | None = None) -> Endpoint:
 
     Raises `BadInput` for anything else than the two forms.
     """
+    from builder.facts import servers
+
     parts = urlsplit(text)
     try:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
-    if not host or parts.scheme not in ("http", "https", "triton"):
+    scheme = parts.scheme.replace("https", "http")
+    records = {record.url_scheme: record for record in map(servers.load, servers.names())}
+    if not host or scheme not in records:
         raise BadInput(Diagnostic(text, "is not the URL of a server", f"write {URL_FORMS}"))
+    record = records[scheme]
+    wrong_url = BadInput(Diagnostic(text, f"is not a URL of {record.title}", f"write {URL_FORMS}"))
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-    if parts.scheme != "triton":
+    if record.api == "openai":
         if query.keys() - {"model"}:
-            raise BadInput(Diagnostic(text, "is not a URL of trtllm-serve", f"write {URL_FORMS}"))
+            raise wrong_url
         url = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
-        return Endpoint("trtllm_serve", url, model=query.get("model"))
-    model = query.pop("model", TRITON_MODEL)
-    first = port or TRITON_PORTS["http"]
-    ports = {name: str(first + i) for i, name in enumerate(TRITON_PORTS)} | query
-    wrong = set(ports) - set(TRITON_PORTS)
+        return Endpoint(record.name, url, model=query.get("model"))
+    model = query.pop("model", record.default_model)
+    first = port or record.ports["http"]
+    ports = {name: str(first + i) for i, name in enumerate(record.ports)} | query
+    wrong = set(ports) - set(record.ports)
     wrong |= {name for name, value in ports.items() if value != "off" and not value.isdecimal()}
     if wrong or ports["http"] == ports["grpc"] == "off":
-        raise BadInput(Diagnostic(text, "is not a URL of a Triton server", f"write {URL_FORMS}"))
+        raise wrong_url
     shown = f"[{host}]" if ":" in host else host
     at = {name: f"{shown}:{value}" for name, value in ports.items() if value != "off"}
     return Endpoint(
-        "triton",
+        record.name,
         f"http://{at['http']}" if "http" in at else None,
         at.get("grpc"),
-        f"http://{at['metrics']}/metrics" if "metrics" in at else None,
+        f"http://{at['metrics']}{record.paths.metrics}" if "metrics" in at else None,
         model,
         access=access or Access(),
     )

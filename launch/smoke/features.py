@@ -75,7 +75,7 @@ async def prefix(client: SmokeClient, endpoint: Endpoint) -> str:
         raise NotSupported("the reference engine keeps no blocks for reuse")
     if endpoint.options.get("kv_cache_config", {}).get("enable_block_reuse") is False:
         raise NotSupported("enable_block_reuse is false")
-    request = SmokeRequest(HAY * PREFIX_SENTENCES, max_tokens=4, metrics=endpoint.kind == "triton")
+    request = SmokeRequest(HAY * PREFIX_SENTENCES, max_tokens=4, metrics=endpoint.api == "kserve")
     await client.generate(request)
     response = await client.generate(request)
     names = ("kv_cache_reused_block", "cached_tokens")
@@ -90,9 +90,9 @@ async def prefix(client: SmokeClient, endpoint: Endpoint) -> str:
 async def drafts(client: SmokeClient, endpoint: Endpoint) -> str:
     if not endpoint.options.get("speculative_config"):
         raise NotSupported("the deployment drafts no tokens")
-    request = SmokeRequest(PROMPT, max_tokens=48, metrics=endpoint.kind == "triton")
+    request = SmokeRequest(PROMPT, max_tokens=48, metrics=endpoint.api == "kserve")
     measured = (await client.generate(request)).measured
-    if endpoint.kind == "trtllm_serve":
+    if endpoint.api == "openai":
         return _steps(measured, endpoint)
     drafted, accepted = (
         measured.get(f"total_{name}_tokens", 0) for name in ("draft", "accepted_draft")

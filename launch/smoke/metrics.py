@@ -31,7 +31,7 @@ Metrics = Mapping[str, float]
 
 async def read(endpoint: Endpoint) -> Metrics:
     """All samples of a server. Raises `NotSupported` where it has no metrics."""
-    if endpoint.kind == "triton" and endpoint.metrics is None:
+    if endpoint.api == "kserve" and endpoint.metrics is None:
         raise NotSupported("the server has no metrics port")
     base = endpoint.metrics or f"{endpoint.url}/prometheus/metrics"
     async with session(base.rpartition("/")[0], TIMEOUT_S) as http:
@@ -95,7 +95,7 @@ async def wait_until(endpoint: Endpoint, holds: Callable[[Metrics], bool]) -> Me
 async def engine_version(endpoint: Endpoint) -> str | None:
     """`None` where the server does not report it."""
     try:
-        if endpoint.kind == "triton":
+        if endpoint.api == "kserve":
             return label(await read(endpoint), *ENGINE_METRIC)
         async with session(endpoint.url or "", TIMEOUT_S) as http:
             found = (await get_json(http, "/version")).get("version")

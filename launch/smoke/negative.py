@@ -45,7 +45,7 @@ def rejects(may_serve: tuple[str, ...] = (), **wrong: Any) -> CheckFunction:
             response = await client.generate(request)
         except RequestRejected as refusal:
             return _rejection(refusal)
-        if endpoint.kind in may_serve:
+        if endpoint.api in may_serve:
             return "served, which this kind of server may do"
         raise CheckFailure(f"served with text {response.text[:40]!r}, an error is expected")
 
@@ -180,7 +180,7 @@ def _rejection(refusal: RequestRejected) -> str:
 
 
 async def _metrics(endpoint: Endpoint) -> metrics.Metrics:
-    if endpoint.kind != "triton":
+    if endpoint.api != "kserve":
         return {}
     try:
         return await metrics.read(endpoint)

@@ -46,7 +46,7 @@ def run(
 
 async def clients(endpoint: Endpoint, stack: AsyncExitStack) -> list[SmokeClient]:
     """One client per transport, closed when the stack is."""
-    if endpoint.kind == "trtllm_serve":
+    if endpoint.api == "openai":
         from .http_clients import OpenAIClient
 
         made: list[SmokeClient] = [OpenAIClient(endpoint, CHECK_TIMEOUT_S)]

@@ -181,7 +181,7 @@ def test_shared_memory_of_one_server_is_swept(
 )
 def test_a_url_names_a_server(url: str, kind: str, grpc: str | None, model: str | None) -> None:
     one = endpoint.of_url(url)
-    assert (one.kind, one.grpc, one.model) == (kind, grpc, model)
+    assert (one.server, one.grpc, one.model) == (kind, grpc, model)
     assert one.url is not None
     assert one.url.startswith("http://")
 

@@ -31,9 +31,8 @@ class Client(Protocol):
 
 def connect(endpoint: Endpoint, api: Api) -> Client:
     """A client that is not prepared yet. Raises `BadInput` where the endpoint has no such API."""
-    is_triton = api in ("generate_stream", "grpc")
     address = endpoint.grpc if api == "grpc" else endpoint.url
-    if is_triton != (endpoint.kind == "triton") or not address:
+    if api not in endpoint.record.client_apis or not address:
         known = ", ".join(offered(endpoint))
         raise BadInput(
             Diagnostic(str(address or endpoint.grpc), f"offers no {api}", f"known: {known}")
@@ -53,7 +52,6 @@ def connect(endpoint: Endpoint, api: Api) -> Client:
 
 def offered(endpoint: Endpoint) -> tuple[Api, ...]:
     """The APIs of an endpoint, the one that measures it best first."""
-    if endpoint.kind == "trtllm_serve":
-        return ("openai_chat", "openai_completions")
-    addresses: dict[Api, str | None] = {"grpc": endpoint.grpc, "generate_stream": endpoint.url}
-    return tuple(api for api, address in addresses.items() if address)
+    known = [api for api in APIS if api in endpoint.record.client_apis]
+    known.sort(key=endpoint.record.client_apis.index)
+    return tuple(api for api in known if (endpoint.grpc if api == "grpc" else endpoint.url))

@@ -11,7 +11,7 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
 from ...smoke.client import NotSupported
-from ...smoke.endpoint import TRITON_MODEL, Endpoint
+from ...smoke.endpoint import Endpoint
 from ...smoke.triton_tensors import PUBLISHED
 from ..record import Record
 from ..request import Ask
@@ -25,7 +25,7 @@ class GenerateStreamClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self._server = HttpServer.of(endpoint)
         self._headers = endpoint.access.http_headers
-        self._model = endpoint.model or TRITON_MODEL
+        self._model = endpoint.model or endpoint.record.default_model or ""
         self._declared: dict[str, str] | None = None
 
     async def prepare(self) -> None:

@@ -16,7 +16,7 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
 from ...smoke.client import NotSupported
-from ...smoke.endpoint import TRITON_MODEL, Endpoint
+from ...smoke.endpoint import Endpoint
 from ...smoke.triton_tensors import FORMATS, PUBLISHED, datatype, packed
 from .. import kserve
 from ..record import Failure, Kind, Record
@@ -51,7 +51,7 @@ class KserveGrpcClient:
         self._scheme = "https" if endpoint.access.encrypted else "http"
         self._server = Server(f"{self._scheme}://{self._address}", endpoint.access, "h2")
         self._metadata = endpoint.access.grpc_metadata
-        self._model = endpoint.model or TRITON_MODEL
+        self._model = endpoint.model or endpoint.record.default_model or ""
         self._declared: dict[str, str] | None = None
 
     async def prepare(self) -> None:

@@ -102,7 +102,7 @@ def test_no_server_is_told_as_refused(api: Api) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     kind = "trtllm_serve" if api.startswith("openai") else "triton"
-    endpoint = Endpoint(kind, f"http://{address}", grpc=address, model="m")  # type: ignore[arg-type]
+    endpoint = Endpoint(kind, f"http://{address}", grpc=address, model="m")
 
     async def prepare() -> None:
         client = connect(endpoint, api)
