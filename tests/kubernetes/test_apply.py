@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from builder.bundle import File
-from builder.targets.kubernetes import files
+from builder.targets.kubernetes import workload
 from tests.conftest import ABSENT
 from tests.kubernetes import cluster_files, schemas
 from tests.kubernetes.api_server import KINDS, serving
@@ -146,7 +146,7 @@ def test_a_misspelt_field_is_refused(type_kubectl: Kubectl, tmp_path: Path) -> N
 def test_kubectl_can_apply_the_largest_map_of_files(letter: str, type_kubectl: Kubectl) -> None:
     """It keeps a copy in an annotation, where some letters take more room."""
     data = (letter * 1000).encode()
-    maps = files.config_maps("x", {f"f{index}": File(data) for index in range(300)})
+    maps = workload.config_maps("x", {f"f{index}": File(data) for index in range(300)})
     assert len(maps) > 1
     for found in maps:
         done = type_kubectl("apply", "--filename=-", stdin=yaml.safe_dump(found.document({})))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from builder import pipeline
 from builder.bundle import File
-from builder.targets.kubernetes import files, names
+from builder.targets.kubernetes import workload
 from builder.targets.manifest import manifest
 from tests.kubernetes import cluster_files
 from tests.kubernetes.cluster_files import (
@@ -68,7 +68,7 @@ def test_a_pod_has_the_files_of_the_bundle_byte_for_byte(server: str, tmp_path: 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.binary(max_size=200)))
 def test_any_bytes_survive_a_config_map(contents: dict[str, bytes]) -> None:
     given_files = {path: File(data) for path, data in contents.items()}
-    for found in files.config_maps("x", given_files):
+    for found in workload.config_maps("x", given_files):
         text = manifest("A title.", found.document({})).data
         document = yaml.safe_load(text)
         read = {key: value.encode() for key, value in document.get("data", {}).items()}
@@ -79,13 +79,13 @@ def test_any_bytes_survive_a_config_map(contents: dict[str, bytes]) -> None:
 
 def test_files_that_one_map_cannot_hold_stand_in_several() -> None:
     given_files = {f"f{index}": File(bytes(80 * 1024)) for index in range(5)}
-    found = files.config_maps("x", given_files)
+    found = workload.config_maps("x", given_files)
     assert [len(row.files) for row in found] == [2, 2, 1]
     assert len({row.name for row in found}) == 3
 
 
 def test_another_content_has_another_name() -> None:
-    [one], [two] = (files.config_maps("x", {"f": File(data)}) for data in (b"1", b"2"))
+    [one], [two] = (workload.config_maps("x", {"f": File(data)}) for data in (b"1", b"2"))
     assert one.name != two.name
 
 
@@ -257,10 +257,10 @@ NAMES = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", fullmatch=True)
 
 @given(NAMES)
 def test_every_name_makes_the_name_of_a_service(name: str) -> None:
-    found = names.object_name(name)
+    found = workload.object_name(name)
     assert SERVICE_NAME.fullmatch(found)
-    assert len(found) <= names.LONGEST
-    assert names.object_name(name) == found
+    assert len(found) <= workload.LONGEST
+    assert workload.object_name(name) == found
 
 
 TAILS = st.from_regex(r"[a-z0-9]{1,15}", fullmatch=True)
@@ -268,8 +268,8 @@ TAILS = st.from_regex(r"[a-z0-9]{1,15}", fullmatch=True)
 
 @given(TAILS, TAILS)
 def test_long_names_that_begin_alike_stay_apart(one: str, two: str) -> None:
-    long = {f"{'a' * names.LONGEST}{tail}" for tail in (one, two)}
-    assert len({names.object_name(name) for name in long}) == len(long)
+    long = {f"{'a' * workload.LONGEST}{tail}" for tail in (one, two)}
+    assert len({workload.object_name(name) for name in long}) == len(long)
 
 
 ODD_NAMES = ("1.5", "a..b--c", "x" * 63, "9" * 63, "on", f"{'a.' * 31}a", "null")

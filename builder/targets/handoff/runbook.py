@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...facts.images import Image
 from ...servers import START_TIMEOUT_S, BundleContext
 from ...site import TARGET
-from ..kubernetes.names import object_name
+from ..kubernetes.workload import object_name
 from . import alerting, assurance, capacity, decisions, network, prose, servers
 from .document import Block, Bullets, Command, Document, Facts, Note, Section, Text, code, plain
 from .servers import Server

@@ -1,15 +1,110 @@
 """Target `kubernetes`: another target of the deployment as objects of a cluster, ready to apply.
 
 No chart tool is needed: the folders are kustomize's, which kubectl knows. `options` is what a
-deployment file says, `problems` why it cannot run there, `names` what its objects are called,
-`files` the bundle's own files in the cluster, `pod` the pod of a server, `objects` what is around
-it, `autoscaling`, `gateway` and `kserve` what is there when asked for, `rendering` the files.
+deployment file says, `workload` what the objects are called and made of, `pod` the pod of a server,
+`objects` what is around it, `gateway` and `kserve` what is there when asked for.
 """
 
 from __future__ import annotations
 
-from .options import Options
-from .problems import problems, warnings
-from .rendering import render
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...bundle import File
+from ...render import resource_root
+from ...servers import BundleContext
+from ..container import container
+from ..manifest import manifest
+from . import gateway, kserve, objects
+from .options import KubernetesOptions as Options
+from .options import problems, warnings
+from .workload import SERVER, Workload, config_maps, object_names
 
 __all__ = ["Options", "problems", "render", "warnings"]
+
+
+FOLDER = "kubernetes"
+# What starts the ranks of a server on several nodes.
+GROUP_SCRIPTS = ("group.sh", "rank.sh")
+
+Documents = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def render(context: BundleContext, options: Options) -> dict[str, File]:
+    """A folder for each part, and one file that joins them."""
+    served = container(context, options)
+    scripts = dict(_scripts()) if context.nodes > 1 else {}
+    called = object_names(context.deployment, served.server.record.name)
+    maps = config_maps(called.base, {**served.files, **scripts})
+    workload = Workload(served, options, called, maps)
+    rendered: dict[str, File] = dict(scripts)
+    folders = _folders(workload)
+    for folder, documents in folders.items():
+        for name, content in documents.items():
+            title = f"{folder} of {called.deployment}: {name.replace('-', ' ')}."
+            rendered[f"{FOLDER}/{folder}/{name}.yaml"] = manifest(title, *content)
+    rendered |= dict(_kustomizations(called.deployment, folders))
+    return rendered
+
+
+def _scripts() -> Iterator[tuple[str, File]]:
+    root = resource_root("templates") / FOLDER
+    for name in GROUP_SCRIPTS:
+        yield f"{FOLDER}/{name}", File((root / name).read_bytes(), executable=True)
+
+
+def _folders(workload: Workload) -> dict[str, Documents]:
+    """The documents of every file, by folder and file."""
+    options, labels = workload.options, workload.names.labels(SERVER)
+    volumes = list(objects.model_volumes(workload))
+    shared: Documents = {
+        "files": [found.document(labels) for found in workload.maps],
+        **({"model-volumes": volumes} if volumes else {}),
+        "network-policy": [objects.network_policy(workload)],
+        "disruption-budget": [objects.disruption_budget(workload)],
+    }
+    runner = objects.group(workload) if workload.nodes > 1 else objects.deployment(workload)
+    folders: dict[str, Documents] = {
+        "shared": shared,
+        "base": {
+            "workload": [runner],
+            "services": [objects.service(workload), objects.pods_service(workload)],
+        },
+    }
+    if options.autoscaling:
+        folders["autoscaling"] = {"autoscaler": [objects.autoscaler(workload, options.autoscaling)]}
+    if options.gateway:
+        config = gateway.configuration(workload)
+        found = list(gateway.objects(workload, options.gateway, config))
+        folders["gateway"] = {"gateway": found}
+    if options.kserve:
+        service = [kserve.runtime(workload), kserve.inference_service(workload)]
+        folders["kserve"] = {"inference-service": service}
+    return folders
+
+
+def _kustomizations(
+    deployment: str, folders: Mapping[str, Documents]
+) -> Iterator[tuple[str, File]]:
+    """What belongs to each folder, and what `kubectl apply -k` of the whole takes."""
+    parents = {"base": ["../shared"], "kserve": ["../shared"]}
+    components = [name for name in ("autoscaling", "gateway") if name in folders]
+    for folder, documents in folders.items():
+        is_component = folder in components
+        resources = [*parents.get(folder, []), *(f"{name}.yaml" for name in documents)]
+        yield (
+            f"{FOLDER}/{folder}/kustomization.yaml",
+            manifest(f"{folder} of {deployment}.", _joined(resources, is_component)),
+        )
+    title = f"{deployment}: kubectl apply -k of this folder, in your namespace."
+    whole = {**_joined(["base"]), **({"components": components} if components else {})}
+    yield f"{FOLDER}/kustomization.yaml", manifest(title, whole)
+
+
+def _joined(resources: list[str], is_component: bool = False) -> dict[str, Any]:
+    kind, version = ("Component", "v1alpha1") if is_component else ("Kustomization", "v1beta1")
+    return {
+        "apiVersion": f"kustomize.config.k8s.io/{version}",
+        "kind": kind,
+        "resources": resources,
+    }

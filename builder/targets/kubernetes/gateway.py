@@ -9,10 +9,10 @@ from typing import Any
 from ...bundle import File
 from ...render import text
 from ..manifest import Because
-from .files import READ
 from .objects import budget, dns, metadata
-from .options import Gateway
-from .pod import RESTRICTED, SECRET_MODE, SERVER, Workload, security
+from .options import GatewayOptions
+from .pod import RESTRICTED, SECRET_MODE, security
+from .workload import READ, SERVER, Workload
 
 COMPONENT = "gateway"
 FILE = "haproxy.cfg"
@@ -46,7 +46,7 @@ def ports(workload: Workload) -> dict[str, int]:
     return {name: port for name, port in PORTS.items() if name in workload.container.ports}
 
 
-def objects(workload: Workload, options: Gateway, config: File) -> Iterator[dict[str, Any]]:
+def objects(workload: Workload, options: GatewayOptions, config: File) -> Iterator[dict[str, Any]]:
     """The objects of the gateway; its settings have a name that tells them apart."""
     names = workload.names
     settings = f"{names.gateway}-{hashlib.sha256(config.data).hexdigest()[:12]}"
@@ -75,7 +75,7 @@ def objects(workload: Workload, options: Gateway, config: File) -> Iterator[dict
     yield budget(names, names.gateway, COMPONENT)
 
 
-def _deployment(workload: Workload, options: Gateway, settings: str) -> dict[str, Any]:
+def _deployment(workload: Workload, options: GatewayOptions, settings: str) -> dict[str, Any]:
     names = workload.names
     selector = {"matchLabels": names.selector(COMPONENT)}
     spread = {
@@ -110,7 +110,7 @@ def _deployment(workload: Workload, options: Gateway, settings: str) -> dict[str
     }
 
 
-def _container(workload: Workload, options: Gateway) -> dict[str, Any]:
+def _container(workload: Workload, options: GatewayOptions) -> dict[str, Any]:
     check = {"httpGet": {"path": "/ready", "port": "health"}, "periodSeconds": 5}
     size = {"memory": "512Mi", "ephemeral-storage": "64Mi"}
     variables = {
@@ -146,7 +146,7 @@ def _drain(workload: Workload) -> str:
     return f"sleep {options.deregistration_s}; kill -USR1 1; sleep {workload.container.stop_s}"
 
 
-def _volumes(options: Gateway, settings: str) -> list[dict[str, Any]]:
+def _volumes(options: GatewayOptions, settings: str) -> list[dict[str, Any]]:
     items = [{"key": key, "path": path} for key, path in TLS_FILES.items()]
     secret = {"secretName": options.tls_secret, "defaultMode": SECRET_MODE, "items": items}
     return [

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..manifest import Because
 from .objects import metadata
-from .pod import SERVER, Workload, pod
+from .pod import pod
+from .workload import SERVER, Workload
 
 # What KServe calls the container that serves, and what a runtime can say of its pods.
 CONTAINER = "kserve-container"

@@ -1,4 +1,4 @@
-"""The objects around a server's pods: what runs them, what finds them and what guards them."""
+"""The objects around a server's pods: what runs them, finds them, guards them and scales them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..manifest import Because
-from .names import CLIENT_LABEL, Names
-from .options import Volume
-from .pod import SERVER, Workload, first_pods, pod, worker_pod
+from .options import AutoscalingOptions, Volume
+from .pod import first_pods, pod, worker_pod
+from .workload import CLIENT_LABEL, SERVER, ObjectNames, Workload
 
 # Images of servers are this large, and a node may have to fetch one before anything starts.
 IMAGE_FETCH_S = 1800
@@ -126,7 +126,7 @@ def disruption_budget(workload: Workload) -> dict[str, Any]:
     return budget(names, names.base, SERVER)
 
 
-def budget(names: Names, name: str, component: str) -> dict[str, Any]:
+def budget(names: ObjectNames, name: str, component: str) -> dict[str, Any]:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -147,7 +147,9 @@ def model_volumes(workload: Workload) -> Iterator[dict[str, Any]]:
             yield from _host_volume(workload.names, role, volume, gib)
 
 
-def _host_volume(names: Names, role: str, volume: Volume, gib: int) -> Iterator[dict[str, Any]]:
+def _host_volume(
+    names: ObjectNames, role: str, volume: Volume, gib: int
+) -> Iterator[dict[str, Any]]:
     name = names.volume(role)
     common = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
     yield {
@@ -173,7 +175,7 @@ def _host_volume(names: Names, role: str, volume: Volume, gib: int) -> Iterator[
     }
 
 
-def metadata(names: Names, name: str, component: str) -> dict[str, Any]:
+def metadata(names: ObjectNames, name: str, component: str) -> dict[str, Any]:
     return {"name": name, "labels": names.labels(component)}
 
 
@@ -225,3 +227,60 @@ def _ingress(workload: Workload) -> Iterator[dict[str, Any]]:
             "from": [{"namespaceSelector": {"matchLabels": where}}],
             "ports": [{"protocol": "TCP", "port": port}],
         }
+
+
+# Series that the monitoring of a deployment records for each server, offered to Kubernetes by an
+# adapter as external metrics under the same names. Several series are added up, and divided by the
+# number of servers.
+WAITING, KV_CACHE = "instance:llm_waiting", "instance:llm_kv_cache"
+# So long must the load be low before a server, which took minutes to load, is given up.
+CALM_S = 900
+
+
+def autoscaler(workload: Workload, options: AutoscalingOptions) -> dict[str, Any]:
+    names, start = workload.names, workload.container.start_s
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": names.base}
+    if workload.nodes > 1:
+        target = {"apiVersion": GROUP_VERSION, "kind": "LeaderWorkerSet", "name": names.group}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": metadata(names, names.base, SERVER),
+        "spec": {
+            "scaleTargetRef": target,
+            "minReplicas": options.min_replicas,
+            "maxReplicas": options.max_replicas,
+            "metrics": Because(
+                [
+                    _metric(workload, WAITING, str(options.waiting_requests)),
+                    _metric(workload, KV_CACHE, f"{10 * options.kv_cache_percent}m"),
+                ],
+                "An adapter must offer these as external metrics, as monitoring records them; each "
+                "is the mean of the servers",
+            ),
+            "behavior": {
+                "scaleUp": {
+                    "stabilizationWindowSeconds": 60,
+                    "policies": Because(
+                        [{"type": "Pods", "value": 1, "periodSeconds": min(1800, start.value)}],
+                        "The next server is asked for when the last one has had time to load",
+                    ),
+                },
+                "scaleDown": {
+                    "stabilizationWindowSeconds": CALM_S,
+                    "policies": [{"type": "Pods", "value": 1, "periodSeconds": CALM_S}],
+                },
+            },
+        },
+    }
+
+
+def _metric(workload: Workload, name: str, value: str) -> dict[str, Any]:
+    selector = {"matchLabels": {"deployment": workload.names.deployment}}
+    return {
+        "type": "External",
+        "external": {
+            "metric": {"name": name, "selector": selector},
+            "target": {"type": "AverageValue", "averageValue": value},
+        },
+    }

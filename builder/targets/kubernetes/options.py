@@ -1,13 +1,18 @@
-"""What a deployment file says about the service under Kubernetes."""
+"""What a deployment file says about the service under Kubernetes, and why it cannot run there."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from ...deployment import Strict
+from ...deployment import Deployment, Strict
+from ...diagnostics import Diagnostic
+from ...facts.hardware import load as load_gpu
 from ...facts.images import Reference
+from ...servers import BundleContext
+from .. import choice, container
 from ..container import ContainerOptions, Count, Seconds
 
 LabelText = r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)"
@@ -51,7 +56,7 @@ class Volume(Strict):
         return self
 
 
-class Autoscaling(Strict):
+class AutoscalingOptions(Strict):
     """Between how many servers, and at what load one more is asked for.
 
     `waiting_requests` and `kv_cache_percent` are the mean of the servers.
@@ -70,7 +75,7 @@ class Autoscaling(Strict):
         return self
 
 
-class Gateway(Strict):
+class GatewayOptions(Strict):
     """The door for clients, who must show a certificate: HAProxy, from any image that has it.
 
     `tls_secret` holds `tls.crt`, `tls.key` and `ca.crt`, by which clients are judged.
@@ -81,7 +86,7 @@ class Gateway(Strict):
     replicas: Count = 2
 
 
-class Update(Strict):
+class UpdateOptions(Strict):
     """How many servers may be too many, or missing, while a new version comes."""
 
     max_surge: Annotated[int, Field(ge=0, le=1_000)] = 0
@@ -94,7 +99,7 @@ class Update(Strict):
         return self
 
 
-class Options(ContainerOptions):
+class KubernetesOptions(ContainerOptions):
     """How the service runs under Kubernetes.
 
     There are `replicas` servers, as many as the deployment has instances unless it says otherwise.
@@ -120,7 +125,64 @@ class Options(ContainerOptions):
     resource_claims: list[ObjectName] = Field(default_factory=list)
     monitoring_namespace: ObjectName = "monitoring"
     deregistration_s: Seconds = 15
-    update: Update = Update()
-    autoscaling: Autoscaling | None = None
-    gateway: Gateway | None = None
+    update: UpdateOptions = UpdateOptions()
+    autoscaling: AutoscalingOptions | None = None
+    gateway: GatewayOptions | None = None
     kserve: bool = False
+
+
+TARGET = "kubernetes"
+
+
+def problems(deployment: Deployment) -> Iterator[Diagnostic]:
+    options = KubernetesOptions.model_validate(deployment.targets[TARGET])
+    found = list(container.problems(deployment, TARGET, options))
+    yield from found or _own_problems(deployment, options)
+
+
+def warnings(context: BundleContext, options: KubernetesOptions) -> Iterator[Diagnostic]:
+    """What a reader should know of the images."""
+    yield from container.warnings(context, options)
+    if context.nodes > 1:
+        what = "pods of one server reach each other over SSH, which the engine's images do not have"
+        remedy = (
+            "add openssh-server to the image, and keep an ed25519 key in the Secret "
+            f"{options.ssh_secret} of type kubernetes.io/ssh-auth"
+        )
+        yield Diagnostic(f"targets.{TARGET}.ssh_secret", what, remedy, severity="warning")
+    if context.nodes > 1 and not options.update.max_unavailable:
+        # Source: kubernetes-sigs/lws, issue 776.
+        what = "is 0, which the StatefulSets behind a LeaderWorkerSet may refuse"
+        remedy = "give 1, or make sure that your release of LeaderWorkerSet takes it"
+        where = f"targets.{TARGET}.update.max_unavailable"
+        yield Diagnostic(where, what, remedy, severity="warning")
+    if options.gateway and "@" not in options.gateway.image:
+        what = f"{options.gateway.image} has no digest, and a tag can come to mean another image"
+        remedy = "give REFERENCE@sha256:DIGEST, as your registry shows it"
+        yield Diagnostic(f"targets.{TARGET}.gateway.image", what, remedy, severity="warning")
+
+
+def _own_problems(deployment: Deployment, options: KubernetesOptions) -> Iterator[Diagnostic]:
+    gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
+    size = load_gpu(gpu).gpus_per_node.value
+    if total <= size * deployment.instances:
+        yield from _gateway_problems(deployment, options)
+        return
+    nodes = -(-total // size)
+    if deployment.instances > 1:
+        what = f"{deployment.instances} servers on several nodes each, and {gpu} has {size} GPUs"
+        remedy = f"give instances: 1 and its GPUs, and the number by targets.{TARGET}.replicas"
+        yield Diagnostic("instances", what, remedy)
+    if options.kserve:
+        what = f"is there, and a server has {nodes} nodes"
+        yield Diagnostic(
+            f"targets.{TARGET}.kserve", what, "drop it: the LeaderWorkerSet holds them"
+        )
+    yield from _gateway_problems(deployment, options)
+
+
+def _gateway_problems(deployment: Deployment, options: KubernetesOptions) -> Iterator[Diagnostic]:
+    server = choice.server_of(deployment, options.server)
+    if options.gateway and deployment.targets[server].get("grpc_tls"):
+        what = "is there, and the gateway speaks plain gRPC with the servers"
+        yield Diagnostic(f"targets.{server}.grpc_tls", what, "drop it: the gateway encrypts")

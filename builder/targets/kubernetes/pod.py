@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ...facts.hardware import load as load_gpu
 from ..container import BUNDLE, HOME, KEY_FOLDER, SCRATCH_GIB, TLS_FOLDER, USER, Container
 from ..manifest import Because
-from . import files
-from .files import ConfigMap
-from .names import Names
-from .options import Options, Volume
+from .options import KubernetesOptions, Volume
+from .workload import SERVER, ObjectNames, Workload, files_volume
 
-SERVER = "server"
 LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
 SSH_FOLDER = "/run/secrets/server-ssh"
 SSH_PORT = 2222
@@ -31,30 +27,6 @@ RESTRICTED = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """All that the objects of a service are made of."""
-
-    container: Container
-    options: Options
-    names: Names
-    maps: list[ConfigMap]
-
-    @property
-    def replicas(self) -> int:
-        return self.options.replicas or self.container.context.deployment.instances
-
-    @property
-    def nodes(self) -> int:
-        return self.container.context.nodes
-
-    @property
-    def model_volumes(self) -> dict[str, Volume]:
-        """The volume of each model, in the order of the container's."""
-        volumes = {"model": self.options.model, "draft-model": self.options.draft_model}
-        return dict(list(volumes.items())[: len(self.container.models)])
 
 
 def pod(workload: Workload) -> dict[str, Any]:
@@ -178,7 +150,7 @@ def _probe(container: Container, path: str) -> dict[str, Any]:
             return {"tcpSocket": {"port": next(iter(container.ports))}}
 
 
-def _resources(container: Container, options: Options) -> dict[str, Any]:
+def _resources(container: Container, options: KubernetesOptions) -> dict[str, Any]:
     """No limit of cores: a server that is held back for a moment holds all its GPUs back."""
     memory, cpus = container.memory_gib, container.cpus
     claims = [{"name": name} for name in options.resource_claims]
@@ -229,7 +201,7 @@ def _volumes(workload: Workload) -> list[dict[str, Any]]:
     scratch = {"sizeLimit": f"{SCRATCH_GIB}Gi"}
     in_memory = {"medium": "Memory", "sizeLimit": Because(f"{shm.value}Gi", shm.reason)}
     return [
-        {"name": "bundle", "projected": files.volume(workload.maps)},
+        {"name": "bundle", "projected": files_volume(workload.maps)},
         *(
             {"name": role, **_source(workload.names, role, volume)}
             for role, volume in workload.model_volumes.items()
@@ -244,7 +216,7 @@ def _volumes(workload: Workload) -> list[dict[str, Any]]:
     ]
 
 
-def _source(names: Names, role: str, volume: Volume) -> dict[str, Any]:
+def _source(names: ObjectNames, role: str, volume: Volume) -> dict[str, Any]:
     """A folder of the node comes by a claim: a pod of its own right may not mount one."""
     if volume.csi is None:
         claim = volume.claim or names.volume(role)
@@ -264,7 +236,7 @@ def _secrets(workload: Workload) -> list[tuple[str, str, str]]:
     return [row for row, is_needed in rows.items() if is_needed]
 
 
-def _node_selector(container: Container, options: Options) -> dict[str, Any]:
+def _node_selector(container: Container, options: KubernetesOptions) -> dict[str, Any]:
     arch = {"kubernetes.io/arch": container.architecture}
     if options.node_selector is not None:
         return {**options.node_selector, **arch}

@@ -1,0 +1,208 @@
+"""All that the objects of a service are made of: what they are called, and the bundle's own files.
+
+Objects find each other by labels. Files are in ConfigMaps with their bytes, which a pod mounts as
+one folder.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...bundle import File
+from ...deployment import Deployment
+from ..container import Container
+from ..manifest import as_text
+from .options import KubernetesOptions, Volume
+
+# Kubernetes adds to the names of what it makes itself; with the longest of these, a label's value
+# of 63 letters is still long enough.
+LONGEST = 40
+LABEL_LIMIT = 63
+# The component of the objects of servers.
+SERVER = "server"
+TOOL = "trtllm-deployment-toolkit"
+CLIENT_LABEL = f"{TOOL}/client-of"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectNames:
+    """The names of one deployment's objects, all made of `base`, which is also its Service's.
+
+    The group has another one than the Service, since its controller makes a Service by its name.
+    """
+
+    base: str
+    deployment: str
+    release: str
+    server: str
+
+    @property
+    def group(self) -> str:
+        return f"{self.base}-group"
+
+    @property
+    def pods(self) -> str:
+        return f"{self.base}-pods"
+
+    @property
+    def gateway(self) -> str:
+        return f"{self.base}-gateway"
+
+    def volume(self, role: str) -> str:
+        return f"{self.base}-{role}"
+
+    def labels(self, component: str) -> dict[str, str]:
+        """What every object carries."""
+        return {
+            **self.selector(component),
+            "app.kubernetes.io/part-of": self.deployment,
+            "app.kubernetes.io/version": self.release,
+            "app.kubernetes.io/managed-by": TOOL,
+        }
+
+    def selector(self, component: str) -> dict[str, str]:
+        """What never changes of an object, by which its pods are found."""
+        return {
+            "app.kubernetes.io/name": self.server,
+            "app.kubernetes.io/instance": self.base,
+            "app.kubernetes.io/component": component,
+        }
+
+
+def object_names(deployment: Deployment, server: str) -> ObjectNames:
+    return ObjectNames(
+        object_name(deployment.name),
+        deployment.name,
+        label_value(deployment.engine.release),
+        server.replace("_", "-"),
+    )
+
+
+def object_name(text: str) -> str:
+    """Text as the name of a Service, which knows the fewest letters of all objects.
+
+    What is too long, or begins with a digit, keeps its own name apart by a digest.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if len(name) <= LONGEST and name[:1].isalpha():
+        return name
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    head = name if name[:1].isalpha() else f"d{name}"
+    return f"{head[: LONGEST - 9].rstrip('-')}-{digest}"
+
+
+def label_value(text: str) -> str:
+    """Text as the value of a label."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:LABEL_LIMIT].strip("._-")
+
+
+# `kubectl apply` keeps the text of an object in an annotation; Kubernetes takes 256 KiB of those.
+# Source: kubernetes/apimachinery, pkg/api/validation/objectmeta.go, TotalAnnotationSizeLimitB.
+MOST_BYTES = 240 * 1024
+READ, EXECUTE = 0o444, 0o555
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigMap:
+    """So many of the files, by path in the bundle. The name tells every other content apart."""
+
+    name: str
+    files: Mapping[str, File]
+
+    def document(self, labels: Mapping[str, str]) -> dict[str, Any]:
+        """A file that is no text stands in another place."""
+        places: dict[str, dict[str, str]] = {"data": {}, "binaryData": {}}
+        for path, file in self.files.items():
+            place, content = _content(file)
+            places[place][_key(path)] = content
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": self.name, "labels": dict(labels)},
+            "immutable": True,
+            **{place: found for place, found in places.items() if found},
+        }
+
+
+def config_maps(base: str, files: Mapping[str, File]) -> list[ConfigMap]:
+    """The files in as few maps as can hold them."""
+    groups: list[dict[str, File]] = [{}]
+    size = 0
+    for path, file in sorted(files.items()):
+        own = _nbytes(path, file)
+        size += own
+        if size > MOST_BYTES and groups[-1]:
+            groups.append({})
+            size = own
+        groups[-1][path] = file
+    return [ConfigMap(f"{base}-files-{_digest(group)}", group) for group in groups]
+
+
+def files_volume(maps: list[ConfigMap]) -> dict[str, Any]:
+    """A folder with every file at its path, as executable as it was."""
+    return {
+        "defaultMode": READ,
+        "sources": [
+            {"configMap": {"name": found.name, "items": list(_items(found.files))}}
+            for found in maps
+        ],
+    }
+
+
+def _items(files: Mapping[str, File]) -> Iterator[dict[str, Any]]:
+    for path, file in files.items():
+        mode = EXECUTE if file.executable else READ
+        yield {"key": _key(path), "path": path, "mode": mode}
+
+
+def _key(path: str) -> str:
+    """The path as a key, which knows no slash. All paths of a server begin alike, so none meet."""
+    return path.replace("/", "__")
+
+
+def _nbytes(path: str, file: File) -> int:
+    """Of a file in the text that `kubectl apply` keeps: JSON that is safe inside HTML."""
+    written = json.dumps({_key(path): _content(file)[1]}, ensure_ascii=False)
+    return len(written.encode()) + sum(5 * written.count(letter) for letter in "<>&")
+
+
+def _content(file: File) -> tuple[str, str]:
+    """The place of a file in a map, and what stands there."""
+    if (text := as_text(file.data)) is not None:
+        return "data", text
+    return "binaryData", base64.b64encode(file.data).decode()
+
+
+def _digest(files: Mapping[str, File]) -> str:
+    text = "".join(f"{path} {file.executable} {file.sha256}\n" for path, file in files.items())
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """All that the objects of a service are made of."""
+
+    container: Container
+    options: KubernetesOptions
+    names: ObjectNames
+    maps: list[ConfigMap]
+
+    @property
+    def replicas(self) -> int:
+        return self.options.replicas or self.container.context.deployment.instances
+
+    @property
+    def nodes(self) -> int:
+        return self.container.context.nodes
+
+    @property
+    def model_volumes(self) -> dict[str, Volume]:
+        """The volume of each model, in the order of the container's."""
+        volumes = {"model": self.options.model, "draft-model": self.options.draft_model}
+        return dict(list(volumes.items())[: len(self.container.models)])
