@@ -14,7 +14,7 @@ from .diagnostics import Diagnostic, nearest
 from .documents import DATA, parse_yaml, read_text
 from .errors import BadInput
 from .facts import advisories, engines, servers
-from .facts.images import Reference
+from .facts.images import REFERENCE_PATTERN
 
 PRESETS = DATA / "presets"
 
@@ -32,6 +32,7 @@ MOST_REQUESTS = 1_000_000
 MOST_DRAFT_TOKENS = 1_000
 LARGEST_NUMBER = 2**53  # of an engine option; up to it, every reader of YAML and JSON is exact
 
+ImageReference = Annotated[str, Field(pattern=REFERENCE_PATTERN, max_length=500)]
 NumGpus = Annotated[int, Field(ge=1, le=MOST_GPUS)]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 # What a variable, an argument and a file's name can hold.
@@ -133,7 +134,7 @@ class Deployment(Strict):
     draft: Draft | None = None
     engine_config: dict[str, Any] = Field(default_factory=dict)
     environment: dict[Variable, NoNul] = Field(default_factory=dict)
-    images: dict[str, Reference] = Field(default_factory=dict)
+    images: dict[str, ImageReference] = Field(default_factory=dict)
     accepted_advisories: list[Accepted] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from .bundle import MANIFEST, Bundle
 from .documents import load_yaml
-from .facts.published_results import leaves
+from .facts.published_results import flatten
 
 CONTEXT_LINES = 1
 
@@ -66,14 +66,14 @@ def compare(old: Bundle, new: Bundle) -> Comparison:
     return Comparison(
         request=tuple(_values(_request(old), _request(new))),
         decisions=tuple(_decisions(old.manifest["decisions"], new.manifest["decisions"])),
-        memory=tuple(_values(leaves(old.manifest["memory"]), leaves(new.manifest["memory"]))),
+        memory=tuple(_values(flatten(old.manifest["memory"]), flatten(new.manifest["memory"]))),
         inputs=tuple(_values(*(bundle.manifest["inputs"]["files"] for bundle in (old, new)))),
         files=tuple(_files(old, new)),
     )
 
 
 def _request(bundle: Bundle) -> dict[str, Any]:
-    request = leaves(load_yaml((bundle.folder / "deployment.yaml").read_text(encoding="utf-8")))
+    request = flatten(load_yaml((bundle.folder / "deployment.yaml").read_text(encoding="utf-8")))
     return {path: value for path, value in request.items() if value != {}}
 
 

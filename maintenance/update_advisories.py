@@ -32,10 +32,13 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True, slots=True)
 class Bulletin:
-    """The advisories of a file about our products. `day` is that of its last revision."""
+    """The advisories of a file, each with the product of ours that it is about.
+
+    `day` is that of its last revision.
+    """
 
     day: str
-    rows: tuple[Advisory, ...]
+    rows: tuple[tuple[str, Advisory], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ def _bare(name: str) -> str:
 
 def _rows(
     given: Mapping[str, Any], versions: Mapping[str, tuple[str, str]], bulletin: int, day: str
-) -> Iterator[Advisory]:
+) -> Iterator[tuple[str, Advisory]]:
     """One vulnerability, for each of our products that it is in."""
     cve, cwe, status = given["cve"], _at(given, "cwe", "id"), given["product_status"]
     if not _CVE.fullmatch(cve) or not _CWE.fullmatch(cwe or "CWE-0"):
@@ -170,17 +173,9 @@ def _rows(
     for product in dict.fromkeys(versions[each][0] for each in ids if each in versions):
         fixes = [versions[each] for each in status.get("fixed", []) if each in versions]
         fixed = [_version(product, text) for owner, text in fixes if owner == product]
-        yield Advisory(
-            cve=cve,
-            product=product,
-            cvss=max(scores, default=None),
-            cwe=cwe,
-            fixed_in=max(fixed, key=lambda version: order(version) or ((), 0, 0, 0), default=None),
-            bulletin=bulletin,
-            published=day,
-            areas=(),
-            verified=True,
-        )
+        fixed_in = max(fixed, key=lambda text: order(text) or ((), 0, 0, 0), default=None)
+        score = max(scores, default=None)
+        yield product, Advisory(cve, score, cwe, fixed_in, bulletin, day, areas=())
 
 
 def _version(product: str, text: str) -> str:
@@ -195,8 +190,8 @@ def _update(product: str, bulletins: Iterable[Bulletin]) -> Update:
     before = {row.cve: row for row in advisories.all_of(product)}
     after, as_of = dict(before), advisories.as_of(product)
     for bulletin in bulletins:
-        for row in bulletin.rows:
-            if row.product == product:
+        for about, row in bulletin.rows:
+            if about == product:
                 after[row.cve] = _merged(after.get(row.cve), row)
                 as_of = max(as_of, bulletin.day)
     rows = tuple(after.values())
@@ -228,7 +223,9 @@ def _merged(old: Advisory | None, new: Advisory) -> Advisory:
 
 def _text(update: Update) -> str:
     """The data file: its head with the new day and minimum, and all rows."""
-    head = advisories.head(update.product)
+    (path,) = (path for path in advisories.files() if path.stem == update.product)
+    head, rows, _ = read_text(path).partition("\nadvisories:\n")
+    head += rows
     head = _with(head, r'(?m)^(as_of: )".*"$', update.as_of[1])
     head = _with(head, r'(?m)^(minimum:\n  version: )".*"$', update.minimum[1])
     return head + "".join(map(_row, update.rows))
@@ -298,7 +295,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.advisories:
         advisories.use(options.advisories)
     found = updates(read(options.bulletins, options.folder))
-    write(found, options.output or advisories.folder())
+    write(found, options.output or options.advisories or advisories.ADVISORIES)
     print(text_of(found))
 
 

@@ -201,7 +201,9 @@ def plan_text(document: Mapping[str, Any]) -> str:
         heading = "Published for this model on these GPUs"
         heading += ":" if row["engine"] == "tensorrt-llm" else f", with {row['engine']}:"
         figures = [
-            line for item in row["figures"] for line in wrapped("  ", published_results.words(item))
+            line
+            for item in row["figures"]
+            for line in wrapped("  ", published_results.describe(item))
         ]
         parts.append("\n".join([heading, *figures]))
         text = f"{row['source']}; {row['workload']}"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from ..diagnostics import Diagnostic
-from ..documents import DATA, load_yaml, read_text
+from ..documents import DATA
+from ..errors import BadInput
+from . import data_file
 from .release.version import Order, order
+from .schema import Check, Text
 
 ADVISORIES = DATA / "advisories"
 
@@ -19,29 +22,31 @@ RULE = "vulnerable-version"
 # Where a deployment takes versions that would be refused.
 ACCEPTED = "accepted_advisories"
 
-_folder = ADVISORIES
-_ROWS = "\nadvisories:\n"
+Version = Annotated[str, Check(lambda text: order(text) is not None, "must be a version")]
+Day = Annotated[
+    str, Check(lambda text: bool(re.fullmatch(r"\d{4}-\d\d-\d\d", text)), "must be YEAR-MONTH-DAY")
+]
 
+_folder = ADVISORIES
 _NAMED = 3  # the worst ones; a warning is no place for dozens
 
 
 @dataclass(frozen=True, slots=True)
 class Advisory:
-    """One vulnerability of one product.
+    """One vulnerability of a product.
 
     `fixed_in` is the first version without it, `None` where no fixed version is known. `cvss` is
     the base score, 0 to 10, `None` where it was not seen.
     """
 
-    cve: str
-    product: str
-    cvss: float | None
+    cve: Annotated[str, Check(lambda name: name.startswith("CVE-"), "must be CVE-YEAR-NUMBER")]
+    cvss: Annotated[float, Check(lambda score: 0 <= score <= 10, "must be 0 to 10")] | None
     cwe: str | None
-    fixed_in: str | None
+    fixed_in: Version | None
     bulletin: int
-    published: str
+    published: Day
     areas: tuple[str, ...]
-    verified: bool
+    verified: bool = True
 
 
 def products() -> list[str]:
@@ -52,19 +57,16 @@ def files() -> list[Path]:
     return sorted(_folder.glob("*.yaml"))
 
 
-def folder() -> Path:
-    """Where the advisories in use lie."""
-    return _folder
-
-
 def use(other: Path) -> None:
-    """Read advisories from another folder from now on, not those that ship."""
+    """Read advisories from another folder from now on. Raises `BadInput` if they are wrong."""
     global _folder
-    for shipped in ADVISORIES.glob("*.yaml"):
-        read_text(other / shipped.name)  # says why it cannot be read
+    names = [shipped.name for shipped in ADVISORIES.glob("*.yaml")]
+    faults = [
+        each for name in names for each in data_file.validate(other / name, ProductAdvisories)
+    ]
+    if faults:
+        raise BadInput(faults)
     _folder = other
-    for kept in (_text, _file, all_of):
-        kept.cache_clear()
 
 
 def open_for(product: str, version: str) -> list[Advisory]:
@@ -86,18 +88,39 @@ def open_for(product: str, version: str) -> list[Advisory]:
 class Minimum:
     """The oldest version that may be deployed, and why it is this one."""
 
-    version: str
-    reason: str
-    source: str
+    version: Version
+    reason: Text
+    source: Text
+
+
+@dataclass(frozen=True, slots=True)
+class ServerVersions:
+    """The container that first brought a version of the server itself."""
+
+    source: Text
+    containers: Mapping[Version, Version]
+
+
+@dataclass(frozen=True, slots=True)
+class ProductAdvisories:
+    """What is known of one product: its advisories are complete up to the day `as_of`."""
+
+    product: str
+    name: Text
+    as_of: Day
+    source: Text
+    minimum: Minimum
+    advisories: tuple[Advisory, ...]
+    server_versions: ServerVersions | None = None
 
 
 def name(product: str) -> str:
-    return str(_file(product)["name"])
+    return _file(product).name
 
 
 def minimum(product: str) -> Minimum:
     """What the data has decided; it may be older than `closes_all`."""
-    return Minimum(**_file(product)["minimum"])
+    return _file(product).minimum
 
 
 def closes_all(product: str) -> str:
@@ -110,7 +133,7 @@ def first_with_all_fixes(rows: Iterable[Advisory]) -> str:
 
 def as_of(product: str) -> str:
     """The day to which the advisories are complete."""
-    return str(_file(product)["as_of"])
+    return _file(product).as_of
 
 
 def is_refused(product: str, version: str) -> bool:
@@ -158,47 +181,21 @@ def _order(version: str) -> Order:
 
 def container(product: str, version: str) -> str:
     """The container of a server version: of the newest listed one that is not newer."""
-    listed = _file(product).get("server_versions", {}).get("containers", {})
+    known = _file(product).server_versions
+    listed = known.containers if known else {}
     given = order(version)
     older = [
         server
         for server in listed
         if given is not None and given[0][0] == _order(server)[0][0] and _order(server) <= given
     ]
-    return str(listed[max(older, key=_order)]) if older else version
+    return listed[max(older, key=_order)] if older else version
 
 
-@cache
-def _file(product: str) -> Mapping[str, Any]:
-    document: Mapping[str, Any] = load_yaml(_text(product))
-    return document
+def _file(product: str) -> ProductAdvisories:
+    return data_file.load(_folder / f"{product}.yaml", ProductAdvisories)
 
 
-@cache
-def _text(product: str) -> str:
-    return read_text(_folder / f"{product}.yaml")
-
-
-def head(product: str) -> str:
-    """The text of a product's file up to its rows."""
-    before, rows, _ = _text(product).partition(_ROWS)
-    return before + rows
-
-
-@cache
 def all_of(product: str) -> tuple[Advisory, ...]:
     """Every advisory of a product."""
-    return tuple(
-        Advisory(
-            cve=row["cve"],
-            product=product,
-            cvss=row["cvss"],
-            cwe=row["cwe"],
-            fixed_in=row["fixed_in"],
-            bulletin=row["bulletin"],
-            published=row["published"],
-            areas=tuple(row["areas"]),
-            verified=row.get("verified", True),
-        )
-        for row in _file(product)["advisories"]
-    )
+    return _file(product).advisories

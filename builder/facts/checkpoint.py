@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, nearest
-from ..documents import DATA, load_json_mapping, load_yaml
+from ..documents import DATA, load_json_mapping
 from ..errors import BadFacts
-from . import checkpoint_files, safetensors, tensor_groups
+from . import checkpoint_files, data_file, safetensors, tensor_groups
 from . import quantization as quantizations
 from .architecture import ARCHITECTURES, Architecture, Config
-from .checkpoint_files import NO_FILES, CheckpointFile, Listing
+from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing
+from .model_facts import License, ModelFacts
 from .quantization import Quantization
 from .safetensors import Stored
 from .tensor_groups import TensorGroup
@@ -52,6 +53,14 @@ class Checkpoint:
     file: Path | None = None
     listing: Listing = NO_FILES
     stored_groups: tuple[TensorGroup, ...] = ()
+    shipped_license: License | None = None
+
+    @property
+    def license(self) -> License | None:
+        """That of the shipped facts, or what the card in its folder names; `None` if not known."""
+        name = self.listing.license
+        named = License(name, f"{CARD} of the checkpoint", verified=True) if name else None
+        return self.shipped_license or named
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
@@ -131,25 +140,26 @@ def gather(reference: str, base: Path = Path()) -> Checkpoint:
 
 def read_shipped(path: Path) -> Checkpoint:
     """Facts from a file of `builder/data/models`."""
-    document = load_yaml(path.read_text(encoding="utf-8"))
-    config = document["config"]["values"]
-    values = document.get("quantization", {}).get("values")
+    facts = data_file.load(path, ModelFacts)
+    config: Config = facts.config.values
+    values = facts.quantization.values if facts.quantization else None
     found, problems = quantizations.read(config, {"quantization": values} if values else None)
     architecture = _architecture(config, path.name)
     problems += _missing_fields(architecture, config, path.name)
     if problems:
         raise BadFacts(problems)
     return Checkpoint(
-        name=document["name"],
+        name=facts.name,
         path=None,
         architecture=architecture,
         config=config,
         quantization=found,
-        source=f"shipped facts: {document['config']['source']}",
-        verified=document["config"]["verified"],
-        published_bytes=document.get("checkpoint_bytes", {}).get("value"),
-        notes=tuple(document.get("notes", ())),
+        source=f"shipped facts: {facts.config.source}",
+        verified=facts.config.verified,
+        published_bytes=facts.checkpoint_bytes.value if facts.checkpoint_bytes else None,
+        notes=facts.notes,
         file=path,
+        shipped_license=facts.license,
     )
 
 
@@ -195,25 +205,11 @@ def _architecture(config: Config, where: str) -> Architecture:
 
 
 def _missing_fields(architecture: Architecture, config: Config, where: str) -> list[Diagnostic]:
-    """Fields that the toolkit computes with and that are missing or no plausible number."""
-    text = architecture.text(config)
-    optional = {architecture.mtp_field or "", "head_dim", "max_position_embeddings"} & set(text)
-    wrong = [name for name in architecture.required if not _is_count(name, text.get(name))]
-    wrong += [
-        name
-        for name in sorted(optional - set(wrong))
-        if text[name] is not None and not _is_count(name, text[name])
-    ]
     remedy = "take config.json from the model's repository"
-    return [Diagnostic(where, f"field {name} is missing or no number", remedy) for name in wrong]
-
-
-_MAY_BE_ZERO = {"first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers"}
-
-
-def _is_count(name: str, value: object) -> bool:
-    least = 0 if name in _MAY_BE_ZERO or name.startswith("mtp_") else 1
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return [
+        Diagnostic(where, f"field {name} is missing or no number", remedy)
+        for name in architecture.missing_fields(config)
+    ]
 
 
 def _tokenizer_problems(folder: Path) -> list[Diagnostic]:
@@ -308,7 +304,9 @@ def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
     stored = {
         "generation_config": dict(checkpoint.generation_config),
         "groups": [asdict(group) for group in checkpoint.groups],
-        **asdict(checkpoint.listing),
+        "files": [asdict(file) for file in checkpoint.listing.files],
+        "revision": checkpoint.listing.revision,
+        "licence": checkpoint.listing.license,
     }
     return {
         "name": checkpoint.name,

@@ -48,11 +48,11 @@ class CheckpointFile:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The files of a checkpoint; where known, the commit of the hub that all of them come from, and
-    the licence that the model's card names."""
+    the license that the model's card names."""
 
     files: tuple[CheckpointFile, ...] = ()
     revision: str | None = None
-    licence: str | None = None
+    license: str | None = None
 
     @property
     def unknown(self) -> tuple[CheckpointFile, ...]:
@@ -87,7 +87,7 @@ def _read(folder: Path) -> Listing:
     if problems:
         raise BadFacts(problems)
     commit = commits.pop() if len(commits) == 1 else None
-    return Listing(tuple(files), commit, _licence(folder / CARD))
+    return Listing(tuple(files), commit, _license(folder / CARD))
 
 
 def _paths(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -136,8 +136,8 @@ def _downloaded(folder: Path, name: str, path: Path) -> tuple[str | None, str | 
     return (_only(_COMMIT, commit), _only(_SHA256, etag)) if unchanged else (None, None)
 
 
-def _licence(card: Path) -> str | None:
-    """The field `license` in the head of a model card; a licence of its own has a name there."""
+def _license(card: Path) -> str | None:
+    """The field `license` in the head of a model card; a license of its own has a name there."""
     if not card.is_file() or card.stat().st_size > HASHED_BYTES:
         return None
     front = re.match(r"---\r?\n(.*?)\n---", card.read_text(errors="replace"), re.DOTALL)

@@ -1,18 +1,16 @@
-"""Container images: which one carries a server of an engine release, and how a name is read."""
+"""Container images: which one carries a server of an engine release, and what a tag tells."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
-from pydantic import Field
-
-from ..documents import DATA, load_yaml
-from . import servers
-from .image_tags import contents
+from ..documents import DATA
+from . import data_file, servers
+from .schema import Check, Text
 
 IMAGES = DATA / "images.yaml"
 
@@ -21,8 +19,43 @@ _PATTERN = (
     r"^(?P<name>[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+)"
     r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?$"
 )
-# What a deployment file may hold, without the named groups that pydantic's patterns do not know.
-Reference = Annotated[str, Field(pattern=re.sub(r"\?P<[a-z]+>", "", _PATTERN), max_length=500)]
+# The same without named groups, which pydantic's patterns do not know.
+REFERENCE_PATTERN = re.sub(r"\?P<[a-z]+>", "", _PATTERN)
+
+_VERSION = r":(?P<version>v?\d+(?:\.\d+)+(?:\.?(?:rc|post|dev)\d+)*)(?P<rest>[\w.-]*)"
+_CLIENTS = "-sdk"  # such an image holds clients and no server
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A product in an image that a text names at `start`. `product` is its name in advisories."""
+
+    product: str
+    version: str
+    start: int
+
+
+def contents(text: str) -> Iterator[Content]:
+    """The products of all images that a text names and whose tags tell a version."""
+    products = _products()
+    if not any(f"{repository}:" in text for repository in products):
+        return  # at once, for texts of megabytes
+    for found in _pattern().finditer(text):
+        if not found["rest"].endswith(_CLIENTS):
+            yield Content(products[found["repository"]], found["version"], found.start())
+
+
+@cache
+def _products() -> dict[str, str]:
+    """Products by the publisher's repository, on any host. Its tags begin with the version."""
+    images = (servers.load(name).image for name in servers.names())
+    return {image.repository: image.product for image in images}
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    repositories = "|".join(map(re.escape, _products()))
+    return re.compile(rf"(?<![\w.-])(?P<repository>{repositories}){_VERSION}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +81,25 @@ class Image:
         return f"{self.name}{tag}" + (f"@{self.digest}" if self.digest else "")
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedImage:
+    """An image of its publisher. `version` is that of the product whose advisories apply beside
+    the engine's own, `size_gb` is `None` where it is not said."""
+
+    server: Text
+    release: Text
+    image: Annotated[
+        str, Check(lambda name: bool(re.match(_PATTERN, name)), "must be HOST/PATH:TAG")
+    ]
+    architectures: tuple[Literal["amd64", "arm64"], ...]
+    size_gb: float | None
+    source: Text
+    version: str | None = None
+
+
+PublishedImages = dict[Literal["images"], tuple[PublishedImage, ...]]
+
+
 def image(server: str, release: str, given: str | None = None) -> Image | None:
     """The image of a server of a release: as `given`, else that of the data, else `None`.
 
@@ -55,24 +107,22 @@ def image(server: str, release: str, given: str | None = None) -> Image | None:
     """
     product = servers.load(server).image.product
     if given is None:
-        row = next(
-            (row for row in _rows() if (row["server"], row["release"]) == (server, release)), None
-        )
-        return _image(str(row["image"]), row, product) if row else None
+        row = next((row for row in _rows() if (row.server, row.release) == (server, release)), None)
+        return _image(row.image, row, product) if row else None
     found = re.match(_PATTERN, given)
     if found is None:
         raise ValueError(f"{given} is no image reference")
     last = f"{found['name'].rpartition('/')[2]}:{found['tag']}"
-    same = (row for row in _rows() if str(row["image"]).rpartition("/")[2] == last)
-    return _image(given, next((row for row in same if row["server"] == server), None), product)
+    same = (row for row in _rows() if row.image.rpartition("/")[2] == last)
+    return _image(given, next((row for row in same if row.server == server), None), product)
 
 
 def versions(server: str) -> list[str]:
     """The versions in the published images of a server, newest last."""
-    return [str(row["version"]) for row in _rows() if row["server"] == server and "version" in row]
+    return [row.version for row in _rows() if row.server == server and row.version]
 
 
-def _image(reference: str, row: Mapping[str, Any] | None, product: str) -> Image:
+def _image(reference: str, row: PublishedImage | None, product: str) -> Image:
     found = re.match(_PATTERN, reference)
     assert found is not None  # validated before
     parts = (found["name"], found["tag"], found["digest"])
@@ -80,16 +130,8 @@ def _image(reference: str, row: Mapping[str, Any] | None, product: str) -> Image
         content = next(contents(reference), None)
         version = content.version if content and content.product == product else None
         return Image(*parts, known=False, version=version)
-    return Image(
-        *parts,
-        known=True,
-        version=row.get("version"),
-        architectures=tuple(row["architectures"]),
-        size_gb=row["size_gb"],
-        source=row["source"],
-    )
+    return Image(*parts, True, row.version, row.architectures, row.size_gb, row.source)
 
 
-@cache
-def _rows() -> tuple[Mapping[str, Any], ...]:
-    return tuple(load_yaml(IMAGES.read_text(encoding="utf-8"))["images"])
+def _rows() -> tuple[PublishedImage, ...]:
+    return data_file.load(IMAGES, PublishedImages)["images"]

@@ -3,16 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from ..documents import DATA, load_yaml
+from ..documents import DATA
+from . import data_file
 from .checkpoint import Checkpoint, gather, known_names, same_model
 from .release import ServerRole
+from .schema import Positive, Text
 
 RESULTS = DATA / "results"
+
+
+class Figure(TypedDict, total=False):
+    """What was measured under one load: metrics, of which `UNITS` has the units, and conditions."""
+
+    load: str
+    concurrency: Positive
+    note: str
+    at_tokens_per_s_per_user: float
+    mtp_draft_tokens: int
+    accepted_length: float
+    output_tokens_per_s: float
+    output_tokens_per_s_per_user: float
+    output_tokens_per_s_per_gpu: float
+    prefill_tokens_per_s_per_gpu: float
+    ttft_ms: float
+    mean_ttft_ms: float
+    mean_tpot_ms: float
+    median_e2e_latency_ms: float
+    tpot_gain_percent: float
+    usd_per_million_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDeployment:
+    """One row of a publication; `num_gpus` is `None` where it is not said."""
+
+    checkpoint: Text
+    gpu: Text
+    num_gpus: Positive | tuple[Positive, ...] | None
+    figures: tuple[Figure, ...]
+    engine: str | None = None
+    workload: str | None = None
+    parallel: str | None = None
+    isl: Positive | None = None
+    osl: Positive | None = None
+    role: ServerRole = "agg"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    incomplete: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One source: what it says of all of its deployments, and the deployments."""
+
+    source: Text
+    engine: Text
+    deployments: tuple[PublishedDeployment, ...]
+    workload: str | None = None
+    max_concurrency: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +87,7 @@ class Published:
     osl: int | None
     max_concurrency: int
     options: Mapping[str, Any]
-    figures: tuple[Mapping[str, Any], ...]
+    figures: tuple[Figure, ...]
     incomplete: tuple[str, ...]
     file: Path
 
@@ -79,7 +131,7 @@ def _shipped(name: str) -> Checkpoint:
     return gather(name)
 
 
-def words(figure: Mapping[str, Any]) -> str:
+def describe(figure: Mapping[str, Any]) -> str:
     """A figure as a person reads it: its load, then what was measured."""
     values = ", ".join(
         f"{figure[metric]:,.10g} {unit}" for metric, unit in UNITS.items() if metric in figure
@@ -89,16 +141,16 @@ def words(figure: Mapping[str, Any]) -> str:
     return f"{load}: {values}{note}" if load else f"{values}{note}"
 
 
-def leaves(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested options as dotted paths.
 
-    Lists, scalars and empty mappings are leaves, and so is a mapping whose keys are free text.
+    Lists, scalars and empty mappings end a path, and so does a mapping whose keys are free text.
     """
     flat: dict[str, Any] = {}
     for key, value in options.items():
         path = f"{prefix}.{key}" if prefix else key
         if isinstance(value, Mapping) and value and all(map(_is_option_name, value)):
-            flat |= leaves(value, path)
+            flat |= flatten(value, path)
         else:
             flat[path] = value
     return flat
@@ -111,44 +163,39 @@ def _is_option_name(key: object) -> bool:
 def _rows(gpu: str, num_gpus: int, role: ServerRole) -> Iterator[Published]:
     """The rows of all sources for these GPUs."""
     for path in sorted(RESULTS.glob("*.yaml")):
-        document = _document(path)
-        for row in document["deployments"]:
-            counts = row["num_gpus"] if isinstance(row["num_gpus"], list) else [row["num_gpus"]]
-            if (row["gpu"], row.get("role", "agg")) == (gpu, role) and num_gpus in counts:
-                yield _published(document, row, num_gpus, path)
-
-
-@cache
-def _document(path: Path) -> Any:
-    return load_yaml(path.read_text(encoding="utf-8"))
+        publication = data_file.load(path, Publication)
+        for row in publication.deployments:
+            counts = row.num_gpus if isinstance(row.num_gpus, tuple) else (row.num_gpus,)
+            if (row.gpu, row.role) == (gpu, role) and num_gpus in counts:
+                yield _published(publication, row, num_gpus, path)
 
 
 def _published(
-    document: Mapping[str, Any], row: Mapping[str, Any], num_gpus: int, path: Path
+    publication: Publication, row: PublishedDeployment, num_gpus: int, path: Path
 ) -> Published:
     return Published(
-        source=document["source"],
-        engine=row.get("engine", document["engine"]),
-        workload=_workload(document, row),
-        checkpoint=row["checkpoint"],
-        gpu=row["gpu"],
+        source=publication.source,
+        engine=row.engine or publication.engine,
+        workload=_workload(publication, row),
+        checkpoint=row.checkpoint,
+        gpu=row.gpu,
         num_gpus=num_gpus,
-        isl=row.get("isl"),
-        osl=row.get("osl"),
-        max_concurrency=document.get("max_concurrency", 0),
-        options=leaves(row.get("options", {})),
-        figures=tuple(row["figures"]),
-        incomplete=tuple(row.get("incomplete", ())),
+        isl=row.isl,
+        osl=row.osl,
+        max_concurrency=publication.max_concurrency,
+        options=flatten(row.options),
+        figures=row.figures,
+        incomplete=row.incomplete,
         file=path,
     )
 
 
-def _workload(document: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def _workload(publication: Publication, row: PublishedDeployment) -> str:
     """The load in words: what the source says of it, its lengths, how the model was spread."""
-    parts = [row.get("workload", document.get("workload"))]
-    if "isl" in row:
-        parts.append(f"input {row['isl']} tokens")
-    if "osl" in row:
-        parts.append(f"output {row['osl']} tokens")
-    parts += [row.get("parallel"), row.get("model")]
+    parts = [row.workload or publication.workload]
+    if row.isl:
+        parts.append(f"input {row.isl} tokens")
+    if row.osl:
+        parts.append(f"output {row.osl} tokens")
+    parts.append(row.parallel)
     return ", ".join(part for part in parts if part) or "not said"

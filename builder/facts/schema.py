@@ -4,8 +4,9 @@
 
 - a field without a default is a required key, one with a default an optional key;
 - `Literal` is an enum, `X | None` may be null, `tuple[X, ...]` is a list, `Mapping[str, X]` has
-  free keys, a nested dataclass or `TypedDict` its own ones (a `TypedDict` stays a plain mapping),
-  and `Annotated[X, Check(...)]` narrows a value;
+  free keys, `dict[Literal[...], X]` exactly those, a nested dataclass or `TypedDict` its own ones
+  (a `TypedDict` stays a plain mapping), a `Path` names a file or folder of the data folder, and
+  `Annotated[X, Check(...)]` narrows a value;
 - a method `inconsistencies` of a dataclass yields the faults that no single field shows, each as a
   path from there and a text `what is wrong; how to mend it`.
 
@@ -15,14 +16,17 @@ Faults are collected, each with its dotted path and the nearest known name; `dat
 from __future__ import annotations
 
 import dataclasses
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from ..diagnostics import NOWHERE, Diagnostic, located, nearest
+from ..documents import DATA
 
 MAX_DEPTH = 50  # of a recursive schema
 
@@ -95,6 +99,8 @@ class _Reader:
             return self._list(arguments[0], value, path)
         if origin is Mapping:
             return self._mapping(arguments[0], arguments[1], value, path)
+        if origin is Path:
+            return self._path(value, path)
         if typing.is_typeddict(origin):
             return value if self._trusted else self._typed_dict(origin, value, path)
         if dataclasses.is_dataclass(origin):
@@ -156,11 +162,23 @@ class _Reader:
             return value
         return tuple(self.read(kind, item, _below(path, i)) for i, item in enumerate(value))
 
+    def _path(self, value: Any, path: str) -> Any:
+        if not isinstance(value, str):
+            self._wrong_type(value, path, (str,))
+            return value
+        if not self._trusted and not (DATA / value).exists():
+            what = f"{value} is neither a file nor a folder of builder/data"
+            self._fault(path, what, "correct it", "unknown-value")
+        return DATA / value
+
     def _mapping(self, key_kind: Any, kind: Any, value: Any, path: str) -> Any:
         if not isinstance(value, dict):
             self._wrong_type(value, path, (dict,))
             return value
-        if not self._trusted:
+        origin, names = _shape(key_kind)
+        if origin is Literal:
+            self._has_keys(value, path, dict.fromkeys(names, True))
+        elif not self._trusted:
             for key in value:
                 self.read(key_kind, key, _below(path, key))
         return {key: self.read(kind, item, _below(path, key)) for key, item in value.items()}
@@ -226,12 +244,17 @@ def _shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     return origin or kind, arguments
 
 
+def _hints(kind: Any) -> dict[str, Any]:
+    """The annotations of a class; names in its checks are those of its module."""
+    return typing.get_type_hints(kind, vars(sys.modules[kind.__module__]), include_extras=True)
+
+
 @cache
 def _dataclass_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """The type of every field and whether it is required, type variables filled in."""
     origin, arguments = _shape(kind)
     filled = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
-    hints = typing.get_type_hints(origin, include_extras=True)
+    hints = _hints(origin)
     return {
         field.name: (
             filled.get(hints[field.name], hints[field.name]),
@@ -244,7 +267,7 @@ def _dataclass_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
 
 @cache
 def _typed_dict_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
     return {
         name: (
             typing.get_args(hint)[0] if typing.get_origin(hint) is typing.NotRequired else hint,
@@ -265,6 +288,8 @@ def _is_alike(kind: Any, value: Any) -> bool:
         return any(_same(value, each) for each in arguments)
     if origin is tuple:
         return isinstance(value, list)
+    if origin is Path:
+        return isinstance(value, str)
     if origin is Mapping or typing.is_typeddict(origin) or dataclasses.is_dataclass(origin):
         return isinstance(value, dict)
     return _is_scalar(origin, value)

@@ -12,7 +12,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, located
 from ..documents import Yaml, read_text, scan_yaml
 from ..errors import BadInput
-from ..facts import advisories, image_tags
+from ..facts import advisories, images
 from ..facts.release import Release
 from ..rules.constraints import Situation
 from . import job_rules, job_script, kinds, model_config, script
@@ -55,7 +55,7 @@ def read(path: Path) -> Text:
     """A file by its form. Raises `BadInput` if it cannot be read."""
     text = read_text(path)
     form = _form(path, text)
-    known = script.mentions_any(text) or job_script.is_job(text) or any(image_tags.contents(text))
+    known = script.mentions_any(text) or job_script.is_job(text) or any(images.contents(text))
     if form == SCRIPT and not known:
         return Text(path, "", SCRIPT)
     if form and len(text) > MAX_CHARACTERS:
@@ -95,9 +95,7 @@ def validate(
     syntax = [fault for document in source.documents for fault in document.faults]
     content = kinds.read(source.documents, situation.release)
     if content is None:
-        return (
-            (IMAGES, [*syntax, *named]) if any(image_tags.contents(source.text)) else (None, syntax)
-        )
+        return (IMAGES, [*syntax, *named]) if any(images.contents(source.text)) else (None, syntax)
     found = [*syntax, *named, *_content(content, situation)]
     if content.kind.startswith(kinds.KUBERNETES):
         ran = (run for document in source.documents for run in container_commands(document))
@@ -117,7 +115,7 @@ def _content(content: Content, situation: Situation) -> Iterator[Diagnostic]:
 
 def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
     """Container images of versions that are known to be vulnerable."""
-    for content in image_tags.contents(text):
+    for content in images.contents(text):
         before = text[: content.start]
         place = Location(before.count("\n") + 1, content.start - before.rfind("\n"))
         problem = advisories.problem(content.product, content.version, "")
@@ -138,7 +136,7 @@ def _script(
         rules = job_rules.faults(job_script.read(source.text), source.path.parent, situation.block)
         return JOB, [*named, *(found or ()), *_line_ends(source.path), *rules]
     if found is None:
-        return (IMAGES, [*named]) if any(image_tags.contents(source.text)) else (None, [])
+        return (IMAGES, [*named]) if any(images.contents(source.text)) else (None, [])
     return SCRIPT, [*named, *found]
 
 

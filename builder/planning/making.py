@@ -8,7 +8,7 @@ from typing import cast
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
-from ..facts.published_results import leaves
+from ..facts.published_results import flatten
 from ..rules.options import normalise
 from . import limits, memory_budget, parallelism, speculation, watching
 from .case import Case
@@ -32,7 +32,7 @@ def plan(deployment: Deployment, facts: Facts) -> Plan:
 
     Raises `BadInput` with the numbers if the deployment is impossible.
     """
-    overrides = leaves(normalise(facts.release, deployment.engine_config))
+    overrides = flatten(normalise(facts.release, deployment.engine_config))
     case = Case(deployment, facts, overrides)
     limits.check_request(case)
     limits.check_draft(case)

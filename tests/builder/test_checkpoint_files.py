@@ -108,7 +108,7 @@ def test_a_note_that_is_none_is_left_alone(content: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("card", "licence"),
+    ("card", "license"),
     [
         ("---\nlicense: mit\ntags: [x]\n---\n# Model\n", "mit"),
         ("---\r\nlicense: other\r\nlicense_name: house\r\n---\r\n", "house"),
@@ -118,6 +118,6 @@ def test_a_note_that_is_none_is_left_alone(content: str, folder: Path) -> None:
         ("\xff", None),
     ],
 )
-def test_the_model_card_names_the_licence(card: str, licence: str | None, folder: Path) -> None:
+def test_the_model_card_names_the_license(card: str, license: str | None, folder: Path) -> None:
     (folder / "README.md").write_text(card, encoding="latin-1", newline="")
-    assert checkpoint_files.read(folder).licence == licence
+    assert checkpoint_files.read(folder).license == license

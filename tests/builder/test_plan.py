@@ -14,7 +14,7 @@ from builder import engines as engine
 from builder import pipeline
 from builder.errors import BadInput
 from builder.facts import release
-from builder.facts.published_results import leaves
+from builder.facts.published_results import flatten
 from builder.planning import Decision, Facts, plan
 from builder.rules.options import problems as judge
 from tests.conftest import of_release
@@ -53,8 +53,8 @@ def test_its_rules_agree_with_the_publication() -> None:
     planned = pipeline.plan(NVFP4_GB200)
     facts = planned.plan.facts
     bare = Facts(facts.checkpoint, facts.gpu, facts.release)
-    alone = leaves(engine.translate(plan(planned.plan.deployment, bare)).options)
-    published = leaves(planned.engine.options)
+    alone = flatten(engine.translate(plan(planned.plan.deployment, bare)).options)
+    published = flatten(planned.engine.options)
     assert {path: alone[path] for path in published} == published
     assert set(alone) - set(published) == {
         "enable_attention_dp",
@@ -257,7 +257,7 @@ def test_a_decode_server_reads_no_prompts() -> None:
 
 
 def test_both_sides_of_a_pair_agree() -> None:
-    prefill, decode = leaves(options(PREFILL)), leaves(options(DECODE))
+    prefill, decode = flatten(options(PREFILL)), flatten(options(DECODE))
     for path in (
         "cache_transceiver_config.backend",
         "cache_transceiver_config.max_tokens_in_buffer",

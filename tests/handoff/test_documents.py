@@ -21,7 +21,6 @@ from markdown_it import MarkdownIt
 from builder import deployment, pipeline
 from builder.bundle import Bundle
 from builder.facts import checkpoint
-from builder.facts import license as licence
 from builder.targets.handoff import markdown, page
 from builder.targets.handoff.document import (
     Bullets,
@@ -170,16 +169,16 @@ def test_remote_code_is_named_where_it_is_on(render: Render) -> None:
     assert "Python code that comes with the checkpoint runs in the server" in found
 
 
-def test_a_licence_that_is_not_known_is_said_to_be(
+def test_a_license_that_is_not_known_is_said_to_be(
     render: Render, make_miniature: Callable[[str], Path]
 ) -> None:
     found = text(render(checkpoint=str(make_miniature("llama-tiny"))), "runbook.md")
     assert "not known to this toolkit; read the card" in found
 
 
-def test_every_model_that_ships_has_a_licence_with_its_source() -> None:
+def test_every_model_that_ships_has_a_license_with_its_source() -> None:
     for name in checkpoint.known_names():
-        found = licence.of(checkpoint.gather(name))
+        found = checkpoint.gather(name).license
         assert found and found.name and found.source, name
 
 

@@ -40,5 +40,24 @@ class Architecture:
         nested = config.get(self.text_config) if self.text_config else None
         return nested if isinstance(nested, Mapping) else config
 
+    def missing_fields(self, config: Config) -> list[str]:
+        """Fields that the toolkit computes with and that are missing or no plausible count."""
+        text = self.text(config)
+        optional = {self.mtp_field or "", "head_dim", "max_position_embeddings"} & set(text)
+        wrong = [name for name in self.required if not _is_count(name, text.get(name))]
+        return wrong + [
+            name
+            for name in sorted(optional - set(wrong))
+            if text[name] is not None and not _is_count(name, text[name])
+        ]
+
     def mtp_layers(self, config: Config) -> int:
         return int(self.text(config).get(self.mtp_field) or 0) if self.mtp_field else 0
+
+
+_MAY_BE_ZERO = {"first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers"}
+
+
+def _is_count(name: str, value: object) -> bool:
+    least = 0 if name in _MAY_BE_ZERO or name.startswith("mtp_") else 1
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

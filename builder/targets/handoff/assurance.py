@@ -1,11 +1,10 @@
-"""What a reviewer asks before a deployment is let in: licence, remote code, vulnerabilities."""
+"""What a reviewer asks before a deployment is let in: license, remote code, vulnerabilities."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ...facts import advisories
-from ...facts import license as licence
 from ...rules import vulnerability_policy as gate
 from ...servers import BundleContext
 from . import prose
@@ -15,15 +14,15 @@ REMOTE_CODE = "trust_remote_code"
 
 
 def terms(context: BundleContext) -> Section:
-    return prose.section("licence", {}, Facts((*_licences(context), _remote_code(context))))
+    return prose.section("licence", {}, Facts((*_licenses(context), _remote_code(context))))
 
 
-def _licences(context: BundleContext) -> Iterator[tuple[str, Text]]:
+def _licenses(context: BundleContext) -> Iterator[tuple[str, Text]]:
     facts = context.plan.facts
     for title, model in (("Model", facts.checkpoint), ("Draft model", facts.draft)):
         if model is None:
             continue
-        found = licence.of(model)
+        found = model.license
         if found is None:
             words = f"{model.name}: not known to this toolkit; read the card of the checkpoint"
             yield title, plain(words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...facts.published_results import Published, words
+from ...facts.published_results import Published, describe
 from ...servers import BundleContext
 from . import prose
 from .document import Block, Facts, Note, Paragraph, Section, Shares, Table, Text, code, plain
@@ -104,4 +104,4 @@ def _published(row: Published) -> Iterator[tuple[Text, ...]]:
     if row.incomplete:
         workload += f"; not said: {', '.join(row.incomplete)}"
     for figure in row.figures:
-        yield plain(words(figure)), plain(workload), plain(row.source)
+        yield plain(describe(figure)), plain(workload), plain(row.source)

@@ -7,10 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from ...deployment import Deployment, Strict
+from ...deployment import Deployment, ImageReference, Strict
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
-from ...facts.images import Reference
 from ...servers import BundleContext
 from .. import choice, container
 from ..container import ContainerOptions, Count, Seconds
@@ -81,7 +80,7 @@ class GatewayOptions(Strict):
     `tls_secret` holds `tls.crt`, `tls.key` and `ca.crt`, by which clients are judged.
     """
 
-    image: Reference
+    image: ImageReference
     tls_secret: ObjectName
     replicas: Count = 2
 

@@ -43,7 +43,7 @@ def _document(supplies: Supplies) -> dict[str, Any]:
         "python": {
             "toolkit": __version__,
             "requirements": [
-                {"requirement": row.requirement, "for": row.user} for row in supplies.packages
+                {"requirement": row.requirement, "for": row.command} for row in supplies.packages
             ],
             "engine": {"requirement": engine, "in": "the images; a wheel is for nodes without"},
             "sha256": None,

@@ -14,7 +14,6 @@ from typing import Any
 from ... import __version__
 from ...bundle import File, to_json
 from ...facts import advisories
-from ...facts import license as licence
 from ...facts.advisories import Advisory
 from ...facts.checkpoint import Checkpoint
 from ...facts.checkpoint_files import CheckpointFile
@@ -81,13 +80,13 @@ def _package(row: Package) -> dict[str, Any]:
         "bom-ref": f"package:{row.name}",
         "name": row.name,
         "purl": f"pkg:pypi/{row.name}",
-        "licenses": [{"license": {"id": row.licence}}],
-        "properties": _properties(requirement=row.requirement, needed_by=row.user),
+        "licenses": [{"license": {"id": row.license}}],
+        "properties": _properties(requirement=row.requirement, needed_by=row.command),
     }
 
 
 def _model(row: Checkpoint) -> dict[str, Any]:
-    found = licence.of(row)
+    found = row.license
     return {
         "type": "machine-learning-model",
         "bom-ref": f"model:{row.name}",
@@ -154,7 +153,7 @@ def _product(row: Product) -> dict[str, Any]:
         "name": row.name,
         **version,
         **purl,
-        "licenses": [{"license": {"id": row.licence}}],
+        "licenses": [{"license": {"id": row.license}}],
         "properties": _properties(version="the deployment's" if row.version else "not known"),
     }
 
@@ -181,15 +180,15 @@ def _vulnerabilities(supplies: Supplies, accepted: Accepted) -> Iterator[dict[st
         if product.version is not None and product.product in advisories.products():
             reason = accepted.get((product.product, product.version))
             for row in advisories.open_for(product.product, product.version):
-                yield _vulnerability(row, reason)
+                yield _vulnerability(product.product, row, reason)
 
 
-def _vulnerability(row: Advisory, reason: str | None) -> dict[str, Any]:
+def _vulnerability(product: str, row: Advisory, reason: str | None) -> dict[str, Any]:
     source = {"name": f"NVIDIA security bulletin {row.bulletin}"}
     fixed = f"take version {row.fixed_in} or later" if row.fixed_in else "no fix is known"
     cwe = {"cwes": [int(row.cwe.removeprefix("CWE-"))]} if row.cwe else {}
     return {
-        "bom-ref": f"vulnerability:{row.product}/{row.cve}",
+        "bom-ref": f"vulnerability:{product}/{row.cve}",
         "id": row.cve,
         "source": source,
         **({"ratings": [_rating(row.cvss)]} if row.cvss is not None else {}),
@@ -197,7 +196,7 @@ def _vulnerability(row: Advisory, reason: str | None) -> dict[str, Any]:
         "recommendation": fixed,
         "published": f"{row.published}T00:00:00Z",
         "analysis": _analysis(reason),
-        "affects": [{"ref": f"product:{row.product}"}],
+        "affects": [{"ref": f"product:{product}"}],
     }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import Literal
 
 from ...bundle import File
-from ...documents import DATA, load_yaml
+from ...documents import DATA
+from ...facts import data_file
 from ...facts.checkpoint import Checkpoint
 from ...facts.images import Image
 from ...servers import BundleContext
@@ -33,15 +33,23 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A Python package by its requirement; `user` is the command that needs it."""
+    """A Python package by its requirement; `command` is the one that needs it."""
 
     requirement: str
-    licence: str
-    user: str
+    license: str
+    command: Literal["builder", "launch"]
 
     @property
     def name(self) -> str:
         return re.split(r"[<>=\[]", self.requirement)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """The packages that the toolkit takes from an index, and who says what they are."""
+
+    source: str
+    packages: tuple[Package, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class Product:
     name: str
     product: str
     version: str | None
-    licence: str
+    license: str
     package: str | None = None
 
 
@@ -79,14 +87,12 @@ class Supplies:
 
 def of(context: BundleContext, files: Mapping[str, File]) -> Supplies:
     """The supplies of a deployment and of its rendered files."""
-    data, release = _data(), context.release.name
+    release = context.release.name
     given = context.environment
     engine = context.engine_record
     return Supplies(
         images=tuple(_images(context, files)),
-        packages=tuple(
-            Package(row["requirement"], row["licence"], row["for"]) for row in data["packages"]
-        ),
+        packages=data_file.load(PACKAGES, Packages).packages,
         engine=Product(engine.title, engine.product, release, engine.license, engine.package),
         servers=tuple(
             Product(row.title, row.image.product, _version(context, row.name), row.license)
@@ -97,12 +103,6 @@ def of(context: BundleContext, files: Mapping[str, File]) -> Supplies:
         hosts=tuple(_hosts(context)),
         telemetry={name: given[name] for name in engine.telemetry_variables if name in given},
     )
-
-
-@cache
-def _data() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = load_yaml(PACKAGES.read_text(encoding="utf-8"))
-    return document
 
 
 def _version(context: BundleContext, server: str) -> str | None:
