@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -39,7 +38,7 @@ class Gpu:
     cpu_arch: Sourced[Literal["x86_64", "aarch64"]]
     hbm_bandwidth_gb_per_s: Sourced[Positive]
     tdp_w: Sourced[Positive]
-    tflops_dense: Sourced[Mapping[Literal["bf16", "fp8", "fp4", "int8"], float | None]]
+    tflops_dense: Sourced[dict[Literal["bf16", "fp8", "fp4", "int8"], float | None]]
     kubernetes_product: Sourced[Text]
     memory_system_mib: Sourced[Positive] | None = None
 

@@ -97,8 +97,8 @@ class _Reader:
             return self._literal(arguments, value, path)
         if origin is tuple:
             return self._list(arguments[0], value, path)
-        if origin is Mapping:
-            return self._mapping(arguments[0], arguments[1], value, path)
+        if origin is Mapping or origin is dict:
+            return self._mapping(kind, arguments, value, path)
         if origin is Path:
             return self._path(value, path)
         if typing.is_typeddict(origin):
@@ -171,17 +171,18 @@ class _Reader:
             self._fault(path, what, "correct it", "unknown-value")
         return DATA / value
 
-    def _mapping(self, key_kind: Any, kind: Any, value: Any, path: str) -> Any:
+    def _mapping(self, kind: Any, arguments: tuple[Any, ...], value: Any, path: str) -> Any:
         if not isinstance(value, dict):
             self._wrong_type(value, path, (dict,))
             return value
+        key_kind, item_kind = arguments
         origin, names = _shape(key_kind)
-        if origin is Literal:
+        if origin is Literal and typing.get_origin(kind) is dict:
             self._has_keys(value, path, dict.fromkeys(names, True))
         elif not self._trusted:
             for key in value:
                 self.read(key_kind, key, _below(path, key))
-        return {key: self.read(kind, item, _below(path, key)) for key, item in value.items()}
+        return {key: self.read(item_kind, item, _below(path, key)) for key, item in value.items()}
 
     def _typed_dict(self, kind: Any, value: Any, path: str) -> Any:
         fields = _typed_dict_fields(kind)
@@ -238,7 +239,7 @@ def _shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     if isinstance(origin, type) and issubclass(origin, tuple | list):
         return tuple, arguments
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return Mapping, arguments
+        return (dict if origin is dict else Mapping), arguments
     if origin is types.UnionType:
         return typing.Union, arguments
     return origin or kind, arguments
@@ -290,7 +291,7 @@ def _is_alike(kind: Any, value: Any) -> bool:
         return isinstance(value, list)
     if origin is Path:
         return isinstance(value, str)
-    if origin is Mapping or typing.is_typeddict(origin) or dataclasses.is_dataclass(origin):
+    if origin in (Mapping, dict) or typing.is_typeddict(origin) or dataclasses.is_dataclass(origin):
         return isinstance(value, dict)
     return _is_scalar(origin, value)
 
