@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -109,57 +107,6 @@ def test_a_closed_pipe_ends_quietly() -> None:
     command = f"{sys.executable} -m builder plan {PRESET} | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert [line for line in done.stderr.splitlines() if not line.startswith("warning: ")] == []
-
-
-GOLDEN = Path(__file__).parent.parent / "golden"
-
-
-def median_ms(*arguments: str, cwd: Path, limit: float) -> float:
-    """The median of ten whole processes; where it is above the limit, the least of three such.
-
-    Neighbours on a shared machine can only add to it.
-    """
-    medians: list[float] = []
-    while len(medians) < 3 and min(medians, default=limit) >= limit:
-        times = []
-        for run in range(10):
-            words = (part.format(run=f"{len(medians)}-{run}") for part in arguments)
-            command = [sys.executable, "-m", "builder", *words]
-            start = time.perf_counter()
-            subprocess.run(command, cwd=cwd, check=True, capture_output=True)
-            times.append(time.perf_counter() - start)
-        medians.append(1000 * statistics.median(times))
-    return min(medians)
-
-
-@pytest.mark.alone
-def test_help_answers_in_a_tenth_of_a_second(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    taken = median_ms("--help", cwd=tmp_path, limit=100)
-    record_property("help_ms", round(taken))
-    assert taken < 100
-
-
-@pytest.mark.alone
-def test_a_preset_renders_in_half_a_second(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    taken = median_ms("render", PRESET, "-o", "{run}", cwd=tmp_path, limit=500)
-    record_property("render_ms", round(taken))
-    assert taken < 500
-
-
-@pytest.mark.alone
-def test_all_targets_render_in_a_second(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    places = ("kubernetes", "compose", "slurm")
-    wanted = [f"--set=targets.{name}.server=triton" for name in places]
-    wanted += ["--target=monitoring", "--target=handoff", f"--site={GOLDEN / 'site.yaml'}"]
-    taken = median_ms("render", PRESET, "-o", "{run}", *wanted, cwd=tmp_path, limit=1000)
-    record_property("render_all_ms", round(taken))
-    assert taken < 1000
 
 
 def test_a_table_that_is_none_is_refused_wherever_it_is_named(builder: Run, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from builder import deployment, pipeline
 from builder.cli import deployments
 from builder.documents import load_yaml
 from builder.facts import published_results as results
-from builder.facts.release import load
 from builder.rules.options import problems
 
 PRESETS = deployment.preset_names()
@@ -141,12 +139,3 @@ def test_variables_of_the_engine_are_set_unless_they_are_set_outside(tmp_path: P
     assert "WORDS=two words" in lines
     launch = json.loads((bundle.folder / "launch.json").read_text())
     assert launch["environment"]["TRTLLM_ENABLE_PDL"] == "1"
-
-
-@pytest.mark.alone
-def test_planning_every_preset_takes_little_time() -> None:
-    load("1.2.1")
-    started = time.perf_counter()
-    for preset in PRESETS:
-        pipeline.plan(preset)
-    assert (time.perf_counter() - started) / len(PRESETS) < 0.2

@@ -5,7 +5,6 @@ The limits are those of the product, which leave room for a machine that does ot
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.alone
 
 CORPUS = ROOT.parent / "shared" / "corpus"
 
-ONE_FILE_S = 0.3
 THOUSAND_FILES_S = 20
 GROWTH_MB = 20
 
@@ -56,15 +54,6 @@ def run(*paths: str, cwd: Path) -> Measured:
     found = measured.run("check", *paths, cwd=cwd)
     assert found.done.returncode in (0, 2), found.done.stderr
     return found
-
-
-def test_one_file_takes_less_than_a_third_of_a_second(
-    thousand: Path, record_property: Callable[[str, object], None]
-) -> None:
-    seconds = statistics.median(run("0000.yaml", cwd=thousand).seconds for _ in range(7))
-    record_property("one_file_ms", round(1000 * seconds))
-    print(f"one file: {1000 * seconds:.0f} ms")
-    assert seconds < ONE_FILE_S
 
 
 def test_a_thousand_files_take_seconds_and_no_more_memory_than_a_hundred(
