@@ -26,7 +26,7 @@ from benchmarks.reference_server.schedule import HEADER
 from launch.bench import workers
 from launch.bench.clients import Api
 from launch.bench.load import Call, LoadPlan
-from launch.bench.record import Record
+from launch.bench.request import RequestRecord
 
 OURS = "toolkit"
 # What each of the others needs to be installed.
@@ -69,7 +69,7 @@ def ours(load: Load) -> None:
     plan = LoadPlan("concurrency", calls, concurrency=load.streams)
     seen: dict[int, Seen] = {}
 
-    def received(record: Record) -> None:
+    def received(record: RequestRecord) -> None:
         if record.failure is not None:
             sys.exit(f"request {record.index}: {record.failure}")
         seen[record.index] = list(dataclasses.astuple(accuracy.timing(record)))

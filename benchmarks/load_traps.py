@@ -15,8 +15,7 @@ from benchmarks.reference_server.process import ReferenceServer
 from benchmarks.reference_server.responses import TOKEN
 from benchmarks.reference_server.schedule import HEADER, MS
 from launch.bench.clients import Api, connect
-from launch.bench.record import Kind, Record
-from launch.bench.request import Ask
+from launch.bench.request import FailureKind, LoadRequest, RequestRecord
 
 REQUESTS = 16
 STREAMS = 4
@@ -38,7 +37,7 @@ class Case:
 
     trap: str
     api: Api = "openai_chat"
-    failure: Kind | None = None
+    failure: FailureKind | None = None
     counted: bool = True
     hangs: bool = False
 
@@ -73,15 +72,15 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
-async def send(case: Case, server: ReferenceServer) -> list[Record]:
+async def send(case: Case, server: ReferenceServer) -> list[RequestRecord]:
     client = connect(server.endpoint, case.api)
-    records: list[Record] = []
+    records: list[RequestRecord] = []
     numbers = iter(range(REQUESTS))
 
     async def stream() -> None:
         for number in numbers:
             trap = case.trap if case.failure is None or number % EVERY == 0 else "plain"
-            ask = Ask(
+            ask = LoadRequest(
                 "Say something.",
                 TOKENS,
                 ignore_eos=True,
@@ -89,7 +88,7 @@ async def send(case: Case, server: ReferenceServer) -> list[Record]:
                 headers={HEADER: f"id={number} trap={trap}"},
                 keep_text=True,
             )
-            records.append(await client.ask(ask, number))
+            records.append(await client.send(ask, number))
 
     try:
         await asyncio.gather(*(stream() for _ in range(STREAMS)))
@@ -99,7 +98,7 @@ async def send(case: Case, server: ReferenceServer) -> list[Record]:
 
 
 def judge(
-    case: Case, records: Sequence[Record], log: Mapping[int, LogEntry], within: float
+    case: Case, records: Sequence[RequestRecord], log: Mapping[int, LogEntry], within: float
 ) -> Iterator[str]:
     """What is wrong. Times are right if their median is `within` a share of the server's own."""
     if len(records) != REQUESTS:
@@ -116,7 +115,7 @@ def judge(
     yield from wrong_times(good, within)
 
 
-def wrong_counts(record: Record, entry: LogEntry, counted: bool) -> Iterator[str]:
+def wrong_counts(record: RequestRecord, entry: LogEntry, counted: bool) -> Iterator[str]:
     where = f"request {record.index}"
     if record.output_tokens != (entry.tokens if counted else None):
         yield f"{where} has {record.output_tokens} tokens, {entry.tokens} came"
@@ -126,7 +125,7 @@ def wrong_counts(record: Record, entry: LogEntry, counted: bool) -> Iterator[str
         yield f"{where} has the text {(record.text or '')[:40]!r}"
 
 
-def wrong_times(good: Sequence[tuple[Record, LogEntry]], within: float) -> Iterator[str]:
+def wrong_times(good: Sequence[tuple[RequestRecord, LogEntry]], within: float) -> Iterator[str]:
     told = [
         (accuracy.timing(one), accuracy.logged(entry)) for one, entry in good if one.first_token_ns
     ]

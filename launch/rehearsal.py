@@ -12,8 +12,8 @@ from builder.errors import NotReady, ToolkitError
 
 from . import run as runs
 from . import serving
-from .bench import short
-from .bench.order import Served
+from .bench import quick_bench
+from .bench.system_under_test import SystemUnderTest
 from .dummy_credentials import with_dummy_credentials
 from .interrupts import Interrupts
 from .serving import Limits
@@ -68,7 +68,7 @@ def rehearse(
                 measured: Mapping[str, Any] | None = None
                 faults: Sequence[str] = ()
                 if all(one.outcome != "failed" for one in results) and is_measurable(at):
-                    measured, faults = measure(Served(at, bundle, target), run)
+                    measured, faults = measure(SystemUnderTest(at, bundle, target), run)
                 last = suite.stop(at, server, target.environment.get("SERVE_SHM_PREFIX"))
                 on_result(last)
         except NotReady as problem:
@@ -84,13 +84,13 @@ def is_measurable(at: endpoint.Endpoint) -> bool:
     return bool(at.options.get("triton_config", {}).get("decoupled", True))
 
 
-def measure(served: Served, run: runs.Run) -> tuple[Mapping[str, Any] | None, list[str]]:
-    """The short benchmark, whose results stay in the run folder, and what was wrong with it."""
+def measure(served: SystemUnderTest, run: runs.Run) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """The quick bench, whose results stay in the run folder, and what was wrong with it."""
     try:
-        found = short.run(served, run.folder)
+        found = quick_bench.run(served, run.folder)
     except ToolkitError as fault:
         return None, [str(fault)]
-    return found, short.faults(found)
+    return found, quick_bench.failures(found)
 
 
 def record_smoke(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bench.diff import Difference
+    from .bench.diff import PointDifference
     from .rehearsal import Rehearsed
     from .smoke.results import CheckResult
 
@@ -132,7 +132,7 @@ def _point(one: Mapping[str, Any]) -> str:
     return f"{one['label']:<9}{counts}{speed}{times}"
 
 
-def differences(found: Sequence[Difference], word: str) -> str:
+def differences(found: Sequence[PointDifference], word: str) -> str:
     """A line per point and measure, then the verdict over all."""
     header = f"{'POINT':<8}{'MEASURE':<32}{'A':>10}{'B':>10}{'CHANGE':>9}"
     lines = [f"{header}  VERDICT"]

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launch.bench.record import Record
-from launch.bench.request import Ask
+from launch.bench.request import LoadRequest, RequestRecord
 
 from .log import LogEntry
 from .schedule import HEADER, MS, Schedule
@@ -33,9 +32,9 @@ class AccuracyTest:
         """What the reference server is started with."""
         return Schedule(self.ttft_ms, self.itl_ms, self.tokens)
 
-    def asks(self) -> list[Ask]:
+    def asks(self) -> list[LoadRequest]:
         return [
-            Ask(
+            LoadRequest(
                 PROMPT,
                 self.tokens,
                 ignore_eos=True,
@@ -82,7 +81,7 @@ class Accuracy:
     peak_mib: float
 
 
-def timing(record: Record) -> RequestTiming:
+def timing(record: RequestRecord) -> RequestTiming:
     """Of a record that is no failure and has output."""
     assert record.first_token_ns is not None
     assert record.last_token_ns is not None

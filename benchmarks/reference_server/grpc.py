@@ -6,8 +6,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from launch.bench import kserve
-from launch.bench.clients import hpack
+from launch.bench.clients import hpack, kserve_grpc
 from launch.bench.clients.http2 import (
     DATA,
     END_HEADERS,
@@ -36,7 +35,7 @@ class GrpcRequest:
     @property
     def tokens(self) -> int | None:
         """As many as a request for inference asks for."""
-        request = kserve.message("ModelInferRequest").FromString(self.message)
+        request = kserve_grpc.protobuf("ModelInferRequest").FromString(self.message)
         contents = zip(request.inputs, request.raw_input_contents, strict=True)
         raw = next((raw for row, raw in contents if row.name == MAX_TOKENS), None)
         return struct.unpack("<i", raw)[0] if raw else None
@@ -72,7 +71,7 @@ def framed(messages: Sequence[Sequence[bytes]], trap: Trap) -> Iterator[bytes]:
 
 def metadata(declared: Mapping[str, str], model: str) -> bytes:
     """The answer to who asks for the model's."""
-    told = kserve.message("ModelMetadataResponse")(name=model, versions=["1"])
+    told = kserve_grpc.protobuf("ModelMetadataResponse")(name=model, versions=["1"])
     for name, datatype in declared.items():
         told.inputs.add(name=name, datatype=datatype, shape=[-1])
     return b"".join(framed([[told.SerializeToString()]], Trap()))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from launch.bench import kserve
+from launch.bench.clients import kserve_grpc
 
 from . import grpc
 from .schedule import MS, TRAPS, Schedule, Trap
@@ -174,7 +174,7 @@ def _outputs(event: TokenEvent, trap: Trap) -> dict[str, str | int]:
 
 
 def _grpc(event: TokenEvent, trap: Trap) -> bytes:
-    answer = kserve.message("ModelStreamInferResponse")()
+    answer = kserve_grpc.protobuf("ModelStreamInferResponse")()
     if event.kind == "error":
         answer.error_message = ERROR
     else:

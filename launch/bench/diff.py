@@ -35,7 +35,7 @@ MEASURES: tuple[tuple[str, str, Statistic], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PointDifference:
     """`percent` is the change from A to B, or of failures their difference; the interval is that
     of the change, where there are samples to tell it from."""
 
@@ -49,7 +49,7 @@ class Difference:
     verdict: Verdict
 
 
-def of(a: Mapping[str, Any], b: Mapping[str, Any], margin_percent: float) -> list[Difference]:
+def of(a: Mapping[str, Any], b: Mapping[str, Any], margin_percent: float) -> list[PointDifference]:
     """All differences at points that both have. Raises `BadInput` if there are none."""
     others = {one["label"]: one for one in b["points"]}
     both = [(one, others[one["label"]]) for one in a["points"] if one["label"] in others]
@@ -77,22 +77,24 @@ def unlike(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def worst(found: Sequence[Difference]) -> Verdict:
+def worst(found: Sequence[PointDifference]) -> Verdict:
     """One word for all: worse if anything is, better if anything is and nothing is worse."""
     verdicts = {one.verdict for one in found}
     order: tuple[Verdict, ...] = ("worse", "better", "unsure", "same")
     return next(verdict for verdict in order if verdict in verdicts)
 
 
-def _at(a: Mapping[str, Any], b: Mapping[str, Any], margin_percent: float) -> Iterator[Difference]:
+def _at(
+    a: Mapping[str, Any], b: Mapping[str, Any], margin_percent: float
+) -> Iterator[PointDifference]:
     label = a["label"]
 
     def judged(
         measure: str, values: Sequence[float], percent: float, interval: Interval, less: bool
-    ) -> Difference:
+    ) -> PointDifference:
         verdict = _verdict(percent, interval, less, margin_percent)
         low, high = interval or (None, None)
-        return Difference(label, measure, values[0], values[1], percent, low, high, verdict)
+        return PointDifference(label, measure, values[0], values[1], percent, low, high, verdict)
 
     speeds = [float(side["output_tokens_per_s"] or 0) for side in (a, b)]
     if speeds[0]:

@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from .clients import Client
-from .record import Record
-from .request import Ask
+from .clients import LoadClient
+from .request import LoadRequest, RequestRecord
 
+# Requests that depend on each other: each one's prompt follows the answer to those before it.
+Task = tuple[LoadRequest, ...]
 Kind = Literal["concurrency", "poisson", "gamma", "trace", "tasks"]
-Emit = Callable[[Record], None]
+Emit = Callable[[RequestRecord], None]
 
 NS = 1_000_000_000
 CLOSED: tuple[Kind, ...] = ("concurrency", "tasks")
@@ -29,16 +30,8 @@ class Call:
     """One request of a load. An open loop sends it `at_s` after its start."""
 
     index: int
-    ask: Ask
+    request: LoadRequest
     at_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Calls that depend on each other: each one's prompt follows the answer to those before it."""
-
-    index: int
-    calls: tuple[Ask, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +64,7 @@ class LoadPlan:
     @property
     def size(self) -> int:
         """Requests, not counting repeats and retries."""
-        return len(self.calls) + sum(len(task.calls) for task in self.tasks)
+        return len(self.calls) + sum(len(task) for task in self.tasks)
 
     def share(self, number: int, of: int) -> LoadPlan:
         """What one of several processes sends. Streams of a closed loop stay equally long."""
@@ -107,7 +100,7 @@ def arrivals_s(count: int, rate_per_s: float, burstiness: float, seed: int) -> I
         yield at_s
 
 
-async def drive(plan: LoadPlan, client: Client, emit: Emit, stopping: asyncio.Event) -> None:
+async def drive(plan: LoadPlan, client: LoadClient, emit: Emit, stopping: asyncio.Event) -> None:
     """Send the load; `emit` gets every record. Ends early, and gives up what is under way, if
     `stopping` is set."""
     ways: Mapping[Kind, Any] = {"concurrency": _closed, "tasks": _tasks}
@@ -122,13 +115,13 @@ async def drive(plan: LoadPlan, client: Client, emit: Emit, stopping: asyncio.Ev
             await work
 
 
-async def _closed(plan: LoadPlan, client: Client, emit: Emit) -> None:
+async def _closed(plan: LoadPlan, client: LoadClient, emit: Emit) -> None:
     await _until(plan.start_ns)
     calls = _repeated(plan) if plan.duration_s else iter(plan.calls)
 
     async def stream() -> None:
         for call in calls:  # shared: each stream takes the next one
-            emit(await client.ask(call.ask, call.index))
+            emit(await client.send(call.request, call.index))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(plan.concurrency):
@@ -145,11 +138,11 @@ def _repeated(plan: LoadPlan) -> Iterator[Call]:
             yield replace(call, index=call.index + turn * period)
 
 
-async def _open(plan: LoadPlan, client: Client, emit: Emit) -> None:
+async def _open(plan: LoadPlan, client: LoadClient, emit: Emit) -> None:
     start_ns = plan.start_ns or time.monotonic_ns()
 
     async def send(call: Call, at_ns: int) -> None:
-        emit(await client.ask(call.ask, call.index, at_ns))
+        emit(await client.send(call.request, call.index, at_ns))
 
     async with asyncio.TaskGroup() as group:
         for call in plan.calls:
@@ -158,7 +151,7 @@ async def _open(plan: LoadPlan, client: Client, emit: Emit) -> None:
             group.create_task(send(call, at_ns))
 
 
-async def _tasks(plan: LoadPlan, client: Client, emit: Emit) -> None:
+async def _tasks(plan: LoadPlan, client: LoadClient, emit: Emit) -> None:
     await _until(plan.start_ns)
     tasks = iter(plan.tasks)
 
@@ -171,21 +164,24 @@ async def _tasks(plan: LoadPlan, client: Client, emit: Emit) -> None:
             group.create_task(stream())
 
 
-async def _task(task: Task, retries: int, client: Client, emit: Emit) -> None:
+async def _task(task: Task, retries: int, client: LoadClient, emit: Emit) -> None:
     """One call after the other; a call that fails for good ends the task."""
-    before: Ask | None = None
+    before: LoadRequest | None = None
     answer = ""
-    for number, own in enumerate(task.calls):
-        ask = replace(_following(before, answer, own), task=task.index, call=number, keep_text=True)
-        record = await _asked(ask, task.index * len(task.calls) + number, retries, client, emit)
+    for number, own in enumerate(task):
+        request = replace(_following(before, answer, own), call=number, keep_text=True)
+        index = (request.task or 0) * len(task) + number
+        record = await _answered(request, index, retries, client, emit)
         if not record.ok:
             return
-        before, answer = ask, record.text or ""
+        before, answer = request, record.text or ""
 
 
-async def _asked(ask: Ask, index: int, retries: int, client: Client, emit: Emit) -> Record:
+async def _answered(
+    request: LoadRequest, index: int, retries: int, client: LoadClient, emit: Emit
+) -> RequestRecord:
     for attempt in itertools.count():
-        record = await client.ask(replace(ask, attempt=attempt), index)
+        record = await client.send(replace(request, attempt=attempt), index)
         emit(record)
         if record.failure is None or not record.failure.retryable or attempt == retries:
             return record
@@ -193,7 +189,7 @@ async def _asked(ask: Ask, index: int, retries: int, client: Client, emit: Emit)
     raise AssertionError("unreachable")
 
 
-def _following(before: Ask | None, answer: str, own: Ask) -> Ask:
+def _following(before: LoadRequest | None, answer: str, own: LoadRequest) -> LoadRequest:
     """The call with all that was said before it."""
     if before is None:
         return own

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from ..run import now
-from .seen import Seen
+from .request import RequestRecord
 
 # A terminal is written anew so often, and other readers get a line.
 TERMINAL_S = 0.2
@@ -38,10 +38,10 @@ class Progress:
         self._start_s = self._said_s = time.monotonic()
         self._say("begins")
 
-    def saw(self, one: Seen) -> None:
+    def on_request(self, one: RequestRecord) -> None:
         self._done += 1
         self._failed += not one.ok
-        self._tokens += one.record.output_tokens or 0
+        self._tokens += one.output_tokens or 0
         if time.monotonic() - self._said_s >= (TERMINAL_S if self._live else LINE_S):
             self._say("runs")
 

@@ -31,7 +31,7 @@ METRICS = ("exact_match", "acc", "acc_norm")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Evaluation:
     """`references` are scores between 0 and 1 to hold against, by task."""
 
     python: Path
@@ -60,7 +60,7 @@ class Score:
     verdict: Verdict | None = None
 
 
-def run(order: Order, folder: Path) -> dict[str, Any]:
+def run(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
     """Evaluate, and give what the document says of it. Raises `NotReady` if lm-eval fails."""
     output = folder / "quality"
     output.mkdir(exist_ok=True)
@@ -69,7 +69,7 @@ def run(order: Order, folder: Path) -> dict[str, Any]:
         environment = {**os.environ, "OPENAI_API_KEY": os.environ.get("OPENAI_API_KEY", "none")}
         try:
             status = subprocess.run(
-                command(order, output),
+                command(evaluation, output),
                 stdout=lines,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -79,34 +79,36 @@ def run(order: Order, folder: Path) -> dict[str, Any]:
         except OSError as fault:
             what = f"cannot be run: {(fault.strerror or str(fault)).lower()}"
             raise BadInput(
-                Diagnostic(str(order.python), what, "name a Python with lm-eval")
+                Diagnostic(str(evaluation.python), what, "name a Python with lm-eval")
             ) from None
     files = sorted(output.rglob("results_*.json"))
     if status or not files:
         last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
         words = "".join(f"\n    {line}" for line in last)
         raise NotReady(Diagnostic(TOOL, f"ended with status {status}; its log {log} ends:{words}"))
-    return read(files[-1], order.references)
+    return read(files[-1], evaluation.references)
 
 
-def command(order: Order, output: Path) -> list[str]:
+def command(evaluation: Evaluation, output: Path) -> list[str]:
     """Completions unless a chat is wanted; lm-eval counts with the tokenizer, if one is named."""
-    path, name = ("chat/", "local-chat-completions") if order.chat else ("", "local-completions")
+    path, name = (
+        ("chat/", "local-chat-completions") if evaluation.chat else ("", "local-completions")
+    )
     arguments = {
-        "model": order.model,
-        "base_url": f"{order.base_url}/v1/{path}completions",
-        "num_concurrent": order.concurrency,
+        "model": evaluation.model,
+        "base_url": f"{evaluation.base_url}/v1/{path}completions",
+        "num_concurrent": evaluation.concurrency,
         "max_retries": 3,
         "tokenized_requests": False,
-        "tokenizer_backend": "huggingface" if order.tokenizer else "None",
-        **({"tokenizer": order.tokenizer} if order.tokenizer else {}),
+        "tokenizer_backend": "huggingface" if evaluation.tokenizer else "None",
+        **({"tokenizer": evaluation.tokenizer} if evaluation.tokenizer else {}),
     }
-    words: list[object] = [order.python, "-m", "lm_eval"]
-    words += ["--model", name, "--tasks", ",".join(order.tasks), "--output_path", output]
+    words: list[object] = [evaluation.python, "-m", "lm_eval"]
+    words += ["--model", name, "--tasks", ",".join(evaluation.tasks), "--output_path", output]
     words += ["--model_args", ",".join(f"{key}={value}" for key, value in arguments.items())]
-    words += ["--include_path", order.include] if order.include else []
-    words += ["--limit", order.limit] if order.limit else []
-    words += ["--apply_chat_template"] if order.chat else []
+    words += ["--include_path", evaluation.include] if evaluation.include else []
+    words += ["--limit", evaluation.limit] if evaluation.limit else []
+    words += ["--apply_chat_template"] if evaluation.chat else []
     return [str(word) for word in words]
 
 
@@ -116,7 +118,7 @@ def read(file: Path, references: Mapping[str, float]) -> dict[str, Any]:
         document = json.loads(file.read_text(encoding="utf-8"))
         scores = list(_scores(document, references))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
-        what = f"is no results file of {TOOL}: {type(fault).__name__}: {fault}"
+        what = f"is not a results file of {TOOL}: {type(fault).__name__}: {fault}"
         raise BadInput(Diagnostic(str(file), what)) from None
     return {
         "tool": TOOL,

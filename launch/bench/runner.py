@@ -1,4 +1,4 @@
-"""The run of a sweep: its points in turn, each warmed up, loaded, measured and written down."""
+"""The run of a benchmark: its points in turn, each warmed up, loaded, measured and written down."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from builder import __version__
 
 from ..run import now
 from ..smoke.endpoint import Endpoint
-from . import document, measure, scrape, summary, workers
-from .document import Results
+from . import point_metrics, results, server_metrics, workers
+from .config import BenchConfig, LoadLevel
 from .load import LoadPlan
 from .progress import Progress
-from .record import Record
-from .scrape import Reading
-from .seen import Seen
-from .sweep import Load, Sweep
-from .tokens import Tokens
+from .prompts import Prompts
+from .request import RequestRecord
+from .request_metrics import PERCENTILE_DEFINITION
+from .results import Results
+from .server_metrics import MetricsReading
 from .worker import ProcessUsage
 
 
@@ -28,34 +28,34 @@ class Runner:
 
     def __init__(
         self,
-        sweep: Sweep,
+        config: BenchConfig,
         endpoint: Endpoint,
-        results: Results,
+        files: Results,
         progress: Progress,
         facts: Mapping[str, Any],
     ) -> None:
-        self._sweep, self._endpoint, self._results = sweep, endpoint, results
+        self._config, self._endpoint, self._files = config, endpoint, files
         self._progress = progress
-        self._last: Reading | None = None  # if no request came after it
+        self._last: MetricsReading | None = None  # if no request came after it
         self._place = 0  # in the workload: no point repeats the prompts of another
         times = {"started": now(), "ended": None, "outcome": "interrupted"}
         self.document: dict[str, Any] = {
-            "format": document.FORMAT,
-            "kind": document.KIND,
+            "format": results.FORMAT,
+            "kind": results.KIND,
             "toolkit_version": __version__,
             **times,
             **facts,
             "points": [],
             "largest_concurrency_within_slo": None,
             "quality": None,
-            "percentiles": summary.DEFINITION,
+            "percentiles": PERCENTILE_DEFINITION,
         }
 
     def run(self) -> None:
         """All points in turn. What an interrupt leaves of a point is measured and kept."""
         self._write()
         try:
-            for one in self._sweep.loads:
+            for one in self._config.levels:
                 self._warm(one)
                 self._point(one)
         finally:
@@ -69,63 +69,67 @@ class Runner:
 
     def _write(self) -> None:
         self.document["ended"] = now()
-        self._results.write(self.document)
+        self._files.write(self.document)
 
-    def _warm(self, one: Load) -> None:
-        if plan := self._sweep.warm(one, self._place):
+    def _warm(self, one: LoadLevel) -> None:
+        if plan := self._config.warm(one, self._place):
             self._progress.begin(f"{one.label} warm-up", plan.size)
-            self._drive(plan, self._progress.saw)
+            self._drive(plan, self._progress.on_request)
             self._progress.end(None)
             self._place += plan.size
             self._last = None
 
-    def _point(self, one: Load) -> None:
-        plan = self._sweep.plan(one, self._place)
+    def _point(self, one: LoadLevel) -> None:
+        plan = self._config.plan(one, self._place)
         self._place += len(plan.tasks) or plan.size
-        seen: list[Seen] = []
+        records: list[RequestRecord] = []
 
-        def saw(request: Seen) -> None:
-            seen.append(request)
-            self._results.request(one.label, request)
-            self._progress.saw(request)
+        def on_request(request: RequestRecord) -> None:
+            records.append(request)
+            self._files.request(one.label, request)
+            self._progress.on_request(request)
 
-        before, begun = self._last or scrape.read(self._endpoint), now()
+        before, begun = self._last or server_metrics.read(self._endpoint), now()
         self._progress.begin(one.label, None if plan.duration_s else plan.size)
         # Of a point that was interrupted, neither the server nor the load processes tell more.
-        after = Reading()
+        after = MetricsReading()
         usage: Sequence[ProcessUsage] = ()
         try:
-            usage = self._drive(plan, saw)
-            after = self._last = scrape.read(self._endpoint, before, len(seen))
+            usage = self._drive(plan, on_request)
+            after = self._last = server_metrics.read(self._endpoint, before, len(records))
         finally:
-            if seen:
-                measured = measure.point(seen, plan, self._sweep.settings, after.perf, usage)
-                self._add(one, begun, {**measured, "server": scrape.between(before, after)})
+            if records:
+                measured = point_metrics.measure(
+                    records, plan, self._config.metrics, after.perf, usage
+                )
+                self._add(one, begun, {**measured, "server": server_metrics.changes(before, after)})
 
-    def _drive(self, plan: LoadPlan, saw: Callable[[Seen], None]) -> Sequence[ProcessUsage]:
-        sweep = self._sweep
-        processes = max(1, min(sweep.processes, plan.connections))
+    def _drive(
+        self, plan: LoadPlan, on_request: Callable[[RequestRecord], None]
+    ) -> Sequence[ProcessUsage]:
+        config = self._config
+        processes = max(1, min(config.processes, plan.connections))
 
-        def received(record: Record) -> None:
-            saw(Seen.of(counted(record, sweep.tokens)))
+        def received(record: RequestRecord) -> None:
+            on_request(counted(record, config.prompts).packed())
 
         stop = threading.Event()
-        return workers.run(plan, self._endpoint, sweep.api, processes, received, stop)
+        return workers.run(plan, self._endpoint, config.api, processes, received, stop)
 
-    def _add(self, one: Load, begun: str, measured: Mapping[str, Any]) -> None:
+    def _add(self, one: LoadLevel, begun: str, measured: Mapping[str, Any]) -> None:
         row = {"load": dict(one.facts), "label": one.label, "started": begun, "ended": now()}
         points = self.document["points"]
         points.append({**row, **measured})
-        self.document["client"] |= measure.client_limit(points)
-        self.document["largest_concurrency_within_slo"] = measure.largest_within_slo(points)
+        self.document["client"] |= point_metrics.client_limit(points)
+        self.document["largest_concurrency_within_slo"] = point_metrics.largest_within_slo(points)
         self._progress.end(points[-1])
         self._write()
 
 
-def counted(record: Record, tokens: Tokens) -> Record:
+def counted(record: RequestRecord, prompts: Prompts) -> RequestRecord:
     """The record without its text, whose tokens are counted here if the server counted none."""
     if record.text is None:
         return record
-    if record.ok and record.output_tokens is None and (count := tokens.count(record.text)):
+    if record.ok and record.output_tokens is None and (count := prompts.count(record.text)):
         record = replace(record, output_tokens=count, count_source="tokenizer")
     return replace(record, text=None)

@@ -1,8 +1,8 @@
 """A process that sends its share of a load, led over a socket, whose number is its argument.
 
-It is sent a `Job`, then its start, and maybe a stop; it ends when the socket does, so that it
-outlives no parent. It answers with `Ready`, records, and as its last message `ProcessUsage` or
-`Failed`.
+It is sent a `LoadJob`, then its start, and maybe a stop; it ends when the socket does, so that it
+outlives no parent. It answers with "ready", records, and as its last message `ProcessUsage` or
+`WorkerFailed`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from builder.diagnostics import Diagnostic
 from builder.errors import ToolkitError
@@ -29,7 +29,7 @@ from ..smoke.endpoint import Endpoint
 from . import load
 from .clients import Api, connect, receiver
 from .load import LoadPlan
-from .record import Record
+from .request import RequestRecord
 
 LENGTH = struct.Struct("<I")
 # Records hold no cycles: looking for some among them would only stop the clock.
@@ -39,26 +39,11 @@ SAMPLE_S = 0.2  # between two samples of the CPU time
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LoadJob:
     plan: LoadPlan
     endpoint: Endpoint
     api: Api
     core: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The server was asked what every request needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    start_ns: int  # CLOCK_MONOTONIC
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """What is under way is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +75,18 @@ class ProcessUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class WorkerFailed:
     kind: type[ToolkitError]
-    problems: tuple[Diagnostic, ...]
+    diagnostics: tuple[Diagnostic, ...]
 
 
-Message = Ready | Record | ProcessUsage | Failed
+# "ready" is said when the server was asked what every request needs.
+Message = Literal["ready"] | RequestRecord | ProcessUsage | WorkerFailed
+# When to start by CLOCK_MONOTONIC in ns, or "stop": what is under way is given up.
+Command = int | Literal["stop"]
 
 
-def frame(message: Job | Start | Stop | Message) -> bytes:
+def frame(message: LoadJob | Command | Message) -> bytes:
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return LENGTH.pack(len(data)) + data
 
@@ -122,26 +110,26 @@ async def _work(parent: socket.socket) -> None:
         last: Message = await _drive(job, reader, lambda one: writer.write(frame(one)))
     except* ToolkitError as faults:
         fault = _first(faults)
-        last = Failed(type(fault), tuple(fault.diagnostics))
+        last = WorkerFailed(type(fault), tuple(fault.diagnostics))
     writer.write(frame(last))
     writer.close()
     await writer.wait_closed()
 
 
 async def _drive(
-    job: Job, reader: asyncio.StreamReader, tell: Callable[[Message], None]
+    job: LoadJob, reader: asyncio.StreamReader, emit: Callable[[Message], None]
 ) -> ProcessUsage:
     client = connect(job.endpoint, job.api)
     stopping = asyncio.Event()
     try:
         await client.prepare()
-        tell(Ready())
+        emit("ready")
         start = await _command(reader)
         samples = [_cpu_sample()]
-        if isinstance(start, Start):
+        if start != "stop":
             tasks = (_watch(reader, stopping), _sample(samples))
             beside = [asyncio.create_task(task) for task in tasks]
-            await load.drive(job.plan.starting(start.start_ns), client, tell, stopping)
+            await load.drive(job.plan.starting(start), client, emit, stopping)
             for task in beside:
                 task.cancel()
         samples.append(_cpu_sample())
@@ -168,7 +156,7 @@ async def _command(reader: asyncio.StreamReader) -> Any:
         (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         return pickle.loads(await reader.readexactly(length))
     except (asyncio.IncompleteReadError, ConnectionError):
-        return Stop()
+        return "stop"
 
 
 async def _watch(reader: asyncio.StreamReader, stopping: asyncio.Event) -> None:

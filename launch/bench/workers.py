@@ -9,11 +9,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Protocol, Self
+from typing import IO, Self
 
 from builder.diagnostics import Diagnostic
 from builder.errors import ChecksFailed
@@ -21,8 +22,8 @@ from builder.errors import ChecksFailed
 from ..smoke.endpoint import Endpoint
 from .clients import Api
 from .load import LoadPlan
-from .record import Record
-from .worker import LENGTH, Failed, Job, Message, ProcessUsage, Ready, Start, Stop, frame
+from .request import RequestRecord
+from .worker import LENGTH, Command, LoadJob, Message, ProcessUsage, WorkerFailed, frame
 
 TOOLKIT = Path(__file__).parents[2]
 # Not as the main module, whose classes would be others than the parent's.
@@ -32,11 +33,7 @@ POLL_S = 0.1  # how soon a stop is seen
 STOP_S = 10.0  # for a worker to hand over what it has
 READ_BYTES = 1 << 20
 
-OnRecord = Callable[[Record], None]
-
-
-class Stopping(Protocol):
-    def is_set(self) -> bool: ...
+OnRecord = Callable[[RequestRecord], None]
 
 
 def run(
@@ -45,10 +42,10 @@ def run(
     api: Api,
     processes: int,
     on_record: OnRecord,
-    stop: Stopping,
+    stop: threading.Event,
     cores: Sequence[int] = (),
 ) -> tuple[ProcessUsage, ...]:
-    """Send the load, each record handed over as it comes, and say what each process spent.
+    """Send the load, each record handed over as it comes, and give what each process spent.
 
     Ends early if `stop` is set. Where anything is raised, an interrupt of the user's as well, the
     processes are stopped first and what they had measured is handed over. `cores` are where they
@@ -61,7 +58,7 @@ def run(
         ]
         for number, worker in enumerate(workers):
             core = cores[number % len(cores)] if cores else None
-            worker.send(Job(plan.share(number, processes), endpoint, api, core))
+            worker.send(LoadJob(plan.share(number, processes), endpoint, api, core))
         try:
             return _led(workers, on_record, stop)
         except BaseException:
@@ -82,40 +79,40 @@ def share_of_limit(
 
 
 def _led(
-    workers: Sequence[_Worker], on_record: OnRecord, stop: Stopping
+    workers: Sequence[_Worker], on_record: OnRecord, stop: threading.Event
 ) -> tuple[ProcessUsage, ...]:
-    ready, spent, told = 0, [], False
+    ready, usage, stopped = 0, [], False
     for message in _messages(workers):
         match message:
-            case Record():
+            case RequestRecord():
                 on_record(message)
             case ProcessUsage():
-                spent.append(message)
-            case Failed():
-                raise message.kind(message.problems)
-            case Ready():
+                usage.append(message)
+            case WorkerFailed():
+                raise message.kind(message.diagnostics)
+            case "ready":
                 ready += 1
                 if ready == len(workers):
-                    _tell(workers, Start(time.monotonic_ns() + LEAD_NS))
-        if stop.is_set() and not told:
-            told = True
-            _tell(workers, Stop())
-    return tuple(spent)
+                    _send(workers, time.monotonic_ns() + LEAD_NS)
+        if stop.is_set() and not stopped:
+            stopped = True
+            _send(workers, "stop")
+    return tuple(usage)
 
 
 def _hand_over(workers: Sequence[_Worker], on_record: OnRecord) -> None:
     """What was measured until now; whoever does not end in time is killed afterwards."""
-    _tell(workers, Stop())
+    _send(workers, "stop")
     deadline = time.monotonic() + STOP_S
     with suppress(ChecksFailed):  # something else ended the load already
         for message in _messages(workers):
-            if isinstance(message, Record):
+            if isinstance(message, RequestRecord):
                 on_record(message)
             if time.monotonic() > deadline:
                 return
 
 
-def _tell(workers: Sequence[_Worker], command: Start | Stop) -> None:
+def _send(workers: Sequence[_Worker], command: Command) -> None:
     for worker in workers:
         worker.send(command)
 
@@ -172,7 +169,7 @@ class _Worker:
             self._process.wait()
         self._errors.close()
 
-    def send(self, command: Job | Start | Stop) -> None:
+    def send(self, command: LoadJob | Command) -> None:
         """A worker that has ended hears nothing; `messages` says so."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(frame(command))
@@ -192,7 +189,7 @@ class _Worker:
                 break
             message: Message = pickle.loads(self._data[LENGTH.size : end])
             del self._data[:end]
-            self._said_last = isinstance(message, ProcessUsage | Failed)
+            self._said_last = isinstance(message, ProcessUsage | WorkerFailed)
             yield message
         if self.ended and not self._said_last:
             raise ChecksFailed(Diagnostic(self._name, self._death()))

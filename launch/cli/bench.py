@@ -14,8 +14,8 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed
 
 from ..bench.clients import APIS
-from ..bench.sweep import CONCURRENCIES
-from ..bench.window import Wanted
+from ..bench.config import CONCURRENCIES
+from ..bench.request_metrics import WindowKind
 from .arguments import (
     add_access,
     count,
@@ -33,8 +33,8 @@ from .arguments import (
 
 if TYPE_CHECKING:
     from ..bench import quality
-    from ..bench.order import Served
-    from ..bench.sweep import Sweep
+    from ..bench.config import BenchConfig
+    from ..bench.system_under_test import SystemUnderTest
 
 WORKLOADS = ("fixed", "sharegpt", "trace", "shared-prefix", "agent")
 EPILOG = """\
@@ -141,7 +141,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
 def _add_measures(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--window",
-        choices=get_args(Wanted),
+        choices=get_args(WindowKind),
         default="steady",
         help="leave out the load's begin and end, or count all of it, as published results do",
     )
@@ -172,33 +172,35 @@ def _add_quality(group: argparse._ArgumentGroup) -> None:
 
 def bench(options: argparse.Namespace) -> None:
     """Measure a server and leave the results in a folder."""
-    from ..bench import document, order, quality, subject
+    from ..bench import config, quality, results, system_under_test
     from ..bench.progress import Progress
     from ..bench.runner import Runner
     from ..interrupts import Interrupts
 
-    served = _served(options)
-    ordered = order.of(options, served)
-    evaluation = _evaluation(options, served, ordered)
-    served.endpoint.check_listens()
-    word = subject.ask(served.endpoint)
-    about = subject.of(served.endpoint, served.bundle, served.run, word, options.gpus)
-    results = document.create(options.run_dir, _folder_name(served))
-    facts = order.facts(ordered, about)
-    _say(f"{facts['workload']['words']}; prompts are {ordered.tokens.source}")
-    runner = Runner(ordered, served.endpoint, results, Progress(), facts)
+    system = _system_under_test(options)
+    asked = config.of_options(options, system)
+    evaluation = _evaluation(options, system, asked)
+    system.endpoint.check_listens()
+    reported = system_under_test.reported(system.endpoint)
+    about = system_under_test.described(
+        system.endpoint, system.bundle, system.run, reported, options.gpus
+    )
+    files = results.create(options.run_dir, _folder_name(system))
+    facts = config.facts(asked, about)
+    _say(f"{facts['workload']['words']}; prompts are {asked.prompts.source}")
+    runner = Runner(asked, system.endpoint, files, Progress(), facts)
     try:
         with Interrupts(exit_at_second=True):
             runner.run()
             if evaluation:
                 _say(f"{quality.TOOL}: {', '.join(evaluation.tasks)}")
-                model = word[1] or about["model"]
-                found = quality.run(dataclasses.replace(evaluation, model=model), results.folder)
+                model = reported[1] or about["model"]
+                found = quality.run(dataclasses.replace(evaluation, model=model), files.folder)
                 runner.record(quality=found)
     finally:
-        results.close()
+        files.close()
         _print(options, runner.document)
-        _say(f"results in {results.folder}")
+        _say(f"results in {files.folder}")
     _judge(runner.document)
 
 
@@ -234,47 +236,48 @@ def _example(point: Mapping[str, Any]) -> str:
     return f"{kind}: {first['example']}"
 
 
-def _served(options: argparse.Namespace) -> Served:
+def _system_under_test(options: argparse.Namespace) -> SystemUnderTest:
     from builder import bundle as bundles
 
     from .. import target as targets
-    from ..bench import subject
-    from ..bench.order import Served
+    from ..bench import system_under_test
+    from ..bench.system_under_test import SystemUnderTest
 
     endpoint = endpoint_of(options)
     if "://" in options.server:
-        return Served(endpoint)
+        return SystemUnderTest(endpoint)
     found = bundles.read(Path(options.server))
     target = targets.read_one(found, options.target)
-    return Served(endpoint, found, target, subject.running(found, target.ports, Path("runs")))
+    run = system_under_test.running(found, target.ports, Path("runs"))
+    return SystemUnderTest(endpoint, found, target, run)
 
 
-def _folder_name(served: Served) -> str:
-    if served.bundle and served.target:
-        return f"{served.bundle.launch['name']}-{served.target.name}"
-    return served.endpoint.server
+def _folder_name(system: SystemUnderTest) -> str:
+    if system.bundle and system.target:
+        return f"{system.bundle.launch['name']}-{system.target.name}"
+    return system.endpoint.server
 
 
 def _evaluation(
-    options: argparse.Namespace, served: Served, ordered: Sweep
-) -> quality.Order | None:
+    options: argparse.Namespace, system: SystemUnderTest, asked: BenchConfig
+) -> quality.Evaluation | None:
     """lm-eval speaks to OpenAI endpoints only."""
     if not options.quality:
         return None
-    if served.endpoint.api != "openai" or served.endpoint.url is None:
+    if system.endpoint.api != "openai" or system.endpoint.url is None:
         what = "asks through an OpenAI endpoint, which Triton is not"
         raise BadInput(Diagnostic("--quality", what, "measure the target trtllm_serve"))
     from ..bench import quality
 
-    return quality.Order(
+    return quality.Evaluation(
         python=options.quality_python,
         tasks=tuple(options.quality_tasks.split(",")),
-        base_url=served.endpoint.url,
+        base_url=system.endpoint.url,
         model="",
         include=options.quality_include,
         limit=options.quality_limit,
         tokenizer=options.tokenizer,
-        chat=ordered.api == "openai_chat",
+        chat=asked.api == "openai_chat",
         references=options.quality_reference,
     )
 
@@ -283,9 +286,9 @@ def diff(options: argparse.Namespace) -> None:
     """Judge B against A. Raises `ChecksFailed` where it is worse."""
     from .. import show
     from ..bench import diff as differences
-    from ..bench import document
+    from ..bench import results
 
-    a, b = document.read(options.a), document.read(options.b)
+    a, b = results.read(options.a), results.read(options.b)
     found = differences.of(a, b, options.margin)
     warnings, word = differences.unlike(a, b), differences.worst(found)
     if options.json:

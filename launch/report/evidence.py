@@ -11,7 +11,7 @@ from builder import bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ToolkitError
 
-from ..bench.document import BENCH, FORMAT, KIND
+from ..bench.results import BENCH, FORMAT, KIND
 from ..run import SUMMARY as RUN
 from . import importers, json_object, results
 from .results import BenchResults, SmokeResults

@@ -8,7 +8,7 @@ from typing import Any
 
 from builder.diagnostics import Diagnostic
 
-from ..bench.document import FORMAT
+from ..bench.results import FORMAT
 from .json_object import JsonObject
 
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms")

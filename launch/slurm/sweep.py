@@ -14,7 +14,7 @@ from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed
 
-from ..bench import document, measure, subject
+from ..bench import point_metrics, results, system_under_test
 from ..cli.main import main
 from ..report import REPORT, page
 from ..smoke import endpoint as endpoints
@@ -38,7 +38,7 @@ class Sweep:
     @property
     def options(self) -> list[str]:
         """The bundle's own workload; a person's words win, since they come last."""
-        asked = subject.deployment(self.order.bundle)
+        asked = system_under_test.deployment(self.order.bundle)
         workload, slo = asked.get("workload") or {}, asked.get("slo") or {}
         given = {name: workload.get(name) for name in ("isl", "osl")}
         given["gpus"] = (asked.get("hardware") or {}).get("num_gpus")
@@ -88,14 +88,14 @@ def here(sweep: Sweep, _: Say) -> Path:
 def collect(sweep: Sweep) -> Path:
     """The points of all jobs as one result in the folder, and its report."""
     folder = sweep.folder
-    parts = sorted(folder.glob(f"*/{document.BENCH}"), key=lambda file: int(file.parent.name))
+    parts = sorted(folder.glob(f"*/{results.BENCH}"), key=lambda file: int(file.parent.name))
     if not parts:
         raise ChecksFailed(Diagnostic(str(folder), "holds no result", "see the logs there"))
-    whole = merged([document.read(file) for file in parts], sweep.order.bundle, sweep.url)
-    with closing(document.Results(folder)) as results:
-        results.write(whole)
-    requests = [file.with_name(document.REQUESTS).read_text(encoding="utf-8") for file in parts]
-    (folder / document.REQUESTS).write_text("".join(requests), encoding="utf-8")
+    whole = merged([results.read(file) for file in parts], sweep.order.bundle, sweep.url)
+    with closing(results.Results(folder)) as files:
+        files.write(whole)
+    requests = [file.with_name(results.REQUESTS).read_text(encoding="utf-8") for file in parts]
+    (folder / results.REQUESTS).write_text("".join(requests), encoding="utf-8")
     page.write([folder], folder / REPORT)
     return folder / REPORT
 
@@ -104,7 +104,9 @@ def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> 
     """One document: the first one's words, everyone's points, and what the bundle says of them."""
     first, points = documents[0], [point for one in documents for point in one["points"]]
     told = first["subject"]
-    about = subject.of(endpoints.of_url(url), bundle, None, (told["server_version"], told["model"]))
+    about = system_under_test.described(
+        endpoints.of_url(url), bundle, None, (told["server_version"], told["model"])
+    )
     whole = all(one["outcome"] == "complete" for one in documents)
     return {
         **first,
@@ -112,9 +114,9 @@ def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> 
         "started": min(one["started"] for one in documents),
         "ended": max(one["ended"] for one in documents),
         "outcome": "complete" if whole else "interrupted",
-        "client": {**first["client"], **measure.client_limit(points)},
+        "client": {**first["client"], **point_metrics.client_limit(points)},
         "points": points,
-        "largest_concurrency_within_slo": measure.largest_within_slo(points),
+        "largest_concurrency_within_slo": point_metrics.largest_within_slo(points),
     }
 
 

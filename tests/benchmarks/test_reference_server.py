@@ -20,7 +20,7 @@ from benchmarks.reference_server.schedule import MS, TRAPS, Schedule
 from launch.bench import workers
 from launch.bench.clients import Api
 from launch.bench.load import Call, LoadPlan
-from launch.bench.record import Record
+from launch.bench.request import RequestRecord
 from tests.conftest import ROOT
 
 SCHEDULE = Schedule(ttft_ms=50, itl_ms=5, tokens=6)
@@ -52,7 +52,7 @@ def test_the_server_sends_no_token_before_it_is_due(
     reference_servers: Callable[[Api], ReferenceServer], api: Api
 ) -> None:
     asked = AccuracyTest(streams=2, requests=4, tokens=20, itl_ms=2, ttft_ms=60)
-    server, records = reference_servers(api), list[Record]()
+    server, records = reference_servers(api), list[RequestRecord]()
     calls = tuple(Call(number, ask) for number, ask in enumerate(asked.asks()))
     plan = LoadPlan("concurrency", calls, concurrency=asked.streams)
     workers.run(plan, server.endpoint, api, 1, records.append, threading.Event())

@@ -1,4 +1,4 @@
-"""Load clients: each sends an `Ask` and gives back its `Record`.
+"""Load clients: each sends a `LoadRequest` and gives back its `RequestRecord`.
 
 While a request runs, a client only keeps what arrives and when. It is read after the request has
 ended, in slices, so that reading one answer delays the time stamps of no other.
@@ -12,24 +12,25 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
 from ...smoke.endpoint import Endpoint
-from ..record import Record
-from ..request import Ask
+from ..request import LoadRequest, RequestRecord
 
 Api = Literal["openai_chat", "openai_completions", "generate_stream", "grpc"]
 APIS: tuple[Api, ...] = get_args(Api)
 
 
-class Client(Protocol):
+class LoadClient(Protocol):
     async def prepare(self) -> None:
         """Ask the server once for what every request needs. Raises `NotReady`."""
 
-    async def ask(self, ask: Ask, index: int, scheduled_ns: int | None = None) -> Record:
-        """Always ends, within the time of the ask, and raises for no fault of the server's."""
+    async def send(
+        self, request: LoadRequest, index: int, scheduled_ns: int | None = None
+    ) -> RequestRecord:
+        """Always ends, within the time of the request, and raises for no fault of the server's."""
 
     async def close(self) -> None: ...
 
 
-def connect(endpoint: Endpoint, api: Api) -> Client:
+def connect(endpoint: Endpoint, api: Api) -> LoadClient:
     """A client that is not prepared yet. Raises `BadInput` where the endpoint has no such API."""
     address = endpoint.grpc if api == "grpc" else endpoint.url
     if api not in endpoint.record.client_apis or not address:
@@ -38,16 +39,16 @@ def connect(endpoint: Endpoint, api: Api) -> Client:
             Diagnostic(str(address or endpoint.grpc), f"offers no {api}", f"known: {known}")
         )
     if api == "grpc":
-        from .kserve_grpc import KserveGrpcClient
+        from .kserve_grpc import GrpcClient
 
-        return KserveGrpcClient(endpoint)
+        return GrpcClient(endpoint)
     if api == "generate_stream":
-        from .generate_stream import GenerateStreamClient
+        from .triton import GenerateStreamClient
 
         return GenerateStreamClient(endpoint)
-    from .openai_sse import OpenAISseClient
+    from .openai_sse import OpenAIClient
 
-    return OpenAISseClient(endpoint, chat=api == "openai_chat")
+    return OpenAIClient(endpoint, chat=api == "openai_chat")
 
 
 def offered(endpoint: Endpoint) -> tuple[Api, ...]:

@@ -16,10 +16,14 @@ from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 
 from ...access import Access
-from ..record import Failure, Kind
+from ..request import Failure, FailureKind
 from .receiver import Loop
 
 PREPARE_TIMEOUT_S = 30.0
+
+
+class Malformed(ValueError):
+    """This is not the protocol that was spoken to."""
 
 
 class Exchange(asyncio.Protocol):
@@ -48,7 +52,7 @@ class Exchange(asyncio.Protocol):
         await loop.sock_connect(stream, address)
         self.is_connected, self.sent_ns = True, time.monotonic_ns()
         await loop.sock_sendall(stream, self._request)
-        loop.receiver.watch(stream, self)
+        loop.receiver.watch(stream, self.received)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -62,17 +66,15 @@ class Exchange(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose(exc)
 
-    def received(self, arrived_ns: int, data: bytes) -> bool:
-        if not data:
-            self._lose(None)
+    def received(self, arrived_ns: int, data: bytes | OSError) -> bool:
+        """Of data, of nothing at the connection's end, or of what broke it. True at the end."""
+        if not data or isinstance(data, OSError):
+            self._lose(data if isinstance(data, OSError) else None)
             return True
         self.arrivals.append(arrived_ns)
         self.parts.append(data)
         self.look(data)
         return self.ended.done()
-
-    def broken(self, fault: OSError) -> None:
-        self._lose(fault)
 
     def close(self) -> None:
         """Nothing more is waited for."""
@@ -109,7 +111,7 @@ class Exchange(asyncio.Protocol):
 
 
 @dataclass(slots=True)
-class Server:
+class Connector:
     """Where requests go; the name is looked up once. Its answers are read one after the other."""
 
     url: str
@@ -148,7 +150,7 @@ class Server:
         except TimeoutError:
             failure = Failure("timeout", f"no end within {timeout_s:g} s")
         except OSError as fault:
-            kind: Kind = "cut" if exchange.is_connected else "refused"
+            kind: FailureKind = "cut" if exchange.is_connected else "refused"
             failure = Failure(kind, fault.strerror or str(fault), retryable=True)
         except asyncio.CancelledError:
             exchange.close()

@@ -1,9 +1,11 @@
-"""One HTTP/1.1 request and its answer."""
+"""HTTP/1.1: one request, and its answer taken apart after its end, with the arrival of events."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,14 +13,16 @@ from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 
 from ...smoke.endpoint import Endpoint
-from ..record import Failure, Kind
-from . import http_answer
-from .connection import PREPARE_TIMEOUT_S, Exchange, Server
-from .http_answer import LAST_CHUNK, Answer, Head, Malformed
+from ..request import Failure, FailureKind
+from .connection import PREPARE_TIMEOUT_S, Connector, Exchange, Malformed
 
 OK = 200
 BUSY = (429, 503)
 GATEWAY = (502, 504)
+HEAD_END = b"\r\n\r\n"
+LAST_CHUNK = b"\r\n0\r\n\r\n"  # with the end of the chunk before it
+FIELD = b"data: "
+EVENT = re.compile(rb"^data: ?([^\r\n]*)\r?\n", re.MULTILINE)
 
 
 class HttpExchange(Exchange):
@@ -34,15 +38,15 @@ class HttpExchange(Exchange):
         else:
             self._look_for_head()
 
-    def answer(self) -> Answer:
+    def answer(self) -> HttpAnswer:
         """Raises `Malformed`."""
-        return Answer(self.parts, self.arrivals, self.lost)
+        return HttpAnswer(self.parts, self.arrivals, self.lost)
 
     def _look_for_head(self) -> None:
         """Whether this is the end of an answer whose head was not there before."""
         raw = b"".join(self.parts)
         try:
-            self._head = http_answer.head(raw)
+            self._head = head(raw)
         except Malformed:
             self.end(self.arrivals[-1])
             return
@@ -59,47 +63,148 @@ class HttpExchange(Exchange):
             self.end(self.arrivals[-1])
 
 
-class HttpServer(Server):
-    @classmethod
-    def of(cls, endpoint: Endpoint) -> HttpServer:
-        return cls(endpoint.url or "", endpoint.access)
-
-    def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
-        parts = urlsplit(self.url)
-        lines = {
-            "Host": parts.netloc,
-            "Connection": "close",
-            **({"Content-Type": "application/json"} if body else {}),
-            "Content-Length": str(len(body)),
-            **headers,
-        }
-        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        return f"{method} {parts.path}{path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
-
-    async def document(self, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-        """A JSON object that the server tells of itself. Raises `NotReady`."""
-        exchange = HttpExchange(self.request("GET", path, headers, b""))
-        what = "no JSON object"
-        async with self.exchange(exchange, PREPARE_TIMEOUT_S) as failure:
-            try:
-                answer = exchange.answer()
-                found = json.loads(answer.body())
-                failure = failure or fault_of(exchange, answer)
-                if failure is None and isinstance(found, dict):
-                    return found
-            except ValueError:
-                what = "no JSON"
-        raise NotReady(Diagnostic(f"{self.url}{path}", failure.message if failure else what))
+def connector(endpoint: Endpoint) -> Connector:
+    return Connector(endpoint.url or "", endpoint.access)
 
 
-def fault_of(exchange: HttpExchange, answer: Answer) -> Failure | None:
+def request_bytes(
+    url: str, method: str, path: str, headers: Mapping[str, str], body: bytes
+) -> bytes:
+    parts = urlsplit(url)
+    lines = {
+        "Host": parts.netloc,
+        "Connection": "close",
+        **({"Content-Type": "application/json"} if body else {}),
+        "Content-Length": str(len(body)),
+        **headers,
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"{method} {parts.path}{path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
+
+
+async def document(server: Connector, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """A JSON object that the server tells of itself. Raises `NotReady`."""
+    exchange = HttpExchange(request_bytes(server.url, "GET", path, headers, b""))
+    what = "no JSON object"
+    async with server.exchange(exchange, PREPARE_TIMEOUT_S) as failure:
+        try:
+            answer = exchange.answer()
+            found = json.loads(answer.body())
+            failure = failure or failure_of(exchange, answer)
+            if failure is None and isinstance(found, dict):
+                return found
+        except ValueError:
+            what = "no JSON"
+    raise NotReady(Diagnostic(f"{server.url}{path}", failure.message if failure else what))
+
+
+def failure_of(exchange: HttpExchange, answer: HttpAnswer) -> Failure | None:
     """What is wrong as HTTP with an answer that was read to its end."""
     found = answer.head
     if found is not None and found.status != OK:
-        kind: Kind = "unavailable" if found.status in BUSY else "http"
+        kind: FailureKind = "unavailable" if found.status in BUSY else "http"
         said = answer.body().decode("utf-8", errors="replace")[:200].strip()
         return Failure(kind, f"{found.status}: {said}", found.status in (*BUSY, *GATEWAY))
     if not answer.is_whole:
         why = exchange.fault or "the connection ended"
         return Failure("cut", f"{why} after {len(exchange.parts)} parts", retryable=True)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """`end` is where the body begins, and `length` that of a body whose end is not marked."""
+
+    status: int
+    end: int
+    is_chunked: bool
+    length: int | None
+
+
+def head(raw: bytes) -> Head | None:
+    """`None` while it is not all there. Raises `Malformed`."""
+    end = raw.find(HEAD_END)
+    if end < 0:
+        if not b"HTTP/1.".startswith(raw[:7]):
+            raise Malformed(f"the answer begins with {raw[:40]!r}")
+        return None
+    first, *lines = raw[:end].decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
+        raise Malformed(f"the answer begins with {first[:40]!r}")
+    fields = (line.partition(":") for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, _, value in fields}
+    is_chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+    return Head(int(rest[:3]), end + len(HEAD_END), is_chunked, _length(headers))
+
+
+def _length(headers: Mapping[str, str]) -> int | None:
+    text = headers.get("content-length")
+    if text is not None and not text.isdecimal():
+        raise Malformed(f"content-length is {text[:40]!r}")
+    return None if text is None else int(text)
+
+
+class HttpAnswer:
+    """`parts` are what arrived, each at its time of `arrivals`; `lost` says that the connection has
+    ended. Raises `Malformed`, as reading it may."""
+
+    def __init__(self, parts: Sequence[bytes], arrivals: Sequence[int], lost: bool) -> None:
+        self._parts, self._arrivals, self._lost = parts, arrivals, lost
+        self._raw = b"".join(parts)
+        self.head = head(self._raw)
+        self.is_whole = False  # as soon as it was read to its end
+
+    def body(self) -> bytes:
+        return b"".join(piece for piece, _ in self._pieces())
+
+    def events(self) -> Iterator[tuple[int, bytes]]:
+        """The arrival of every event's last byte, and its data. One that was cut is left out."""
+        parts, arrivals = self._parts, self._arrivals
+        part, end = 0, len(parts[0]) if parts else 0
+        rest = b""
+        for piece, raw_end in self._pieces():
+            if not rest and piece.startswith(FIELD) and piece.find(b"\n") == len(piece) - 2:
+                # One whole event, as most pieces are.
+                while end < raw_end:
+                    part += 1
+                    end += len(parts[part])
+                yield arrivals[part], piece[len(FIELD) : -2]
+                continue
+            data, used = rest + piece, 0
+            for event in EVENT.finditer(data):
+                used = event.end()
+                while end < raw_end - len(data) + used:
+                    part += 1
+                    end += len(parts[part])
+                yield arrivals[part], event[1]
+            rest = data[used:].lstrip(b"\r\n")
+
+    def _pieces(self) -> Iterator[tuple[bytes, int]]:
+        """The body as it was sent, each piece with the offset of its end. What was cut of a chunk
+        is left out."""
+        raw, found = self._raw, self.head
+        if found is None:
+            return
+        if found.is_chunked:
+            yield from self._chunks(found.end)
+            return
+        end = len(raw) if found.length is None else found.end + found.length
+        self.is_whole = self._lost if found.length is None else len(raw) >= end
+        yield raw[found.end : end], min(end, len(raw))
+
+    def _chunks(self, at: int) -> Iterator[tuple[bytes, int]]:
+        raw = self._raw
+        while (line_end := raw.find(b"\r\n", at)) >= 0:
+            try:
+                size = int(raw[at:line_end].partition(b";")[0], 16)
+            except ValueError:
+                raise Malformed(f"a chunk begins with {raw[at : at + 40]!r}") from None
+            if not size:
+                self.is_whole = True
+                return
+            at = line_end + 2 + size
+            if at > len(raw):
+                return
+            yield raw[line_end + 2 : at], at
+            at += 2

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from . import hpack
-from .connection import Exchange
-from .http_answer import Malformed
+from .connection import Exchange, Malformed
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
@@ -72,13 +71,20 @@ def window(settings: bytes) -> int | None:
 
 
 class Http2Exchange(Exchange):
-    """A POST. What its server's windows do not allow yet is sent as soon as they do."""
+    """A POST. What its server's windows do not allow yet is sent as soon as they do.
+
+    After its `data` was read, `fields` are all that the server said besides, and `reset` is the
+    code of a stream that it gave up.
+    """
 
     def __init__(self, fields: Sequence[tuple[str, str]], body: bytes) -> None:
         self._unsent, self.is_long = body, len(body) > FRAME_BYTES
         self._windows = [FIRST_WINDOW, FIRST_WINDOW]  # of the connection and of the stream
         self._first_window = FIRST_WINDOW
         self._unread = b""
+        self.fields: dict[str, str] = {}
+        self.reset: int | None = None
+        self.is_whole = False
         head = frame(HEADERS, END_HEADERS, STREAM, hpack.encode(fields))
         super().__init__(PREFACE + greeting() + head + self._allowed())
 
@@ -92,9 +98,6 @@ class Http2Exchange(Exchange):
             end = one.end
             self._react(one)
         self._unread = raw[end:]
-
-    def answer(self) -> Http2Answer:
-        return Http2Answer(self.parts, self.arrivals)
 
     def _react(self, one: Frame) -> None:
         if one.kind == RESET or (one.kind in (DATA, HEADERS) and one.flags & END_STREAM):
@@ -127,24 +130,13 @@ class Http2Exchange(Exchange):
             for place, piece in enumerate(pieces)
         )
 
-
-class Http2Answer:
-    """Parts that arrived, each at its time. After its data was read, `fields` are all that its
-    server said besides, and `reset` is the code of a stream that it gave up."""
-
-    def __init__(self, parts: Sequence[bytes], arrivals: Sequence[int]) -> None:
-        self._parts, self._arrivals = parts, arrivals
-        self.fields: dict[str, str] = {}
-        self.reset: int | None = None
-        self.is_whole = False
-
     def data(self) -> Iterator[tuple[int, bytes]]:
         """Each frame of data with the arrival of its last byte. Raises `Malformed`."""
-        ends = itertools.accumulate(map(len, self._parts))
-        arrivals = zip(self._arrivals, ends, strict=True)
+        ends = itertools.accumulate(map(len, self.parts))
+        arrivals = zip(self.arrivals, ends, strict=True)
         arrived_ns, part_end = 0, -1
         block = b""
-        for one in frames(b"".join(self._parts)):
+        for one in frames(b"".join(self.parts)):
             while part_end < one.end:
                 arrived_ns, part_end = next(arrivals)
             if one.kind == DATA:

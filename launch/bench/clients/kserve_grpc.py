@@ -2,6 +2,8 @@
 
 That one hands a message from thread to thread, each of which wakes up for it: it takes several
 times the CPU time of all that is done here, and wakes up too late to tell when the message came.
+tritonclient has the protobuf messages too, in a package whose import takes longer than a load takes
+to begin; here are those of them that a load needs.
 """
 
 from __future__ import annotations
@@ -12,20 +14,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
 from ...smoke.client import NotSupported
 from ...smoke.endpoint import Endpoint
 from ...smoke.triton_tensors import FORMATS, PUBLISHED, datatype, packed
-from .. import kserve
-from ..record import Failure, Kind, Record
-from ..request import Ask
-from .connection import PREPARE_TIMEOUT_S, Server
-from .http2 import Http2Answer, Http2Exchange
-from .http_answer import Malformed
-from .transcript import Transcript
-from .triton_answer import TritonReader, tensors
+from ..request import Failure, FailureKind, LoadRequest, RequestRecord
+from .connection import PREPARE_TIMEOUT_S, Connector, Malformed
+from .http2 import Http2Exchange
+from .triton import TritonTranscript, tensors
 
 SERVICE = "inference.GRPCInferenceService"
 SLICE = 128  # messages that are read between two looks at what arrives
@@ -42,45 +43,102 @@ STATUSES = (
 BUSY = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
 REFUSED_STREAM = 7  # of HTTP/2: nothing of the request was done
 
-_Response = kserve.message("ModelStreamInferResponse")
+PACKAGE = "inference"
+# Fields of each message by their numbers: a name and a type, which is another message's or a
+# scalar's; `*` marks what is repeated. Fields that are not here are passed over.
+MESSAGES: Mapping[str, Mapping[int, str]] = {
+    "InferParameter": {1: "bool_param bool"},
+    "Parameter": {1: "key string", 2: "value InferParameter"},
+    "Tensor": {1: "name string", 2: "datatype string", 3: "shape int64*"},
+    "ModelMetadataRequest": {1: "name string"},
+    "ModelMetadataResponse": {1: "name string", 2: "versions string*", 4: "inputs Tensor*"},
+    "ModelInferRequest": {
+        1: "model_name string",
+        3: "id string",
+        4: "parameters Parameter*",
+        5: "inputs Tensor*",
+        7: "raw_input_contents bytes*",
+    },
+    "ModelInferResponse": {
+        1: "model_name string",
+        2: "model_version string",
+        4: "parameters Parameter*",
+        5: "outputs Tensor*",
+        6: "raw_output_contents bytes*",
+    },
+    "ModelStreamInferResponse": {1: "error_message string", 2: "infer_response ModelInferResponse"},
+}
+FIELD = descriptor_pb2.FieldDescriptorProto
+SCALARS = {
+    "bool": FIELD.TYPE_BOOL,
+    "bytes": FIELD.TYPE_BYTES,
+    "int64": FIELD.TYPE_INT64,
+    "string": FIELD.TYPE_STRING,
+}
 
 
-class KserveGrpcClient:
+def protobuf(name: str) -> Any:
+    """The class of a protobuf message."""
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
+
+
+def _pool() -> descriptor_pool.DescriptorPool:
+    file = descriptor_pb2.FileDescriptorProto(name="load.proto", package=PACKAGE, syntax="proto3")
+    for name, fields in MESSAGES.items():
+        described = file.message_type.add(name=name)
+        for number, words in fields.items():
+            field, kind = words.rstrip("*").split()
+            label = FIELD.LABEL_REPEATED if words.endswith("*") else FIELD.LABEL_OPTIONAL
+            one = described.field.add(name=field, number=number, label=label)
+            if kind in SCALARS:
+                one.type = SCALARS[kind]
+            else:
+                one.type, one.type_name = FIELD.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+_POOL = _pool()
+_Response = protobuf("ModelStreamInferResponse")
+
+
+class GrpcClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self._address = endpoint.grpc or ""
         self._scheme = "https" if endpoint.access.encrypted else "http"
-        self._server = Server(f"{self._scheme}://{self._address}", endpoint.access, "h2")
+        self._server = Connector(f"{self._scheme}://{self._address}", endpoint.access, "h2")
         self._metadata = endpoint.access.grpc_metadata
         self._model = endpoint.model or endpoint.record.default_model or ""
         self._declared: dict[str, str] | None = None
 
     async def prepare(self) -> None:
         """Raises `NotReady` where the model is not served."""
-        asked = kserve.message("ModelMetadataRequest")(name=self._model).SerializeToString()
+        asked = protobuf("ModelMetadataRequest")(name=self._model).SerializeToString()
         exchange = self._exchange("ModelMetadata", asked, {}, PREPARE_TIMEOUT_S)
-        found = kserve.message("ModelMetadataResponse")()
+        found = protobuf("ModelMetadataResponse")()
         async with self._server.exchange(exchange, PREPARE_TIMEOUT_S) as failure:
-            answer = exchange.answer()
             try:
-                for _, message in messages(answer):
+                for _, message in messages(exchange):
                     found.ParseFromString(message)
             except Malformed as fault:
                 failure = Failure("malformed", str(fault))
-        if failure := failure or _failure(answer, False):
+        if failure := failure or _failure(exchange, False):
             raise NotReady(Diagnostic(f"grpc://{self._address}", failure.message))
         self._declared = {row.name: row.datatype for row in found.inputs} or dict(PUBLISHED)
 
-    async def ask(self, ask: Ask, index: int, scheduled_ns: int | None = None) -> Record:
+    async def send(
+        self, request: LoadRequest, index: int, scheduled_ns: int | None = None
+    ) -> RequestRecord:
         if self._declared is None:
             await self.prepare()
-        request = self._request(ask, index)
-        exchange = self._exchange("ModelStreamInfer", request, ask.headers, ask.timeout_s)
-        transcript = Transcript(ask)
-        async with self._server.exchange(exchange, ask.timeout_s) as failure:
-            answer = exchange.answer()
+        message = self._message(request, index)
+        exchange = self._exchange("ModelStreamInfer", message, request.headers, request.timeout_s)
+        transcript = TritonTranscript(request)
+        async with self._server.exchange(exchange, request.timeout_s) as failure:
             try:
-                began = await _read(answer, TritonReader(transcript))
-                failure = failure or _failure(answer, began)
+                began = await _read(exchange, transcript)
+                failure = failure or _failure(exchange, began)
             except Malformed as fault:
                 transcript.fail("malformed", str(fault))
         transcript.failure = transcript.failure or failure
@@ -105,26 +163,26 @@ class KserveGrpcClient:
         )
         return Http2Exchange(fields, PREFIX.pack(False, len(message)) + message)
 
-    def _request(self, ask: Ask, index: int) -> bytes:
+    def _message(self, request: LoadRequest, index: int) -> bytes:
         try:
-            rows = tensors(ask, self._declared or {})
+            rows = tensors(request, self._declared or {})
         except NotSupported as fault:
             raise BadInput(Diagnostic(self._model, str(fault))) from None
-        request = kserve.message("ModelInferRequest")(
-            model_name=ask.model or self._model, id=str(index)
+        message = protobuf("ModelInferRequest")(
+            model_name=request.model or self._model, id=str(index)
         )
-        request.parameters.add(key=EMPTY_FINAL, value={"bool_param": True})
+        message.parameters.add(key=EMPTY_FINAL, value={"bool_param": True})
         for name, row in rows.items():
             kind = datatype(name, row, self._declared or {})
-            request.inputs.add(name=name, datatype=kind, shape=[len(row)])
-            request.raw_input_contents.append(packed(kind, row))
-        return bytes(request.SerializeToString())
+            message.inputs.add(name=name, datatype=kind, shape=[len(row)])
+            message.raw_input_contents.append(packed(kind, row))
+        return bytes(message.SerializeToString())
 
 
-def messages(answer: Http2Answer) -> Iterator[tuple[int, bytes]]:
+def messages(exchange: Http2Exchange) -> Iterator[tuple[int, bytes]]:
     """Each one with the arrival of its last byte. Raises `Malformed`."""
     rest = b""
-    for arrived_ns, data in answer.data():
+    for arrived_ns, data in exchange.data():
         rest = rest + data if rest else data
         while len(rest) >= PREFIX.size:
             compressed, length = PREFIX.unpack_from(rest)
@@ -137,27 +195,27 @@ def messages(answer: Http2Answer) -> Iterator[tuple[int, bytes]]:
             rest = rest[end:]
 
 
-async def _read(answer: Http2Answer, reader: TritonReader) -> bool:
+async def _read(exchange: Http2Exchange, transcript: TritonTranscript) -> bool:
     """Whether there was any message."""
     number = 0
-    for number, (arrived_ns, message) in enumerate(messages(answer), 1):
+    for number, (arrived_ns, message) in enumerate(messages(exchange), 1):
         try:
-            _message(arrived_ns, message, reader)
-        except (ValueError, struct.error, kserve.DecodeError) as fault:
-            reader.transcript.fail("malformed", str(fault))
+            _read_message(arrived_ns, message, transcript)
+        except (ValueError, struct.error, DecodeError) as fault:
+            transcript.fail("malformed", str(fault))
         if not number % SLICE:
             await asyncio.sleep(0)
     return number > 0
 
 
-def _message(arrived_ns: int, message: bytes, reader: TritonReader) -> None:
+def _read_message(arrived_ns: int, message: bytes, transcript: TritonTranscript) -> None:
     answer = _Response.FromString(message)
     if answer.error_message:
-        reader.transcript.fail("in_stream", answer.error_message)
+        transcript.fail("in_stream", answer.error_message)
     else:
         response = answer.infer_response
         final = any(one.key == FINAL and one.value.bool_param for one in response.parameters)
-        reader.response(arrived_ns, _values(response), final)
+        transcript.response(arrived_ns, _values(response), final)
 
 
 def _values(response: Any) -> Mapping[str, Any]:
@@ -173,23 +231,23 @@ def _value(datatype: str, raw: bytes) -> Any:
     return struct.unpack_from(f"<{FORMATS[datatype]}", raw)[0] if datatype in FORMATS else None
 
 
-def _failure(answer: Http2Answer, began: bool) -> Failure | None:
+def _failure(exchange: Http2Exchange, began: bool) -> Failure | None:
     """What is wrong as gRPC with an answer that was read to its end."""
-    number, http = answer.fields.get("grpc-status"), answer.fields.get(":status", "200")
+    number, http = exchange.fields.get("grpc-status"), exchange.fields.get(":status", "200")
     if number is None and http != "200":
         return Failure("http", f"HTTP status {http}")
-    if number is None or not answer.is_whole:
-        refused = answer.reset == REFUSED_STREAM
-        what = "the connection ended" if answer.reset is None else f"reset with {answer.reset}"
+    if number is None or not exchange.is_whole:
+        refused = exchange.reset == REFUSED_STREAM
+        what = "the connection ended" if exchange.reset is None else f"reset with {exchange.reset}"
         return Failure("unavailable" if refused else "cut", what, retryable=True)
     if number == "0":
         return None
     known = number.isdecimal() and int(number) < len(STATUSES)
     status = STATUSES[int(number)] if known else number
-    said = f"{status}: {unquote(answer.fields.get('grpc-message', ''))}"[:300]
+    said = f"{status}: {unquote(exchange.fields.get('grpc-message', ''))}"[:300]
     if status == "DEADLINE_EXCEEDED":
         return Failure("timeout", said)
-    kind: Kind = "rpc"
+    kind: FailureKind = "rpc"
     if status in BUSY:
         kind = "cut" if began else "unavailable"
     return Failure(kind, said, retryable=status in BUSY)

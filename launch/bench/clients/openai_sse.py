@@ -10,10 +10,8 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
 from ...smoke.endpoint import Endpoint
-from ..record import Record
-from ..request import Ask
-from . import sse
-from .http1 import HttpServer
+from ..request import LoadRequest, RequestRecord
+from . import http1, sse
 from .transcript import Transcript, whole
 
 DONE = b"[DONE]"
@@ -21,9 +19,9 @@ DONE = b"[DONE]"
 OUTPUTS = ("reasoning_content", "reasoning")
 
 
-class OpenAISseClient:
+class OpenAIClient:
     def __init__(self, endpoint: Endpoint, chat: bool) -> None:
-        self._server = HttpServer.of(endpoint)
+        self._server = http1.connector(endpoint)
         self._headers = endpoint.access.http_headers
         self._chat = chat
         self._path = "/v1/chat/completions" if chat else "/v1/completions"
@@ -33,51 +31,53 @@ class OpenAISseClient:
         """Raises `NotReady` where no model is served."""
         await self._server.prepare()
         if self._model is None:
-            found = await self._server.document("/v1/models", self._headers)
+            found = await http1.document(self._server, "/v1/models", self._headers)
             try:
                 self._model = str(found["data"][0]["id"])
             except (KeyError, IndexError, TypeError):
                 where = f"{self._server.url}/v1/models"
-                raise NotReady(Diagnostic(where, "names no model")) from None
+                raise NotReady(Diagnostic(where, "has no model")) from None
 
-    async def ask(self, ask: Ask, index: int, scheduled_ns: int | None = None) -> Record:
+    async def send(
+        self, request: LoadRequest, index: int, scheduled_ns: int | None = None
+    ) -> RequestRecord:
         if self._model is None:
             await self.prepare()
-        body = json.dumps(self._body(ask)).encode()
-        reader = _Reader(Transcript(ask))
-        return await sse.ask(
-            self._server, self._path, self._headers, body, reader, index, scheduled_ns
+        body = json.dumps(self._body(request)).encode()
+        transcript = OpenAITranscript(request)
+        return await sse.send(
+            self._server, self._path, self._headers, body, transcript, index, scheduled_ns
         )
 
     async def close(self) -> None:
         """Every connection ended with its request."""
 
-    def _body(self, ask: Ask) -> dict[str, Any]:
+    def _body(self, request: LoadRequest) -> dict[str, Any]:
         options = {"include_usage": True}
-        if ask.count_messages:
+        if request.count_messages:
             options["continuous_usage_stats"] = True
         values = {
-            "max_tokens": ask.max_tokens,
-            "temperature": ask.temperature,
-            "seed": ask.seed,
-            "ignore_eos": ask.ignore_eos or None,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "ignore_eos": request.ignore_eos or None,
         }
         sent = {name: value for name, value in values.items() if value is not None}
         return {
-            "model": ask.model or self._model,
-            **self._prompt(ask),
+            "model": request.model or self._model,
+            **self._prompt(request),
             **sent,
             "stream": True,
             "stream_options": options,
         }
 
-    def _prompt(self, ask: Ask) -> dict[str, Any]:
-        if not self._chat and ask.messages is None:
-            return {"prompt": ask.prompt}
-        if self._chat and ask.messages is not None:
-            return {"messages": ask.messages}
-        if self._chat and isinstance(ask.prompt, str):
-            return {"messages": [{"role": "user", "content": ask.prompt}]}
+    def _prompt(self, request: LoadRequest) -> dict[str, Any]:
+        if not self._chat and request.messages is None:
+            return {"prompt": request.prompt}
+        if self._chat and request.messages is not None:
+            return {"messages": request.messages}
+        if self._chat and isinstance(request.prompt, str):
+            return {"messages": [{"role": "user", "content": request.prompt}]}
         wanted, other = (
             ("a text or messages", "token ids") if self._chat else ("a prompt", "a chat")
         )
@@ -85,48 +85,48 @@ class OpenAISseClient:
         raise BadInput(Diagnostic(self._path, f"takes {wanted}, not {other}", f"use {api}"))
 
 
-class _Reader:
+class OpenAITranscript(Transcript):
     """Final is a finish reason, the mark `[DONE]` and nothing after that but the usage between."""
 
-    def __init__(self, transcript: Transcript) -> None:
-        self.transcript = transcript
+    def __init__(self, request: LoadRequest) -> None:
+        super().__init__(request)
         self._done = False
         self._usage: Mapping[str, Any] = {}
         self._ids = 0
-        self._plain = sse.Pattern()  # a chunk with a text and nothing else, before the last one
+        self._plain = (
+            sse.EventPattern()
+        )  # a chunk with a text and nothing else, before the last one
 
     def event(self, arrived_ns: int, data: bytes) -> None:
-        transcript = self.transcript
-        if transcript.finish_reason is None and (text := self._plain.text(data)) is not None:
-            transcript.messages.append((arrived_ns, text, None))
+        if self.finish_reason is None and (text := self._plain.text(data)) is not None:
+            self.messages.append((arrived_ns, text, None))
         elif self._done:
-            transcript.fail("overrun", f"after [DONE] came {data[:80]!r}")
+            self.fail("overrun", f"after [DONE] came {data[:80]!r}")
         elif data == DONE:
             self._done = True
-            transcript.is_final = transcript.finish_reason is not None
-        elif (chunk := sse.document(data, transcript)) is not None:
+            self.is_final = self.finish_reason is not None
+        elif (chunk := sse.document(data, self)) is not None:
             if usage := chunk.get("usage"):
                 self._usage = usage
             if choices := chunk.get("choices"):
                 text = self._choice(arrived_ns, choices[0], usage)
-                if text and not (usage or self._ids or transcript.finish_reason):
+                if text and not (usage or self._ids or self.finish_reason):
                     self._plain.learn(data, text)
             elif not usage:
-                transcript.fail("malformed", f"no completion: {data[:80]!r}")
+                self.fail("malformed", f"no completion: {data[:80]!r}")
 
     def end(self) -> None:
         if self._usage:
-            _count(self._usage, self.transcript)
+            _count(self._usage, self)
         elif self._ids:
-            self.transcript.output_tokens, self.transcript.count_source = self._ids, "token_ids"
+            self.output_tokens, self.count_source = self._ids, "token_ids"
 
     def _choice(
         self, arrived_ns: int, choice: dict[str, Any], usage: Mapping[str, Any] | None
     ) -> str:
         """The text of a chunk."""
-        transcript = self.transcript
-        if transcript.finish_reason is not None:
-            transcript.fail("overrun", f"after the final chunk came {str(choice)[:80]}")
+        if self.finish_reason is not None:
+            self.fail("overrun", f"after the final chunk came {str(choice)[:80]}")
             return ""
         text = choice.get("text")
         if text is None:
@@ -135,11 +135,11 @@ class _Reader:
         if ids := choice.get("token_ids"):
             self._ids += len(ids)
         so_far = whole(usage.get("completion_tokens")) if usage else self._ids or None
-        transcript.messages.append((arrived_ns, text, so_far))
+        self.messages.append((arrived_ns, text, so_far))
         if reason := choice.get("finish_reason"):
-            transcript.finish_reason = reason
+            self.finish_reason = reason
             if (steps := choice.get("avg_decoded_tokens_per_iter")) is not None:
-                transcript.server["tokens_per_step"] = float(steps)
+                self.server["tokens_per_step"] = float(steps)
         return str(text)
 
 

@@ -14,9 +14,9 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from selectors import EVENT_READ, EVENT_WRITE, SelectorKey
-from typing import Any, Protocol
+from typing import Any
 
 READ_BYTES = 1 << 13  # at a time; room for more costs time for each token
 # Only Linux tells of a TCP stream when its data came; elsewhere it has come when it is read.
@@ -44,11 +44,9 @@ def arrival_ns(told: Sequence[tuple[int, int, bytes]], now_ns: int, clocks_ns: i
     return min(now_ns, came[0] * NS_PER_S + came[1] - clocks_ns)
 
 
-class Sink(Protocol):
-    def received(self, arrived_ns: int, data: bytes) -> bool:
-        """Keeps data, which is empty at the end of the connection. True if that was all."""
-
-    def broken(self, fault: OSError) -> None: ...
+# Takes data with its arrival: nothing at the end of the connection, or the error that broke it.
+# Says whether that was all.
+Sink = Callable[[int, bytes | OSError], bool]
 
 
 class Receiver(selectors.BaseSelector):
@@ -125,11 +123,10 @@ class Receiver(selectors.BaseSelector):
             return False
         except OSError as fault:
             self.unwatch(stream)
-            sink.broken(fault)
-            return True
+            return sink(now_ns, fault)
         if not data:
             self.unwatch(stream)
-        return sink.received(arrival_ns(told, now_ns, clocks_ns), data)
+        return sink(arrival_ns(told, now_ns, clocks_ns), data)
 
 
 class Loop(asyncio.SelectorEventLoop):

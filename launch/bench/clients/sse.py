@@ -5,28 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from ..record import Record
-from .http1 import BUSY, OK, HttpExchange, HttpServer, fault_of
-from .http_answer import Answer, Malformed
+from ..request import RequestRecord
+from .connection import Connector, Malformed
+from .http1 import BUSY, OK, HttpAnswer, HttpExchange, failure_of, request_bytes
 from .transcript import Transcript
 
 SLICE = 128  # events that are read between two looks at what arrives
 _read_json = json.JSONDecoder().raw_decode
 
 
-class Reader(Protocol):
-    transcript: Transcript
-
-    def event(self, arrived_ns: int, data: bytes) -> None:
-        """Takes one event into the transcript."""
-
-    def end(self) -> None:
-        """There are no more events."""
-
-
-class Pattern:
+class EventPattern:
     """An event that was read, but for its text: another one that differs in nothing else needs no
     JSON to be read, which is most of what reading a token costs."""
 
@@ -53,40 +43,40 @@ class Pattern:
             return None
 
 
-async def ask(
-    server: HttpServer,
+async def send(
+    server: Connector,
     path: str,
     headers: Mapping[str, str],
     body: bytes,
-    reader: Reader,
+    transcript: Transcript,
     index: int,
     scheduled_ns: int | None,
-) -> Record:
-    transcript = reader.transcript
-    headers = {**headers, **transcript.ask.headers}
-    exchange = HttpExchange(server.request("POST", path, headers, body))
-    async with server.exchange(exchange, transcript.ask.timeout_s) as failure:
+) -> RequestRecord:
+    asked = transcript.request
+    all_headers = {**headers, **asked.headers}
+    exchange = HttpExchange(request_bytes(server.url, "POST", path, all_headers, body))
+    async with server.exchange(exchange, asked.timeout_s) as failure:
         status, events = None, 0
         try:
             answer = exchange.answer()
             if answer.head is not None:
                 status = answer.head.status
-                events = await _read(answer, reader) if status == OK else 0
-            failure = failure or fault_of(exchange, answer)
+                events = await _read(answer, transcript) if status == OK else 0
+            failure = failure or failure_of(exchange, answer)
             if failure is None and not events:
-                reader.event(exchange.ended_ns, answer.body())
+                transcript.event(exchange.ended_ns, answer.body())
         except Malformed as fault:
             transcript.fail("malformed", str(fault))
-        reader.end()
+        transcript.end()
         transcript.failure = transcript.failure or failure
         return transcript.record(index, exchange.sent_ns, exchange.ended_ns, scheduled_ns, status)
 
 
-async def _read(answer: Answer, reader: Reader) -> int:
+async def _read(answer: HttpAnswer, transcript: Transcript) -> int:
     """How many events there were."""
     events = 0
     for arrived_ns, data in answer.events():
-        reader.event(arrived_ns, data)
+        transcript.event(arrived_ns, data)
         events += 1
         if not events % SLICE:
             await asyncio.sleep(0)

@@ -1,22 +1,21 @@
-"""What one stream said, message by message, and the judgement that makes a record of it."""
+"""The transcript of a stream, message by message, and the checks that make a record of it."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Any
 
-from ..record import CountSource, Failure, Kind, Record
-from ..request import Ask
+from ..request import CountSource, Failure, FailureKind, LoadRequest, RequestRecord
 
 
 class Transcript:
-    """A reader fills it in the order of arrival, then asks for the record.
+    """Each API fills it by its `event` in the order of arrival, then asks for the record.
 
     `is_final` is for the transport's own mark; a message after `finish_reason` is an overrun.
     """
 
-    def __init__(self, ask: Ask) -> None:
-        self.ask = ask
+    def __init__(self, request: LoadRequest) -> None:
+        self.request = request
         # Arrival, text, and tokens so far where they are known.
         self.messages: list[tuple[int, str, int | None]] = []
         self.may_be_cumulative = False
@@ -30,22 +29,29 @@ class Transcript:
         self.cached_tokens: int | None = None
         self.server: dict[str, float] = {}
 
-    def fail(self, kind: Kind, message: str, retryable: bool = False) -> None:
+    def event(self, arrived_ns: int, data: bytes) -> None:
+        """Takes one event of the stream."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """There are no more events."""
+
+    def fail(self, kind: FailureKind, message: str, retryable: bool = False) -> None:
         """The first failure stays."""
         self.failure = self.failure or Failure(kind, message[:300], retryable)
 
     def record(
         self, index: int, sent_ns: int, ended_ns: int, scheduled_ns: int | None, status: int | None
-    ) -> Record:
-        ask = self.ask
+    ) -> RequestRecord:
+        request = self.request
         cumulative = self.may_be_cumulative and self._is_cumulative()
         message_ns, message_tokens = self._outputs(cumulative)
         text = None
-        if ask.keep_text:
+        if request.keep_text:
             texts = [text for _, text, _ in self.messages]
             text = max(texts, key=len, default="") if cumulative else "".join(texts)
-        self._judge(message_tokens)
-        return Record(
+        self._check(message_tokens)
+        return RequestRecord(
             index=index,
             sent_ns=sent_ns,
             ended_ns=ended_ns,
@@ -58,15 +64,15 @@ class Transcript:
             output_tokens=self.output_tokens,
             count_source=self.count_source if self.output_tokens is not None else None,
             reasoning_tokens=self.reasoning_tokens,
-            requested_tokens=ask.max_tokens,
+            requested_tokens=request.max_tokens,
             finish_reason=self.finish_reason,
             text=text,
             failure=self.failure,
             status=status,
             server=self.server,
-            task=ask.task,
-            call=ask.call,
-            attempt=ask.attempt,
+            task=request.task,
+            call=request.call,
+            attempt=request.attempt,
             cached_tokens=self.cached_tokens,
         )
 
@@ -105,21 +111,21 @@ class Transcript:
     def _counted(self, told: int) -> int:
         return told if self.output_tokens is None else self.output_tokens
 
-    def _judge(self, message_tokens: tuple[int, ...]) -> None:
+    def _check(self, message_tokens: tuple[int, ...]) -> None:
         """Finds why this is no success, unless something is known already."""
-        ask, count = self.ask, self.output_tokens
+        request, count = self.request, self.output_tokens
         if not self.is_final:
             self.fail("unfinished", "the stream ended without its final mark")
         told = max((so_far for _, _, so_far in self.messages if so_far is not None), default=None)
         if count is None:
-            if ask.ignore_eos and self.finish_reason not in (None, "length"):
+            if request.ignore_eos and self.finish_reason not in (None, "length"):
                 what = f"ended with {self.finish_reason}"
-                self.fail("wrong_count", f"{what}, {ask.max_tokens} tokens are due")
+                self.fail("wrong_count", f"{what}, {request.max_tokens} tokens are due")
         elif told is not None and told != count:
             self.fail("wrong_count", f"{told} tokens came, the server counts {count}")
-        elif count > ask.max_tokens or (ask.ignore_eos and count != ask.max_tokens):
-            due = "are due" if ask.ignore_eos else "may come"
-            self.fail("wrong_count", f"{count} tokens came, {ask.max_tokens} {due}")
+        elif count > request.max_tokens or (request.ignore_eos and count != request.max_tokens):
+            due = "are due" if request.ignore_eos else "may come"
+            self.fail("wrong_count", f"{count} tokens came, {request.max_tokens} {due}")
 
 
 def whole(value: Any) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from ...bench.document import KIND
+from ...bench.results import KIND
 from .. import json_object
 from . import aiperf, guidellm, serving_benchmarks
 

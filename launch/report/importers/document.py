@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...bench.document import FORMAT, KIND
+from ...bench.results import FORMAT, KIND
 
 Document = dict[str, Any]
 STATISTICS = ("n", "mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")

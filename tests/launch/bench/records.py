@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launch.bench.record import Failure, Record
-from launch.bench.seen import Seen
+from launch.bench.request import Failure, RequestRecord
 
 MS = 1_000_000
 
@@ -19,7 +18,7 @@ def seen(
     per_message: int = 1,
     counted: bool = True,
     **fields: Any,
-) -> Seen:
+) -> RequestRecord:
     """A request with a token each `itl_ms`, a message for so many of them, ended with the last."""
     ends = [min(n + per_message, tokens) for n in range(0, tokens, per_message)]
     at = tuple(int((sent_ms + ttft_ms + itl_ms * (end - 1)) * MS) for end in ends)
@@ -34,15 +33,15 @@ def seen(
         "prompt_tokens": 10,
         "output_tokens": tokens,
     }
-    return Seen.of(Record(index, **values | fields))
+    return RequestRecord(index, **values | fields).packed()
 
 
-def failed(index: int = 0, sent_ms: float = 0, kind: Any = "timeout") -> Seen:
+def failed(index: int = 0, sent_ms: float = 0, kind: Any = "timeout") -> RequestRecord:
     ns = int(sent_ms * MS)
-    return Seen.of(Record(index, ns, ns + MS, failure=Failure(kind, "it took too long")))
+    return RequestRecord(index, ns, ns + MS, failure=Failure(kind, "it took too long"))
 
 
-def stream(concurrency: int, waves: int, e2e_ms: float = 100, **fields: Any) -> list[Seen]:
+def stream(concurrency: int, waves: int, e2e_ms: float = 100, **fields: Any) -> list[RequestRecord]:
     """A closed loop whose requests all take the same time."""
     return [
         seen(

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.reference_server.process import ReferenceServer
 from benchmarks.reference_server.schedule import Schedule
-from launch.bench import document
+from launch.bench import results
 from tests.launch.bench.conftest import Reference
 from tests.launch.conftest import Launch
 
@@ -34,7 +34,7 @@ def measured(reference: Reference, folder: Path, *arguments: str) -> dict[str, A
     done = bench(reference.folder, *server, *SMALL, "--json", *arguments)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    assert found == document.read(folder)
+    assert found == results.read(folder)
     return found
 
 
@@ -143,7 +143,7 @@ def test_an_interrupt_keeps_what_was_measured(
         time.sleep(0.02)
     running.signal(signal.SIGINT)
     assert running.end() == 130
-    found = document.read(tmp_path / "run")
+    found = results.read(tmp_path / "run")
     assert found["outcome"] == "interrupted"
     [point] = found["points"]
     assert point["requests"]["ok"] == point["requests"]["sent"] >= 4
@@ -159,7 +159,7 @@ def test_a_second_interrupt_leaves_at_once(
     for _ in range(2):
         running.signal(signal.SIGTERM)
     assert running.end(5) == 143
-    assert document.read(tmp_path / "run")["outcome"] == "interrupted"
+    assert results.read(tmp_path / "run")["outcome"] == "interrupted"
 
 
 def test_a_server_without_a_success_fails_the_benchmark(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_result_says_how_near_the_load_processes_were_to_their_own_limit(
     order = ("--isl", "8", "--osl", "4", "--concurrency", "2", "--requests", "16")
     done = bench(tmp_path, slow.endpoint.url or "", *order, "--run-dir", "run")
     assert done.returncode == 0, done.stderr
-    found = document.read(tmp_path / "run")
+    found = results.read(tmp_path / "run")
     [point] = found["points"]
     assert 0 < point["share_of_limit"] < 0.7
     assert point["client_limited"] is False

@@ -21,9 +21,8 @@ from benchmarks.reference_server.schedule import HEADER, MS, Schedule
 from builder.errors import BadInput, NotReady
 from launch.access import Access
 from launch.bench.clients import APIS, Api, connect, offered, receiver
-from launch.bench.clients.sse import Pattern
-from launch.bench.record import Record
-from launch.bench.request import Ask
+from launch.bench.clients.sse import EventPattern
+from launch.bench.request import LoadRequest, RequestRecord
 from launch.smoke.endpoint import Endpoint, of_url
 from tests.launch.bench.conftest import Reference
 from tests.model_repository.conftest import Served
@@ -40,14 +39,16 @@ def run(request: pytest.FixtureRequest) -> Run:
     return runs[request.param]
 
 
-def ask_all(endpoint: Endpoint, api: Api, asks: list[Ask], run: Run = receiver.run) -> list[Record]:
-    """Side by side, in the order of the asks."""
-    records: list[Record] = []
+def ask_all(
+    endpoint: Endpoint, api: Api, requests: list[LoadRequest], run: Run = receiver.run
+) -> list[RequestRecord]:
+    """Side by side, in the order of the requests."""
+    records: list[RequestRecord] = []
 
     async def send() -> None:
         client = connect(endpoint, api)
         try:
-            asked = (client.ask(ask, number) for number, ask in enumerate(asks))
+            asked = (client.send(one, number) for number, one in enumerate(requests))
             records.extend(await asyncio.gather(*asked))
         finally:
             await client.close()
@@ -61,8 +62,8 @@ CLOCKS_NS = 100_000
 
 
 def ask_reference(
-    server: ReferenceServer, ask: Ask, run: Run = receiver.run
-) -> tuple[Record, LogEntry]:
+    server: ReferenceServer, ask: LoadRequest, run: Run = receiver.run
+) -> tuple[RequestRecord, LogEntry]:
     ask = dataclasses.replace(ask, headers={HEADER: "id=0"})
     [record] = ask_all(server.endpoint, server.api, [ask], run)
     return record, server.log(1)[0]
@@ -71,7 +72,7 @@ def ask_reference(
 @pytest.mark.parametrize("api", APIS)
 def test_a_record_says_what_the_server_did(reference_servers: Servers, api: Api, run: Run) -> None:
     record, entry = ask_reference(
-        reference_servers(api), Ask("Hi", 12, ignore_eos=True, keep_text=True), run
+        reference_servers(api), LoadRequest("Hi", 12, ignore_eos=True, keep_text=True), run
     )
     assert record.failure is None
     assert (record.output_tokens, record.requested_tokens) == (12, 12)
@@ -91,7 +92,7 @@ def test_a_record_says_what_the_server_did(reference_servers: Servers, api: Api,
 
 def test_a_prompt_may_be_longer_than_a_socket_holds(reference_servers: Servers, run: Run) -> None:
     record, _ = ask_reference(
-        reference_servers("openai_completions"), Ask("long " * 2_000_000, 4), run
+        reference_servers("openai_completions"), LoadRequest("long " * 2_000_000, 4), run
     )
     assert record.failure is None
     assert record.output_tokens == 4
@@ -115,7 +116,7 @@ def test_no_server_is_told_as_refused(api: Api) -> None:
         with pytest.raises(NotReady, match=address):
             receiver.run(prepare())
     else:
-        [record] = ask_all(endpoint, api, [Ask("Hi", timeout_s=5)])
+        [record] = ask_all(endpoint, api, [LoadRequest("Hi", timeout_s=5)])
         assert record.failure is not None
         assert (record.failure.kind, record.failure.retryable) == ("refused", True)
 
@@ -133,12 +134,12 @@ def test_an_endpoint_has_apis_of_its_kind_only() -> None:
 def test_a_client_that_is_busy_still_knows_when_a_token_came(
     reference_servers: Servers, api: Api
 ) -> None:
-    server, records = reference_servers(api), list[Record]()
+    server, records = reference_servers(api), list[RequestRecord]()
 
     async def send() -> None:
         client = connect(server.endpoint, api)
         await client.prepare()
-        asked = asyncio.create_task(client.ask(Ask("Hi", 1, headers={HEADER: "id=0"}), 0))
+        asked = asyncio.create_task(client.send(LoadRequest("Hi", 1, headers={HEADER: "id=0"}), 0))
         await asyncio.sleep(0.03)
         time.sleep(0.3)  # while the first token comes
         records.append(await asked)
@@ -166,7 +167,7 @@ def test_a_client_that_is_busy_still_knows_when_a_token_came(
 def test_an_event_that_differs_in_its_text_alone_needs_no_json(
     data: bytes, text: str | None
 ) -> None:
-    pattern = Pattern()
+    pattern = EventPattern()
     assert pattern.text(data) is None
     pattern.learn(b'{"a":"x","content":"one"}', "one")
     assert pattern.text(data) == text
@@ -174,14 +175,14 @@ def test_an_event_that_differs_in_its_text_alone_needs_no_json(
 
 @pytest.mark.parametrize("data", [b'{"a":"one","content":"one"}', b'{"content":"\\u006fne"}'])
 def test_where_a_text_stands_must_be_certain(data: bytes) -> None:
-    pattern = Pattern()
+    pattern = EventPattern()
     pattern.learn(data, "one")
     assert pattern.text(data) is None
 
 
 def test_a_chat_takes_no_token_ids(reference_servers: Servers) -> None:
     with pytest.raises(BadInput, match="use openai_completions"):
-        ask_all(reference_servers("openai_chat").endpoint, "openai_chat", [Ask((1, 2))])
+        ask_all(reference_servers("openai_chat").endpoint, "openai_chat", [LoadRequest((1, 2))])
 
 
 def test_a_request_that_is_given_up_closes_its_connection(run: Run) -> None:
@@ -201,7 +202,7 @@ def test_a_request_that_is_given_up_closes_its_connection(run: Run) -> None:
         server = await asyncio.start_server(silent, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         client = connect(Endpoint("trtllm_serve", url, model="m"), "openai_chat")
-        asked = asyncio.create_task(client.ask(Ask("Hi"), 0))
+        asked = asyncio.create_task(client.send(LoadRequest("Hi"), 0))
         await begun.wait()
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -227,7 +228,9 @@ def test_the_key_and_the_headers_of_an_ask_are_sent() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base"
         endpoint = Endpoint("trtllm_serve", url, model="m", access=Access(key="secret"))
-        record = await connect(endpoint, "openai_chat").ask(Ask("Hi", headers={"a": "b"}), 0)
+        record = await connect(endpoint, "openai_chat").send(
+            LoadRequest("Hi", headers={"a": "b"}), 0
+        )
         assert record.failure is not None
         assert (record.failure.kind, record.failure.message) == ("http", "401: no")
         assert record.status == 401
@@ -247,7 +250,7 @@ def test_a_server_over_tls_is_measured(tmp_path: Path) -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, key)
     steps = script(Schedule(tokens=5), "openai_chat").steps
-    records: list[Record] = []
+    records: list[RequestRecord] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -259,7 +262,7 @@ def test_a_server_over_tls_is_measured(tmp_path: Path) -> None:
         url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
         for root in (certificate.read_bytes(), None):
             endpoint = Endpoint("trtllm_serve", url, model="m", access=Access(root=root))
-            records.append(await connect(endpoint, "openai_chat").ask(Ask("Hi", 5), 0))
+            records.append(await connect(endpoint, "openai_chat").send(LoadRequest("Hi", 5), 0))
         server.close()
 
     receiver.run(send())
@@ -279,7 +282,7 @@ def triton(served: Served) -> Endpoint:
 @pytest.mark.parametrize("api", ["grpc", "generate_stream"])
 def test_triton_counts_tokens_of_every_message(served: Served, api: Api) -> None:
     prompt = "tokens=7 per_step=3 step_ms=30"
-    [record] = ask_all(triton(served), api, [Ask(prompt, 20, keep_text=True)])
+    [record] = ask_all(triton(served), api, [LoadRequest(prompt, 20, keep_text=True)])
     assert record.failure is None
     assert (record.output_tokens, record.count_source) == (7, "final")
     assert record.message_tokens == (3, 3, 1)
@@ -291,7 +294,7 @@ def test_triton_counts_tokens_of_every_message(served: Served, api: Api) -> None
 
 @pytest.mark.parametrize("api", ["grpc", "generate_stream"])
 def test_triton_may_end_before_the_tokens_that_are_due(served: Served, api: Api) -> None:
-    [record] = ask_all(triton(served), api, [Ask("tokens=5", 9, ignore_eos=True)])
+    [record] = ask_all(triton(served), api, [LoadRequest("tokens=5", 9, ignore_eos=True)])
     assert record.failure is not None
     assert record.failure.kind == "wrong_count"
 
@@ -299,7 +302,7 @@ def test_triton_may_end_before_the_tokens_that_are_due(served: Served, api: Api)
 @pytest.mark.parametrize(("api", "kind"), [("grpc", "in_stream"), ("generate_stream", "in_stream")])
 def test_an_error_in_a_stream_of_triton_is_told(served: Served, api: Api, kind: str) -> None:
     prompt = "tokens=20 fail=overheated fail_at=3 step_ms=20"
-    [record] = ask_all(triton(served), api, [Ask(prompt, 30)])
+    [record] = ask_all(triton(served), api, [LoadRequest(prompt, 30)])
     assert record.failure is not None
     assert record.failure.kind == kind
     assert "overheated" in record.failure.message
@@ -308,11 +311,13 @@ def test_an_error_in_a_stream_of_triton_is_told(served: Served, api: Api, kind: 
 
 @pytest.mark.parametrize("api", ["openai_chat", "openai_completions"])
 def test_trtllm_serve_is_measured(reference: Reference, api: Api) -> None:
-    asks = [
-        Ask("one two three", 8, ignore_eos=True, temperature=0.0, seed=1, count_messages=counted)
+    requests = [
+        LoadRequest(
+            "one two three", 8, ignore_eos=True, temperature=0.0, seed=1, count_messages=counted
+        )
         for counted in (False, True)
     ]
-    for record in ask_all(of_url(reference.url), api, asks):
+    for record in ask_all(of_url(reference.url), api, requests):
         assert record.failure is None
         assert (record.output_tokens, record.count_source) == (8, "usage")
         assert record.prompt_tokens
@@ -320,6 +325,6 @@ def test_trtllm_serve_is_measured(reference: Reference, api: Api) -> None:
 
 
 def test_trtllm_serve_takes_token_ids(reference: Reference) -> None:
-    [record] = ask_all(of_url(reference.url), "openai_completions", [Ask((5, 6, 7), 4)])
+    [record] = ask_all(of_url(reference.url), "openai_completions", [LoadRequest((5, 6, 7), 4)])
     assert record.failure is None
     assert record.prompt_tokens == 3

@@ -15,10 +15,8 @@ from tritonclient.grpc import service_pb2
 
 from builder.errors import NotReady
 from launch.access import Access
-from launch.bench import kserve
-from launch.bench.clients import connect, hpack, receiver
-from launch.bench.record import Record
-from launch.bench.request import Ask
+from launch.bench.clients import connect, hpack, kserve_grpc, receiver
+from launch.bench.request import LoadRequest, RequestRecord
 from launch.smoke.endpoint import Endpoint
 
 MODEL = "m"
@@ -41,10 +39,10 @@ def response(text: str, tokens: int, final: bool) -> Any:
 
 
 def ask(
-    answers: Answers, ask: Ask, credentials: Any = None, access: Access | None = None
-) -> Record:
+    answers: Answers, ask: LoadRequest, credentials: Any = None, access: Access | None = None
+) -> RequestRecord:
     """Of a server of gRPC's own library that answers so."""
-    found: list[Record] = []
+    found: list[RequestRecord] = []
 
     async def metadata(request: Any, context: Any) -> Any:
         if request.name != MODEL:
@@ -81,7 +79,7 @@ def ask(
             "triton", None, f"127.0.0.1:{port}", model=ask.model, access=access or Access()
         )
         try:
-            found.append(await connect(endpoint, "grpc").ask(ask, 0))
+            found.append(await connect(endpoint, "grpc").send(ask, 0))
         finally:
             await server.stop(None)
 
@@ -106,7 +104,7 @@ def list_of(request: Any) -> list[str]:
 
 @pytest.mark.parametrize("length", [1, 20_000, 1_000_000])
 def test_prompts_and_answers_are_as_long_as_they_are(length: int) -> None:
-    record = ask(tokens, Ask("p" * length, 2, model=MODEL, keep_text=True))
+    record = ask(tokens, LoadRequest("p" * length, 2, model=MODEL, keep_text=True))
     assert record.failure is None
     assert record.message_tokens == (1, 1)
     assert record.text == "x" * length * 2
@@ -115,7 +113,7 @@ def test_prompts_and_answers_are_as_long_as_they_are(length: int) -> None:
 
 def test_a_status_is_told_in_its_own_words() -> None:
     with pytest.raises(NotReady, match="NOT_FOUND: no such model: é"):
-        ask(tokens, Ask("Hi", model="other"))
+        ask(tokens, LoadRequest("Hi", model="other"))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +130,7 @@ def test_a_status_says_what_kind_of_failure_it_is(code: Any, kind: str, retryabl
         await context.abort(code, "100 % full")
         yield None
 
-    failure = ask(refuse, Ask("Hi", model=MODEL)).failure
+    failure = ask(refuse, LoadRequest("Hi", model=MODEL)).failure
     assert failure is not None
     assert (failure.kind, failure.retryable) == (kind, retryable)
     assert failure.message == f"{code.name}: 100 % full"
@@ -146,7 +144,7 @@ def test_the_key_the_headers_and_the_time_of_an_ask_are_sent() -> None:
         async for one in tokens(requests, context):
             yield one
 
-    asked = Ask("Hi", 2, model=MODEL, headers={"A-Header": "b"}, timeout_s=30)
+    asked = LoadRequest("Hi", 2, model=MODEL, headers={"A-Header": "b"}, timeout_s=30)
     assert ask(keep, asked, access=Access(key="secret")).failure is None
     assert shown["triton-grpc-protocol-api-key"] == "secret"
     assert shown["a-header"] == "b"
@@ -161,7 +159,7 @@ def test_a_server_is_left_when_a_request_is_given_up() -> None:
         yield response("x", 1, final=False)
         await asyncio.Event().wait()
 
-    record = ask(silent, Ask("Hi", 2, model=MODEL, timeout_s=0.3))
+    record = ask(silent, LoadRequest("Hi", 2, model=MODEL, timeout_s=0.3))
     assert record.failure is not None
     assert record.failure.kind == "timeout"
     assert record.first_token_ns is not None
@@ -181,10 +179,10 @@ def test_a_server_that_wants_a_certificate_is_measured(identity: tuple[bytes, by
     key, certificate = identity
     wanted = grpc.ssl_server_credentials([identity], certificate, require_client_auth=True)
     access = Access(None, True, certificate, certificate, key, "served")
-    assert ask(tokens, Ask("Hi", 2, model=MODEL), wanted, access).failure is None
+    assert ask(tokens, LoadRequest("Hi", 2, model=MODEL), wanted, access).failure is None
     without = Access(None, True, certificate, server_name="served")
     with pytest.raises(NotReady):
-        ask(tokens, Ask("Hi", 2, model=MODEL), wanted, without)
+        ask(tokens, LoadRequest("Hi", 2, model=MODEL), wanted, without)
 
 
 def test_fields_are_read_as_they_were_written() -> None:
@@ -215,12 +213,12 @@ def test_what_are_no_fields_is_refused(block: bytes) -> None:
         list(hpack.decode(block))
 
 
-@pytest.mark.parametrize("name", sorted(kserve.MESSAGES.keys() - {"Parameter", "Tensor"}))
+@pytest.mark.parametrize("name", sorted(kserve_grpc.MESSAGES.keys() - {"Parameter", "Tensor"}))
 def test_messages_are_those_of_triton(name: str) -> None:
     published = getattr(service_pb2, name).DESCRIPTOR
-    for number, words in kserve.MESSAGES[name].items():
+    for number, words in kserve_grpc.MESSAGES[name].items():
         field, kind = words.rstrip("*").split()
         true = published.fields_by_number[number]
         assert (true.name, true.is_repeated) == (field, words.endswith("*"))
-        assert (true.message_type is not None) == (kind not in kserve.SCALARS)
-        assert true.message_type or true.type == kserve.SCALARS[kind]
+        assert (true.message_type is not None) == (kind not in kserve_grpc.SCALARS)
+        assert true.message_type or true.type == kserve_grpc.SCALARS[kind]

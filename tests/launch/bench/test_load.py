@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -16,8 +17,7 @@ from benchmarks.reference_server.schedule import Schedule
 from launch.bench import load
 from launch.bench.clients import connect
 from launch.bench.load import Call, LoadPlan, Task
-from launch.bench.record import Record
-from launch.bench.request import Ask
+from launch.bench.request import LoadRequest, RequestRecord
 
 pytestmark = pytest.mark.alone
 
@@ -33,15 +33,15 @@ def server() -> Iterator[ReferenceServer]:
 
 
 def calls(count: int, **values: object) -> tuple[Call, ...]:
-    ask = Ask("hi", max_tokens=TOKENS, **values)  # type: ignore[arg-type]
+    ask = LoadRequest("hi", max_tokens=TOKENS, **values)  # type: ignore[arg-type]
     return tuple(Call(number, ask) for number in range(count))
 
 
 def driven(
     server: ReferenceServer, plan: LoadPlan, stop_after_s: float | None = None
-) -> list[Record]:
+) -> list[RequestRecord]:
     """All records, in the order in which the requests were sent."""
-    records: list[Record] = []
+    records: list[RequestRecord] = []
 
     async def run() -> None:
         client = connect(server.endpoint, server.api)
@@ -55,7 +55,7 @@ def driven(
     return sorted(records, key=lambda one: one.sent_ns)
 
 
-def at_once(records: list[Record]) -> int:
+def at_once(records: list[RequestRecord]) -> int:
     """The most requests that were under way at a time."""
     edges = [(one.sent_ns, 1) for one in records] + [(one.ended_ns, -1) for one in records]
     running = most = 0
@@ -87,7 +87,7 @@ def test_a_load_of_some_time_repeats_its_calls_and_counts_on(server: ReferenceSe
 def test_an_open_loop_sends_at_its_own_times(server: ReferenceServer) -> None:
     """Whether or not the requests before have ended."""
     times = (0.0, 0.005, 0.01, 0.2)
-    ask = Ask("hi", max_tokens=TOKENS)
+    ask = LoadRequest("hi", max_tokens=TOKENS)
     plan = LoadPlan("poisson", tuple(Call(n, ask, at_s) for n, at_s in enumerate(times)))
     records = driven(server, plan)
     late_s = [(one.sent_ns - (one.scheduled_ns or 0)) / 1e9 for one in records]
@@ -141,8 +141,8 @@ def test_shares_of_a_load_of_some_time_never_count_the_same(server: ReferenceSer
 
 
 def tasks(count: int, trap: str = "plain") -> tuple[Task, ...]:
-    ask = Ask("hi", max_tokens=TOKENS, headers={"reference": f"trap={trap}"})
-    return tuple(Task(number, (ask, ask, ask)) for number in range(count))
+    request = LoadRequest("hi", max_tokens=TOKENS, headers={"reference": f"trap={trap}"})
+    return tuple((replace(request, task=number),) * 3 for number in range(count))
 
 
 def test_the_calls_of_a_task_wait_for_each_other(server: ReferenceServer) -> None:

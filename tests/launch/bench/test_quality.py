@@ -9,20 +9,20 @@ import pytest
 
 from builder.errors import BadInput, NotReady
 from launch.bench import quality
-from launch.bench.quality import Order
+from launch.bench.quality import Evaluation
 
 # As lm-eval 0.4.13 wrote it of twenty items that a miniature with random weights got wrong.
 RESULTS = Path(__file__).parent / "lm_eval_results.json"
 
 
-def order(**fields: object) -> Order:
+def evaluation(**fields: object) -> Evaluation:
     values = {
         "python": Path(sys.executable),
         "tasks": ("sums",),
         "base_url": "http://x",
         "model": "m",
     }
-    return Order(**values | fields)  # type: ignore[arg-type]
+    return Evaluation(**values | fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -59,22 +59,22 @@ def test_a_score_is_held_against_its_reference(reference: float, verdict: str) -
 
 def test_what_is_no_results_file_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("{}")
-    with pytest.raises(BadInput, match="is no results file of lm-eval"):
+    with pytest.raises(BadInput, match="is not a results file of lm-eval"):
         quality.read(tmp_path / "results.json", {})
 
 
 def test_a_python_without_it_is_said_with_the_end_of_its_log(tmp_path: Path) -> None:
     with pytest.raises(NotReady, match="No module named lm_eval"):
-        quality.run(order(), tmp_path)
+        quality.run(evaluation(), tmp_path)
 
 
 def test_a_python_that_is_none_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be run: no such file"):
-        quality.run(order(python=tmp_path / "python"), tmp_path)
+        quality.run(evaluation(python=tmp_path / "python"), tmp_path)
 
 
 def test_the_command_names_own_tasks_and_the_way_of_asking(tmp_path: Path) -> None:
-    words = quality.command(order(include=tmp_path, limit=9, chat=True), tmp_path)
+    words = quality.command(evaluation(include=tmp_path, limit=9, chat=True), tmp_path)
     assert words[words.index("--model") + 1] == "local-chat-completions"
     assert words[words.index("--include_path") + 1] == str(tmp_path)
     assert words[words.index("--limit") + 1] == "9"

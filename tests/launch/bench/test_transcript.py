@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from launch.bench.clients.transcript import Transcript
-from launch.bench.record import Record
-from launch.bench.request import Ask
+from launch.bench.request import LoadRequest, RequestRecord
 
 Messages = list[tuple[str, int | None]]
 
 
-def judged(messages: Messages, ask: Ask | None = None, **fields: object) -> Record:
+def judged(messages: Messages, ask: LoadRequest | None = None, **fields: object) -> RequestRecord:
     """A transcript of texts with their counts so far, final unless told otherwise."""
-    transcript = Transcript(ask or Ask("Hi", 10, keep_text=True))
+    transcript = Transcript(ask or LoadRequest("Hi", 10, keep_text=True))
     transcript.may_be_cumulative = True
     transcript.messages = [(at, text, count) for at, (text, count) in enumerate(messages, 1)]
     transcript.is_final = True
@@ -51,7 +50,7 @@ def test_as_many_tokens_as_messages_are_one_in_each() -> None:
     assert judged([("a", None), ("b", None)]).message_tokens == ()
 
 
-EXACT = Ask("Hi", 10, ignore_eos=True)
+EXACT = LoadRequest("Hi", 10, ignore_eos=True)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,7 @@ EXACT = Ask("Hi", 10, ignore_eos=True)
     ids=["more than allowed", "fewer than due", "ended early, uncounted", "told otherwise"],
 )
 def test_a_wrong_count_is_no_success(
-    ask: Ask | None, messages: Messages, count: int | None, reason: str
+    ask: LoadRequest | None, messages: Messages, count: int | None, reason: str
 ) -> None:
     record = judged(messages, ask, output_tokens=count, finish_reason=reason)
     assert record.failure is not None
@@ -79,7 +78,7 @@ def test_a_stream_without_its_final_mark_is_no_success() -> None:
 
 
 def test_the_first_failure_stays() -> None:
-    transcript = Transcript(Ask("Hi"))
+    transcript = Transcript(LoadRequest("Hi"))
     transcript.fail("in_stream", "first")
     transcript.fail("overrun", "second")
     failure = transcript.record(0, 0, 1, None, 200).failure

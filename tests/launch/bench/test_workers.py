@@ -19,8 +19,7 @@ from builder.errors import BadInput, ChecksFailed, NotReady
 from launch.bench import workers
 from launch.bench.clients import Api
 from launch.bench.load import Call, LoadPlan
-from launch.bench.record import Record
-from launch.bench.request import Ask
+from launch.bench.request import LoadRequest, RequestRecord
 from launch.smoke.endpoint import Endpoint
 from tests.conftest import ROOT
 
@@ -30,7 +29,10 @@ NEVER = threading.Event()
 
 def load(requests: int, streams: int, trap: str = "plain", tokens: int = 10) -> LoadPlan:
     calls = (
-        Call(number, Ask("Hi", tokens, timeout_s=30, headers={HEADER: f"id={number} trap={trap}"}))
+        Call(
+            number,
+            LoadRequest("Hi", tokens, timeout_s=30, headers={HEADER: f"id={number} trap={trap}"}),
+        )
         for number in range(requests)
     )
     return LoadPlan("concurrency", tuple(calls), concurrency=streams)
@@ -38,7 +40,7 @@ def load(requests: int, streams: int, trap: str = "plain", tokens: int = 10) -> 
 
 @pytest.mark.parametrize("api", ["openai_chat", "grpc"])
 def test_the_records_of_all_processes_come_together(reference_servers: Servers, api: Api) -> None:
-    server, records = reference_servers(api), list[Record]()
+    server, records = reference_servers(api), list[RequestRecord]()
     began_ns = time.monotonic_ns()
     spent = workers.run(load(12, 4), server.endpoint, api, 2, records.append, NEVER)
     log = server.log(12)
@@ -55,9 +57,13 @@ def test_the_records_of_all_processes_come_together(reference_servers: Servers, 
 
 
 def test_a_stop_gives_up_what_is_under_way(reference_servers: Servers) -> None:
-    server, records, stop = reference_servers("openai_chat"), list[Record](), threading.Event()
+    server, records, stop = (
+        reference_servers("openai_chat"),
+        list[RequestRecord](),
+        threading.Event(),
+    )
 
-    def one(record: Record) -> None:
+    def one(record: RequestRecord) -> None:
         records.append(record)
         stop.set()
 
@@ -69,9 +75,9 @@ def test_a_stop_gives_up_what_is_under_way(reference_servers: Servers) -> None:
 
 
 def test_an_interrupt_keeps_what_was_measured(reference_servers: Servers) -> None:
-    server, records = reference_servers("openai_chat"), list[Record]()
+    server, records = reference_servers("openai_chat"), list[RequestRecord]()
 
-    def one(record: Record) -> None:
+    def one(record: RequestRecord) -> None:
         records.append(record)
         if len(records) == 3:
             raise KeyboardInterrupt
@@ -89,7 +95,7 @@ def test_a_server_that_is_not_there_is_told_as_that() -> None:
 
 
 def test_a_request_that_cannot_be_asked_is_told_as_that(reference_servers: Servers) -> None:
-    plan = LoadPlan("concurrency", (Call(0, Ask((1, 2))),), concurrency=1)
+    plan = LoadPlan("concurrency", (Call(0, LoadRequest((1, 2))),), concurrency=1)
     with pytest.raises(BadInput, match="use openai_completions"):
         workers.run(plan, reference_servers("openai_chat").endpoint, "openai_chat", 1, print, NEVER)
 

@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 
-from launch.bench import measure, summary, told, workers
-from launch.bench.load import LoadPlan, Task
-from launch.bench.measure import Settings, Slo
-from launch.bench.request import Ask
-from launch.bench.seen import Seen
+from launch.bench import point_metrics, server_metrics, workers
+from launch.bench.load import LoadPlan
+from launch.bench.point_metrics import MetricOptions, Slo
+from launch.bench.request import LoadRequest, RequestRecord
+from launch.bench.request_metrics import summarize, summarize_counts
 from launch.bench.worker import ProcessUsage
 from tests.launch.bench.records import failed, seen, stream
 
-WHOLE = Settings(window="whole")
+WHOLE = MetricOptions(window="whole")
 
 
-def point(rows: Sequence[Seen], settings: Settings = WHOLE, **plan: Any) -> dict[str, Any]:
-    return measure.point(rows, LoadPlan(**{"kind": "concurrency", **plan}), settings)
+def point(
+    rows: Sequence[RequestRecord], settings: MetricOptions = WHOLE, **plan: Any
+) -> dict[str, Any]:
+    return point_metrics.measure(rows, LoadPlan(**{"kind": "concurrency", **plan}), settings)
 
 
 def test_latencies_are_those_of_the_definitions() -> None:
@@ -56,7 +58,7 @@ def test_tokens_that_all_came_together_give_a_user_no_rate() -> None:
 
 def test_percentiles_are_those_of_numpy() -> None:
     values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6, 5.0]
-    found = summary.of(values)
+    found = summarize(values)
     assert found is not None
     cuts = statistics.quantiles(values, n=100, method="inclusive")
     for percent in (50, 90, 95, 99):
@@ -67,8 +69,8 @@ def test_percentiles_are_those_of_numpy() -> None:
 
 
 def test_counted_values_are_summed_up_as_if_each_stood_alone() -> None:
-    assert summary.of_counts({1.0: 3, 7.0: 2}) == summary.of([1.0, 1.0, 1.0, 7.0, 7.0])
-    assert summary.of([]) is None
+    assert summarize_counts({1.0: 3, 7.0: 2}) == summarize([1.0, 1.0, 1.0, 7.0, 7.0])
+    assert summarize([]) is None
 
 
 def test_a_failed_request_is_an_error_and_in_nothing_else() -> None:
@@ -92,7 +94,7 @@ def test_a_point_without_any_success_has_errors_only() -> None:
 
 
 def test_throughput_of_a_whole_load_is_its_tokens_over_its_time() -> None:
-    found = point([seen(0), seen(1, sent_ms=930)], Settings(window="whole", num_gpus=4))
+    found = point([seen(0), seen(1, sent_ms=930)], MetricOptions(window="whole", num_gpus=4))
     assert found["output_tokens_per_s"] == pytest.approx(10, rel=1e-6)
     assert found["total_tokens_per_s"] == pytest.approx(30, rel=1e-6)
     assert found["output_tokens_per_s_per_gpu"] == pytest.approx(2.5, rel=1e-6)
@@ -102,7 +104,7 @@ def test_throughput_of_a_whole_load_is_its_tokens_over_its_time() -> None:
 def test_the_steady_window_leaves_out_the_first_and_the_last_wave() -> None:
     rows = stream(concurrency=4, waves=5)
     rows = [*rows[:-4], *[seen(n, 400, ttft_ms=900) for n in range(16, 20)]]  # a slow drain
-    found = point(rows, Settings(), concurrency=4)
+    found = point(rows, MetricOptions(), concurrency=4)
     assert found["window"]["kind"] == "steady"
     assert found["requests"]["in_window"] == 12
     assert found["e2e_ms"]["max"] == 100
@@ -111,19 +113,19 @@ def test_the_steady_window_leaves_out_the_first_and_the_last_wave() -> None:
 
 
 def test_a_load_of_fewer_than_three_waves_counts_as_a_whole() -> None:
-    assert point(stream(4, 2), Settings(), concurrency=4)["window"]["kind"] == "whole"
+    assert point(stream(4, 2), MetricOptions(), concurrency=4)["window"]["kind"] == "whole"
 
 
 def test_an_open_loop_leaves_out_a_tenth_at_each_end() -> None:
     rows = [seen(n, sent_ms=10 * n, scheduled_ns=int((10 * n - 2) * 1e6)) for n in range(30)]
-    found = measure.point(rows, LoadPlan("poisson"), Settings())
+    found = point_metrics.measure(rows, LoadPlan("poisson"), MetricOptions())
     assert found["requests"]["in_window"] == 24
     assert found["late_ms"]["max"] == 2
 
 
 def test_goodput_counts_requests_within_every_limit() -> None:
     rows = [seen(0), seen(1, ttft_ms=80), seen(2, itl_ms=20), failed(3)]
-    found = point(rows, Settings(Slo(ttft_ms=60, itl_ms=10), window="whole"))
+    found = point(rows, MetricOptions(Slo(ttft_ms=60, itl_ms=10), window="whole"))
     assert found["goodput"]["share"] == 0.25
     assert found["goodput"]["requests_per_s"] == pytest.approx(
         found["requests_per_s"] / 3, abs=1e-3
@@ -136,12 +138,12 @@ def test_the_largest_concurrency_within_the_slo_ends_before_the_first_that_is_no
         return {"load": load, "goodput": {"share": share}}
 
     points = [at(8, 1.0), at(1, 1.0), at(2, 0.995), at(4, 0.9)]
-    assert measure.largest_within_slo(points) == 2
-    assert measure.largest_within_slo(points[3:]) is None
+    assert point_metrics.largest_within_slo(points) == 2
+    assert point_metrics.largest_within_slo(points[3:]) is None
 
 
 def test_cost_is_the_price_of_all_gpus_over_what_they_do() -> None:
-    settings = Settings(num_gpus=4, price_per_gpu_hour_usd=3.6, window="whole")
+    settings = MetricOptions(num_gpus=4, price_per_gpu_hour_usd=3.6, window="whole")
     found = point([seen(0), seen(1, sent_ms=930)], settings)
     assert found["cost"]["usd_per_million_output_tokens"] == pytest.approx(400, rel=1e-6)
     assert found["cost"]["usd_per_million_total_tokens"] == pytest.approx(400 / 3, rel=1e-6)
@@ -150,15 +152,15 @@ def test_cost_is_the_price_of_all_gpus_over_what_they_do() -> None:
 
 
 def test_a_task_is_done_with_its_last_call_and_timed_as_a_whole() -> None:
-    ask = Ask("hi")
-    plan = LoadPlan("tasks", tasks=(Task(0, (ask, ask)), Task(1, (ask, ask))))
+    calls = [LoadRequest("hi", task=task) for task in (0, 0, 1, 1)]
+    plan = LoadPlan("tasks", tasks=(tuple(calls[:2]), tuple(calls[2:])))
     rows = [
         seen(0, 0, task=0, call=0),
         seen(1, 500, task=0, call=1, attempt=1),
         seen(2, 0, task=1, call=0),
     ]
-    settings = Settings(num_gpus=1, price_per_gpu_hour_usd=3600, window="whole")
-    found = measure.point(rows, plan, settings)
+    settings = MetricOptions(num_gpus=1, price_per_gpu_hour_usd=3600, window="whole")
+    found = point_metrics.measure(rows, plan, settings)
     assert found["tasks"] | {"total_s": None} == {
         "count": 2, "ok": 1, "calls": 3, "retries": 1, "total_s": None
     }  # fmt: skip
@@ -196,8 +198,8 @@ PERF = {
 
 
 def test_what_answers_do_not_say_comes_from_perf_metrics() -> None:
-    perf = [told.perf_row(PERF), told.perf_row({"perf_metrics": {}})]
-    found = measure.point([seen()], LoadPlan("concurrency"), WHOLE, perf)
+    perf = [server_metrics.perf_row(PERF), server_metrics.perf_row({"perf_metrics": {}})]
+    found = point_metrics.measure([seen()], LoadPlan("concurrency"), WHOLE, perf)
     assert found["speculative"]["acceptance_rate"] == 0.75
     assert found["kv_cache"] == {"reused_share": 0.75, "source": "/perf_metrics"}
     assert found["queue_ms"]["mean"] == pytest.approx(2)
@@ -210,7 +212,7 @@ def test_reuse_is_told_by_cached_tokens_too() -> None:
 
 
 def test_samples_are_evenly_spaced_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "MOST_SAMPLES", 4)
+    monkeypatch.setattr(point_metrics, "MOST_SAMPLES", 4)
     rows = [seen(n, sent_ms=n, ttft_ms=n + 1) for n in range(10)]
     assert point(rows)["samples"]["ttft_ms"] == [1, 4, 7, 10]
 
@@ -247,12 +249,15 @@ def test_the_busiest_process_counts_and_more_processes_than_cpus_share_them() ->
 def test_a_point_whose_load_process_was_busy_is_marked(share: float, limited: bool) -> None:
     rows = [seen(0), seen(1, sent_ms=100)]
     plan = LoadPlan("concurrency")
-    found = measure.point(rows, plan, WHOLE, usage=[busy(share)])
+    found = point_metrics.measure(rows, plan, WHOLE, usage=[busy(share)])
     assert (found["share_of_limit"], found["client_limited"]) == (share, limited)
-    other = measure.point(rows, plan, WHOLE, usage=[busy(0.1)])
-    assert measure.client_limit([other, found]) == {"share_of_limit": share, "marked": limited}
+    other = point_metrics.measure(rows, plan, WHOLE, usage=[busy(0.1)])
+    assert point_metrics.client_limit([other, found]) == {
+        "share_of_limit": share,
+        "marked": limited,
+    }
 
 
 def test_a_point_without_a_success_says_nothing_of_its_client() -> None:
-    found = measure.point([failed()], LoadPlan("concurrency"), WHOLE, usage=[busy(1.0)])
+    found = point_metrics.measure([failed()], LoadPlan("concurrency"), WHOLE, usage=[busy(1.0)])
     assert (found["share_of_limit"], found["client_limited"]) == (None, False)

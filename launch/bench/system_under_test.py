@@ -1,11 +1,13 @@
-"""The subject of a measurement: which model, engine and bundle answer at an endpoint."""
+"""The system under test: which model, engine and bundle answer at an endpoint."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,39 @@ from ..smoke import metrics
 from ..smoke.client import CheckFailure, NotSupported, RequestRejected
 from ..smoke.endpoint import Endpoint
 from ..smoke.http import get_json, session
+from ..target import Target
+from . import prompts
 
 UNKNOWN = "unknown"
 ENGINE_WORD = ", TensorRT-LLM "
 TIMEOUT_S = 10.0
 
 
-def of(
+@dataclass(frozen=True, slots=True)
+class SystemUnderTest:
+    """What is measured: an endpoint, and the bundle, the target and the facts of the run behind it
+    as far as they are known."""
+
+    endpoint: Endpoint
+    bundle: Bundle | None = None
+    target: Target | None = None
+    run: Mapping[str, Any] | None = None
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder that the server loads, if it is here with a tokenizer."""
+        if self.target is None:
+            return None
+        named = os.environ.get("CHECKPOINT") or self.target.environment["CHECKPOINT"]
+        folder = Path((self.run or {}).get("checkpoint", named)).expanduser()
+        return folder if (folder / prompts.FILE).is_file() else None
+
+
+def described(
     endpoint: Endpoint,
     bundle: Bundle | None,
     run: Mapping[str, Any] | None,
-    told: tuple[str, str | None],
+    reported: tuple[str, str | None],
     num_gpus: int | None = None,
 ) -> dict[str, Any]:
     """The bundle's word where there is one, and the server's: its version and its model's name.
@@ -38,7 +62,7 @@ def of(
     Whether this is a rehearsal is told by the run that started the server, else by the version. A
     Triton server tells its engine's in a metric; without one it is unknown.
     """
-    version, model = told
+    version, model = reported
     hardware = hardware_of(bundle)
     facts = _checkpoint(bundle)
     used = _used(endpoint, run, version)
@@ -73,16 +97,16 @@ def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> st
     return "tensorrt_llm" if endpoint.api == "openai" or ENGINE_WORD in version else UNKNOWN
 
 
-def ask(endpoint: Endpoint) -> tuple[str, str | None]:
+def reported(endpoint: Endpoint) -> tuple[str, str | None]:
     """The server's version and the name of its model, by its own word. Raises `NotReady`."""
     try:
-        return asyncio.run(_ask(endpoint))
+        return asyncio.run(_reported(endpoint))
     except (CheckFailure, RequestRejected, NotSupported) as fault:
         where = endpoint.url or f"grpc://{endpoint.grpc}"
         raise NotReady(Diagnostic(where, f"does not say what it serves: {fault}")) from None
 
 
-async def _ask(endpoint: Endpoint) -> tuple[str, str | None]:
+async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
     if endpoint.api == "kserve":
         from ..smoke.suite import clients
 
@@ -92,8 +116,8 @@ async def _ask(endpoint: Endpoint) -> tuple[str, str | None]:
                 word = await first.served()
             except RequestRejected:  # the model index is closed to those without the key
                 word = f"Triton {UNKNOWN}"
-            told = await metrics.engine_version(endpoint)
-            return f"{word}{ENGINE_WORD}{told}" if told else word, None
+            release = await metrics.engine_version(endpoint)
+            return f"{word}{ENGINE_WORD}{release}" if release else word, None
     model = endpoint.model
     if model is None:
         async with session(endpoint.url or "", TIMEOUT_S) as http:

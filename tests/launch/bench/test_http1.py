@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launch.bench.clients.http_answer import Answer, Malformed
+from launch.bench.clients.connection import Malformed
+from launch.bench.clients.http1 import HttpAnswer
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENTS = (
@@ -20,11 +21,11 @@ RAW = HEAD + BODY + b"0\r\n\r\n"
 DATA = [b"one", b'{"a": "0"}', b"two", b"three"]
 
 
-def answer(raw: bytes, size: int, lost: bool = False) -> Answer:
+def answer(raw: bytes, size: int, lost: bool = False) -> HttpAnswer:
     """Cut into parts of a size, of which each arrives at the offset of its end."""
     parts = [raw[at : at + size] for at in range(0, len(raw), size)]
     ends = [min(at + size, len(raw)) for at in range(0, len(raw), size)]
-    return Answer(parts, ends, lost)
+    return HttpAnswer(parts, ends, lost)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 16, 50, len(RAW)])

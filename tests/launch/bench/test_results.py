@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from builder.errors import BadInput
-from launch.bench import document, measure
+from launch.bench import point_metrics, results
 from launch.bench.load import LoadPlan
-from launch.bench.measure import Settings
+from launch.bench.point_metrics import MetricOptions
 from tests.launch.bench.records import failed, seen, stream
 
 SAMPLE = Path(__file__).parent / "sample_bench.json"
@@ -25,18 +25,20 @@ def sample() -> dict[str, Any]:
 
 
 def test_the_sample_has_what_a_measured_point_has(sample: dict[str, Any]) -> None:
-    measured = measure.point(stream(2, 4), LoadPlan("concurrency", concurrency=2), Settings())
+    measured = point_metrics.measure(
+        stream(2, 4), LoadPlan("concurrency", concurrency=2), MetricOptions()
+    )
     around = {"load", "label", "started", "ended", "server"}
     for point in sample["points"]:
         assert set(point) == set(measured) | around
-    assert document.read(SAMPLE) == sample
+    assert results.read(SAMPLE) == sample
 
 
 def test_what_is_written_is_read_again(sample: dict[str, Any], tmp_path: Path) -> None:
-    results = document.create(tmp_path, "any")
-    results.write(sample)
-    results.close()
-    assert document.read(tmp_path) == document.read(tmp_path / "bench.json") == sample
+    files = results.create(tmp_path, "any")
+    files.write(sample)
+    files.close()
+    assert results.read(tmp_path) == results.read(tmp_path / "bench.json") == sample
     assert {file.name for file in tmp_path.iterdir()} == {
         "bench.json", "points.csv", "requests.jsonl"
     }  # fmt: skip
@@ -46,9 +48,9 @@ def test_every_row_of_the_table_says_what_was_measured(
     sample: dict[str, Any], tmp_path: Path
 ) -> None:
     sample["subject"]["engine"] |= {"used": "reference", "rehearsal": True}
-    results = document.create(tmp_path, "any")
-    results.write(sample)
-    results.close()
+    files = results.create(tmp_path, "any")
+    files.write(sample)
+    files.close()
     with (tmp_path / "points.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["label"] for row in rows] == ["c1", "c2", "c4", "c8", "c16", "c32", "c64"]
@@ -60,11 +62,11 @@ def test_every_row_of_the_table_says_what_was_measured(
 
 
 def test_every_request_has_a_line_as_soon_as_it_ended(tmp_path: Path) -> None:
-    results = document.create(tmp_path, "any")
+    files = results.create(tmp_path, "any")
     for one in (seen(0), failed(1)):
-        results.request("c8", one)
+        files.request("c8", one)
     rows = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
-    results.close()
+    files.close()
     assert (rows[0]["point"], rows[0]["ttft_ms"], rows[0]["tpot_ms"]) == ("c8", 50, 5)
     assert rows[1]["failure"]["kind"] == "timeout"
     assert "e2e_ms" not in rows[1]
@@ -73,15 +75,15 @@ def test_every_request_has_a_line_as_soon_as_it_ended(tmp_path: Path) -> None:
 def test_a_folder_with_results_is_kept(tmp_path: Path) -> None:
     (tmp_path / "bench.json").touch()
     with pytest.raises(BadInput, match=r"holds a bench\.json already"):
-        document.create(tmp_path, "any")
+        results.create(tmp_path, "any")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "cannot be read: no such file"),
-        ("{", "is no JSON"),
-        ('{"kind": "other"}', "is no bench.json"),
+        ("{", "is not JSON"),
+        ('{"kind": "other"}', "is not a bench.json"),
         ('{"kind": "bench", "format": 99}', "has format 99; this toolkit reads 1"),
     ],
 )
@@ -89,4 +91,4 @@ def test_what_is_no_result_is_bad_input(content: str | None, message: str, tmp_p
     if content is not None:
         (tmp_path / "bench.json").write_text(content)
     with pytest.raises(BadInput, match=message):
-        document.read(tmp_path)
+        results.read(tmp_path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 
 from benchmarks.reference_server.process import ReferenceServer
-from launch.bench import scrape
-from launch.bench.scrape import Reading
+from launch.bench import server_metrics
+from launch.bench.server_metrics import MetricsReading
 from launch.smoke import endpoint, metrics
 from launch.smoke.endpoint import Endpoint
 from tests.launch.bench.conftest import Reference
@@ -15,26 +15,26 @@ from tests.model_repository.conftest import Served
 
 def test_requests_and_iterations_since_the_last_reading_are_told(reference: Reference) -> None:
     at = endpoint.of_url(reference.url)
-    before = scrape.read(at)
+    before = server_metrics.read(at)
     body = {"model": "any", "prompt": "time", "max_tokens": 4, "ignore_eos": True}
     httpx.post(f"{reference.url}/v1/completions", json=body, trust_env=False).raise_for_status()
-    after = scrape.read(at)
+    after = server_metrics.read(at)
     [row] = after.perf
     assert row["first_token_time_ns"] > row["arrival_time_ns"] > 0
-    found = scrape.between(before, after)
+    found = server_metrics.changes(before, after)
     assert found["iterations"] >= 4
     [success] = [value for name, value in found.items() if "request_success_total" in name]
     assert success["after"] - (success["before"] or 0) == 1
     assert not any("_bucket" in name for name in found)
-    assert scrape.read(at).perf == []
+    assert server_metrics.read(at).perf == []
 
 
 def test_what_the_model_brings_to_triton_later_is_waited_for(served: Served) -> None:
     at = Endpoint("triton", None, metrics=served.metrics_url)
-    before = scrape.read(at)
+    before = server_metrics.read(at)
     for _ in range(3):
         served.client.ask("tokens=2")
-    found = scrape.between(before, scrape.read(at, before, 3))
+    found = server_metrics.changes(before, server_metrics.read(at, before, 3))
     grown = {name: value["after"] - (value["before"] or 0) for name, value in found.items()}
     [requests] = [value for name, value in grown.items() if name.startswith(metrics.REQUESTS)]
     [tokens] = [value for name, value in grown.items() if "generated_tokens_total" in name]
@@ -43,15 +43,15 @@ def test_what_the_model_brings_to_triton_later_is_waited_for(served: Served) -> 
 
 def test_a_server_that_tells_nothing_is_no_fault() -> None:
     with ReferenceServer("openai_completions") as server:
-        found = scrape.read(server.endpoint)
+        found = server_metrics.read(server.endpoint)
     assert (found.samples, found.perf) == ({}, [])
     assert len(found.absent) == 3
 
 
 def test_only_what_changed_is_kept() -> None:
-    before = Reading({"a_total": 1.0, "b_total": 5.0, 'c_bucket{le="1"}': 1.0})
-    after = Reading({"a_total": 3.0, "b_total": 5.0, 'c_bucket{le="1"}': 2.0, "new": 1.0})
-    assert scrape.between(before, after) == {
+    before = MetricsReading({"a_total": 1.0, "b_total": 5.0, 'c_bucket{le="1"}': 1.0})
+    after = MetricsReading({"a_total": 3.0, "b_total": 5.0, 'c_bucket{le="1"}': 2.0, "new": 1.0})
+    assert server_metrics.changes(before, after) == {
         "a_total": {"before": 1.0, "after": 3.0},
         "new": {"before": None, "after": 1.0},
     }
@@ -59,7 +59,7 @@ def test_only_what_changed_is_kept() -> None:
 
 def test_iterations_are_told_by_their_means() -> None:
     rows = [{"active": 2, "kv": {"used": 10, "on": True}}, {"active": 4, "kv": {"used": 20}}]
-    assert scrape.between(Reading(), Reading(iterations=rows)) == {
+    assert server_metrics.changes(MetricsReading(), MetricsReading(iterations=rows)) == {
         "iterations": 2,
         "iteration mean active": 3.0,
         "iteration mean kv.used": 15.0,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.bench import subject
+from launch.bench import system_under_test
 from launch.smoke.endpoint import Endpoint
 from tests.model_repository.conftest import Served
 
@@ -24,17 +24,17 @@ TRITON = Endpoint("triton", None, grpc="127.0.0.1:8001", model="tensorrt_llm")
 def test_the_engine_behind_triton_is_known_by_its_version(
     version: str, used: str, rehearsal: bool
 ) -> None:
-    engine = subject.of(TRITON, None, None, (version, None))["engine"]
+    engine = system_under_test.described(TRITON, None, None, (version, None))["engine"]
     assert (engine["used"], engine["rehearsal"]) == (used, rehearsal)
 
 
 def test_triton_tells_the_version_of_its_engine(served: Served) -> None:
     endpoint = replace(TRITON, grpc=served.client.grpc_url, metrics=served.metrics_url)
-    version, _ = subject.ask(endpoint)
+    version, _ = system_under_test.reported(endpoint)
     assert version.startswith("Triton 2.")
     assert version.endswith(", TensorRT-LLM 1.2.1+stub")
 
 
 def test_a_server_without_metrics_does_not_tell_its_engine(served: Served) -> None:
-    version, _ = subject.ask(replace(TRITON, grpc=served.client.grpc_url))
+    version, _ = system_under_test.reported(replace(TRITON, grpc=served.client.grpc_url))
     assert version.endswith("is READY")

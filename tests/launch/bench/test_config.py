@@ -6,56 +6,54 @@ from dataclasses import replace
 
 import pytest
 
-from launch.bench import sweep, workload
-from launch.bench.sweep import Load, Sweep
-from launch.bench.tokens import Words
-from launch.bench.workload import Style
+from launch.bench import config, prompts, workload
+from launch.bench.config import BenchConfig, LoadLevel
+from launch.bench.workload import TEMPLATE
 
-WORDS = Words()
-STYLE = Style()
+WORDS = prompts.of_words()
 
 
-def made(loads: tuple[Load, ...] = (), **fields: object) -> Sweep:
-    fixed = workload.fixed(WORDS, 8, 4, STYLE)
-    base = Sweep(fixed, loads, WORDS, "openai_completions")
+def made(levels: tuple[LoadLevel, ...] = (), **fields: object) -> BenchConfig:
+    fixed = workload.fixed(WORDS, 8, 4, TEMPLATE)
+    base = BenchConfig(fixed, levels, WORDS, "openai_completions")
     return replace(base, **fields)  # type: ignore[arg-type]
 
 
 def test_the_default_is_a_closed_loop_from_1_to_64() -> None:
-    loads = sweep.closed("concurrency", sweep.CONCURRENCIES)
-    assert [one.label for one in loads] == ["c1", "c2", "c4", "c8", "c16", "c32", "c64"]
+    levels = config.closed("concurrency", config.CONCURRENCIES)
+    assert [one.label for one in levels] == ["c1", "c2", "c4", "c8", "c16", "c32", "c64"]
 
 
 @pytest.mark.parametrize(("concurrency", "requests"), [(1, 20), (2, 20), (8, 80), (64, 640)])
 def test_a_point_has_ten_requests_for_each_stream_and_at_least_twenty(
     concurrency: int, requests: int
 ) -> None:
-    [one] = sweep.closed("concurrency", [concurrency])
+    [one] = config.closed("concurrency", [concurrency])
     plan = made().plan(one, 0)
     assert (len(plan.calls), plan.concurrency) == (requests, concurrency)
 
 
 def test_a_number_of_requests_that_is_asked_for_holds() -> None:
-    [one] = sweep.closed("concurrency", [8])
+    [one] = config.closed("concurrency", [8])
     assert len(made(requests=5).plan(one, 0).calls) == 5
 
 
 def test_a_load_of_some_time_has_many_prompts_before_it_repeats_them() -> None:
-    [one] = sweep.closed("concurrency", [8])
+    [one] = config.closed("concurrency", [8])
     plan = made(duration_s=30.0).plan(one, 0)
-    assert (len(plan.calls), plan.duration_s) == (sweep.REQUESTS_OF_DURATION, 30)
+    assert (len(plan.calls), plan.duration_s) == (config.REQUESTS_OF_DURATION, 30)
 
 
 @pytest.mark.parametrize(("burstiness", "kind"), [(1.0, "poisson"), (0.5, "gamma")])
 def test_an_open_loop_lasts_as_long_as_it_is_asked_to(burstiness: float, kind: str) -> None:
-    [one] = sweep.open_at([20.0], burstiness)
+    [one] = config.open_at([20.0], burstiness)
     plan = made(duration_s=10.0).plan(one, 0)
     assert (plan.kind, len(plan.calls)) == (kind, 200)
     assert plan.calls[-1].at_s == pytest.approx(10, rel=0.3)
 
 
 def test_a_warm_up_runs_as_many_at_a_time_as_its_point() -> None:
-    [one] = sweep.closed("concurrency", [8])
+    [one] = config.closed("concurrency", [8])
     warm = made().warm(one, 0)
     assert warm is not None
     assert (len(warm.calls), warm.concurrency) == (8, 8)
@@ -63,18 +61,18 @@ def test_a_warm_up_runs_as_many_at_a_time_as_its_point() -> None:
 
 
 def test_a_trace_is_not_warmed_up_with_its_own_blocks() -> None:
-    [one] = sweep.of_trace(1.0)
+    [one] = config.of_trace(1.0)
     assert made().warm(one, 0) is None
 
 
 def test_prompts_follow_from_their_place_in_the_workload() -> None:
-    [one] = sweep.closed("concurrency", [2])
+    [one] = config.closed("concurrency", [2])
     first, next_one = (made().plan(one, place).calls for place in (0, 20))
-    assert not {call.ask.prompt for call in first} & {call.ask.prompt for call in next_one}
+    assert not {call.request.prompt for call in first} & {call.request.prompt for call in next_one}
 
 
 def test_tasks_are_counted_as_tasks() -> None:
-    [one] = sweep.closed("tasks", [4])
-    agent = workload.agent(WORDS, 8, 4, STYLE, calls=3)
+    [one] = config.closed("tasks", [4])
+    agent = workload.agent(WORDS, 8, 4, TEMPLATE, calls=3)
     plan = made(workload=agent, requests=6).plan(one, 0)
     assert (len(plan.tasks), plan.size) == (6, 18)

@@ -16,7 +16,7 @@ from typing import Any
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from .seen import Seen
+from .request import RequestRecord
 
 BENCH, POINTS, REQUESTS = "bench.json", "points.csv", "requests.jsonl"
 FORMAT = 1
@@ -35,14 +35,14 @@ class Results:
     def close(self) -> None:
         self._requests.close()
 
-    def request(self, label: str, one: Seen) -> None:
+    def request(self, label: str, one: RequestRecord) -> None:
         """A line for a request, without the arrivals of its messages."""
         measures = {
             name: value if value is None else round(value, 4)
             for name in ("ttft_ms", "tpot_ms", "e2e_ms")
             if one.ok and (value := getattr(one, name)) is not None
         }
-        row = {"point": label, **one.record.as_json(), **measures}
+        row = {"point": label, **one.as_json(), **measures}
         self._requests.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def write(self, document: Mapping[str, Any]) -> None:
@@ -79,9 +79,9 @@ def read(path: Path) -> Mapping[str, Any]:
         what = f"cannot be read: {(fault.strerror or str(fault)).lower()}"
         raise BadInput(Diagnostic(str(file), what)) from None
     except ValueError as fault:
-        raise BadInput(Diagnostic(str(file), f"is no JSON: {fault}")) from None
+        raise BadInput(Diagnostic(str(file), f"is not JSON: {fault}")) from None
     if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise BadInput(Diagnostic(str(file), f"is no {BENCH} of this toolkit"))
+        raise BadInput(Diagnostic(str(file), f"is not a {BENCH} of this toolkit"))
     if document.get("format") != FORMAT:
         what = f"has format {document.get('format')}; this toolkit reads {FORMAT}"
         raise BadInput(Diagnostic(str(file), what))

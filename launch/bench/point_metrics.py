@@ -1,7 +1,7 @@
-"""The measures of a point: what its requests say of throughput, latency, errors and cost.
+"""The metrics of a point: what its requests say of throughput, latency, errors and cost.
 
 A request that failed counts as an error, and in nothing else. Units are in the names; percentiles
-are those of `summary`, latencies those of `seen`, and throughput is that of the `window`.
+are those of `request_metrics`, latencies those of `request`, and throughput is that of the window.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import cost, summary, told, window, workers
+from . import server_metrics, workers
 from .load import NS, LoadPlan
-from .seen import US_PER_MS, Seen
-from .window import Wanted, Window
+from .request import US_PER_MS, RequestRecord
+from .request_metrics import (
+    Window,
+    WindowKind,
+    measurement_window,
+    summarize,
+    summarize_counts,
+)
 from .worker import ProcessUsage
 
 # Per measure and point, so that two runs can be compared with confidence intervals.
@@ -26,6 +32,9 @@ SHARE_WITHIN_SLO = 0.99
 # From this share of its CPU time on, a load process says as much of itself as of the server.
 CLIENT_LIMITED_SHARE = 0.7
 LONGEST_EXAMPLE = 200
+SECONDS_PER_HOUR = 3600
+TOKENS_PRICED = 1_000_000
+COST_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +45,11 @@ class Slo:
     itl_ms: float | None = None
     e2e_ms: float | None = None
 
-    def holds(self, one: Seen) -> bool:
+    def holds(self, one: RequestRecord) -> bool:
         """A request that failed, or whose gaps are not known, is not within a limit on them."""
         pairs = (
             (self.ttft_ms, one.ttft_ms),
-            (self.itl_ms, one.tpot_ms if (one.record.output_tokens or 0) != 1 else 0.0),
+            (self.itl_ms, one.tpot_ms if (one.output_tokens or 0) != 1 else 0.0),
             (self.e2e_ms, one.e2e_ms),
         )
         return one.ok and all(
@@ -52,49 +61,53 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MetricOptions:
     """What turns times into judgements and money."""
 
     slo: Slo | None = None
     num_gpus: int | None = None
     price_per_gpu_hour_usd: float | None = None
-    window: Wanted = "steady"
+    window: WindowKind = "steady"
 
 
-def point(
-    seen: Sequence[Seen],
+def measure(
+    records: Sequence[RequestRecord],
     plan: LoadPlan,
-    settings: Settings,
-    perf: Sequence[told.Row] = (),
+    settings: MetricOptions,
+    perf: Sequence[server_metrics.Row] = (),
     usage: Sequence[ProcessUsage] = (),
 ) -> dict[str, Any]:
     """The measures of all requests of a load that came to an end; `perf` are the server's own, and
     `usage` what the load processes spent."""
-    seen = sorted(seen, key=lambda one: one.record.sent_ns)
-    good = [one for one in seen if one.ok]
-    counts: dict[str, Any] = {"sent": len(seen), "ok": len(good), "failed": len(seen) - len(good)}
-    document: dict[str, Any] = {"requests": counts, "errors": _errors(seen)}
+    records = sorted(records, key=lambda one: one.sent_ns)
+    good = [one for one in records if one.ok]
+    counts: dict[str, Any] = {
+        "sent": len(records),
+        "ok": len(good),
+        "failed": len(records) - len(good),
+    }
+    document: dict[str, Any] = {"requests": counts, "errors": _errors(records)}
     if not good:
-        return {**document, **_NOTHING, "tasks": _tasks(seen, plan)}
-    held = window.of(seen, plan, settings.window)
+        return {**document, **_NOTHING, "tasks": _tasks(records, plan)}
+    held = measurement_window(records, plan, settings.window)
     chosen = [one for one in held.chosen if one.ok]
     counts["in_window"] = len(chosen)
-    tasks = _tasks(seen, plan)
+    tasks = _tasks(records, plan)
     throughput = _throughput(good, held, settings)
     per_s = {key: throughput[f"{key}_per_s"] for key in ("output_tokens", "total_tokens")}
     per_s["tasks"] = tasks and tasks["ok"] / held.seconds
     return {
-        "duration_s": _duration_s(seen),
-        "window": held.as_json(seen[0].record.sent_ns),
+        "duration_s": _duration_s(records),
+        "window": held.as_json(records[0].sent_ns),
         **document,
         **_latencies(chosen),
-        "queue_ms": told.queue_ms(chosen, perf),
-        "server_ttft_ms": told.server_ttft_ms(chosen, perf),
+        "queue_ms": server_metrics.queue_ms(chosen, perf),
+        "server_ttft_ms": server_metrics.server_ttft_ms(chosen, perf),
         **throughput,
         "goodput": _goodput(held.chosen, throughput["requests_per_s"], settings.slo),
-        "speculative": told.speculative(chosen, perf),
-        "kv_cache": told.kv_cache(chosen, perf),
-        "cost": cost.of(settings.price_per_gpu_hour_usd, settings.num_gpus, per_s),
+        "speculative": server_metrics.speculative(chosen, perf),
+        "kv_cache": server_metrics.kv_cache(chosen, perf),
+        "cost": _cost(settings.price_per_gpu_hour_usd, settings.num_gpus, per_s),
         "tasks": tasks,
         **_client_limit(usage, held),
         "samples": _samples(chosen),
@@ -114,42 +127,44 @@ _NOTHING: Mapping[str, Any] = {
 }
 
 
-def _errors(seen: Iterable[Seen]) -> dict[str, dict[str, Any]]:
+def _errors(records: Iterable[RequestRecord]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for one in seen:
-        if failure := one.record.failure:
+    for one in records:
+        if failure := one.failure:
             example = failure.message[:LONGEST_EXAMPLE]
             found.setdefault(failure.kind, {"count": 0, "example": example})["count"] += 1
     return found
 
 
-def _duration_s(seen: Sequence[Seen]) -> float:
-    last_ns = max(one.record.ended_ns for one in seen)
-    return round((last_ns - seen[0].record.sent_ns) / NS, 4)
+def _duration_s(records: Sequence[RequestRecord]) -> float:
+    last_ns = max(one.ended_ns for one in records)
+    return round((last_ns - records[0].sent_ns) / NS, 4)
 
 
-def _latencies(chosen: Sequence[Seen]) -> dict[str, Any]:
+def _latencies(chosen: Sequence[RequestRecord]) -> dict[str, Any]:
     gaps: Counter[int] = Counter()
     for one in chosen:
         gaps.update(one.gaps_us())
-    known = all(one.tokens for one in chosen if one.arrivals_ns)
+    known = all(one.message_tokens for one in chosen if one.message_ns)
     return {
-        "ttft_ms": summary.of(one.ttft_ms for one in chosen),
-        "itl_ms": summary.of_counts({gap / US_PER_MS: count for gap, count in gaps.items()}),
+        "ttft_ms": summarize(one.ttft_ms for one in chosen),
+        "itl_ms": summarize_counts({gap / US_PER_MS: count for gap, count in gaps.items()}),
         "itl_of": "tokens" if known else "messages",
-        "tpot_ms": summary.of(one.tpot_ms for one in chosen),
-        "e2e_ms": summary.of(one.e2e_ms for one in chosen),
-        "late_ms": summary.of(one.late_ms for one in chosen),
-        "prompt_tokens": summary.of(one.record.prompt_tokens for one in chosen),
-        "output_tokens": summary.of(one.record.output_tokens for one in chosen),
+        "tpot_ms": summarize(one.tpot_ms for one in chosen),
+        "e2e_ms": summarize(one.e2e_ms for one in chosen),
+        "late_ms": summarize(one.late_ms for one in chosen),
+        "prompt_tokens": summarize(one.prompt_tokens for one in chosen),
+        "output_tokens": summarize(one.output_tokens for one in chosen),
     }
 
 
-def _throughput(good: Sequence[Seen], held: Window, settings: Settings) -> dict[str, Any]:
+def _throughput(
+    good: Sequence[RequestRecord], held: Window, settings: MetricOptions
+) -> dict[str, Any]:
     """Of the window's time; what the server did not count is not guessed."""
-    ended = [one for one in good if held.from_ns <= one.record.ended_ns < held.to_ns]
+    ended = [one for one in good if held.from_ns <= one.ended_ns < held.to_ns]
     output, total = _tokens_per_s(good, held)
-    tpot = summary.of(one.tpot_ms for one in held.chosen if one.ok)
+    tpot = summarize(one.tpot_ms for one in held.chosen if one.ok)
     per_gpu = output / settings.num_gpus if output is not None and settings.num_gpus else None
     return {
         "output_tokens_per_s": _rounded(output),
@@ -162,15 +177,13 @@ def _throughput(good: Sequence[Seen], held: Window, settings: Settings) -> dict[
     }
 
 
-def _tokens_per_s(good: Sequence[Seen], held: Window) -> tuple[float | None, float | None]:
+def _tokens_per_s(good: Sequence[RequestRecord], held: Window) -> tuple[float | None, float | None]:
     """Output tokens as they arrived, and with them the prompts whose first token did."""
-    if any(one.record.output_tokens is None for one in good):
+    if any(one.output_tokens is None for one in good):
         return None, None
     output = sum(one.tokens_between(held.from_ns, held.to_ns) for one in good) / held.seconds
     prompts = [
-        one.record.prompt_tokens
-        for one in good
-        if held.from_ns <= (one.record.first_token_ns or 0) < held.to_ns
+        one.prompt_tokens for one in good if held.from_ns <= (one.first_token_ns or 0) < held.to_ns
     ]
     known = [count for count in prompts if count is not None]
     return output, output + sum(known) / held.seconds if len(known) == len(prompts) else None
@@ -181,7 +194,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _goodput(
-    chosen: Sequence[Seen], requests_per_s: float, slo: Slo | None
+    chosen: Sequence[RequestRecord], requests_per_s: float, slo: Slo | None
 ) -> dict[str, float] | None:
     """Requests within the SLO: a second, and their share of those that were sent."""
     if slo is None:
@@ -194,33 +207,32 @@ def _goodput(
     }
 
 
-def _tasks(seen: Sequence[Seen], plan: LoadPlan) -> dict[str, Any] | None:
+def _tasks(records: Sequence[RequestRecord], plan: LoadPlan) -> dict[str, Any] | None:
     """A task is done if its last call is; its time is that of all its calls and waits."""
     if plan.kind != "tasks":
         return None
-    rows: dict[int, list[Seen]] = {}
-    for one in seen:
-        rows.setdefault(one.record.task or 0, []).append(one)
-    last = {task.index: len(task.calls) - 1 for task in plan.tasks}
+    rows: dict[int, list[RequestRecord]] = {}
+    for one in records:
+        rows.setdefault(one.task or 0, []).append(one)
+    last = {task[0].task or 0: len(task) - 1 for task in plan.tasks}
     done = [
         row
         for number, row in rows.items()
-        if any(one.ok and one.record.call == last[number] for one in row)
+        if any(one.ok and one.call == last[number] for one in row)
     ]
     times = [
-        (max(one.record.ended_ns for one in row) - min(one.record.sent_ns for one in row)) / NS
-        for row in done
+        (max(one.ended_ns for one in row) - min(one.sent_ns for one in row)) / NS for row in done
     ]
     return {
         "count": len(rows),
         "ok": len(done),
-        "calls": len(seen),
-        "retries": sum(one.record.attempt > 0 for one in seen),
-        "total_s": summary.of(times),
+        "calls": len(records),
+        "retries": sum(one.attempt > 0 for one in records),
+        "total_s": summarize(times),
     }
 
 
-def _samples(chosen: Sequence[Seen]) -> dict[str, list[float]]:
+def _samples(chosen: Sequence[RequestRecord]) -> dict[str, list[float]]:
     """In the order of sending, evenly spaced where there are too many."""
     step = max(1, -(-len(chosen) // MOST_SAMPLES))
     return {
@@ -257,3 +269,24 @@ def largest_within_slo(points: Iterable[Mapping[str, Any]]) -> int | None:
             break
         largest = int(one["load"]["concurrency"])
     return largest
+
+
+def _cost(
+    price_per_gpu_hour_usd: float | None,
+    num_gpus: int | None,
+    per_s: Mapping[str, float | None],
+) -> dict[str, float | None] | None:
+    """In USD, from what is done in a second: `output_tokens`, `total_tokens` and `tasks`."""
+    if price_per_gpu_hour_usd is None or not num_gpus:
+        return None
+    usd_per_s = price_per_gpu_hour_usd * num_gpus / SECONDS_PER_HOUR
+
+    def each(name: str, count: int) -> float | None:
+        done = per_s.get(name)
+        return round(usd_per_s / done * count, COST_DIGITS) if done else None
+
+    return {
+        "usd_per_million_output_tokens": each("output_tokens", TOKENS_PRICED),
+        "usd_per_million_total_tokens": each("total_tokens", TOKENS_PRICED),
+        "usd_per_task": each("tasks", 1),
+    }

@@ -1,16 +1,15 @@
-"""A source of prompts of an exact length: text made from a tokenizer, token ids, or plain words."""
+"""Prompts of an exact length: text made from a tokenizer, token ids, or plain words."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from builder.diagnostics import Diagnostic
-from builder.errors import BadFacts, BadInput, NotReady
+from builder.errors import BadFacts, NotReady
 
 Prompt = str | tuple[int, ...]
 
@@ -27,74 +26,49 @@ WORDS = (
 VOCABULARY = 4096
 
 
-class Tokens(Protocol):
-    """`source` says in words what a prompt is made of and who counts its tokens."""
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Prompts of pieces, each of which stands for one token.
 
-    @property
-    def source(self) -> str: ...
+    `source` says in words what they are made of and who counts their tokens; without a `tokenizer`
+    only the server can.
+    """
+
+    source: str
+    pieces: Sequence[str] | Sequence[int] = field(repr=False)
+    tokenizer: Any = field(default=None, repr=False)
 
     def make(self, count: int, chance: random.Random) -> Prompt:
         """A prompt of so many tokens."""
+        chosen = chance.choices(self.pieces, k=count)
+        if isinstance(self.pieces[0], int):
+            return tuple(one for one in chosen if isinstance(one, int))
+        return "".join(map(str, chosen))
 
     def count(self, text: str) -> int | None:
         """The tokens of a text, where they can be counted here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Words that the tokenizer of a folder takes for one token each, wherever they stand."""
-
-    folder: Path
-    tokenizer: Any = field(repr=False)
-    words: tuple[str, ...] = field(repr=False)
-
-    @property
-    def source(self) -> str:
-        return f"text of an exact token count by the tokenizer {self.folder}"
-
-    def make(self, count: int, chance: random.Random) -> str:
-        return "".join(chance.choices(self.words, k=count))
-
-    def count(self, text: str) -> int:
+        if self.tokenizer is None:
+            return None
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-@dataclass(frozen=True, slots=True)
-class Ids:
+def of_words() -> Prompts:
+    """English words; only the server can say how many tokens they are."""
+    source = "one common word for each token; the server's own count holds"
+    return Prompts(source, [f" {word}" for word in WORDS.split()])
+
+
+def of_token_ids(vocabulary_size: int) -> Prompts:
     """Token ids. Special tokens are first or last in the vocabularies known, so none is among
     them; that is assumed."""
-
-    vocabulary_size: int
-
-    @property
-    def source(self) -> str:
-        return f"token ids of a vocabulary of {self.vocabulary_size:,}; the server reads no text"
-
-    def make(self, count: int, chance: random.Random) -> tuple[int, ...]:
-        first, last = self.vocabulary_size // 8, self.vocabulary_size // 2
-        return tuple(chance.choices(range(first, last), k=count))
-
-    def count(self, text: str) -> None:
-        return None
+    source = f"token ids of a vocabulary of {vocabulary_size:,}; the server reads no text"
+    return Prompts(source, range(vocabulary_size // 8, vocabulary_size // 2))
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """English words; only the server can say how many tokens they are."""
+def of_folder(folder: Path) -> Prompts:
+    """Words that the tokenizer of a folder takes for one token each, wherever they stand.
 
-    @property
-    def source(self) -> str:
-        return "one common word for each token; the server's own count holds"
-
-    def make(self, count: int, chance: random.Random) -> str:
-        return "".join(f" {word}" for word in chance.choices(WORDS.split(), k=count))
-
-    def count(self, text: str) -> None:
-        return None
-
-
-def of_folder(folder: Path) -> Text:
-    """Raises `BadFacts` for a folder without a tokenizer, `NotReady` without the library."""
+    Raises `BadFacts` for a folder without a tokenizer, `NotReady` without the library."""
     file = folder / FILE
     if not file.is_file():
         remedy = f"give a folder with {FILE} by --tokenizer"
@@ -107,17 +81,9 @@ def of_folder(folder: Path) -> Text:
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as fault:  # the library raises nothing more exact
-        raise BadFacts(Diagnostic(str(file), f"is no tokenizer: {fault}")) from None
-    return Text(folder, tokenizer, _words(tokenizer, file))
-
-
-def vocabulary_size(config: Path) -> int:
-    """As a checkpoint's configuration has it."""
-    document = json.loads(config.read_text(encoding="utf-8"))
-    size = {**document, **document.get("text_config", {})}.get("vocab_size")
-    if not isinstance(size, int):
-        raise BadInput(Diagnostic(str(config), "names no vocab_size"))
-    return size
+        raise BadFacts(Diagnostic(str(file), f"is not a tokenizer: {fault}")) from None
+    source = f"text of an exact token count by the tokenizer {folder}"
+    return Prompts(source, _words(tokenizer, file), tokenizer)
 
 
 def _words(tokenizer: Any, file: Path) -> tuple[str, ...]:

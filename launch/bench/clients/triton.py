@@ -1,0 +1,135 @@
+"""Triton's `generate_stream`, and the answers of its model whatever carries them.
+
+The extension marks no final event; the one with a finish reason is taken for it. What the published
+model lacks is left out: it tells no token counts, and its numbers may come as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
+
+from ...smoke.client import NotSupported, SmokeRequest
+from ...smoke.endpoint import Endpoint
+from ...smoke.triton_tensors import METRICS, PUBLISHED, inputs
+from ..request import LoadRequest, RequestRecord
+from . import http1, sse
+from .transcript import Transcript, whole
+
+TEXT, REASON = "text_output", "finish_reason"
+INPUT_COUNT, OUTPUT_COUNT, IDS = "num_input_tokens", "num_output_tokens", "output_ids"
+# Outputs that come with every response; what else has a number is what the engine measured.
+ORDINARY = {TEXT, REASON, INPUT_COUNT, OUTPUT_COUNT, IDS, "model_name", "model_version", "id"}
+ORDINARY |= {"index", "output_lengths", "sequence_id", "sequence_start", "sequence_end"}
+
+
+class GenerateStreamClient:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._server = http1.connector(endpoint)
+        self._headers = endpoint.access.http_headers
+        self._model = endpoint.model or endpoint.record.default_model or ""
+        self._declared: dict[str, str] | None = None
+
+    async def prepare(self) -> None:
+        """Raises `NotReady` where the model is not served."""
+        await self._server.prepare()
+        found = await http1.document(self._server, f"/v2/models/{self._model}", self._headers)
+        rows = found.get("inputs") or ()
+        self._declared = {row["name"]: row["datatype"] for row in rows} or dict(PUBLISHED)
+
+    async def send(
+        self, request: LoadRequest, index: int, scheduled_ns: int | None = None
+    ) -> RequestRecord:
+        if self._declared is None:
+            await self.prepare()
+        path = f"/v2/models/{request.model or self._model}/generate_stream"
+        transcript, body = TritonTranscript(request), self._body(request)
+        return await sse.send(
+            self._server, path, self._headers, body, transcript, index, scheduled_ns
+        )
+
+    async def close(self) -> None:
+        """Every connection ended with its request."""
+
+    def _body(self, request: LoadRequest) -> bytes:
+        """Inputs of one element as scalars, which is how the extension writes them."""
+        try:
+            rows = tensors(request, self._declared or {})
+        except NotSupported as fault:
+            raise BadInput(Diagnostic(self._model, str(fault))) from None
+        body = {name: row[0] if len(row) == 1 else list(row) for name, row in rows.items()}
+        return json.dumps(body).encode()
+
+
+def tensors(request: LoadRequest, declared: Mapping[str, str]) -> dict[str, Sequence[Any]]:
+    """The inputs of a request. Raises `NotSupported` where the model has none for what is asked."""
+    prompt = list(request.prompt) if isinstance(request.prompt, tuple) else request.prompt
+    asked = SmokeRequest(
+        prompt,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        top_k=None,
+        seed=request.seed,
+        ignore_eos=request.ignore_eos,
+        metrics=METRICS in declared,
+        messages=request.messages,
+    )
+    return inputs(asked, True, declared)
+
+
+class TritonTranscript(Transcript):
+    """`final` is the transport's own mark; a transport that has none gives `None`."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        super().__init__(request)
+        self.may_be_cumulative = True
+
+    def event(self, arrived_ns: int, data: bytes) -> None:
+        if (values := sse.document(data, self)) is not None:
+            self.response(arrived_ns, values, None)
+
+    def response(self, arrived_ns: int, values: Mapping[str, Any], final: bool | None) -> None:
+        if self.is_final or (self.finish_reason is not None and values):
+            self.fail("overrun", f"after the final response came {str(values)[:80]}")
+            return
+        if values:
+            self._add_outputs(arrived_ns, values)
+        self.is_final = self.finish_reason is not None if final is None else final
+        if self.is_final or self.finish_reason is not None:
+            self._add_counts(values)
+
+    def _add_outputs(self, arrived_ns: int, values: Mapping[str, Any]) -> None:
+        text = _first(values.get(TEXT, ""))
+        if not isinstance(text, str):
+            self.fail("malformed", f"{TEXT} is {text!r}, a string is expected")
+            return
+        so_far = whole(_first(values.get(OUTPUT_COUNT)))
+        self.messages.append((arrived_ns, text, so_far))
+        reason = _first(values.get(REASON))
+        if reason not in (None, "None", ""):
+            self.finish_reason = str(reason)
+
+    def _add_counts(self, values: Mapping[str, Any]) -> None:
+        if (count := whole(_first(values.get(OUTPUT_COUNT)))) is not None:
+            self.output_tokens, self.count_source = count, "final"
+        if (prompt := whole(_first(values.get(INPUT_COUNT)))) is not None:
+            self.prompt_tokens = prompt
+        for name, value in values.items():
+            if name not in ORDINARY and (number := _number(_first(value))) is not None:
+                self.server[name] = number
+
+
+def _first(value: Any) -> Any:
+    """Of an output with an element per choice, that of the only choice."""
+    return (value[0] if value else None) if isinstance(value, list) else value
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, bool) or value is None else float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,259 @@
+"""The config of a benchmark, from its options and the bundle: workload, load levels and plans."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
+
+from ..smoke.endpoint import Endpoint
+from . import clients, datasets, load, prompts, system_under_test, workload
+from .clients import Api
+from .load import Kind, LoadPlan
+from .point_metrics import MetricOptions, Slo
+from .prompts import Prompts
+from .request import LoadRequest
+from .system_under_test import SystemUnderTest
+from .workload import Workload
+
+CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
+# Requests of a point for each one that runs at a time, as InferenceMAX has it; and at least these.
+REQUESTS_PER_STREAM = 10
+LEAST_REQUESTS = 20
+# A load that ends by time repeats its prompts after these, or after this many for each stream.
+REQUESTS_OF_DURATION = 1000
+OPEN_REQUESTS = 200
+TOOL = "trtllm-deployment-toolkit"
+# Before an open loop, whose concurrency is not known.
+OPEN_WARMUP = 8
+LEAST_TASKS = 4
+TASKS_PER_STREAM = 2
+# Without a bundle that says otherwise: the middle one of InferenceMAX's shapes.
+ISL = OSL = 1024
+# The client of gRPC costs several times as much as that of HTTP.
+GRPC_PROCESSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLevel:
+    """What is varied from point to point; `facts` is how the document describes it."""
+
+    label: str
+    facts: Mapping[str, Any]
+
+    @property
+    def concurrency(self) -> int:
+        return int(self.facts.get("concurrency", 1))
+
+
+def closed(kind: load.Kind, concurrencies: Sequence[int]) -> tuple[LoadLevel, ...]:
+    return tuple(LoadLevel(f"c{c}", {"kind": kind, "concurrency": c}) for c in concurrencies)
+
+
+def open_at(rates_per_s: Sequence[float], burstiness: float) -> tuple[LoadLevel, ...]:
+    kind = "poisson" if burstiness == 1 else "gamma"
+    return tuple(
+        LoadLevel(f"r{rate:g}", {"kind": kind, "rate_per_s": rate, "burstiness": burstiness})
+        for rate in rates_per_s
+    )
+
+
+def of_trace(speed: float) -> tuple[LoadLevel, ...]:
+    return (
+        LoadLevel(
+            "trace" if speed == 1 else f"trace x{speed:g}", {"kind": "trace", "speed": speed}
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BenchConfig:
+    """What is asked, at which load levels, and how it is measured."""
+
+    workload: Workload
+    levels: Sequence[LoadLevel]
+    prompts: Prompts
+    api: Api
+    metrics: MetricOptions = field(default_factory=MetricOptions)
+    processes: int = 1
+    requests: int | None = None
+    duration_s: float | None = None
+    warmup: int | None = None
+    retries: int = 3
+    seed: int = 0
+
+    def plan(self, one: LoadLevel, first: int) -> LoadPlan:
+        """The load of a point, whose prompts start at this place of the workload."""
+        kind = one.facts["kind"]
+        if kind == "trace":
+            return LoadPlan(kind, self.workload.timed(self.requests, one.facts["speed"]))
+        if kind == "tasks":
+            least = max(LEAST_TASKS, TASKS_PER_STREAM * one.concurrency)
+            tasks = self.workload.tasks(first, self.requests or least)
+            return LoadPlan(kind, tasks=tasks, concurrency=one.concurrency, retries=self.retries)
+        calls = self.workload.calls(first, self._count(one))
+        if kind == "concurrency":
+            return LoadPlan(kind, calls, concurrency=one.concurrency, duration_s=self.duration_s)
+        rate, burstiness = one.facts["rate_per_s"], one.facts["burstiness"]
+        times = load.arrivals_s(len(calls), rate, burstiness, self.seed)
+        timed = [replace(call, at_s=at_s) for call, at_s in zip(calls, times, strict=True)]
+        return LoadPlan(kind, tuple(timed))
+
+    def _count(self, one: LoadLevel) -> int:
+        streams = REQUESTS_PER_STREAM * one.concurrency
+        if self.requests:
+            return self.requests
+        if "rate_per_s" in one.facts:
+            wanted_s = self.duration_s
+            return max(1, round(one.facts["rate_per_s"] * wanted_s)) if wanted_s else OPEN_REQUESTS
+        return max(REQUESTS_OF_DURATION if self.duration_s else LEAST_REQUESTS, streams)
+
+    def warm(self, one: LoadLevel, first: int) -> LoadPlan | None:
+        """Requests before a point that count for nothing: as many as run at a time in it.
+
+        A trace gets none, since its blocks would be in the server's cache then.
+        """
+        usual = {"trace": 0, "poisson": OPEN_WARMUP, "gamma": OPEN_WARMUP}
+        count = (
+            usual.get(one.facts["kind"], one.concurrency) if self.warmup is None else self.warmup
+        )
+        if not count:
+            return None
+        return LoadPlan("concurrency", self.workload.calls(first, count), concurrency=count)
+
+
+def of_options(options: argparse.Namespace, system: SystemUnderTest) -> BenchConfig:
+    """Raises `BadInput` for options that do not fit each other, or this server."""
+    check(options)
+    api = _api(options, system.endpoint)
+    asked = system_under_test.deployment(system.bundle)
+    made_of = _prompts(options, system, api)
+    slo = options.slo or {k: v for k, v in (asked.get("slo") or {}).items() if v is not None}
+    return BenchConfig(
+        workload=_workload(options, made_of, api, asked.get("workload") or {}),
+        levels=_levels(options),
+        prompts=made_of,
+        api=api,
+        metrics=MetricOptions(
+            slo=Slo(**slo) if slo else None,
+            num_gpus=options.gpus or system_under_test.hardware_of(system.bundle).get("num_gpus"),
+            price_per_gpu_hour_usd=options.price_per_gpu_hour,
+            window=options.window,
+        ),
+        processes=options.processes or _processes(api),
+        requests=options.requests,
+        duration_s=options.duration,
+        warmup=options.warmup,
+        retries=options.retries,
+        seed=options.seed,
+    )
+
+
+def facts(config: BenchConfig, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What the document says besides the results."""
+    host = {"cpus": os.cpu_count()}
+    client = {"tool": TOOL, "api": config.api, "processes": config.processes, "host": host}
+    slo = config.metrics.slo
+    return {
+        "subject": dict(about),
+        "client": {**client, "share_of_limit": None, "marked": False},
+        "workload": {"kind": config.workload.kind, **config.workload.facts},
+        "slo": slo.as_json() if slo else None,
+        "price_per_gpu_hour_usd": config.metrics.price_per_gpu_hour_usd,
+        "seed": config.seed,
+    }
+
+
+def check(options: argparse.Namespace) -> None:
+    """All at once: options that contradict each other or lack a partner."""
+    kind = options.workload
+    rules = (
+        (options.rate and options.concurrency, "--rate", "is for open loops; leave --concurrency"),
+        (options.rate and kind in ("trace", "agent"), "--rate", f"does not go with {kind}"),
+        (options.rate and options.duration and options.requests, "--duration", "or --requests"),
+        (kind in ("sharegpt", "trace") and not options.data, "--data", f"is needed for {kind}"),
+        (kind not in ("sharegpt", "trace") and options.data, "--data", f"is not for {kind}"),
+        (kind == "shared-prefix" and not options.prefix, "--prefix", "is needed for shared-prefix"),
+        (kind != "shared-prefix" and options.prefix, "--prefix", "is for shared-prefix only"),
+        (kind == "agent" and options.duration, "--duration", "is not for agent; give --requests"),
+        (kind == "trace" and options.duration, "--duration", "is not for trace; give --requests"),
+        (options.quality and not options.quality_python, "--quality-python", "is needed"),
+        (options.quality and not options.quality_tasks, "--quality-tasks", "are needed"),
+    )
+    if problems := [Diagnostic(where, what) for broken, where, what in rules if broken]:
+        raise BadInput(problems)
+
+
+def _api(options: argparse.Namespace, endpoint: Endpoint) -> Api:
+    """Prompts of an exact length go to completions, since a chat template adds tokens."""
+    offered = clients.offered(endpoint)
+    if options.api:
+        if options.api not in offered:
+            what = f"{endpoint.server} at this address offers no {options.api}"
+            raise BadInput(Diagnostic("--api", what, f"known: {', '.join(offered)}"))
+        wanted: Api = options.api
+        return wanted
+    if "openai_completions" in offered and options.workload != "agent":
+        return "openai_completions"
+    return offered[0]
+
+
+def _processes(api: Api) -> int:
+    return max(1, min(GRPC_PROCESSES, (os.cpu_count() or 2) - 1)) if api == "grpc" else 1
+
+
+def _prompts(options: argparse.Namespace, system: SystemUnderTest, api: Api) -> Prompts:
+    """Text by a tokenizer that is named or there; else token ids, if their number is known."""
+    if options.tokenizer:
+        return prompts.of_folder(options.tokenizer)
+    folder = system.checkpoint
+    if folder and importlib.util.find_spec("tokenizers"):
+        return prompts.of_folder(folder)
+    size = system_under_test.vocabulary_size(system.bundle)
+    text_only = api == "openai_chat" or options.workload in ("agent", "sharegpt")
+    return prompts.of_words() if size is None or text_only else prompts.of_token_ids(size)
+
+
+def _workload(
+    options: argparse.Namespace, made_of: Prompts, api: Api, asked: Mapping[str, Any]
+) -> Workload:
+    isl = options.isl or asked.get("isl") or ISL
+    osl = options.osl or asked.get("osl") or OSL
+    template = LoadRequest(
+        ignore_eos=not options.stop_at_eos,
+        temperature=options.temperature,
+        timeout_s=options.request_timeout,
+        keep_text=api in ("generate_stream", "grpc"),
+    )
+    seed = options.seed
+    if options.workload == "sharegpt":
+        context = options.context_length
+        return datasets.sharegpt(made_of, options.data, template, seed, options.osl, context)
+    if options.workload == "trace":
+        return datasets.trace(made_of, options.data, template, seed)
+    if options.workload == "shared-prefix":
+        if options.prefix >= isl:
+            raise BadInput(Diagnostic("--prefix", f"{options.prefix} is not below --isl {isl}"))
+        return workload.shared_prefix(
+            made_of, options.prefix, isl, osl, template, seed, options.groups
+        )
+    if options.workload == "agent":
+        return workload.agent(
+            made_of, isl, osl, template, seed, options.calls, options.turn, api == "openai_chat"
+        )
+    return workload.fixed(made_of, isl, osl, template, seed, options.range_ratio)
+
+
+def _levels(options: argparse.Namespace) -> tuple[LoadLevel, ...]:
+    if options.rate:
+        return open_at(options.rate, options.burstiness)
+    if options.workload == "trace" and not options.concurrency:
+        return of_trace(options.speed)
+    kind: Kind = "tasks" if options.workload == "agent" else "concurrency"
+    return closed(kind, options.concurrency or CONCURRENCIES)

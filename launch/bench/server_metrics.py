@@ -1,0 +1,220 @@
+"""What the server itself measured: its metrics around a point, and its figures for each request.
+
+Those of a request come with its answer (Triton's outputs, the usage of OpenAI's) or from
+`/perf_metrics`, whose rows are here brought under the names of the Triton outputs. `/metrics` of
+trtllm-serve is the iterations since it was last read, and `/perf_metrics` the requests since then;
+both are emptied by reading them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .request import NS_PER_MS, RequestRecord
+from .request_metrics import Summary, summarize
+
+if TYPE_CHECKING:
+    import httpx
+
+    from ..smoke.endpoint import Endpoint
+    from ..smoke.metrics import Metrics
+
+ANSWERS, PERF_METRICS = "answers", "/perf_metrics"
+NS_PER_S = 1e9
+# What a stream of trtllm-serve says of speculation.
+TOKENS_PER_STEP = "tokens_per_step"
+
+Row = Mapping[str, float]
+# Where each value is in a row of /perf_metrics, and what makes it one of the Triton outputs'.
+PLACES: Mapping[str, tuple[str, str, float]] = {
+    "arrival_time_ns": ("timing_metrics", "arrival_time", NS_PER_S),
+    "first_scheduled_time_ns": ("timing_metrics", "first_scheduled_time", NS_PER_S),
+    "first_token_time_ns": ("timing_metrics", "first_token_time", NS_PER_S),
+    "kv_cache_reused_block": ("kv_cache_metrics", "num_reused_blocks", 1),
+    "kv_cache_missed_block": ("kv_cache_metrics", "num_missed_blocks", 1),
+    "acceptance_rate": ("speculative_decoding", "acceptance_rate", 1),
+    "total_accepted_draft_tokens": ("speculative_decoding", "total_accepted_draft_tokens", 1),
+    "total_draft_tokens": ("speculative_decoding", "total_draft_tokens", 1),
+}
+
+
+def perf_row(document: Mapping[str, Any]) -> Row:
+    """One request of `/perf_metrics`; what it lacks is missing."""
+    metrics = document.get("perf_metrics") or {}
+    found = {}
+    for name, (group, key, factor) in PLACES.items():
+        value = (metrics.get(group) or {}).get(key)
+        if isinstance(value, int | float):
+            found[name] = value * factor
+    return found
+
+
+def speculative(records: Sequence[RequestRecord], perf: Sequence[Row]) -> dict[str, Any] | None:
+    """Accepted draft tokens over drafted ones, and tokens per step of the engine."""
+    for source, rows in _sources(records, perf):
+        drafted = sum(row.get("total_draft_tokens", 0) for row in rows)
+        accepted = sum(row.get("total_accepted_draft_tokens", 0) for row in rows)
+        rates = [row["acceptance_rate"] for row in rows if row.get("acceptance_rate")]
+        if drafted or rates:
+            rate = accepted / drafted if drafted else sum(rates) / len(rates)
+            steps = _tokens_per_step(records)
+            return {"acceptance_rate": round(rate, 4), "tokens_per_step": steps, "source": source}
+    steps = _tokens_per_step(records)
+    if steps is None or steps <= 1:
+        return None
+    return {"acceptance_rate": None, "tokens_per_step": steps, "source": ANSWERS}
+
+
+def _tokens_per_step(records: Sequence[RequestRecord]) -> float | None:
+    pairs = [
+        (one.output_tokens, one.server[TOKENS_PER_STEP])
+        for one in records
+        if one.output_tokens and one.server.get(TOKENS_PER_STEP)
+    ]
+    steps = sum(tokens / per_step for tokens, per_step in pairs)
+    return round(sum(tokens for tokens, _ in pairs) / steps, 4) if steps else None
+
+
+def kv_cache(records: Sequence[RequestRecord], perf: Sequence[Row]) -> dict[str, Any] | None:
+    """Of all prompt tokens, or of all blocks of prompts, the share that was there already."""
+    for source, rows in _sources(records, perf):
+        reused = sum(row.get("kv_cache_reused_block", 0) for row in rows)
+        missed = sum(row.get("kv_cache_missed_block", 0) for row in rows)
+        if reused + missed:
+            return {"reused_share": round(reused / (reused + missed), 4), "source": source}
+    pairs = [(one.cached_tokens, one.prompt_tokens) for one in records]
+    known = [(cached, prompt) for cached, prompt in pairs if cached is not None and prompt]
+    if not known:
+        return None
+    share = sum(cached for cached, _ in known) / sum(prompt for _, prompt in known)
+    return {"reused_share": round(share, 4), "source": "usage"}
+
+
+def queue_ms(records: Sequence[RequestRecord], perf: Sequence[Row]) -> Summary | None:
+    """From a request's arrival at the engine to its first schedule, by the engine's clock."""
+    return _between(records, perf, "arrival_time_ns", "first_scheduled_time_ns")
+
+
+def server_ttft_ms(records: Sequence[RequestRecord], perf: Sequence[Row]) -> Summary | None:
+    """From a request's arrival at the engine to its first token, by the engine's clock."""
+    return _between(records, perf, "arrival_time_ns", "first_token_time_ns")
+
+
+def _between(
+    records: Sequence[RequestRecord], perf: Sequence[Row], start: str, end: str
+) -> Summary | None:
+    for _, rows in _sources(records, perf):
+        times = [row[end] - row[start] for row in rows if row.get(start) and row.get(end)]
+        if times:
+            return summarize(time / NS_PER_MS for time in times)
+    return None
+
+
+def _sources(
+    records: Sequence[RequestRecord], perf: Sequence[Row]
+) -> Iterable[tuple[str, Sequence[Mapping[str, float]]]]:
+    return (ANSWERS, [one.server for one in records]), (PERF_METRICS, perf)
+
+
+ITERATIONS = "/metrics"
+# Parts of histograms say nothing as a difference of two readings that their sums do not.
+LEFT_OUT = ("_bucket", "_created")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsReading:
+    """`absent` says in words what this server does not tell."""
+
+    samples: Metrics = field(default_factory=dict)
+    iterations: Sequence[Mapping[str, Any]] = ()
+    requests: Sequence[Mapping[str, Any]] = ()
+    absent: tuple[str, ...] = ()
+
+    @property
+    def perf(self) -> list[Row]:
+        return [perf_row(one) for one in self.requests]
+
+
+def read(
+    endpoint: Endpoint, before: MetricsReading | None = None, ended: int = 0
+) -> MetricsReading:
+    """All that the server tells now; what was kept for this reading is emptied by it.
+
+    It is read when it tells of all requests that have `ended` since the reading before.
+    """
+    from ..smoke import metrics
+
+    counted = metrics.total(before.samples, metrics.REQUESTS) if before else None
+    return asyncio.run(_read(endpoint, math.inf if counted is None else counted + ended))
+
+
+def changes(before: MetricsReading, after: MetricsReading) -> dict[str, Any]:
+    """Samples that changed, and what the iterations come to, by name."""
+    found: dict[str, Any] = {
+        name: {"before": before.samples.get(name), "after": value}
+        for name, value in after.samples.items()
+        if value != before.samples.get(name) and not name.partition("{")[0].endswith(LEFT_OUT)
+    }
+    if after.iterations:
+        found["iterations"] = len(after.iterations)
+        found |= _means(after.iterations)
+    return found
+
+
+async def _read(endpoint: Endpoint, requests: float) -> MetricsReading:
+    from ..smoke import metrics
+    from ..smoke.client import CheckFailure, NotSupported, RequestRejected
+    from ..smoke.http import session
+
+    absent = []
+    samples: Metrics = {}
+    try:
+        samples = await metrics.read_settled(endpoint, requests)
+    except (NotSupported, RequestRejected, CheckFailure) as fault:
+        absent.append(str(fault))
+    rows: dict[str, Sequence[Mapping[str, Any]]] = {ITERATIONS: (), PERF_METRICS: ()}
+    if endpoint.api == "openai":
+        async with session(endpoint.url or "", metrics.TIMEOUT_S) as http:
+            for path in rows:
+                try:
+                    rows[path] = await _rows(http, path)
+                except CheckFailure as fault:
+                    absent.append(str(fault))
+    return MetricsReading(samples, rows[ITERATIONS], rows[PERF_METRICS], tuple(absent))
+
+
+async def _rows(http: httpx.AsyncClient, path: str) -> Sequence[Mapping[str, Any]]:
+    from ..smoke.client import CheckFailure
+    from ..smoke.http import receive
+
+    response = await receive(http.get(path))
+    if not response.is_success:
+        raise CheckFailure(f"GET {path} gives {response.status_code}")
+    try:
+        document = response.json()
+    except ValueError:
+        raise CheckFailure(f"GET {path} gives no JSON") from None
+    if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
+        raise CheckFailure(f"GET {path} gives no list of objects")
+    return document
+
+
+def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean over all iterations of each number in them."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in _numbers(row, ""):
+            values.setdefault(name, []).append(value)
+    return {f"iteration mean {name}": round(sum(row) / len(row), 4) for name, row in values.items()}
+
+
+def _numbers(row: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{key}", float(value)
