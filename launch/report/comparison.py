@@ -1,4 +1,4 @@
-"""How runs differ: in what was measured, and in what came out at the same load."""
+"""The comparison of runs: their settings, and their results at the same load."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 from .evidence import RunEvidence
 from .figures import headline
-from .number_format import milliseconds, number, percent_change, unit, usd
+from .number_format import milliseconds, number, signed_percent, unit, usd
 from .results import LoadPoint
 from .tables import NUMERIC, PageTable, make_table, without_empty_columns
 
+SYSTEM_SETTINGS = ("model", "precision", "gpu", "num_gpus", "engine", "release", "target")
+BENCH_SETTINGS = ("tool", "api", "workload", "isl", "osl", "slo", "price_per_gpu_hour_usd", "seed")
 # title, the measure of a point
 MEASURES: tuple[tuple[str, Callable[[LoadPoint], float | None]], ...] = (
     ("output tokens/s", lambda point: point.rate("output_tokens_per_s")),
@@ -94,30 +96,21 @@ def settings(runs: Sequence[RunEvidence]) -> PageTable:
 
 
 def _settings(runs: Sequence[RunEvidence]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for name in (
-        "model",
-        "precision",
-        "gpu",
-        "num_gpus",
-        "engine",
-        "release",
-        "target",
-        "rehearsal",
-    ):
-        yield name, tuple(_word(getattr(run.bench.subject, name)) for run in runs)
-    for name in ("tool", "api", "workload", "isl", "osl", "slo", "price_per_gpu_hour_usd", "seed"):
-        yield name, tuple(_word(getattr(run.bench, name)) for run in runs)
+    for name in (*SYSTEM_SETTINGS, "rehearsal"):
+        yield name, tuple(_text(getattr(run.bench.subject, name)) for run in runs)
+    for name in BENCH_SETTINGS:
+        yield name, tuple(_text(getattr(run.bench, name)) for run in runs)
     decisions = [_decisions(run) for run in runs]
     if all(decisions):
         for path in dict.fromkeys(path for one in decisions for path in one):
-            yield path, tuple(_word(one.get(path)) for one in decisions)
+            yield path, tuple(_text(one.get(path)) for one in decisions)
 
 
 def _decisions(run: RunEvidence) -> dict[str, Any]:
     return {row["path"]: row["value"] for row in (run.manifest or {}).get("decisions", ())}
 
 
-def _word(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {number(one)}" for key, one in value.items()) or number(None)
     if isinstance(value, bool):
@@ -129,11 +122,9 @@ def _word(value: object) -> str:
 
 def changes(runs: Sequence[RunEvidence]) -> PageTable:
     """Every run against the first one, load by load."""
-    base = {point.label: point for point in runs[0].bench.points}
-    rows = []
-    for row in differences(runs):
-        was = {title: measure(base[row.load]) for title, measure in MEASURES}
-        cells = [percent_change(row.values[title], was[title]) for title, _ in MEASURES]
-        rows.append((row.run, row.load, *cells))
+    rows = [
+        (row.run, row.load, *(signed_percent(change) for change in row.changes.values()))
+        for row in differences(runs)
+    ]
     columns = [("run", "text"), ("load", "code"), *((title, NUMERIC) for title, _ in MEASURES)]
     return make_table(f"Changes against {runs[0].title}", columns, rows)

@@ -1,4 +1,4 @@
-"""The figures of a report: each a chart with its table."""
+"""The figures of a report: each one a chart with its data as a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ MISSING = {
 }
 FEW = 2  # runs whose bands and p90 lines can still be told apart
 
-Coordinates = Callable[[RunEvidence, LoadPoint], tuple[float | None, float | None]]
+XY = tuple[float | None, float | None]
+Coordinates = Callable[[RunEvidence, LoadPoint], XY]
 LoadOf = Callable[[LoadPoint], float | None]
 
 
@@ -50,7 +51,7 @@ def draw(runs: Sequence[RunEvidence]) -> list[Figure]:
 
 
 def _throughput(runs: Sequence[RunEvidence]) -> Figure:
-    def coordinates(_: RunEvidence, point: LoadPoint) -> tuple[float | None, float | None]:
+    def coordinates(_: RunEvidence, point: LoadPoint) -> XY:
         median_ms = point.stats("e2e_ms").p50
         return (None if median_ms is None else median_ms / 1000, point.rate("output_tokens_per_s"))
 
@@ -60,10 +61,8 @@ def _throughput(runs: Sequence[RunEvidence]) -> Figure:
         x_title="median end-to-end latency (s)",
         y_title="output tokens/s",
         series=tuple(_series(index, run, coordinates) for index, run in enumerate(runs)),
-        published=tuple(
-            Mark(row.e2e_ms / 1000, row.output_tokens_per_s, row.label, _published_tip(row))
-            for row in _drawn(runs)
-            if row.e2e_ms and row.output_tokens_per_s
+        published=_published_marks(
+            runs, lambda row: (row.e2e_ms and row.e2e_ms / 1000, row.output_tokens_per_s)
         ),
     )
     rows = [
@@ -81,7 +80,7 @@ def _throughput(runs: Sequence[RunEvidence]) -> Figure:
 
 
 def _interactivity(runs: Sequence[RunEvidence]) -> Figure:
-    def coordinates(run: RunEvidence, point: LoadPoint) -> tuple[float | None, float | None]:
+    def coordinates(run: RunEvidence, point: LoadPoint) -> XY:
         if run.rehearsal:
             return (None, None)  # a miniature on CPU has no GPU to divide by
         return (
@@ -96,12 +95,8 @@ def _interactivity(runs: Sequence[RunEvidence]) -> Figure:
         x_title="output tokens/s for each user",
         y_title="output tokens/s from each GPU",
         series=series,
-        published=tuple(
-            Mark(
-                row.tokens_per_s_per_user, row.tokens_per_s_per_gpu, row.label, _published_tip(row)
-            )
-            for row in _drawn(runs)
-            if row.tokens_per_s_per_user and row.tokens_per_s_per_gpu
+        published=_published_marks(
+            runs, lambda row: (row.tokens_per_s_per_user, row.tokens_per_s_per_gpu)
         ),
         front=tuple(pareto_front([(mark.x, mark.y) for one in series for mark in one.marks])),
     )
@@ -170,7 +165,7 @@ def _tails(index: int, run: RunEvidence, name: str, load_of: LoadOf, full: bool)
 
 
 def _gaps(runs: Sequence[RunEvidence]) -> str:
-    """Whose gaps are between messages, which may hold several tokens."""
+    """Says which runs measured gaps between messages, which may hold several tokens."""
     names = [run.title for run in runs if any(p.itl_of != "tokens" for p in run.bench.points)]
     if not names:
         return ""
@@ -178,7 +173,7 @@ def _gaps(runs: Sequence[RunEvidence]) -> str:
 
 
 def _load(runs: Sequence[RunEvidence]) -> tuple[LoadOf, str]:
-    """What the loads of these runs have in common: so many at a time, or so many a second."""
+    """The load as concurrency where any point has one, else as the request rate."""
     if any(point.concurrency for run in runs for point in run.bench.points):
         return (lambda point: point.concurrency), "requests at a time"
     return (lambda point: point.rate_per_s), "requests per second"
@@ -227,7 +222,7 @@ def _rate(point: LoadPoint, name: str) -> str:
 
 
 def _tip(run: RunEvidence, point: LoadPoint) -> tuple[str, ...]:
-    """What a reader learns of a point: everything that the charts are made of."""
+    """The tooltip of a point: all values that the charts show."""
     e2e, ttft, itl = (point.stats(name) for name in ("e2e_ms", "ttft_ms", "itl_ms"))
     lines = [
         f"{run.title}, {point.label}",
@@ -249,10 +244,14 @@ def _tail(median: float | None, p99: float | None) -> str:
     return f"p50 {milliseconds(median)}, p99 {milliseconds(p99)}"
 
 
-def _drawn(runs: Sequence[RunEvidence]) -> list[PublishedFigure]:
+def _published_marks(
+    runs: Sequence[RunEvidence], coordinates: Callable[[PublishedFigure], XY]
+) -> tuple[Mark, ...]:
     """Published figures, once each. A miniature on CPU is not drawn beside a real GPU."""
     rows = (row for run in runs if not run.rehearsal for row in published.for_run(run))
-    return list({(row.source, row.label, row.note): row for row in rows}.values())
+    unique = {(row.source, row.label, row.note): row for row in rows}.values()
+    drawn = ((*coordinates(row), row) for row in unique)
+    return tuple(Mark(x, y, row.label, _published_tip(row)) for x, y, row in drawn if x and y)
 
 
 def _published_tip(row: PublishedFigure) -> tuple[str, ...]:

@@ -40,12 +40,10 @@ def percent(share: float | None) -> str:
     return UNKNOWN if share is None else unit(share * 100, "%")
 
 
-def percent_change(value: float | None, base: float | None) -> str:
-    """The change from a base as a signed percentage."""
-    if value is None or not base:
+def signed_percent(share: float | None) -> str:
+    if share is None:
         return UNKNOWN
-    change = (value / base - 1) * 100
-    return f"{change:+,.{0 if abs(change) >= 100 else 1}f}{SPACE}%"
+    return f"{share * 100:+,.{0 if abs(share) >= 1 else 1}f}{SPACE}%"
 
 
 def usd(value: float | None) -> str:

@@ -1,7 +1,7 @@
-"""Checks of many requests at once: whose answer is whose, and what the server counts.
+"""Checks of concurrent requests: no answer goes to another client, and the server's counters.
 
 Quantized and sparse models may give other tokens in another batch, so that equal texts are not
-demanded here, but no request may get the text of another one.
+expected here, but no request may get the text of another one.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from .metrics import MODEL, REQUESTS
 TOPICS = ("rivers", "bread", "winter", "music", "horses", "ships", "stars", "letters")
 AT_ONCE = 8
 TRIES = 3
+COUNTED = 4
 SOAK = 64
 SOAK_AT_ONCE = 16
 BEGIN_TIMEOUT_S = 30.0
@@ -88,35 +89,45 @@ async def overlap(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def counters(client: SmokeClient, endpoint: Endpoint) -> str:
-    if endpoint.api == "openai":
-        return await _openai_counters(client, endpoint)
+    """Each counter of successful requests grows by their number, and nothing stays pending."""
     before = await metrics.read_settled(endpoint)
-    for _ in range(4):
-        await client.generate(SHORT)
-    names = {SUCCESSES: {"model": endpoint.model or ""}}
-    if metrics.total(before, REQUESTS) is not None:
-        names[REQUESTS] = {"outcome": "finished"}
+    names = _success_counters(before, endpoint)
 
-    def grown(now: metrics.Metrics) -> dict[str, float]:
+    def increases(now: metrics.Metrics) -> dict[str, float]:
         return {
             name: (metrics.total(now, name, **labels) or 0)
             - (metrics.total(before, name, **labels) or 0)
             for name, labels in names.items()
         }
 
+    for _ in range(COUNTED):
+        await client.generate(SHORT)
     after = await metrics.wait_until(
         endpoint,
-        lambda now: min(grown(now).values()) >= 4 and not metrics.total(now, PENDING),
+        lambda now: min(increases(now).values()) >= COUNTED and not metrics.total(now, PENDING),
     )
-    if wrong := {name: value for name, value in grown(after).items() if value != 4}:
-        raise CheckFailure(f"4 requests, but the counters grew by {wrong}")
+    if wrong := {name: value for name, value in increases(after).items() if value != COUNTED}:
+        raise CheckFailure(f"{COUNTED} requests, but the counters grew by {wrong}")
     if pending := metrics.total(after, PENDING):
-        raise CheckFailure(f"{PENDING} is {pending:.0f} with nothing to do, 0 expected")
-    return f"{', '.join(names)} count 4 of 4, nothing pending"
+        raise CheckFailure(f"{PENDING} is {pending:.0f} without a request, 0 expected")
+    return f"{', '.join(names)} counted {COUNTED} of {COUNTED} requests, none is pending"
+
+
+def _success_counters(found: metrics.Metrics, endpoint: Endpoint) -> dict[str, dict[str, str]]:
+    """Names and labels of the counters. Raises `NotSupported` where trtllm-serve has none."""
+    if endpoint.api == "kserve":
+        names = {SUCCESSES: {"model": endpoint.model or ""}}
+        if metrics.total(found, REQUESTS) is not None:
+            names[REQUESTS] = {"outcome": "finished"}
+        return names
+    families = {key.partition("{")[0] for key in found if OPENAI_SUCCESSES in key}
+    if not families:
+        raise NotSupported(f"no {OPENAI_SUCCESSES} among the metrics")
+    return {min(families): {}}
 
 
 async def soak(client: SmokeClient, endpoint: Endpoint) -> str:
-    """Not judged by time. Where the KV cache is reported, it is as free afterwards as before."""
+    """Time does not count. Where the KV cache is reported, it is as free afterwards as before."""
     gate = asyncio.Semaphore(SOAK_AT_ONCE)
     before = await _kv_cache(endpoint)
 
@@ -146,24 +157,6 @@ async def _kv_cache(endpoint: Endpoint) -> float | None:
         return metrics.total(await metrics.read(endpoint), KV_CACHE)
     except NotSupported:
         return None
-
-
-async def _openai_counters(client: SmokeClient, endpoint: Endpoint) -> str:
-    before = await metrics.read(endpoint)
-    families = {key.partition("{")[0] for key in before if OPENAI_SUCCESSES in key}
-    if not families:
-        raise NotSupported(f"no {OPENAI_SUCCESSES} among the metrics")
-    family = min(families)
-    counted = metrics.total(before, family) or 0
-    for _ in range(4):
-        await client.generate(SHORT)
-    after = await metrics.wait_until(
-        endpoint, lambda now: (metrics.total(now, family) or 0) >= counted + 4
-    )
-    grown = (metrics.total(after, family) or 0) - counted
-    if grown != 4:
-        raise CheckFailure(f"4 requests, but {family} grew by {grown:.0f}")
-    return f"{family} counts 4 of 4"
 
 
 async def _begun_before_an_end(client: SmokeClient, limit: int | None) -> int:

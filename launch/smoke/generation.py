@@ -44,13 +44,12 @@ BROKEN = "�"
 
 
 async def generate(client: SmokeClient, _: Endpoint) -> str:
-    """As many tokens as asked for, where the server can be told to pass over the end."""
+    """As many tokens as requested, where the server can ignore the end of the text."""
     response = await _exactly(client, TOKENS)
     expect_text(response)
-    counted = (
-        expect_tokens(response, TOKENS) if response.finish_reason == "length" else "ended by itself"
-    )
-    return f"{counted}, {len(response.text)} characters, finish_reason {response.finish_reason}"
+    reason = response.finish_reason
+    counted = expect_tokens(response, TOKENS) if reason == "length" else "ended by itself"
+    return f"{counted}, {len(response.text)} characters, finish_reason {reason}"
 
 
 async def chat(client: SmokeClient, _: Endpoint) -> str:
@@ -73,30 +72,22 @@ async def repeat(client: SmokeClient, _: Endpoint) -> str:
 
 async def stream_text(client: SmokeClient, _: Endpoint) -> str:
     expected = (await client.generate(MEDIUM)).text
-    texts = [response.text for response in await collect(client, MEDIUM) if response.text]
-    if not texts:
-        raise CheckFailure("no text")
+    texts = await _streamed_texts(client, MEDIUM)
     if (found := whole_text(texts)) != expected:
         raise CheckFailure(f"streamed text {difference(found, expected)} as without streaming")
     return f"{len(texts)} parts give the same {len(expected)} characters"
 
 
 async def stream_mode(client: SmokeClient, _: Endpoint) -> str:
-    """What kind of text a server streams that nobody described; it must not mix both kinds."""
-    texts = [response.text for response in await collect(client, MEDIUM) if response.text]
-    if not texts:
-        raise CheckFailure("no text")
+    """Whether the text is new or cumulative; a stream must not mix both."""
+    texts = await _streamed_texts(client, MEDIUM)
     words = {"delta": "new text each", "cumulative": "all text so far each"}
     return f"{len(texts)} parts with {words[stream_mode_of(texts)]}"
 
 
 async def cumulative(client: SmokeClient, endpoint: Endpoint) -> str:
     """The toolkit's own model takes a parameter for it; other servers pass over it."""
-    texts = [
-        response.text
-        for response in await collect(client, replace(MEDIUM, parameters={"cumulative_text": True}))
-        if response.text
-    ]
+    texts = await _streamed_texts(client, replace(MEDIUM, parameters={"cumulative_text": True}))
     if stream_mode_of(texts) == "cumulative":
         return f"{len(texts)} responses, the last one with all {len(texts[-1])} characters"
     if endpoint.is_rendered and len(texts) > 1:
@@ -107,20 +98,18 @@ async def cumulative(client: SmokeClient, endpoint: Endpoint) -> str:
 async def one_final(client: SmokeClient, _: Endpoint) -> str:
     responses = await collect(client, SmokeRequest(PROMPT, max_tokens=16))
     finals = [index for index, response in enumerate(responses) if response.final]
-    if finals != [len(responses) - 1]:
-        raise CheckFailure(
-            f"final responses at {finals} of {len(responses)}, only the last one expected"
-        )
-    reason = next(
-        (response.finish_reason for response in reversed(responses) if response.finish_reason), None
-    )
+    count = len(responses)
+    if finals != [count - 1]:
+        raise CheckFailure(f"final responses at {finals} of {count}, only the last one expected")
+    reasons = [response.finish_reason for response in responses if response.finish_reason]
+    reason = reasons[-1] if reasons else None
     if reason not in REASONS:
         raise CheckFailure(f"finish_reason is {reason}, one of {', '.join(REASONS)} expected")
-    return f"the last of {len(responses)} responses is final, finish_reason {reason}"
+    return f"the last of {count} responses is final, finish_reason {reason}"
 
 
 async def stop_word(client: SmokeClient, _: Endpoint) -> str:
-    """Asks for a text, and then for it up to one of its own words."""
+    """Generates a text, and then the same text up to one of its own words."""
     whole = (await client.generate(MEDIUM)).text
     words = [word for word in whole.split(" ")[2:-1] if word.isalpha() and len(word) > 1]
     if not words:
@@ -155,7 +144,7 @@ async def max_tokens(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def characters(client: SmokeClient, _: Endpoint) -> str:
-    """Characters of several bytes come whole, even where their tokens come one by one."""
+    """Characters of several bytes arrive whole, even if their tokens arrive one by one."""
     seen = 0
     for prompt in LETTERS:
         request = SmokeRequest(prompt, max_tokens=48)
@@ -203,6 +192,13 @@ async def seed(client: SmokeClient, _: Endpoint) -> str:
     if one != two:
         raise CheckFailure(f"seed {SAMPLED.seed} twice {difference(one, two)}")
     return f"seed {SAMPLED.seed} twice gives the same {len(one)} characters"
+
+
+async def _streamed_texts(client: SmokeClient, request: SmokeRequest) -> list[str]:
+    texts = [response.text for response in await collect(client, request) if response.text]
+    if not texts:
+        raise CheckFailure("no text")
+    return texts
 
 
 async def _exactly(client: SmokeClient, count: int) -> Completion:

@@ -78,15 +78,19 @@ class TritonGrpcClient:
     async def generate(self, request: SmokeRequest) -> Completion:
         if not self.streams:
             return await self._infer(await self._message(request, False))
-        parts = [one async for one in self._responses(request, streaming=False)]
-        if len(parts) != 1:
-            raise CheckFailure(f"{len(parts)} responses to a request without streaming, 1 expected")
-        return parts[0]
+        message = await self._message(request, False)
+        found = [one async for one in self._sent(message, self._timeout_s)]
+        if len(found) != 1:
+            raise CheckFailure(f"{len(found)} responses to a request without streaming, 1 expected")
+        return found[0]
 
-    def stream(
+    async def stream(
         self, request: SmokeRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[Completion, None]:
-        return self._responses(request, streaming=True, timeout_s=timeout_s)
+        message = await self._message(request, True)
+        async with aclosing(self._sent(message, timeout_s or self._timeout_s)) as responses:
+            async for response in responses:
+                yield response
 
     async def misuse(self, how: str, request: SmokeRequest) -> str:
         method, _, api = how.partition(" ")
@@ -127,18 +131,10 @@ class TritonGrpcClient:
         return _response(await _answered(call))
 
     async def _text(self, request: Any) -> str:
-        """What a request that may be wrong is answered, over the RPC that the model serves."""
+        """The answer to a request that may be invalid, over the RPC that the model serves."""
         if not self.streams:
             return (await self._infer(request)).text
         return "".join([one.text async for one in self._sent(request, self._timeout_s)])
-
-    async def _responses(
-        self, request: SmokeRequest, streaming: bool, timeout_s: float | None = None
-    ) -> AsyncGenerator[Completion, None]:
-        message = await self._message(request, streaming)
-        async with aclosing(self._sent(message, timeout_s or self._timeout_s)) as parts:
-            async for one in parts:
-                yield one
 
     async def _sent(self, request: Any, timeout_s: float) -> AsyncGenerator[Completion, None]:
         """All responses until the server ends the stream; leaving early cancels the request."""
@@ -147,22 +143,22 @@ class TritonGrpcClient:
             yield request
 
         call = self._stub.ModelStreamInfer(requests(), timeout=timeout_s, metadata=self._metadata)
-        error = ""
+        rejection = ""
         try:
             async for message in call:
                 if message.error_message:
-                    error = error or message.error_message
+                    rejection = rejection or message.error_message
                 else:
                     yield _response(message.infer_response)
-        except grpc.aio.AioRpcError as fault:
-            raise RequestRejected(f"{fault.code().name}: {fault.details()}") from fault
+        except grpc.aio.AioRpcError as error:
+            raise RequestRejected(f"{error.code().name}: {error.details()}") from error
         finally:
             # Only where it was left early: a cancel right behind an error can make Triton 2.51 keep
             # a hold on the model, which it then never unloads.
             if not call.done():
                 call.cancel()
-        if error:
-            raise RequestRejected(error)
+        if rejection:
+            raise RequestRejected(rejection)
 
     async def _message(self, request: SmokeRequest, streaming: bool) -> Any:
         if self._declared is None:
@@ -184,8 +180,8 @@ class TritonGrpcClient:
 async def _answered(call: Any) -> Any:
     try:
         return await call
-    except grpc.aio.AioRpcError as fault:
-        raise RequestRejected(f"{fault.code().name}: {fault.details()}") from fault
+    except grpc.aio.AioRpcError as error:
+        raise RequestRejected(f"{error.code().name}: {error.details()}") from error
 
 
 def _spoil(request: Any, how: str) -> None:

@@ -1,4 +1,4 @@
-"""Numbers as a reader likes them."""
+"""Number formatting: significant digits, units and signs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ def test_latencies_change_to_seconds(value: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "base", "text"),
-    [(110, 100, "+10.0 %"), (50, 100, "-50.0 %"), (350, 100, "+250 %"), (1, 0, UNKNOWN),
-     (1, None, UNKNOWN), (None, 1, UNKNOWN)],
-)  # fmt: skip
-def test_changes_carry_their_sign(value: float | None, base: float | None, text: str) -> None:
-    assert number_format.percent_change(value, base).replace(number_format.SPACE, " ") == text
+    ("share", "text"), [(0.1, "+10.0 %"), (-0.5, "-50.0 %"), (2.5, "+250 %"), (None, UNKNOWN)]
+)
+def test_changes_carry_their_sign(share: float | None, text: str) -> None:
+    assert number_format.signed_percent(share).replace(number_format.SPACE, " ") == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(14.093, "$14.09"), (0.0123, "$0.012")])
