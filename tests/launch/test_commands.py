@@ -75,3 +75,8 @@ def test_a_taken_port_is_named_before_anything_is_made(
     assert done.returncode == 5
     assert done.stderr.startswith(f"error: triton: grpc port {port}: cannot be used on 127.0.0.1")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_http_is_imported_without_the_command_line_of_its_library() -> None:
+    code = "import sys, launch.smoke.http; sys.exit('click' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
