@@ -1,4 +1,4 @@
-"""The engine that a server finds: TensorRT-LLM as installed, or the stand-in for this machine."""
+"""The engine that a server finds: TensorRT-LLM as installed, or the reference engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from builder.errors import NotReady
 
 TENSORRT_LLM = "tensorrt_llm"
 REFERENCE = "reference"
-CHOICES = ("auto", TENSORRT_LLM, REFERENCE)
 EngineName = Literal["tensorrt_llm", "reference"]
 
 AsciiName = Callable[[Path], Path]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -29,35 +29,30 @@ def release() -> Release:
 class EngineOptions:
     """The options that change what the reference engine does.
 
-    `draft_tokens` is the number of tokens that the MTP layer drafts per step, 0 without MTP.
+    A default is the value in a release that does not know the option. `draft_tokens` is the number
+    of tokens that the MTP layer drafts per step, 0 without MTP.
     """
 
-    max_batch_size: int
-    max_num_tokens: int
-    max_seq_len: int | None
-    enable_chunked_prefill: bool
-    stream_interval: int
-    return_perf_metrics: bool
-    perf_metrics_max_requests: int
-    enable_iter_perf_stats: bool
-    max_stats_len: int
-    tokens_per_block: int
     draft_tokens: int
     guided_decoding_backend: str | None
+    max_batch_size: int = 2048
+    max_num_tokens: int = 8192
+    max_seq_len: int | None = None
+    enable_chunked_prefill: bool = False
+    stream_interval: int = 1
+    return_perf_metrics: bool = False
+    perf_metrics_max_requests: int = 0
+    enable_iter_perf_stats: bool = False
+    max_stats_len: int = 1000
+    tokens_per_block: int = 32
 
 
-# Where the value of each field stands, and its value in a release that does not know it.
+_NESTED = {"tokens_per_block": "kv_cache_config.tokens_per_block"}
+# The path of each field that has a default, and that default.
 _PATHS: dict[str, tuple[str, Any]] = {
-    "max_batch_size": ("max_batch_size", 2048),
-    "max_num_tokens": ("max_num_tokens", 8192),
-    "max_seq_len": ("max_seq_len", None),
-    "enable_chunked_prefill": ("enable_chunked_prefill", False),
-    "stream_interval": ("stream_interval", 1),
-    "return_perf_metrics": ("return_perf_metrics", False),
-    "perf_metrics_max_requests": ("perf_metrics_max_requests", 0),
-    "enable_iter_perf_stats": ("enable_iter_perf_stats", False),
-    "max_stats_len": ("max_stats_len", 1000),
-    "tokens_per_block": ("kv_cache_config.tokens_per_block", 32),
+    field.name: (_NESTED.get(field.name, field.name), field.default)
+    for field in fields(EngineOptions)
+    if field.default is not MISSING
 }
 _MTP_LENGTHS = ("max_draft_len", "num_nextn_predict_layers")
 _HONOURED = {path for path, _ in _PATHS.values()} | {

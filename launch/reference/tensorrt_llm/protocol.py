@@ -1,4 +1,4 @@
-"""The OpenAI-style requests and answers of the server.
+"""The OpenAI-style requests and responses of the server.
 
 Request fields are those of the engine's own server; a field that it does not know is refused.
 """
@@ -182,8 +182,8 @@ def _text(content: Any) -> str:
     return "\n".join(part["text"] for part in content)
 
 
-class Answer:
-    """The answer to one HTTP request, whole or in chunks.
+class OpenAIResponse:
+    """The response to one HTTP request, whole or in chunks.
 
     `requests` holds one engine request per prompt. `chat` chooses between the two shapes.
     """

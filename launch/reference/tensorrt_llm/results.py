@@ -218,7 +218,6 @@ class RequestOutput:
         self.sampling_params = sampling_params
         self.streaming = streaming
         self.decoding_iter = 0
-        self.cached_tokens = 0
         self.mailbox = Mailbox()
         self._aborted = False
         self._done = False
@@ -301,12 +300,6 @@ class RequestOutput:
             raise StopAsyncIteration
         self._take(await self.mailbox.aget())
         return self
-
-    def __repr__(self) -> str:
-        return (
-            f"RequestOutput(request_id={self.request_id}, prompt={self.prompt!r}, "
-            f"outputs={self.outputs}, finished={self._done})"
-        )
 
 
 def _likelihood(output: CompletionOutput) -> float:

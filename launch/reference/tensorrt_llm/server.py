@@ -18,7 +18,7 @@ from jinja2 import TemplateError
 from . import options
 from .llmapi.llm import LLM
 from .logger import __version__, logger
-from .protocol import Answer, ChatCompletionRequest, CompletionRequest, error_body, event
+from .protocol import ChatCompletionRequest, CompletionRequest, OpenAIResponse, error_body, event
 from .results import RequestError, RequestOutput, RequestPerfMetrics
 from .sampling_params import SamplingParams
 
@@ -147,14 +147,14 @@ class OpenAIServer:
         return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _completions(self, body: CompletionRequest, raw: Request) -> Response:
-        return await self._answer(body, list(body.prompts), raw)
+        return await self._respond(body, list(body.prompts), raw)
 
     async def _chat_completions(self, body: ChatCompletionRequest, raw: Request) -> Response:
         try:
             prompt = body.prompt_token_ids or self._render(body)
         except (ValueError, TypeError, TemplateError) as fault:
             return JSONResponse(error_body(f"chat template: {fault}"), 400)
-        return await self._answer(body, [prompt], raw)
+        return await self._respond(body, [prompt], raw)
 
     def _render(self, body: ChatCompletionRequest) -> str:
         return str(
@@ -167,7 +167,7 @@ class OpenAIServer:
             )
         )
 
-    async def _answer(
+    async def _respond(
         self,
         body: CompletionRequest | ChatCompletionRequest,
         prompts: Sequence[str | list[int]],
@@ -183,10 +183,10 @@ class OpenAIServer:
                         prompt, params, bool(body.stream), disaggregated_params=side
                     )
                 )
-            answer = Answer(body, requests, self._llm.tokenizer)
+            response = OpenAIResponse(body, requests, self._llm.tokenizer)
             if body.stream:
                 return StreamingResponse(
-                    self._stream(answer, requests), media_type="text/event-stream"
+                    self._stream(response, requests), media_type="text/event-stream"
                 )
             await _finish(requests, raw)
         except (ValueError, RequestError) as fault:
@@ -194,7 +194,7 @@ class OpenAIServer:
             return self._failure(fault)
         for request in requests:
             self._record(request)
-        return JSONResponse(answer.whole())
+        return JSONResponse(response.whole())
 
     def _failure(self, fault: Exception) -> JSONResponse:
         """The fault of a request is the client's, unless the engine is down."""
@@ -203,7 +203,7 @@ class OpenAIServer:
         return JSONResponse(error_body(str(fault), "ServiceUnavailableError", 503), 503)
 
     async def _stream(
-        self, answer: Answer, requests: Sequence[RequestOutput]
+        self, response: OpenAIResponse, requests: Sequence[RequestOutput]
     ) -> AsyncIterator[str]:
         """Events of all requests as they come; aborts the requests if the client goes away.
 
@@ -215,7 +215,7 @@ class OpenAIServer:
         async def pump(number: int, request: RequestOutput) -> None:
             try:
                 async for _ in request:
-                    for chunk in answer.chunks(number):
+                    for chunk in response.chunks(number):
                         events.put_nowait(event(chunk))
                 self._record(request)
             except RequestError as fault:
@@ -230,7 +230,7 @@ class OpenAIServer:
                 while (data := await events.get()) is not None:
                     yield data
             if not faults:
-                if (last := answer.last_chunk()) is not None:
+                if (last := response.last_chunk()) is not None:
                     yield event(last)
                 yield "data: [DONE]\n\n"
         finally:

@@ -28,7 +28,7 @@ FAILED_SHUTDOWN_TIMEOUT_S = 5.0
 class TritonPythonModel:
     """One engine, any number of concurrent requests; `execute` never waits for one."""
 
-    _engine: engine.Engine | None = None
+    _engine: engine.LlmEngine | None = None
     _generations: Generations
     _watchdog: Watchdog
     _shutdown: Shutdown
@@ -51,7 +51,7 @@ class TritonPythonModel:
                 return
             pb_utils.Logger.log_info(f"engine options: {dict(settings.engine_options)}")
             limit = settings.max_tokens_per_request
-            self._engine = engine.Engine(settings.engine_options, limit)
+            self._engine = engine.LlmEngine(settings.engine_options, limit)
         except Exception as fault:
             pb_utils.Logger.log_error(traceback.format_exc())
             raise pb_utils.TritonModelException(

@@ -41,7 +41,7 @@ ONLY: Mapping[str, Any] = {
 ONLY_ROUTER = "round_robin"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 # With any other the prefill server has said all that there is to say.
-GOES_ON = ("length", "not_finished")
+UNFINISHED = ("length", "not_finished")
 # A connection that is kept may be closed by the server just when it is used again.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 LOOK_S = 0.5
@@ -110,7 +110,7 @@ def _address_problems(where: str, servers: Mapping[str, Any]) -> Iterator[Diagno
 
 
 class Router:
-    """The application before servers that are given as `host:port`, asked one after the other."""
+    """The application before servers that are given as `host:port`, asked in turn."""
 
     def __init__(self, prefill: Sequence[str], decode: Sequence[str], timeout_s: float) -> None:
         self._servers = [*prefill, *decode]
@@ -147,21 +147,25 @@ class Router:
         given = await raw.json()
         if len(body.prompts) != 1:
             raise _internal("several prompts in one request are not supported")
-        return await self._answer(COMPLETIONS, {**given, "prompt": body.prompts[0]}, "prompt")
+        return await self._respond(COMPLETIONS, {**given, "prompt": body.prompts[0]}, "prompt")
 
     async def _chat_completions(self, body: ChatCompletionRequest, raw: Request) -> Response:
-        return await self._answer(CHAT, await raw.json(), "prompt_token_ids")
+        return await self._respond(CHAT, await raw.json(), "prompt_token_ids")
 
-    async def _answer(self, path: str, given: Json, tokens: str) -> Response:
+    async def _respond(self, path: str, given: Json, tokens: str) -> Response:
         """`tokens` is the field in which the decode server gets the prompt's token ids."""
-        asked = {**given, "stream": False, "disaggregated_params": {"request_type": "context_only"}}
-        asked.pop("stream_options", None)
-        first = await self._ask(next(self._prefill), path, asked)
-        told, ids = first["choices"][0].pop("disaggregated_params"), first.pop("prompt_token_ids")
-        if first["choices"][0]["finish_reason"] not in GOES_ON:
+        prefill_body = {
+            **given,
+            "stream": False,
+            "disaggregated_params": {"request_type": "context_only"},
+        }
+        prefill_body.pop("stream_options", None)
+        first = await self._ask(next(self._prefill), path, prefill_body)
+        params, ids = first["choices"][0].pop("disaggregated_params"), first.pop("prompt_token_ids")
+        if first["choices"][0]["finish_reason"] not in UNFINISHED:
             return _events(_done()) if given.get("stream") else JSONResponse(first)
-        told["request_type"] = "generation_only"
-        rest = {**given, "disaggregated_params": told, tokens: ids}
+        params["request_type"] = "generation_only"
+        rest = {**given, "disaggregated_params": params, tokens: ids}
         server = next(self._decode)
         if given.get("stream"):
             return _events(self._stream(server, path, rest))

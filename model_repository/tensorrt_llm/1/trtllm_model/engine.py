@@ -42,7 +42,7 @@ def work_for_leader() -> None:
             raise RuntimeError(f"rank {COMM_WORLD.Get_rank()} was made leader of the MPI workers")
 
 
-class Engine:
+class LlmEngine:
     """A started engine. Raises whatever the engine raises when it cannot start."""
 
     def __init__(self, options: Mapping[str, Any], max_tokens: int | None = None) -> None:
@@ -67,6 +67,7 @@ class Engine:
         self._tokenizer = getattr(self._llm, "tokenizer", None)
         self._num_token_ids = _num_token_ids(self._tokenizer)
         self._sampling_params: Any = SamplingParams
+        self._sampling_names = _names(SamplingParams)
         self._guided_decoding_params: Any = GuidedDecodingParams
         self._accepted = inspect.signature(self._llm.generate_async).parameters
 
@@ -130,9 +131,9 @@ class Engine:
 
     def _sampling(self, request: Request) -> Any:
         """The engine's SamplingParams. Raises `RequestError` for what it does not know or allow."""
-        given, names = request.sampling, _names(self._sampling_params)
+        given = request.sampling
         for name, value in given.items():
-            if not _has(names, name):
+            if not _has(self._sampling_names, name):
                 raise RequestError(f"{PREFIX}{name}: this engine's release has no such parameter")
             if name in TOKEN_LISTS:
                 self._check_tokens(PREFIX + name, value if isinstance(value, list) else [value])

@@ -17,7 +17,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from .delivery import Delivery
-from .engine import Engine, blames_request
+from .engine import LlmEngine, blames_request
 from .inputs import RequestError
 from .metrics import MetricsRecorder
 from .request import Request
@@ -35,7 +35,7 @@ class Generations:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LlmEngine,
         dtypes: Mapping[str, Any],
         settings: Settings,
         metrics_labels: Mapping[str, str],

@@ -89,7 +89,7 @@ def read() -> Settings:
     if os.environ.get("CHECKPOINT"):
         document["model"] = os.environ["CHECKPOINT"]
     if not document.get("model"):
-        raise ValueError(f"{path}: names no model; set model there, or CHECKPOINT")
+        raise ValueError(f"{path}: has no model; set model there, or CHECKPOINT")
     return Settings(**triton, engine_options=document)
 
 

@@ -16,7 +16,7 @@ import traceback
 
 import triton_python_backend_utils as pb_utils
 
-from .engine import Engine
+from .engine import LlmEngine
 from .generation import Generations
 from .settings import Settings
 
@@ -29,7 +29,7 @@ TICKS = 9
 class Watchdog:
     """Runs from its making until it is closed."""
 
-    def __init__(self, engine: Engine, generations: Generations, settings: Settings) -> None:
+    def __init__(self, engine: LlmEngine, generations: Generations, settings: Settings) -> None:
         self._engine = engine
         self._generations = generations
         self._period_s = settings.cancellation_check_period_ms / 1000
