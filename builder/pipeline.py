@@ -23,7 +23,8 @@ from .resolve import IMPORTED_RELEASE, Known, gather
 from .rules import constraints
 from .rules import vulnerability_policy as gate
 from .servers import BundleContext
-from .targets.supply import mirror, sbom, supplies
+from .targets import components
+from .targets.components import mirror, sbom
 
 # The target whose bundles get a bill of materials.
 HANDOFF = "handoff"
@@ -196,7 +197,7 @@ def _files(planned: Planned) -> dict[str, File]:
 
 def _bills(planned: Planned, files: Mapping[str, File]) -> dict[str, File]:
     """What the bundle is made from: the mirror list, and the bill of materials of all its files."""
-    found = supplies.of(planned.context, files)
+    found = components.of(planned.context, files)
     lists = mirror.render(found)
     name = planned.plan.deployment.name
     accepted = gate.accepted(planned.plan.deployment, planned.plan.facts.release.name)

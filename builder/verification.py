@@ -30,7 +30,7 @@ from .bundle import (
 from .diagnostics import Diagnostic
 from .errors import BadInput, DamagedBundle, ToolkitError
 from .signature import Signer
-from .targets.supply import sbom
+from .targets.components import sbom
 
 CHECKPOINT = "checkpoint.json"
 

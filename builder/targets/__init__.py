@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from ..bundle import File
 from ..deployment import Deployment, Strict
-from ..diagnostics import Diagnostic
+from ..diagnostics import Diagnostic, nearest
 from ..facts import servers as records
 from ..servers import BundleContext
 from ..servers import load as load_server
@@ -76,6 +76,31 @@ def warnings(context: BundleContext) -> list[Diagnostic]:
 def _around(deployment: Deployment) -> dict[str, TargetModule]:
     """The modules of the targets that are not servers."""
     return {name: load(name) for name in deployment.targets if name not in records.names()}
+
+
+def selected_server(deployment: Deployment, named: str | None) -> str:
+    """The server that another target runs: the one that it names, or the only one."""
+    return named or _servers(deployment)[0]
+
+
+def selection_problems(
+    deployment: Deployment, target: str, named: str | None
+) -> Iterator[Diagnostic]:
+    """Why it is not known which server the target is to run."""
+    servers, where = _servers(deployment), f"targets.{target}.server"
+    if not servers:
+        what = f"{target} has no server to run"
+        yield Diagnostic("targets", what, f"add {' or '.join(records.names())}")
+    elif named is None and len(servers) > 1:
+        what = f"must be given: the deployment has {' and '.join(servers)}"
+        yield Diagnostic(where, what, "name one of them")
+    elif named is not None and named not in servers:
+        what = f"{named} is not a target of the deployment"
+        yield Diagnostic(where, what, nearest(named, servers))
+
+
+def _servers(deployment: Deployment) -> list[str]:
+    return [name for name in records.names() if name in deployment.targets]
 
 
 class OptionTypes(Mapping[str, type[Strict]]):

@@ -10,11 +10,11 @@ from ..bundle import File, sums
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..facts.hardware import load as load_gpu
+from ..render import CommentedValue, yaml_document
 from ..servers import PORT_STEP, BundleContext
 from . import container as containers
 from .container import BUNDLE, HOME, KEY_FILE, SCRATCH_GIB, TLS_FOLDER, USER, Container
 from .container import ContainerOptions as Options
-from .manifest import Because, manifest
 
 TARGET = "compose"
 FILE = f"{TARGET}/compose.yaml"
@@ -51,7 +51,7 @@ def render(context: BundleContext, options: Options) -> dict[str, File]:
         "services": dict(_services(served)),
         **({"secrets": _files(served)} if _secrets(served) else {}),
     }
-    return {FILE: manifest(title, document)}
+    return {FILE: yaml_document(title, document)}
 
 
 def warnings(context: BundleContext, options: Options) -> Iterator[Diagnostic]:
@@ -73,7 +73,7 @@ def _service(container: Container, index: int) -> dict[str, Any]:
         "platform": f"linux/{container.architecture}",
         "entrypoint": container.command,
         "command": [],
-        "labels": Because(
+        "labels": CommentedValue(
             {"files.sha256": _digest(container)},
             "The files that it runs, so that `up` replaces the container when they differ",
         ),
@@ -131,10 +131,12 @@ def _machine(container: Container, index: int) -> dict[str, Any]:
         device["device_ids"] = [str(index * gpus + number) for number in range(gpus)]
     scratch = f"{2 * SCRATCH_GIB} GiB (/tmp and {HOME})"
     return {
-        "shm_size": Because(f"{shm.value}gb", shm.reason),
-        "mem_limit": Because(f"{memory.value + 2 * SCRATCH_GIB}gb", f"{memory.reason} + {scratch}"),
+        "shm_size": CommentedValue(f"{shm.value}gb", shm.reason),
+        "mem_limit": CommentedValue(
+            f"{memory.value + 2 * SCRATCH_GIB}gb", f"{memory.reason} + {scratch}"
+        ),
         "pids_limit": MOST_PROCESSES,
-        "ulimits": Because(
+        "ulimits": CommentedValue(
             {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576},
             "memlock and stack: what NVIDIA's images ask for when they start",
         ),
@@ -185,7 +187,7 @@ def _health(container: Container) -> dict[str, Any]:
         probe = f"import socket; socket.create_connection(('{LOOPBACK}', {port}), 8)"
     return {
         "test": ["CMD", "python3", "-c", probe],
-        "start_period": Because(f"{start.value}s", start.reason),
+        "start_period": CommentedValue(f"{start.value}s", start.reason),
         **HEALTH,
     }
 

@@ -20,9 +20,9 @@ from ..diagnostics import Diagnostic
 from ..facts import images
 from ..facts.hardware import load as load_gpu
 from ..facts.images import Image
+from ..render import CommentedValue
 from ..servers import BundleContext, RenderedServer, load
-from . import choice
-from .manifest import Because
+from . import selected_server, selection_problems
 
 # Where things are in the container.
 BUNDLE = "/bundle"
@@ -161,36 +161,36 @@ class Container:
         return int(self.entry.get("stop_timeout_s", self.options.drain_s))
 
     @property
-    def start_s(self) -> Because:
+    def start_s(self) -> CommentedValue:
         """How long it may take from its start until it answers."""
         gigabytes = _gigabytes(self.context)
         rate = self.options.load_gb_per_s
         seconds = math.ceil(gigabytes / rate) + START_WITHOUT_WEIGHTS_S
-        return Because(
+        return CommentedValue(
             seconds,
             f"{gigabytes:.0f} GB of checkpoint at {rate:g} GB/s, and {START_WITHOUT_WEIGHTS_S} s "
             "for everything else [assumed]",
         )
 
     @property
-    def cpus(self) -> Because:
+    def cpus(self) -> CommentedValue:
         if self.options.cpus:
-            return Because(self.options.cpus, "As the deployment says [override]")
+            return CommentedValue(self.options.cpus, "As the deployment says [override]")
         reason = f"{CPUS_PER_GPU} cores for the processes of each GPU [assumed]"
-        return Because(self.gpus * CPUS_PER_GPU, reason)
+        return CommentedValue(self.gpus * CPUS_PER_GPU, reason)
 
     @property
-    def shm_gib(self) -> Because:
+    def shm_gib(self) -> CommentedValue:
         if self.options.shm_gib:
-            return Because(self.options.shm_gib, "As the deployment says [override]")
+            return CommentedValue(self.options.shm_gib, "As the deployment says [override]")
         reason = f"{SHM_GIB_PER_GPU} GiB per GPU for what ranks and the server exchange [assumed]"
-        return Because(self.gpus * SHM_GIB_PER_GPU, reason)
+        return CommentedValue(self.gpus * SHM_GIB_PER_GPU, reason)
 
     @property
-    def memory_gib(self) -> Because:
+    def memory_gib(self) -> CommentedValue:
         """All host memory, with that of `/dev/shm`."""
         if self.options.memory_gib:
-            return Because(self.options.memory_gib, "As the deployment says [override]")
+            return CommentedValue(self.options.memory_gib, "As the deployment says [override]")
         shared = int(self.shm_gib.value)
         processes = self.gpus * HOST_GIB_PER_GPU
         cached = math.ceil(_gigabytes(self.context) * 1e9 / GIB)
@@ -202,7 +202,7 @@ class Container:
             "the KV cache in host memory": offloaded,
         }
         said = " + ".join(f"{gib} GiB ({name})" for name, gib in parts.items() if gib)
-        return Because(sum(parts.values()), f"{said} [assumed]")
+        return CommentedValue(sum(parts.values()), f"{said} [assumed]")
 
 
 # A model comes from its volume or not at all. What the engine would report is off by the plan.
@@ -233,7 +233,7 @@ def _scratch_folders() -> dict[str, str]:
 
 def container(context: BundleContext, options: ContainerOptions) -> Container:
     deployment = context.deployment
-    server = choice.server_of(deployment, options.server)
+    server = selected_server(deployment, options.server)
     image = context.image(server)
     assert image is not None  # `problems` has seen to it
     return Container(context, options, context.servers[server], image)
@@ -243,17 +243,17 @@ def problems(
     deployment: Deployment, target: str, options: ContainerOptions
 ) -> Iterator[Diagnostic]:
     """Why no server of a deployment can run in a container."""
-    if found := list(choice.problems(deployment, target, options.server)):
+    if found := list(selection_problems(deployment, target, options.server)):
         yield from found
         return
-    server = choice.server_of(deployment, options.server)
+    server = selected_server(deployment, options.server)
     yield from _image_problems(deployment, server)
     yield from _access_problems(deployment, target, server, options)
 
 
 def warnings(context: BundleContext, options: ContainerOptions) -> Iterator[Diagnostic]:
     """What a reader should know of the image."""
-    server = choice.server_of(context.deployment, options.server)
+    server = selected_server(context.deployment, options.server)
     image = context.image(server)
     if image and image.digest is None:
         what = f"{image.reference} has no digest, and a tag can come to mean another image"

@@ -17,7 +17,7 @@ import pytest
 from builder import deployment, pipeline
 from builder.bundle import Bundle
 from builder.documents import load_yaml
-from builder.targets.supply.supplies import PACKAGES
+from builder.targets.components import PACKAGES
 from tests.conftest import ROOT
 
 PRESET = "deepseek-v3.2-nvfp4-gb200"

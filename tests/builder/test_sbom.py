@@ -16,7 +16,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from builder import deployment, pipeline
 from builder.facts import advisories
-from builder.targets.supply import sbom
+from builder.targets.components import sbom
 
 PRESETS = deployment.preset_names()
 DIGEST = "sha256:" + "ab" * 32

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from builder import pipeline
 from builder.bundle import File
+from builder.render import yaml_document
 from builder.targets.kubernetes import workload
-from builder.targets.manifest import manifest
 from tests.kubernetes import cluster_files
 from tests.kubernetes.cluster_files import (
     ALL_PARTS,
@@ -69,7 +69,7 @@ def test_a_pod_has_the_files_of_the_bundle_byte_for_byte(server: str, tmp_path: 
 def test_any_bytes_survive_a_config_map(contents: dict[str, bytes]) -> None:
     given_files = {path: File(data) for path, data in contents.items()}
     for found in workload.config_maps("x", given_files):
-        text = manifest("A title.", found.document({})).data
+        text = yaml_document("A title.", found.document({})).data
         document = yaml.safe_load(text)
         read = {key: value.encode() for key, value in document.get("data", {}).items()}
         binary = document.get("binaryData", {})

@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2
 
 from builder import pipeline, render
 from builder.errors import BadInput
-from builder.targets.manifest import manifest
+from builder.render import yaml_document
 from tests.security import hostile
 from tests.security.conftest import Render, run
 from tests.security.hostile import AMBIGUOUS, CANARY, HOSTILE
@@ -153,7 +153,7 @@ def test_ten_thousand_names_change_no_structure_of_yaml() -> None:
     """As values and as keys, by the one writer of manifests."""
     names = hostile.names(COUNT)
     document = {"list": names, "map": dict.fromkeys(names, "x"), "last": 1}
-    text = manifest("\n".join(names), document).data.decode()
+    text = yaml_document("\n".join(names), document).data.decode()
     assert hostile.yaml_1_1(text) == [document] == hostile.yaml_1_2(text)
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from ...observability.alerts import Alert
 from ...servers import BundleContext
-from ..monitoring.options import Options
+from ..monitoring.monitored import TARGET, MonitoredServer, MonitoringOptions
 from ..monitoring.rules import Rules
-from ..monitoring.watched import TARGET, Watched
 from . import prose
 from .document import Paragraph, Remedies, Section, plain
 from .servers import Server
@@ -31,10 +30,12 @@ def _rules(context: BundleContext, found: Sequence[Server]) -> Iterator[Rules]:
     """Those of the target `monitoring`, or those that it would have for any of the servers."""
     given = context.deployment.targets.get(TARGET)
     if given is not None:
-        yield Rules(Watched(context, Options.model_validate(given)))
+        yield Rules(MonitoredServer(context, MonitoringOptions.model_validate(given)))
         return
     for server in found:
-        yield Rules(Watched(context, Options.model_validate({"server": server.target})))
+        yield Rules(
+            MonitoredServer(context, MonitoringOptions.model_validate({"server": server.target}))
+        )
 
 
 def _part(alert: Alert, rules: Rules) -> Section:

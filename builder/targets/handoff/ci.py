@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...bundle import File
+from ...render import yaml_document
 from ...servers import BundleContext
-from ..manifest import manifest
 
 FOLDER = "handoff/ci"
 
@@ -28,15 +28,15 @@ def files(context: BundleContext) -> dict[str, File]:
     where = f"{name} in folder {name} of this repository. {TOOLKIT} is a variable of the project:"
     where += " what pip is to install as the toolkit."
     return {
-        f"{FOLDER}/pre-commit-config.yaml": manifest(
+        f"{FOLDER}/pre-commit-config.yaml": yaml_document(
             f"Copy to .pre-commit-config.yaml, with {name} in folder {name} of this repository. "
             "The toolkit must be installed.",
             _pre_commit(name, check, verify),
         ),
-        f"{FOLDER}/github-workflow.yaml": manifest(
+        f"{FOLDER}/github-workflow.yaml": yaml_document(
             f"Copy to .github/workflows/deployment.yaml, with {where}", _github(name, check, verify)
         ),
-        f"{FOLDER}/gitlab-ci.yaml": manifest(
+        f"{FOLDER}/gitlab-ci.yaml": yaml_document(
             f"Copy to .gitlab-ci.yml, with {where}", _gitlab(name, check, verify)
         ),
     }

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...bundle import File
-from ...render import resource_root
+from ...render import resource_root, yaml_document
 from ...servers import BundleContext
 from ..container import container
-from ..manifest import manifest
 from . import gateway, kserve, objects
 from .options import KubernetesOptions as Options
 from .options import problems, warnings
@@ -42,7 +41,7 @@ def render(context: BundleContext, options: Options) -> dict[str, File]:
     for folder, documents in folders.items():
         for name, content in documents.items():
             title = f"{folder} of {called.deployment}: {name.replace('-', ' ')}."
-            rendered[f"{FOLDER}/{folder}/{name}.yaml"] = manifest(title, *content)
+            rendered[f"{FOLDER}/{folder}/{name}.yaml"] = yaml_document(title, *content)
     rendered |= dict(_kustomizations(called.deployment, folders))
     return rendered
 
@@ -94,11 +93,11 @@ def _kustomizations(
         resources = [*parents.get(folder, []), *(f"{name}.yaml" for name in documents)]
         yield (
             f"{FOLDER}/{folder}/kustomization.yaml",
-            manifest(f"{folder} of {deployment}.", _joined(resources, is_component)),
+            yaml_document(f"{folder} of {deployment}.", _joined(resources, is_component)),
         )
     title = f"{deployment}: kubectl apply -k of this folder, in your namespace."
     whole = {**_joined(["base"]), **({"components": components} if components else {})}
-    yield f"{FOLDER}/kustomization.yaml", manifest(title, whole)
+    yield f"{FOLDER}/kustomization.yaml", yaml_document(title, whole)
 
 
 def _joined(resources: list[str], is_component: bool = False) -> dict[str, Any]:

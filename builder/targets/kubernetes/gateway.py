@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...bundle import File
-from ...render import text
-from ..manifest import Because
+from ...render import CommentedValue, text
 from .objects import budget, dns, metadata
 from .options import GatewayOptions
 from .pod import RESTRICTED, SECRET_MODE, security
@@ -89,7 +88,7 @@ def _deployment(workload: Workload, options: GatewayOptions, settings: str) -> d
         "enableServiceLinks": False,
         "securityContext": security(),
         "topologySpreadConstraints": [spread],
-        "terminationGracePeriodSeconds": Because(
+        "terminationGracePeriodSeconds": CommentedValue(
             workload.container.stop_s + workload.options.deregistration_s,
             "As long as the servers have for the requests that go through it",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..manifest import Because
+from ...render import CommentedValue
 from .objects import metadata
 from .pod import pod
 from .workload import SERVER, Workload
@@ -37,7 +37,7 @@ def runtime(workload: Workload) -> dict[str, Any]:
         "kind": "ServingRuntime",
         "metadata": metadata(names, names.base, SERVER),
         "spec": {
-            "multiModel": Because(
+            "multiModel": CommentedValue(
                 False, "Valid by KServe's definitions; not tried with KServe itself"
             ),
             "supportedModelFormats": [{"name": FORMAT, "autoSelect": False}],

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..manifest import Because
+from ...render import CommentedValue
 from .options import AutoscalingOptions, Volume
 from .pod import first_pods, pod, worker_pod
 from .workload import CLIENT_LABEL, SERVER, ObjectNames, Workload
@@ -33,13 +33,13 @@ def deployment(workload: Workload) -> dict[str, Any]:
         "spec": {
             **_replicas(workload),
             "revisionHistoryLimit": 5,
-            "progressDeadlineSeconds": Because(
+            "progressDeadlineSeconds": CommentedValue(
                 start.value + IMAGE_FETCH_S,
                 f"The start, and {IMAGE_FETCH_S} s to fetch the image [assumed]",
             ),
             "strategy": {
                 "type": "RollingUpdate",
-                "rollingUpdate": Because(
+                "rollingUpdate": CommentedValue(
                     {"maxSurge": update.max_surge, "maxUnavailable": update.max_unavailable},
                     "A surge needs as many free GPUs again as its servers have",
                 ),
@@ -70,7 +70,7 @@ def group(workload: Workload) -> dict[str, Any]:
                     "maxUnavailable": update.max_unavailable,
                 },
             },
-            "leaderWorkerTemplate": Because(
+            "leaderWorkerTemplate": CommentedValue(
                 {
                     "size": workload.nodes,
                     "restartPolicy": "RecreateGroupOnPodRestart",
@@ -250,7 +250,7 @@ def autoscaler(workload: Workload, options: AutoscalingOptions) -> dict[str, Any
             "scaleTargetRef": target,
             "minReplicas": options.min_replicas,
             "maxReplicas": options.max_replicas,
-            "metrics": Because(
+            "metrics": CommentedValue(
                 [
                     _metric(workload, WAITING, str(options.waiting_requests)),
                     _metric(workload, KV_CACHE, f"{10 * options.kv_cache_percent}m"),
@@ -261,7 +261,7 @@ def autoscaler(workload: Workload, options: AutoscalingOptions) -> dict[str, Any
             "behavior": {
                 "scaleUp": {
                     "stabilizationWindowSeconds": 60,
-                    "policies": Because(
+                    "policies": CommentedValue(
                         [{"type": "Pods", "value": 1, "periodSeconds": min(1800, start.value)}],
                         "The next server is asked for when the last one has had time to load",
                     ),

@@ -11,7 +11,7 @@ from ...deployment import Deployment, ImageReference, Strict
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
 from ...servers import BundleContext
-from .. import choice, container
+from .. import container, selected_server
 from ..container import ContainerOptions, Count, Seconds
 
 LabelText = r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)"
@@ -181,7 +181,7 @@ def _own_problems(deployment: Deployment, options: KubernetesOptions) -> Iterato
 
 
 def _gateway_problems(deployment: Deployment, options: KubernetesOptions) -> Iterator[Diagnostic]:
-    server = choice.server_of(deployment, options.server)
+    server = selected_server(deployment, options.server)
     if options.gateway and deployment.targets[server].get("grpc_tls"):
         what = "is there, and the gateway speaks plain gRPC with the servers"
         yield Diagnostic(f"targets.{server}.grpc_tls", what, "drop it: the gateway encrypts")

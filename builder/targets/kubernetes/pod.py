@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...facts.hardware import load as load_gpu
+from ...render import CommentedValue
 from ..container import BUNDLE, HOME, KEY_FOLDER, SCRATCH_GIB, TLS_FOLDER, USER, Container
-from ..manifest import Because
 from .options import KubernetesOptions, Volume
 from .workload import SERVER, ObjectNames, Workload, files_volume
 
@@ -42,7 +42,7 @@ def pod(workload: Workload) -> dict[str, Any]:
     }
     return {
         "automountServiceAccountToken": False,
-        "enableServiceLinks": Because(
+        "enableServiceLinks": CommentedValue(
             False, "Variables of other services could be taken for settings of the server"
         ),
         "securityContext": security(),
@@ -50,7 +50,7 @@ def pod(workload: Workload) -> dict[str, Any]:
         "tolerations": _tolerations(container),
         "topologySpreadConstraints": _spread(workload),
         **{key: value for key, value in asked.items() if value},
-        "terminationGracePeriodSeconds": Because(
+        "terminationGracePeriodSeconds": CommentedValue(
             container.stop_s + options.deregistration_s,
             f"{options.deregistration_s} s until nobody sends requests any more, and "
             f"{container.stop_s} s for those that are under way",
@@ -111,10 +111,10 @@ def _server(workload: Workload) -> dict[str, Any]:
             **probe,
             "periodSeconds": STARTUP_PERIOD_S,
             "timeoutSeconds": 5,
-            "failureThreshold": Because(-(-start.value // STARTUP_PERIOD_S), start.reason),
+            "failureThreshold": CommentedValue(-(-start.value // STARTUP_PERIOD_S), start.reason),
         },
         "readinessProbe": {**probe, **READINESS},
-        "livenessProbe": Because(
+        "livenessProbe": CommentedValue(
             {**_probe(container, container.live_path), **LIVENESS},
             "Asked neither before the first answer nor while the pod ends",
         ),
@@ -154,23 +154,23 @@ def _resources(container: Container, options: KubernetesOptions) -> dict[str, An
     """No limit of cores: a server that is held back for a moment holds all its GPUs back."""
     memory, cpus = container.memory_gib, container.cpus
     claims = [{"name": name} for name in options.resource_claims]
-    exact: dict[str, str | Because] = {
+    exact: dict[str, str | CommentedValue] = {
         "nvidia.com/gpu": str(container.gpus),
-        "memory": Because(f"{memory.value}Gi", memory.reason),
-        "ephemeral-storage": Because(
+        "memory": CommentedValue(f"{memory.value}Gi", memory.reason),
+        "ephemeral-storage": CommentedValue(
             f"{2 * SCRATCH_GIB}Gi", f"{SCRATCH_GIB} GiB each for {HOME} and /tmp [assumed]"
         ),
         **{name: str(count) for name, count in options.resources.items()},
     }
     return {
-        "requests": {"cpu": Because(str(cpus.value), cpus.reason), **exact},
+        "requests": {"cpu": CommentedValue(str(cpus.value), cpus.reason), **exact},
         "limits": {name: _value(quantity) for name, quantity in exact.items()},
         **({"claims": claims} if claims else {}),
     }
 
 
-def _value(quantity: str | Because) -> str:
-    return str(quantity.value) if isinstance(quantity, Because) else quantity
+def _value(quantity: str | CommentedValue) -> str:
+    return str(quantity.value) if isinstance(quantity, CommentedValue) else quantity
 
 
 def _mounts(workload: Workload) -> list[dict[str, Any]]:
@@ -199,7 +199,7 @@ def _read(volume: Volume) -> dict[str, Any]:
 def _volumes(workload: Workload) -> list[dict[str, Any]]:
     shm = workload.container.shm_gib
     scratch = {"sizeLimit": f"{SCRATCH_GIB}Gi"}
-    in_memory = {"medium": "Memory", "sizeLimit": Because(f"{shm.value}Gi", shm.reason)}
+    in_memory = {"medium": "Memory", "sizeLimit": CommentedValue(f"{shm.value}Gi", shm.reason)}
     return [
         {"name": "bundle", "projected": files_volume(workload.maps)},
         *(
@@ -242,7 +242,7 @@ def _node_selector(container: Container, options: KubernetesOptions) -> dict[str
         return {**options.node_selector, **arch}
     row = load_gpu(container.context.deployment.hardware.gpu).kubernetes_product
     doubt = "" if row.verified else "; not verified: kubectl get nodes -L nvidia.com/gpu.product"
-    product = Because(row.value, f"{row.source}{doubt}")
+    product = CommentedValue(row.value, f"{row.source}{doubt}")
     return {"nvidia.com/gpu.product": product, **arch}
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from ...bundle import File
 from ...deployment import Deployment
+from ...render import as_text
 from ..container import Container
-from ..manifest import as_text
 from .options import KubernetesOptions, Volume
 
 # Kubernetes adds to the names of what it makes itself; with the longest of these, a label's value

@@ -1,19 +1,24 @@
-"""Recording and alert rules: the signals and alerts that this deployment can have."""
+"""Recording and alert rules of a deployment, and the thresholds that they compare with.
+
+Each threshold comes from the plan, the objectives or the options, with its reason.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from string import Template
 from typing import Any
 
-from ...observability import alerts, signals
+from ...observability import alerts, signals, slo
 from ...observability.alerts import Alert
-from ...observability.signals import Selection, Signal, Source, Surroundings
-from ..manifest import Because
-from .thresholds import Threshold, thresholds
-from .watched import Watched
+from ...observability.signals import Selection, Signal, Source, Surroundings, quoted
+from ...render import CommentedValue
+from .monitored import MonitoredServer
 
 # How often rules are evaluated, and servers asked.
 INTERVAL = "15s"
@@ -37,26 +42,26 @@ class Recording:
 class Rules:
     """What is recorded and alerted, and what is left out with the reason."""
 
-    watched: Watched
+    monitored: MonitoredServer
 
     @cached_property
     def thresholds(self) -> dict[str, Threshold]:
-        return thresholds(self.watched)
+        return thresholds(self.monitored)
 
     @cached_property
     def selection(self) -> Selection:
-        watched = self.watched
+        monitored = self.monitored
         known = {word for word, row in self.thresholds.items() if row.value is not None}
         unknown = {word: row.reason for word, row in self.thresholds.items() if row.value is None}
         return signals.select(
             Surroundings(
-                watched.server,
-                watched.context.release.name,
-                watched.context.release.metrics.prefix,
-                watched.families,
-                watched.jobs,
+                monitored.server,
+                monitored.context.release.name,
+                monitored.context.release.metrics.prefix,
+                monitored.families,
+                monitored.jobs,
                 known,
-                unknown | watched.absent(),
+                unknown | monitored.absent(),
             )
         )
 
@@ -87,9 +92,9 @@ class Rules:
     def words(self, window: str | None = None) -> dict[str, str]:
         """What expressions and texts may name."""
         known = {word: row.text for word, row in self.thresholds.items() if row.value is not None}
-        name = self.watched.deployment.name
+        name = self.monitored.deployment.name
         own = {"self": f"deployment={signals.quoted(name)}"}
-        return {**known, **own, **({"window": self.watched.window(window)} if window else {})}
+        return {**known, **own, **({"window": self.monitored.window(window)} if window else {})}
 
     def expression(self, alert: Alert) -> str:
         """The expression of an alert, over this deployment's series."""
@@ -100,7 +105,7 @@ class Rules:
 
     def annotations(self, alert: Alert, value: str = VALUE) -> dict[str, str]:
         """The texts of an alert, with `value` where the value stands that it has."""
-        deployment = self.watched.deployment
+        deployment = self.monitored.deployment
         given = {"name": deployment.name, "release": deployment.engine.release}
         words = {name: _literal(text) for name, text in {**self.words(), **given}.items()}
         threshold, because = self.thresholds.get(alert.threshold or ""), ""
@@ -110,7 +115,7 @@ class Rules:
         return {
             "summary": Template(alert.summary).substitute(words),
             "description": Template(alert.meaning).substitute(words, value=value) + because,
-            "runbook_url": f"{self.watched.options.runbook_url}#{alert.anchor}",
+            "runbook_url": f"{self.monitored.options.runbook_url}#{alert.anchor}",
         }
 
     def _obstacle(self, alert: Alert) -> str | None:
@@ -133,7 +138,7 @@ def _literal(text: str) -> str:
 
 def recording_document(rules: Rules) -> dict[str, Any]:
     rows = [
-        Because({"record": row.record, "expr": row.expression}, row.signal.title)
+        CommentedValue({"record": row.record, "expr": row.expression}, row.signal.title)
         for row in rules.recordings
     ]
     return _groups(rules, "signals", rows)
@@ -148,14 +153,165 @@ def alert_rule(rules: Rules, alert: Alert) -> dict[str, Any]:
     return {
         "alert": alert.name,
         "expr": rules.expression(alert),
-        "for": rules.watched.duration(alert.lasts),
-        "labels": {"deployment": rules.watched.deployment.name, "severity": alert.severity},
+        "for": rules.monitored.duration(alert.lasts),
+        "labels": {"deployment": rules.monitored.deployment.name, "severity": alert.severity},
         "annotations": rules.annotations(alert),
     }
 
 
 def _groups(rules: Rules, kind: str, rows: list[Any]) -> dict[str, Any]:
-    interval = rules.watched.duration(INTERVAL, 1)
-    name = f"{rules.watched.deployment.name}-{kind}"
+    interval = rules.monitored.duration(INTERVAL, 1)
+    name = f"{rules.monitored.deployment.name}-{kind}"
     group: Mapping[str, Any] = {"name": name, "interval": interval, "rules": rows}
     return {"groups": [group]}
+
+
+MOST_FAILING = 0.05
+MOST_LOAD = 0.8
+LEAST_KV_SHARE, HIGHEST_KV_SHARE = 0.9, 0.98
+QUEUE_S_WITHOUT_OBJECTIVE = 1.0
+ASSUMED_ACCEPTANCE = 0.6
+STALL_WITHOUT_TIMEOUT_S = 300
+# By these paths plans know how many tokens are drafted per step.
+_DEPTHS = ("mtp_draft_tokens", "speculative_config.max_draft_len")
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A word that expressions may use. Without a value, `reason` says why there is none."""
+
+    word: str
+    value: float | str | None
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """As it stands in PromQL: numbers exactly, texts inside of a string."""
+        if isinstance(self.value, str):
+            return quoted(self.value)[1:-1]
+        return json.dumps(self.value)
+
+
+def thresholds(monitored: MonitoredServer) -> dict[str, Threshold]:
+    """Every threshold, by its word."""
+    rows = [
+        *_of_objectives(monitored),
+        *_of_load(monitored),
+        *_of_engine(monitored),
+        Threshold(
+            "least_certificate_days",
+            monitored.options.certificate_days,
+            "targets.monitoring.certificate_days",
+        ),
+        Threshold("hour", monitored.window("1h"), "the time that counts as again and again"),
+    ]
+    return {row.word: row for row in rows}
+
+
+def _of_objectives(monitored: MonitoredServer) -> Iterator[Threshold]:
+    rows = slo.objectives(monitored.deployment, monitored.options.availability)
+    found: dict[str, slo.Objective] = {row.kind: row for row in rows}
+    yield Threshold("most_failing", MOST_FAILING, "one request in twenty [assumed]")
+    budget = found["availability"]
+    said = f"an availability of {budget.share:.6g} [{budget.evidence}]"
+    yield Threshold("availability_budget", budget.budget, said)
+    for rate, factor in slo.BURN_RATES.items():
+        reason = f"{factor:g} times the budget of {said}"
+        yield Threshold(f"availability_{rate}", budget.burn(rate), reason)
+    for kind in ("ttft", "itl"):
+        yield from _of_latency(monitored, kind, found.get(kind))
+    latency = round(1 - slo.LATENCY_SHARE, 10)
+    yield Threshold("latency_budget", latency, f"objectives at the {slo.LATENCY_SHARE:.0%}")
+
+
+def _of_latency(
+    monitored: MonitoredServer, name: str, objective: slo.Objective | None
+) -> Iterator[Threshold]:
+    """What a latency is compared with: the first bound of its histogram that is no stricter."""
+    words = (f"{name}_bound", f"{name}_le", f"{name}_fast", f"{name}_slowly")
+    if objective is None or objective.limit_ms is None:
+        yield from (Threshold(word, None, f"slo.{name}_ms is not set") for word in words)
+        return
+    row = monitored.can_export.get(monitored.metric_names.get(name, ""))
+    limit_s = objective.limit_ms / 1000
+    bound = next((bound for bound in row.bounds if bound >= limit_s), None) if row else None
+    if bound is None:
+        why = f"no bucket of the server's histogram reaches {objective.limit_ms:g} ms"
+        yield from (Threshold(word, None, why) for word in words)
+        return
+    counted = f"counted at {bound * 1000:g} ms, the server's next bound"
+    said = f"slo.{name}_ms {objective.limit_ms:g}, {counted}"
+    spelled = f"{bound:.10g}"
+    pattern = re.escape(spelled) + ("" if "." in spelled else r"(\.0)?")
+    yield Threshold(f"{name}_bound", spelled, said)
+    yield Threshold(f"{name}_le", pattern, said)
+    for rate, word in (("fast", f"{name}_fast"), ("slow", f"{name}_slowly")):
+        reason = f"{slo.BURN_RATES[rate]:g} times the budget; {said}"
+        yield Threshold(word, objective.burn(rate), reason)
+
+
+def _of_load(monitored: MonitoredServer) -> Iterator[Threshold]:
+    deployment = monitored.deployment
+    planned = -(-deployment.workload.concurrency // deployment.instances)
+    yield Threshold(
+        "most_waiting",
+        max(1, planned // 2),
+        f"half of the {planned} requests at once that are planned for one server",
+    )
+    objective = deployment.slo.ttft_ms if deployment.slo else None
+    if objective:
+        yield Threshold("most_queue_s", objective / 2000, f"half of slo.ttft_ms {objective:g}")
+    else:
+        said = "a second in the queue [assumed]; slo.ttft_ms is not set"
+        yield Threshold("most_queue_s", QUEUE_S_WITHOUT_OBJECTIVE, said)
+    budget = monitored.context.plan.budget
+    if limit := monitored.settings.get("max_requests"):
+        yield Threshold("most_requests", limit, "triton_config.max_requests of model.yaml")
+    elif budget.max_concurrency > 0:
+        said = "requests that the plan's batch and KV cache hold at once"
+        yield Threshold("most_requests", budget.max_concurrency, said)
+    else:
+        yield Threshold("most_requests", None, "the plan holds no request at once")
+    yield Threshold("most_load", MOST_LOAD, "a fifth is left for bursts [assumed]")
+    used = budget.needed_gib / budget.kv_cache_gib if budget.kv_cache_gib else 1.0
+    share = min(HIGHEST_KV_SHARE, max(LEAST_KV_SHARE, math.ceil((1 + used) * 50) / 100))
+    said = f"the planned load takes {used:.0%} of it; half of the rest is gone, at least 90%"
+    yield Threshold("most_kv", share, said)
+
+
+def _of_engine(monitored: MonitoredServer) -> Iterator[Threshold]:
+    release = monitored.context.release.name
+    yield _acceptance(monitored)
+    settings = monitored.settings
+    timeout_s = settings.get("engine_stall_timeout_s")
+    stall_s = timeout_s // 2 if timeout_s else STALL_WITHOUT_TIMEOUT_S
+    said = "half of engine_stall_timeout_s" if timeout_s else "five minutes [assumed]"
+    if settings.get("decoupled", True):
+        yield Threshold("stall_window", monitored.window(f"{stall_s}s"), said)
+    else:
+        why = "without streams, tokens are counted when a request has ended"
+        yield Threshold("stall_window", None, why)
+    if re.match(r"\d", release) and not release.endswith(".json"):
+        pattern = re.escape(release) + r"([+.-].*)?"
+        yield Threshold("engine_version", pattern, f"engine.release {release}")
+    else:
+        why = f"the version that {release} gives itself is not known"
+        yield Threshold("engine_version", None, why)
+
+
+def _acceptance(monitored: MonitoredServer) -> Threshold:
+    """Half of what was published for the draft depth, unless the options say."""
+    word = "acceptance_floor"
+    if not monitored.context.engine.options.get("speculative_config"):
+        return Threshold(word, None, "the deployment does not speculate")
+    if floor := monitored.options.acceptance_floor:
+        return Threshold(word, floor, "targets.monitoring.acceptance_floor")
+    decisions = monitored.context.plan.decisions
+    depth = next((int(row.value) for row in decisions if row.path in _DEPTHS), None)
+    length = alerts.accepted_length().get(depth or 0)
+    if depth is None or length is None:
+        said = f"half of an acceptance of {ASSUMED_ACCEPTANCE:g} [assumed]"
+        return Threshold(word, ASSUMED_ACCEPTANCE / 2, said)
+    expected = (length - 1) / depth
+    said = f"half of {expected:.2f}, which was published for {depth} draft tokens with DeepSeek-R1"
+    return Threshold(word, round(expected / 2, 2), said)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...observability.metrics import SERVER_JOB
-from ..manifest import Because
+from ...render import CommentedValue
+from .monitored import Instance, MonitoredServer
 from .rules import INTERVAL
-from .watched import Instance, Watched
 
 # Names of the blackbox exporter's modules.
 READY, CERTIFICATE = "server_ready", "server_certificate"
@@ -16,8 +16,8 @@ PROBE_TIMEOUT = "5s"
 SCRAPE_TIMEOUT = "10s"
 
 
-def prometheus(watched: Watched) -> dict[str, Any]:
-    interval = watched.duration(INTERVAL, 1)
+def prometheus(monitored: MonitoredServer) -> dict[str, Any]:
+    interval = monitored.duration(INTERVAL, 1)
     timeout = min(interval, SCRAPE_TIMEOUT, key=lambda text: int(text[:-1]))
     builders = {
         SERVER_JOB: _server,
@@ -33,55 +33,56 @@ def prometheus(watched: Watched) -> dict[str, Any]:
         },
         "rule_files": ["rules/recording.yml", "rules/alerts.yml"],
         "alerting": {
-            "alertmanagers": [{"static_configs": [{"targets": [watched.options.alertmanager]}]}]
+            "alertmanagers": [{"static_configs": [{"targets": [monitored.options.alertmanager]}]}]
         },
-        "scrape_configs": [builders[job](watched) for job in watched.jobs],
+        "scrape_configs": [builders[job](monitored) for job in monitored.jobs],
     }
 
 
-def _server(watched: Watched) -> dict[str, Any]:
-    assert watched.exposition is not None  # else there is no such job
+def _server(monitored: MonitoredServer) -> dict[str, Any]:
+    assert monitored.exposition is not None  # else there is no such job
     return {
         "job_name": SERVER_JOB,
-        "metrics_path": watched.record.paths.metrics,
+        "metrics_path": monitored.record.paths.metrics,
         "static_configs": [
-            _target(watched, row, row.address(watched.exposition)) for row in watched.instances
+            _target(monitored, row, row.address(monitored.exposition))
+            for row in monitored.instances
         ],
     }
 
 
-def _ready(watched: Watched) -> dict[str, Any]:
-    path = watched.entry["ready"].get("path")
+def _ready(monitored: MonitoredServer) -> dict[str, Any]:
+    path = monitored.entry["ready"].get("path")
     targets = [
         f"http://{row.address('http')}{path}" if path else row.address("grpc")
-        for row in watched.instances
+        for row in monitored.instances
     ]
-    return _probe(watched, "ready", READY, targets)
+    return _probe(monitored, "ready", READY, targets)
 
 
-def _certificate(watched: Watched) -> dict[str, Any]:
-    targets = [row.address("grpc") for row in watched.instances]
-    return _probe(watched, "certificate", CERTIFICATE, targets)
+def _certificate(monitored: MonitoredServer) -> dict[str, Any]:
+    targets = [row.address("grpc") for row in monitored.instances]
+    return _probe(monitored, "certificate", CERTIFICATE, targets)
 
 
-def _probe(watched: Watched, job: str, module: str, targets: list[str]) -> dict[str, Any]:
+def _probe(monitored: MonitoredServer, job: str, module: str, targets: list[str]) -> dict[str, Any]:
     """A job in which an exporter asks one target of each instance."""
-    asked = zip(watched.instances, targets, strict=True)
+    asked = zip(monitored.instances, targets, strict=True)
     return {
         "job_name": job,
         "metrics_path": "/probe",
         "params": {"module": [module]},
-        "static_configs": [_target(watched, row, target) for row, target in asked],
+        "static_configs": [_target(monitored, row, target) for row, target in asked],
         "relabel_configs": [
             {"source_labels": ["__address__"], "target_label": "__param_target"},
-            {"target_label": "__address__", "replacement": watched.options.blackbox},
+            {"target_label": "__address__", "replacement": monitored.options.blackbox},
         ],
     }
 
 
-def _gpu(watched: Watched) -> dict[str, Any]:
-    hosts = dict.fromkeys(row.host for row in watched.instances)
-    port = watched.options.dcgm_port
+def _gpu(monitored: MonitoredServer) -> dict[str, Any]:
+    hosts = dict.fromkeys(row.host for row in monitored.instances)
+    port = monitored.options.dcgm_port
     assert port is not None  # else there is no such job
     rows = [Instance(host, {"dcgm": port}) for host in hosts]
     return {
@@ -89,29 +90,29 @@ def _gpu(watched: Watched) -> dict[str, Any]:
         "static_configs": [
             {
                 "targets": [row.address("dcgm")],
-                "labels": {"deployment": watched.deployment.name, "instance": row.host},
+                "labels": {"deployment": monitored.deployment.name, "instance": row.host},
             }
             for row in rows
         ],
     }
 
 
-def _target(watched: Watched, instance: Instance, address: str) -> dict[str, Any]:
+def _target(monitored: MonitoredServer, instance: Instance, address: str) -> dict[str, Any]:
     """One instance, known by the same name in every job."""
-    name = instance.address(watched.front)
-    labels = {"deployment": watched.deployment.name, "instance": name}
+    name = instance.address(monitored.front)
+    labels = {"deployment": monitored.deployment.name, "instance": name}
     return {"targets": [address], "labels": labels}
 
 
-def blackbox(watched: Watched) -> dict[str, Any]:
+def blackbox(monitored: MonitoredServer) -> dict[str, Any]:
     """The modules that the probes ask for."""
-    trusting = Because(
+    trusting = CommentedValue(
         {"insecure_skip_verify": True},
         "The dates are asked for, not the trust: that is each client's own matter.",
     )
     ready: dict[str, Any] = {"prober": "http", "timeout": PROBE_TIMEOUT}
-    if watched.readiness == "grpc":
-        grpc = {"tls": watched.has_tls, **({"tls_config": trusting} if watched.has_tls else {})}
+    if monitored.readiness == "grpc":
+        grpc = {"tls": monitored.has_tls, **({"tls_config": trusting} if monitored.has_tls else {})}
         ready = {"prober": "grpc", "timeout": PROBE_TIMEOUT, "grpc": grpc}
     else:
         ready["http"] = {"preferred_ip_protocol": "ip4", "valid_status_codes": [200]}
@@ -121,7 +122,7 @@ def blackbox(watched: Watched) -> dict[str, Any]:
         "tcp": {"tls": True, "preferred_ip_protocol": "ip4", "tls_config": trusting},
     }
     found = {"ready": (READY, ready), "certificate": (CERTIFICATE, certificate)}
-    return {"modules": {name: row for job, (name, row) in found.items() if job in watched.jobs}}
+    return {"modules": {name: row for job, (name, row) in found.items() if job in monitored.jobs}}
 
 
 def alertmanager() -> dict[str, Any]:
@@ -136,7 +137,7 @@ def alertmanager() -> dict[str, Any]:
             "routes": [{"receiver": "pager", "matchers": ['severity="critical"']}],
         },
         "inhibit_rules": [
-            Because(
+            CommentedValue(
                 {
                     "source_matchers": ['alertname="ServerNotReady"'],
                     "target_matchers": ['severity="warning"'],

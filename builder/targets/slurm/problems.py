@@ -11,7 +11,7 @@ from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
 from ...servers import load, options_of
 from ...site import TARGET
-from .. import choice
+from .. import selected_server, selection_problems
 from . import service
 from .options import Options
 
@@ -20,10 +20,10 @@ HIGHEST_PORT = 65_535
 
 def problems(deployment: Deployment) -> Iterator[Diagnostic]:
     options = Options.model_validate(deployment.targets[TARGET])
-    if found := list(choice.problems(deployment, TARGET, options.server)):
+    if found := list(selection_problems(deployment, TARGET, options.server)):
         yield from found
         return
-    server = choice.server_of(deployment, options.server)
+    server = selected_server(deployment, options.server)
     yield from _size_problems(deployment, options)
     yield from _role_problems(deployment, options)
     yield from _container_problems(options, server)

@@ -11,8 +11,7 @@ from ...bundle import File, to_json
 from ...facts.hardware import load as load_gpu
 from ...render import resource_root, text, yaml_text
 from ...servers import BundleContext
-from .. import PREFILL_FOLDER
-from ..choice import server_of
+from .. import PREFILL_FOLDER, selected_server
 from . import directives, layout, service
 from .options import Options
 from .service import Service, Side
@@ -47,7 +46,7 @@ def _supervisor() -> dict[str, File]:
 
 
 def _service(context: BundleContext, options: Options) -> Service:
-    deployment, target = context.deployment, server_of(context.deployment, options.server)
+    deployment, target = context.deployment, selected_server(context.deployment, options.server)
     sides: tuple[Side, ...]
     if context.prefill and options.prefill:
         sides = (

@@ -1,4 +1,4 @@
-"""The supplies of a deployment: the images, packages and checkpoints that it is made from."""
+"""What a deployment is made from: the images, packages and checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMED = re.compile(rb"^[ \t-]*image: *[\"']?([^\"'\s]+)[\"']?[ \t]*$", re.MULTI
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedImage:
     """An image and what needs it: servers, and files of the bundle that name it."""
 
     image: Image
@@ -64,14 +64,14 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Supplies:
+class Components:
     """Everything that a deployment is made from.
 
     `hosts` are asked at run time, each with when; `telemetry` are the variables that keep the
     engine from sending usage data.
     """
 
-    images: tuple[Used, ...]
+    images: tuple[UsedImage, ...]
     packages: tuple[Package, ...]
     engine: Product
     servers: tuple[Product, ...]
@@ -85,12 +85,12 @@ class Supplies:
         return "1" in self.telemetry.values()
 
 
-def of(context: BundleContext, files: Mapping[str, File]) -> Supplies:
-    """The supplies of a deployment and of its rendered files."""
+def of(context: BundleContext, files: Mapping[str, File]) -> Components:
+    """The components of a deployment and of its rendered files."""
     release = context.release.name
     given = context.environment
     engine = context.engine_record
-    return Supplies(
+    return Components(
         images=tuple(_images(context, files)),
         packages=data_file.load(PACKAGES, Packages).packages,
         engine=Product(engine.title, engine.product, release, engine.license, engine.package),
@@ -110,7 +110,7 @@ def _version(context: BundleContext, server: str) -> str | None:
     return image.version if image else None
 
 
-def _images(context: BundleContext, files: Mapping[str, File]) -> Iterator[Used]:
+def _images(context: BundleContext, files: Mapping[str, File]) -> Iterator[UsedImage]:
     """Those of the servers, and what else the files name."""
     found: dict[str, tuple[Image, list[str]]] = {}
     for server in context.servers:
@@ -118,7 +118,7 @@ def _images(context: BundleContext, files: Mapping[str, File]) -> Iterator[Used]
             found.setdefault(image.reference, (image, []))[1].append(server)
     for path, reference in (*_slurm_images(context), *_named_in(files)):
         found.setdefault(reference, (_unknown(reference), []))[1].append(path)
-    yield from (Used(image, tuple(users)) for image, users in found.values())
+    yield from (UsedImage(image, tuple(users)) for image, users in found.values())
 
 
 def _slurm_images(context: BundleContext) -> Iterator[tuple[str, str]]:

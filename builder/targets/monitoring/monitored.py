@@ -1,20 +1,52 @@
-"""What is watched: one server of the deployment, its instances, and the jobs that ask them."""
+"""What is monitored: the options of a deployment file, the server's instances, and the jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
-from ...deployment import Deployment
+from pydantic import Field
+
+from ...deployment import Deployment, ServerName, Strict
 from ...diagnostics import Diagnostic, nearest
 from ...facts import servers as records
 from ...facts.servers import Server
 from ...observability import metrics
 from ...observability.metrics import SERVER_JOB, Family
-from ...servers import PORT_STEP, BundleContext
-from .options import Options
+from ...servers import PORT_STEP, BundleContext, Host, Port
+
+Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$")]
+Url = Annotated[str, Field(pattern=r"^[A-Za-z0-9._~:/?&=%+-]+$", max_length=500)]
+Days = Annotated[int, Field(ge=1, le=365)]
+
+
+class MonitoringOptions(Strict):
+    """What is monitored, and by what.
+
+    `server` is the target: where it is not given, the one that another target runs, else the first
+    of the deployment. It runs on `hosts`, or where its own options say.
+
+    `blackbox` is where a blackbox exporter listens, which asks for readiness and certificates, and
+    `dcgm_port` the port of a DCGM exporter on each host; `null` leaves out what they measure.
+
+    `availability` is the share of requests to be served, `acceptance_floor` the least share of
+    draft tokens to be accepted, `certificate_days` how early to renew. Alerts link to
+    `runbook_url`. For a rehearsal, `speed` divides all windows and waiting times.
+    """
+
+    server: ServerName | None = None
+    hosts: list[Host] = Field(default_factory=list)
+    blackbox: Address | None = "127.0.0.1:9115"
+    dcgm_port: Port | None = 9400
+    alertmanager: Address = "127.0.0.1:9093"
+    availability: Annotated[float, Field(gt=0, lt=1)] | None = None
+    acceptance_floor: Annotated[float, Field(gt=0, lt=1)] | None = None
+    certificate_days: Days = 21
+    runbook_url: Url = "handoff/runbook.html"
+    speed: Annotated[int, Field(ge=1, le=60)] = 1
+
 
 TARGET = "monitoring"
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -36,9 +68,9 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Watched:
+class MonitoredServer:
     context: BundleContext
-    options: Options
+    options: MonitoringOptions
 
     @property
     def deployment(self) -> Deployment:
@@ -173,7 +205,7 @@ class Watched:
 
 
 def problems(deployment: Deployment) -> Iterator[Diagnostic]:
-    """Why a deployment cannot be watched."""
+    """Why a deployment cannot be monitored."""
     servers = [name for name in records.names() if name in deployment.targets]
     given = deployment.targets[TARGET].get("server")
     if not servers:
@@ -184,7 +216,7 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
         yield Diagnostic(f"targets.{TARGET}.server", what, nearest(given, servers))
 
 
-def _server(deployment: Deployment, options: Options) -> str:
+def _server(deployment: Deployment, options: MonitoringOptions) -> str:
     others = (given.get("server") for given in deployment.targets.values())
     wanted = [options.server, *others, *records.names()]
     return next(name for name in wanted if name in deployment.targets)

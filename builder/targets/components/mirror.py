@@ -10,7 +10,7 @@ from ... import __version__
 from ...bundle import File, sums, to_json
 from ...facts import checkpoint_files
 from ...facts.checkpoint import Checkpoint
-from .supplies import Supplies, Used
+from . import Components, UsedImage
 
 FOLDER = "handoff"
 FORMAT = 1
@@ -20,42 +20,42 @@ _WHEELS = "pip download --only-binary :all: --dest wheels"
 _GB = 1e9
 
 
-def render(supplies: Supplies) -> dict[str, File]:
+def render(components: Components) -> dict[str, File]:
     """The list for programs and for people, and the digests of each checkpoint for `sha256sum`."""
-    document = _document(supplies)
+    document = _document(components)
     files = {
         "mirror.json": File(to_json(document)),
         "mirror.md": File("\n".join(_lines(document)).encode() + b"\n"),
     }
-    for index, row in enumerate(supplies.checkpoints):
+    for index, row in enumerate(components.checkpoints):
         known = {file.name: file.sha256 for file in row.listing.files if file.sha256}
         if known:
             files[f"{'draft' if index else 'checkpoint'}.sha256"] = File(sums(known))
     return {f"{FOLDER}/{name}": file for name, file in files.items()}
 
 
-def _document(supplies: Supplies) -> dict[str, Any]:
-    packages = [row.requirement for row in supplies.packages]
-    engine = f"{supplies.engine.package}=={supplies.engine.version}"
+def _document(components: Components) -> dict[str, Any]:
+    packages = [row.requirement for row in components.packages]
+    engine = f"{components.engine.package}=={components.engine.version}"
     return {
         "format": FORMAT,
-        "images": [_image(used) for used in supplies.images],
+        "images": [_image(used) for used in components.images],
         "python": {
             "toolkit": __version__,
             "requirements": [
-                {"requirement": row.requirement, "for": row.command} for row in supplies.packages
+                {"requirement": row.requirement, "for": row.command} for row in components.packages
             ],
             "engine": {"requirement": engine, "in": "the images; a wheel is for nodes without"},
             "sha256": None,
             "digests_by": f"{_WHEELS} {shlex.join(packages)} && sha256sum wheels/*",
         },
-        "checkpoints": [_checkpoint(row) for row in supplies.checkpoints],
-        "hosts": [{"host": host, "asked": when} for host, when in supplies.hosts],
-        "telemetry": {"off": supplies.is_silent, "variables": dict(supplies.telemetry)},
+        "checkpoints": [_checkpoint(row) for row in components.checkpoints],
+        "hosts": [{"host": host, "asked": when} for host, when in components.hosts],
+        "telemetry": {"off": components.is_silent, "variables": dict(components.telemetry)},
     }
 
 
-def _image(used: Used) -> dict[str, Any]:
+def _image(used: UsedImage) -> dict[str, Any]:
     image = used.image
     return {
         "image": image.reference,

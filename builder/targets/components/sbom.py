@@ -17,7 +17,7 @@ from ...facts import advisories
 from ...facts.advisories import Advisory
 from ...facts.checkpoint import Checkpoint
 from ...facts.checkpoint_files import CheckpointFile
-from .supplies import Package, Product, Supplies, Used
+from . import Components, Package, Product, UsedImage
 
 FILE = "handoff/sbom.cdx.json"
 TOOL = "trtllm-deployment-toolkit"
@@ -28,7 +28,9 @@ _SEVERITIES = ((9.0, "critical"), (7.0, "high"), (4.0, "medium"), (0.1, "low"), 
 Accepted = Mapping[tuple[str, str], str]
 
 
-def render(name: str, supplies: Supplies, files: Mapping[str, File], accepted: Accepted) -> File:
+def render(
+    name: str, components: Components, files: Mapping[str, File], accepted: Accepted
+) -> File:
     """The bill of a bundle with these files. `accepted` are the reasons for which vulnerabilities
     of a product and version are taken, by both."""
     document = {
@@ -37,16 +39,16 @@ def render(name: str, supplies: Supplies, files: Mapping[str, File], accepted: A
         "version": 1,
         "metadata": {
             "component": {"type": "application", "bom-ref": "bundle", "name": name},
-            "tools": {"components": [_tool(supplies)]},
+            "tools": {"components": [_tool(components)]},
         },
         "components": [
-            *(_model(row) for row in supplies.checkpoints),
-            *(_image(used) for used in supplies.images),
-            *(_product(row) for row in (supplies.engine, *supplies.servers)),
+            *(_model(row) for row in components.checkpoints),
+            *(_image(used) for used in components.images),
+            *(_product(row) for row in (components.engine, *components.servers)),
             *(_file(path, file) for path, file in sorted(files.items())),
         ],
-        "dependencies": list(_dependencies(supplies)),
-        "vulnerabilities": list(_vulnerabilities(supplies, accepted)),
+        "dependencies": list(_dependencies(components)),
+        "vulnerabilities": list(_vulnerabilities(components, accepted)),
     }
     serial = uuid.uuid5(_ROOT, json.dumps(document, sort_keys=True))
     head = {"bomFormat": "CycloneDX", "specVersion": "1.6", "serialNumber": f"urn:uuid:{serial}"}
@@ -62,14 +64,14 @@ def digests(document: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _tool(supplies: Supplies) -> dict[str, Any]:
+def _tool(components: Components) -> dict[str, Any]:
     return {
         "type": "application",
         "bom-ref": "toolkit",
         "name": TOOL,
         "version": __version__,
         "licenses": [{"license": {"id": "Apache-2.0"}}],
-        "components": [_package(row) for row in supplies.packages],
+        "components": [_package(row) for row in components.packages],
     }
 
 
@@ -126,7 +128,7 @@ def _checkpoint_file(row: Checkpoint, file: CheckpointFile) -> dict[str, Any]:
     }
 
 
-def _image(used: Used) -> dict[str, Any]:
+def _image(used: UsedImage) -> dict[str, Any]:
     image = used.image
     digest = (image.digest or "").removeprefix("sha256:")
     return {
@@ -168,15 +170,15 @@ def _file(path: str, file: File) -> dict[str, Any]:
     }
 
 
-def _dependencies(supplies: Supplies) -> Iterator[dict[str, Any]]:
-    products = [f"product:{row.product}" for row in (supplies.engine, *supplies.servers)]
-    images = [f"image:{used.image.reference}" for used in supplies.images]
-    models = [f"model:{row.name}" for row in supplies.checkpoints]
+def _dependencies(components: Components) -> Iterator[dict[str, Any]]:
+    products = [f"product:{row.product}" for row in (components.engine, *components.servers)]
+    images = [f"image:{used.image.reference}" for used in components.images]
+    models = [f"model:{row.name}" for row in components.checkpoints]
     yield {"ref": "bundle", "dependsOn": [*models, *images, *products]}
 
 
-def _vulnerabilities(supplies: Supplies, accepted: Accepted) -> Iterator[dict[str, Any]]:
-    for product in (supplies.engine, *supplies.servers):
+def _vulnerabilities(components: Components, accepted: Accepted) -> Iterator[dict[str, Any]]:
+    for product in (components.engine, *components.servers):
         if product.version is not None and product.product in advisories.products():
             reason = accepted.get((product.product, product.version))
             for row in advisories.open_for(product.product, product.version):
