@@ -19,7 +19,7 @@ from launch.bench.clients import kserve_grpc
 from . import grpc
 from .schedule import MS, TRAPS, Schedule, Trap
 
-MODEL = "server"
+MODEL = "reference"
 TOKEN = " tok"
 INPUT_TOKENS = 8
 ERROR = "the engine failed"

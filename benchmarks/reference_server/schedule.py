@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-HEADER = "server"
+HEADER = "reference"
 MS = 1_000_000
 
 Ending = Literal[
@@ -66,7 +66,7 @@ class Schedule:
     id: int = -1
 
     def asked(self, header: str, tokens: int) -> Self:
-        """This one with what a request's header `server` and its length say: `id=3 trap=cut`."""
+        """This one with what a request's header `reference` and its length say: `id=3 trap=cut`."""
         words = dict(word.split("=", 1) for word in header.split())
         return replace(
             self,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from benchmarks.reference_server.process import ReferenceServer
-from benchmarks.reference_server.schedule import Schedule
 from builder import bundle as bundles
 from builder import pipeline
-from launch.bench.clients import Api
+from tests.benchmarks.conftest import reference_servers as reference_servers
 from tests.launch.conftest import NAME, PRESET, TAG, Launcher, free_settings
 from tests.model_repository.conftest import programs as programs
 from tests.model_repository.conftest import served as served
@@ -47,18 +44,3 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
         launcher.end()
         assert launcher.process.stdout is not None
         launcher.process.stdout.close()
-
-
-@pytest.fixture(scope="session")
-def reference_servers() -> Iterator[Callable[[Api], ReferenceServer]]:
-    """A reference server for each API, which starts with the first test that needs it."""
-    with ExitStack() as stack:
-        started: dict[Api, ReferenceServer] = {}
-
-        def find(api: Api) -> ReferenceServer:
-            if api not in started:
-                schedule = Schedule(ttft_ms=60, itl_ms=2)
-                started[api] = stack.enter_context(ReferenceServer(api, schedule))
-            return started[api]
-
-        yield find
