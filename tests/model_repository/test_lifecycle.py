@@ -65,7 +65,7 @@ def test_an_engine_that_does_not_start_ends_the_server_with_its_own_words(start:
         ("model: [", "model.yaml: cannot be read: while parsing"),
         ("model: x", "model.yaml: must be a mapping with a mapping triton_config in it"),
         ("triton_config: {decoupled: true}", "model.yaml: triton_config lacks max_batch_size"),
-        ("triton_config: {decoupled: true, max_batch_size: 0}", "model.yaml: names no model"),
+        ("triton_config: {decoupled: true, max_batch_size: 0}", "model.yaml: has no model"),
     ],
 )
 def test_a_wrong_model_yaml_ends_the_server_with_what_is_wrong(
