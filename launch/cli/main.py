@@ -33,7 +33,7 @@ LOOK_S = 1.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     return command.run(lambda: options.run(options))
 
 
@@ -48,7 +48,7 @@ class Verb(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m launch",
         description="From a bundle to a running server and the evidence that it works.",
