@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,31 +13,27 @@ import pytest
 
 from tests.conftest import ROOT
 
-# Each module may import the ones of its own row's left side, and anything further left.
-LAYERS = (
-    {"diagnostics"},
-    {"errors"},
-    {"documents", "bundle", "command", "signature"},
-    {"facts", "render"},
-    {"deployment"},
-    {"site", "observability", "credentials", "miniature"},
-    {"rules"},
-    {"planning"},
-    {"engines"},
-    {"servers"},
-    {"targets"},
-    {"lint"},
-    {"resolve", "manifest"},
-    {"pipeline"},
-    {"verification"},
-    {"diff"},
-    {"cli"},
-    {"__main__"},
-)
+TREES = ("builder", "launch", "supervisor", "model_repository")
+MOST_LINES, MOST_FUNCTION_LINES, MOST_HOMONYMS = 400, 60, 2
+
+
+def layers() -> list[list[str]]:
+    """The rows of ARCHITECTURE.md's table: a room may import those of its own row and above."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    section = text.partition("## Layers of `builder`")[2].partition("## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return [re.findall(r"`(\w+)`", row) for row in rows]
+
+
+LAYERS = layers()
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-# What `launch` may know of the builder.
-LAUNCH_MAY_IMPORT = {"diagnostics", "errors", "bundle", "facts", "miniature", "command", "site"}
+
+def known_to_launch() -> set[str]:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    return set(
+        re.findall(r"`(\w+)`", text.partition("`launch` knows of `builder`:")[2].partition(".")[0])
+    )
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -88,7 +85,7 @@ def test_builder_never_imports_launch() -> None:
 def test_launch_knows_little_of_the_builder() -> None:
     files = [p for p in (ROOT / "launch").rglob("*.py") if "reference" not in p.parts]
     known = set().union(*map(builder_modules, files))
-    assert known <= LAUNCH_MAY_IMPORT
+    assert known <= known_to_launch()
 
 
 @pytest.mark.parametrize("heavy", ["numpy", "grpc", "torch", "jinja2", "pydantic"])
@@ -115,3 +112,63 @@ def test_templates_hold_layout_only() -> None:
         text = path.read_text()
         for word in ("default(", "{% set", "release ==", "deepseek", "llama"):
             assert word not in text.lower(), f"{path.name} holds {word}"
+
+
+def product_modules() -> dict[str, Path]:
+    """Every module of the product by its dotted name; of the Triton model by its name there."""
+    found = {}
+    for tree in TREES:
+        for path in (ROOT / tree).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if (
+                tree == "model_repository"
+            ):  # what Triton has on its path begins at the model's folder
+                parts = parts[3:]
+            elif parts[:2] == ("launch", "reference"):
+                parts = parts[2:]
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def graph() -> dict[str, set[str]]:
+    """What each module of the product imports of it, for types and inside functions too."""
+    modules = product_modules()
+    edges: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
+        edges[name] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                above = package[: len(package) - node.level + 1] if node.level else []
+                base = ".".join([*above, *([node.module] if node.module else [])])
+                below = [f"{base}.{alias.name}" for alias in node.names]
+                found = [one if one in modules else base for one in below]
+            else:
+                continue
+            edges[name] |= {one for one in found if one in modules and one != name}
+    return edges
+
+
+def test_modules_and_functions_fit_a_reader() -> None:
+    too_long = []
+    for name, path in product_modules().items():
+        text = path.read_text()
+        if len(text.splitlines()) > MOST_LINES:
+            too_long.append(name)
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    if (node.end_lineno or 0) - node.lineno >= MOST_FUNCTION_LINES:
+                        too_long.append(f"{name}.{node.name}")
+    assert too_long == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        name
+        for name, path in product_modules().items()
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []

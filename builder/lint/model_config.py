@@ -91,7 +91,7 @@ def _bounds(row: Field, kind: str, path: str) -> Iterator[Diagnostic]:
     for value in row.values:
         below = isinstance(value, Scalar) and _whole(-(2**63), (least or 0) - 1)(value)
         if least is not None and below and isinstance(value, Scalar):
-            what, remedy = f"{value.text} is out of range", f"give a value of at least {least}"
+            what, remedy = f"{value.text} is out of range", f"must be >= {least}"
             yield located(value.location, path, what, remedy, "value-range")
 
 

@@ -118,7 +118,7 @@ NEGATIVE = (
     Check("N9.top_k", "top_k -1", "it crashed servers of some releases", rejects(OPENAI, top_k=-1)),
     Check("N9.heat", "temperature -1", "a division that fails", rejects(temperature=-1.0)),
     Check("N9.prompt", "Empty prompt", "no token to begin with", rejects(OPENAI, prompt="")),
-    Check("N10", "SmokeClient cancels", "the engine keeps working for nobody", negative.cancel,
+    Check("N10", "Client cancels", "the engine keeps working for nobody", negative.cancel,
           streams=True),
     Check("N11", "Deadline", "the engine keeps working for nobody", negative.deadline,
           streams=True),

@@ -168,7 +168,7 @@ def test_the_site_profile_renders_jobs(page: str, machine: Machine) -> None:
 
 def test_the_error_example_is_what_the_builder_prints(tmp_path: Path) -> None:
     data = yaml.safe_load((deployment.PRESETS / "deepseek-v3.2-nvfp4-gb200.yaml").read_text())
-    data["hardware"]["gpu"], data["workload"]["isl"] = "gb20", -800
+    data["hardware"]["gpu"], data["workload"]["isl"] = "gb2000", -800
     lines = [f"{key}: {value!r}" for key, value in data.items()]
     (tmp_path / "deployment.yaml").write_text("\n".join(lines))
     command = [sys.executable, "-m", "builder", "plan", "deployment.yaml"]
