@@ -93,7 +93,8 @@ def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         counts = (str(row["options"]), str(row["flags"]))
         carried = ", ".join(dict.fromkeys(row["carried_from"].values())) or "-"
-        table.append((row["name"], *counts, ", ".join(row["triton_containers"]) or "-", carried))
+        containers = ", ".join(row.get("triton_containers", ())) or "-"
+        table.append((row["name"], *counts, containers, carried))
     return columns(table)
 
 

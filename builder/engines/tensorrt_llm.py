@@ -19,7 +19,7 @@ def translate(plan: Plan) -> EngineConfig:
     Raises `BadInput` naming each option that the release rejects or ignores.
     """
     release = plan.facts.release
-    decisions = tuple(replace(row, path=release.spell(row.path)) for row in plan.decisions)
+    decisions = tuple(replace(row, path=release.option_path(row.path)) for row in plan.decisions)
     options = _nested(decisions)
     situation = plan.facts.situation(plan.deployment)
     found = [*judge(release, options), *broken(options, situation, strict=True)]

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from ..diagnostics import NOWHERE, Diagnostic, Location, located
 from ..documents import DATA, Yaml, load_yaml, problem, read_text, scan_yaml
@@ -25,18 +25,22 @@ MAX_BYTES = 20_000_000
 
 T = TypeVar("T")
 
-_loaded: dict[tuple[Path, type[Any]], Any] = {}
+_loaded: dict[tuple[Path, Any], Any] = {}
 
 
-def load(path: Path, kind: type[T]) -> T:
+@overload
+def load(path: Path, kind: type[T]) -> T: ...
+@overload
+def load(path: Path, kind: object) -> Any: ...
+def load(path: Path, kind: Any) -> Any:
     """The content of a data file as `kind`, read once. Raises `BadFacts` with all its faults."""
     if (path, kind) not in _loaded:
-        _loaded[path, kind] = _load(path, kind)
-    value: T = _loaded[path, kind]
-    return value
+        _loaded[path, kind] = read(path, kind)
+    return _loaded[path, kind]
 
 
-def _load(path: Path, kind: type[Any]) -> Any:
+def read(path: Path, kind: Any) -> Any:
+    """The same of a file that may change while this process runs."""
     text = read_text(path, BadFacts, MAX_BYTES)
     if _is_validated(path, text):
         return build_trusted(kind, _parse(text, path))
@@ -46,7 +50,7 @@ def _load(path: Path, kind: type[Any]) -> Any:
     return value
 
 
-def validate(path: Path, kind: type[Any]) -> list[Diagnostic]:
+def validate(path: Path, kind: Any) -> list[Diagnostic]:
     """Every fault of a data file, whether or not the index lists it."""
     try:
         text = read_text(path, BadFacts, MAX_BYTES)
@@ -88,7 +92,7 @@ def _parse(text: str, path: Path) -> Any:
     return json.loads(text) if path.suffix == ".json" else load_yaml(text)
 
 
-def _read(path: Path, text: str, kind: type[Any]) -> tuple[Any, list[Diagnostic]]:
+def _read(path: Path, text: str, kind: Any) -> tuple[Any, list[Diagnostic]]:
     """The value and the faults of a text, in the order of its lines."""
     is_json = path.suffix == ".json"
     document = _scan_json(text) if is_json else _scan_yaml(text)

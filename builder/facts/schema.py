@@ -19,7 +19,7 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,6 +50,13 @@ class Sourced(Generic[T]):
     verified: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Consistency:
+    """What no single key of plain data shows: paths from there, and what is wrong at each."""
+
+    faults: Callable[[Any], Iterable[tuple[str, str]]]
+
+
 def at_least(minimum: float) -> Check:
     return Check(lambda value: value >= minimum, f"must be >= {minimum}")
 
@@ -63,16 +70,16 @@ Positive = typing.Annotated[int, at_least(1)]
 Text = typing.Annotated[str, Check(lambda text: bool(text.strip()), "must not be empty")]
 
 
-def build(kind: type[T], data: Any) -> tuple[T | None, list[Diagnostic]]:
+def build(kind: Any, data: Any) -> tuple[Any, list[Diagnostic]]:
     """Plain data as `kind`, or the faults by their dotted path."""
     reader = _Reader(trusted=False)
     value = reader.read(kind, data, "")
     return (None if reader.faults else value), reader.faults
 
 
-def build_trusted(kind: type[T], data: Any) -> T:
+def build_trusted(kind: Any, data: Any) -> Any:
     """Data that was validated before as `kind`: faster, and without any check."""
-    return _Reader(trusted=True).read(kind, data, "")  # type: ignore[no-any-return]
+    return _Reader(trusted=True).read(kind, data, "")
 
 
 class _Reader:
@@ -128,6 +135,8 @@ class _Reader:
                 if isinstance(check, Check) and not check.holds(found):
                     what = f"{_shown(value)} is not allowed"
                     self._fault(path, what, check.requirement, "value-range")
+                elif isinstance(check, Consistency):
+                    self._inconsistent(check.faults(found), path)
         return found
 
     def _union(self, kinds: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -210,10 +219,13 @@ class _Reader:
             return value
         found = origin(**arguments)
         if not self._trusted and hasattr(found, "inconsistencies"):
-            for where, what in found.inconsistencies():
-                message, _, fix = what.partition("; ")
-                self._fault(_below(path, where) if where else path, message, fix, "value")
+            self._inconsistent(found.inconsistencies(), path)
         return found
+
+    def _inconsistent(self, faults: Iterable[tuple[str, str]], path: str) -> None:
+        for where, what in faults:
+            message, _, fix = what.partition("; ")
+            self._fault(_below(path, where) if where else path, message, fix, "value")
 
     def _has_keys(self, value: Any, path: str, keys: Mapping[str, bool]) -> bool:
         """Whether a value is a mapping; its unknown keys and the required ones that it lacks."""

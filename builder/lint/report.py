@@ -257,8 +257,8 @@ def _new(accepting: ReleaseFindings, refusing: ReleaseFindings) -> Iterator[Diag
 
 def _new_name(path: str, accepting: Release, refusing: Release) -> str:
     """The name by which the second release knows a choice of the first."""
-    here: Mapping[str, str] = refusing.words
-    for word, name in accepting.words.items():
+    here: Mapping[str, str] = refusing.aliases
+    for word, name in accepting.aliases.items():
         if (path == name or path.endswith(f".{name}")) and here.get(word, name) != name:
             return f"{refusing.name} knows it as {here[word]}"
     return ""

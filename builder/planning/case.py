@@ -101,7 +101,7 @@ class Case:
 
     def accepts(self, path: str, value: Any) -> bool:
         """Whether the release knows the option, takes the value, and no rule objects to it."""
-        spelled = self.facts.release.spell(path)
+        spelled = self.facts.release.option_path(path)
         if spelled not in self.facts.release.paths:
             return False
         parent, _, _ = spelled.rpartition(".")
@@ -118,7 +118,7 @@ class Case:
 
         What only an override makes wrong is not the value's fault: that override is reported.
         """
-        spell = self.facts.release.spell
+        spell = self.facts.release.option_path
         decided = {spell(path): row for path, row in self.decisions.items()}
         own = {path: row.value for path, row in decided.items() if row.evidence != "override"}
         situation = self.facts.situation(self.deployment)
@@ -132,7 +132,7 @@ class Case:
 
         What is derived from the request stays; a published value only confirms it.
         """
-        spelled = self.facts.release.spell(path)
+        spelled = self.facts.release.option_path(path)
         if owner := self.overriding(spelled):
             if owner == spelled:
                 text = f"Set in engine_config. The rule would give {json.dumps(value)}: {reason}"
@@ -165,7 +165,7 @@ class Case:
         """What is decided or set for a path so far, or `None`."""
         if path in self.decisions:
             return self.decisions[path].value
-        return self.overrides.get(self.facts.release.spell(path))
+        return self.overrides.get(self.facts.release.option_path(path))
 
     def value(self, path: str) -> Any:
         """What the engine will use for an option: what is given, or its own default."""

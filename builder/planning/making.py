@@ -77,7 +77,7 @@ def _decide_options(case: Case) -> None:
 
 def _add_remaining_overrides(case: Case) -> None:
     """Overrides of options that no rule decides."""
-    spelled = {case.facts.release.spell(path) for path in case.decisions}
+    spelled = {case.facts.release.option_path(path) for path in case.decisions}
     for path, value in case.overrides.items():
         if path not in spelled:
             reason = "Set in engine_config; no rule decides it."

@@ -70,7 +70,7 @@ def _num_graphs(case: Case) -> int:
     for where in (case.overrides, {path: row.value for path, row in case.decisions.items()}):
         if where.get("cuda_graph_config", {}) is None:
             return 0
-    return case.facts.release.cuda_graphs_when_missing
+    return case.facts.release.cuda_graphs_engine_default
 
 
 def check(case: Case, result: Budget) -> None:

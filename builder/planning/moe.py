@@ -36,7 +36,7 @@ def moe(case: Case) -> None:
                 f"capability is {compute_capability(gpu.sm.value)}; known to work there: "
                 f"{', '.join(names) or 'none'}."
             )
-    without = f"Without this key the engine uses {release.moe_when_missing}."
+    without = f"Without this key the engine uses {release.moe_engine_default}."
     if usual:
         row = usual[0]
         case.decide(_PATH, row.value, f"{row.reason} {without}", case.grade(row), row.source)

@@ -158,7 +158,7 @@ class BundleContext:
             "gpus_per_instance": gpus,
             "port_step": PORT_STEP,
             "draft": self.deployment.draft,
-            "draft_option": self.release.spell("draft_model").rpartition(".")[2],
+            "draft_option": self.release.option_path("draft_model").rpartition(".")[2],
         }
 
 

@@ -302,7 +302,7 @@ def test_a_draft_model_is_spelled_for_the_release(
 ) -> None:
     draft = f"draft={{checkpoint: /models/draft, tokens: 4, method: {method}}}"
     found = options("llama-tiny", draft, *of_release(name))["speculative_config"]
-    path = release.load(name).spell("draft_model").rpartition(".")[2]
+    path = release.load(name).option_path("draft_model").rpartition(".")[2]
     assert found == {"decoding_type": decoding_type, "max_draft_len": 4, path: "/models/draft"}
 
 

@@ -203,7 +203,7 @@ def test_no_variable_names_layers_or_network_devices() -> None:
 def test_the_newest_releases_know_every_option(name: str) -> None:
     table = release.load(name)
     options = {rule.option for rule in every_rule() if not rule.option.isupper()}
-    assert {option for option in options if table.spell(option) not in table.paths} == set()
+    assert {option for option in options if table.option_path(option) not in table.paths} == set()
 
 
 # Rule, sections that it is about, whether the practice explains one, and the share of the sections

@@ -62,7 +62,7 @@ def test_what_replaces_a_deprecated_option_is_an_option(name: str) -> None:
     table = release.load(name)
     for where, field in fields(table.table):
         assert field.get("replaced_by", "model") in table.paths, where
-    assert set(table.words.values()) <= set(table.paths)
+    assert set(table.aliases.values()) <= set(table.paths)
 
 
 @pytest.mark.parametrize("name", release.known())
@@ -72,11 +72,11 @@ def test_the_facts_that_others_read_are_there(name: str) -> None:
     assert ("GET", "/health") in table.endpoints
     assert table.precedence.confidence and table.metrics.confidence
     assert "disaggregated" in table.subcommands
-    assert table.moe_when_missing in table.paths["moe_config.backend"][0]["values"]
+    assert table.moe_engine_default in table.paths["moe_config.backend"][0]["values"]
     assert set(table.moe_load_balancer_backends) <= set(
         table.paths["moe_config.backend"][0]["values"]
     )
-    assert table.cuda_graphs_when_missing > 0
+    assert table.cuda_graphs_engine_default > 0
     assert table.mtp_kv_layers in ("per_draft_token", "one")
     assert all(name.isupper() and source for name, source in table.environment.items())
     for path in table.injected:
@@ -98,7 +98,9 @@ def test_metrics_of_1_2_1_have_no_prefix_that_anyone_verified() -> None:
 
 
 def test_the_draft_length_is_spelled_by_release() -> None:
-    spelled = [release.load(name).spell("mtp_draft_tokens") for name in ("1.2.1", "main-00043967")]
+    spelled = [
+        release.load(name).option_path("mtp_draft_tokens") for name in ("1.2.1", "main-00043967")
+    ]
     assert spelled == [
         "speculative_config.num_nextn_predict_layers",
         "speculative_config.max_draft_len",
@@ -152,7 +154,10 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda table: table.update(root="x"),
         "root: x is not among the types",
     ),
-    "rules of another type": (lambda table: table.update(rules=3), "rules: is no list"),
+    "rules of another type": (
+        lambda table: table.update(rules=3),
+        "rules: is 3; a list is expected",
+    ),
     "an option without a type": (
         lambda table: table["types"]["KvCacheConfig"]["fields"].update(dtype={}),
         "types.KvCacheConfig.fields.dtype.type: is no type",

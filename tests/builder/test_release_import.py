@@ -467,13 +467,13 @@ def test_carried_names_of_what_the_engine_lacks_are_left_out() -> None:
     table = json.loads(json.dumps(release.load("1.2.1").table))
     flag = next(flag for flag in table["serve"]["flags"] if "yaml_path" in flag)
     flag["yaml_path"] = "kv_cache_config.gone"
-    table["words"]["sleep"] = "gone"
+    table["aliases"]["sleep"] = "gone"
     needed = table["serve"]["flags_by_architecture"][0]
     table["serve"]["flags"] = [f for f in table["serve"]["flags"] if f["name"] != needed["flag"]]
     found = Release(carried.without_dead_names(table), Path())
     (same,) = (each for each in found.serve_flags if each.name == flag["name"])
     assert same.yaml_path is None
-    assert "sleep" not in found.words and "sampler" in found.words
+    assert "sleep" not in found.aliases and "sampler" in found.aliases
     assert not found.flags_for(needed["architecture"])
 
 

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from ...diagnostics import Diagnostic
 from ...documents import DATA, read_text
 from ...errors import BadFacts, BadInput
-from .. import engines
+from .. import data_file, engines
 from ..engines import Engine
+from ..schema import build
 from . import support
-from .shape import faults, lacking
 from .support import MoeBackend, Support
+from .table import ReleaseTable, lacking
 from .version import oldest_first
 
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES = 20_000_000  # of an imported table
 MAX_FAULTS = 20  # of one table are enough to see what is wrong with it
 
@@ -114,7 +114,7 @@ def _folder(engine: Engine | None) -> Path:
 
 @cache
 def _shipped(path: Path) -> Release:
-    return Release(json.loads(path.read_text(encoding="utf-8")), path)
+    return Release(data_file.load(path, ReleaseTable), path)
 
 
 def _read(path: Path) -> Release:
@@ -125,22 +125,30 @@ def _read(path: Path) -> Release:
         what = f"cannot be read: {fault}"
         raise BadInput(Diagnostic(str(path), what, "give a table of `release import`")) from None
     if not isinstance(table, dict) or table.get("format") != FORMAT:
-        what = f"is no option table of format {FORMAT}"
+        what = f"is not an option table (format {FORMAT})"
         raise BadFacts(Diagnostic(str(path), what, "write it with `release import`"))
-    return checked(table, path)
+    try:
+        return _usable(Release(data_file.read(path, ReleaseTable), path))
+    except BadFacts as error:
+        raise BadFacts(error.diagnostics[:MAX_FAULTS]) from None
 
 
 def checked(table: Mapping[str, Any], path: Path) -> Release:
-    """A table that did not come with the toolkit, of which all that is read of one is there.
-
-    Raises `BadFacts` with what it lacks.
-    """
-    release = Release(table, path)
-    found = list(islice(faults(table), MAX_FAULTS))
-    found = found or list(lacking(release.paths, release.default))
+    """A table that has no file yet. Raises `BadFacts` with what it lacks."""
+    _, found = build(ReleaseTable, table)
     if found:
-        remedy = "without it nothing can be planned or checked"
-        raise BadFacts(Diagnostic(f"{path}: {where}", what, remedy) for where, what in found)
+        raise BadFacts(replace(each, where=f"{path}: {each.path}") for each in found[:MAX_FAULTS])
+    return _usable(Release(table, path))
+
+
+def _usable(release: Release) -> Release:
+    """A release with all that planning needs. Raises `BadFacts`."""
+    remedy = "without it nothing can be planned or checked"
+    found = list(lacking(release.paths, release.default))
+    if found:
+        raise BadFacts(
+            Diagnostic(f"{release.path}: {where}", what, remedy) for where, what in found
+        )
     return release
 
 
@@ -239,13 +247,13 @@ class Release:
         )
 
     @property
-    def words(self) -> Mapping[str, str]:
+    def aliases(self) -> Mapping[str, str]:
         """Choices whose name changed over time -> their option path in this release."""
-        return self.table["words"]  # type: ignore[no-any-return]
+        return self.table["aliases"]  # type: ignore[no-any-return]
 
-    def spell(self, word: str) -> str:
+    def option_path(self, alias: str) -> str:
         """The option path by which this release knows a choice whose name changed over time."""
-        return self.words.get(word, word)
+        return self.aliases.get(alias, alias)
 
     def moe_backends(self, quant_algo: str | None, sm: int) -> list[MoeBackend]:
         """MoE backends for a quantization on a GPU of compute capability `sm`, best first."""
@@ -258,9 +266,9 @@ class Release:
         return support.moe_backend(self.table, allowed, backend, quant_algo, sm)
 
     @property
-    def moe_when_missing(self) -> str:
+    def moe_engine_default(self) -> str:
         """The MoE backend where the option file names none."""
-        return str(self.table["moe"]["when_missing"])
+        return str(self.table["moe"]["engine_default"])
 
     @property
     def moe_load_balancer_backends(self) -> tuple[str, ...]:
@@ -268,9 +276,9 @@ class Release:
         return tuple(self.table["moe"]["load_balancer_backends"])
 
     @property
-    def cuda_graphs_when_missing(self) -> int:
+    def cuda_graphs_engine_default(self) -> int:
         """How many CUDA graphs are captured where the option file says nothing of them."""
-        return int(self.table["cuda_graphs_when_missing"])
+        return int(self.table["cuda_graphs_engine_default"])
 
     @property
     def mtp_kv_layers(self) -> Literal["per_draft_token", "one"]:

@@ -12,7 +12,7 @@ from ...errors import BadInput
 from ..release import FORMAT, Release
 
 PARTS = (
-    *("words", "llmapi_launch", "endpoints", "metrics", "moe", "cuda_graphs_when_missing"),
+    *("aliases", "llmapi_launch", "endpoints", "metrics", "moe", "cuda_graphs_engine_default"),
     *("mtp_kv_layers", "environment"),
     *("supported_architectures", "unsupported_architectures", "rules", "containers"),
     "support_matrix",
@@ -57,7 +57,7 @@ def options(table: dict[str, Any], like: Release) -> None:
 def without_dead_names(table: dict[str, Any]) -> dict[str, Any]:
     """The table without carried names of options and flags that it does not have."""
     paths, serve = Release(table, Path()).paths, table["serve"]
-    table["words"] = {word: path for word, path in table["words"].items() if path in paths}
+    table["aliases"] = {alias: path for alias, path in table["aliases"].items() if path in paths}
     for flag in serve["flags"]:
         if flag.get("yaml_path", "model") not in paths:
             del flag["yaml_path"]

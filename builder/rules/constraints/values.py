@@ -137,7 +137,7 @@ def _draft_tokens(view: View) -> Any:
         return 0
     paths = [f"{_SPECULATION}.max_draft_len"]
     if view.value(f"{_SPECULATION}.decoding_type") == "MTP":
-        spelled = view.situation.release.spell("mtp_draft_tokens")
+        spelled = view.situation.release.option_path("mtp_draft_tokens")
         paths = [f"effective.{spelled}", f"{_SPECULATION}.num_nextn_predict_layers"]
     return next((n for path in paths if (n := view.count(path)) is not None), MISSING)
 
@@ -257,14 +257,14 @@ def _moe_backend_evidence(view: View) -> Any:
 
 def _moe_backend_remedy(view: View) -> Any:
     """Which backend to name instead."""
-    names, default = _moe_backends(view), view.situation.release.moe_when_missing
+    names, default = _moe_backends(view), view.situation.release.moe_engine_default
     if names is MISSING:
         return f"no source names one; without the key the engine uses {default}"
     return f"known to work there: {', '.join(names)}"
 
 
-def _moe_backend_when_missing(view: View) -> Any:
-    return view.situation.release.moe_when_missing
+def _moe_backend_engine_default(view: View) -> Any:
+    return view.situation.release.moe_engine_default
 
 
 def _load_balancer_backends(view: View) -> Any:
@@ -299,7 +299,7 @@ DERIVED: dict[str, Callable[[View], Any]] = {
     "moe_backend_support": _moe_backend_state,
     "moe_backend_evidence": _moe_backend_evidence,
     "moe_backend_remedy": _moe_backend_remedy,
-    "moe_backend_when_missing": _moe_backend_when_missing,
+    "moe_backend_engine_default": _moe_backend_engine_default,
     "load_balancer_backends": _load_balancer_backends,
     "pool_ratio_sum": _pool_ratio_sum,
 }

@@ -90,8 +90,8 @@ class Remedies:
     def _renamed(self, place: Place, others: Sequence[Release]) -> str:
         """An option of another release that this one knows by another name."""
         for other in others:
-            for word, path in other.words.items():
-                here = self.release.words.get(word)
+            for word, path in other.aliases.items():
+                here = self.release.aliases.get(word)
                 if path == place.schema and here not in (None, path):
                     return f"it is an option of release {other.name}; here it is {here}"
         return ""

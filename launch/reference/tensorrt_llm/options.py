@@ -125,7 +125,7 @@ def _draft_tokens(speculative: Mapping[str, Any] | None) -> int:
     if speculative.get("decoding_type") != "MTP":
         logger.info("only MTP drafts here; decoding goes without, which gives the same text")
         return 0
-    word = release().spell("mtp_draft_tokens").rpartition(".")[2]
+    word = release().option_path("mtp_draft_tokens").rpartition(".")[2]
     for name in (word, *_MTP_LENGTHS):
         default = release().default(f"speculative_config.{name}")
         if (value := speculative.get(name, default)) is not None:
