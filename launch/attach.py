@@ -26,9 +26,9 @@ def attach(bundle: Bundle, runs: Sequence[Path]) -> bool:
     Tells whether a signature had to go, which was of other files. Raises `BadInput` with every run
     that is not of this bundle or has no results.
     """
-    problems = [problem for run in runs for problem in _problems(bundle, run)]
-    if problems:
-        raise BadInput(problems)
+    diagnostics = [diagnostic for run in runs for diagnostic in _diagnostics(bundle, run)]
+    if diagnostics:
+        raise BadInput(diagnostics)
     named = dict(zip(_names(runs), runs, strict=True))
     files = {
         f"{name}/{file.name}": file.read_bytes()
@@ -43,7 +43,7 @@ def _files(run: Path) -> list[Path]:
     return [run / name for name in (ABOUT, *RESULTS) if (run / name).is_file()]
 
 
-def _problems(bundle: Bundle, run: Path) -> Iterator[Diagnostic]:
+def _diagnostics(bundle: Bundle, run: Path) -> Iterator[Diagnostic]:
     where, files = str(run), _files(run)
     if not any(file.name in RESULTS for file in files):
         what = f"holds neither {' nor '.join(RESULTS)}"

@@ -26,24 +26,24 @@ STOP_GRACE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
-    """How it went with one target. `smoke` is missing if the server was not ready.
+class RehearsalResult:
+    """What one target showed. `smoke` is missing if the server was not ready.
 
-    `bench` is missing if there were faults before it, or no streams to measure; `faults` are those
-    of the measurement.
+    `bench` is missing if a check failed before it, or no streams can be measured. `bench_errors`
+    say what was wrong with the measurement.
     """
 
     target: str
     folder: Path
     ready_after_s: float | None
     smoke: dict[str, Any] | None
-    problem: NotReady | None
+    not_ready: NotReady | None
     bench: Mapping[str, Any] | None = None
-    faults: tuple[str, ...] = ()
+    bench_errors: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        return self.smoke is not None and not self.smoke["failed"] and not self.faults
+        return self.smoke is not None and not self.smoke["failed"] and not self.bench_errors
 
 
 def rehearse(
@@ -53,7 +53,7 @@ def rehearse(
     start_timeout_s: float,
     interrupts: Interrupts,
     on_result: suite.OnResult,
-) -> Rehearsed:
+) -> RehearsalResult:
     """One target with the reference engine, on ports of its own."""
     limits = Limits(start_timeout_s, STOP_GRACE_S)
     with runs.create(bundle, target.name, "reference", folder) as run:
@@ -66,16 +66,16 @@ def rehearse(
                 engine = metrics.engine_info(at)
                 results = suite.run(at, on_result)
                 measured: Mapping[str, Any] | None = None
-                faults: Sequence[str] = ()
+                bench_errors: Sequence[str] = ()
                 if all(one.outcome != "failed" for one in results) and is_measurable(at):
-                    measured, faults = measure(SystemUnderTest(at, bundle, target), run)
+                    measured, bench_errors = measure(SystemUnderTest(at, bundle, target), run)
                 last = suite.stop(at, server, target.environment.get("SERVE_SHM_PREFIX"))
                 on_result(last)
-        except NotReady as problem:
-            return Rehearsed(target.name, run.folder, None, None, problem)
+        except NotReady as not_ready:
+            return RehearsalResult(target.name, run.folder, None, None, not_ready)
         smoke = record_smoke(run, [*results, *last], engine)
-        return Rehearsed(
-            target.name, run.folder, run.ready_after_s, smoke, None, measured, tuple(faults)
+        return RehearsalResult(
+            target.name, run.folder, run.ready_after_s, smoke, None, measured, tuple(bench_errors)
         )
 
 

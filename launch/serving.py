@@ -54,7 +54,7 @@ def serve(
     Raises `NotReady` if the server died or ran out of time, `BadInput` if it needs several nodes.
     """
     target.check_nodes()
-    target = _unmistakable(target)
+    target = _with_unique_names(target)
     run.record(
         host=target.host, ports=dict(target.ports), checkpoint=target.environment["CHECKPOINT"]
     )
@@ -123,7 +123,7 @@ def with_miniature(target: Target, bundle: Bundle, run: Run) -> Target:
     return target.with_environment(CHECKPOINT=str(folder))
 
 
-def _unmistakable(target: Target) -> Target:
+def _with_unique_names(target: Target) -> Target:
     """Names that no other server has: to know it by, and to sweep its shared memory by."""
     mark = uuid.uuid4().hex[:12]
     names = {

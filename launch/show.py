@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .bench.diff import PointDifference
-    from .rehearsal import Rehearsed
+    from .rehearsal import RehearsalResult
     from .smoke.results import CheckResult
 
 COLUMNS = 80
@@ -54,7 +54,7 @@ def smoke(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def rehearsal(row: Rehearsed) -> dict[str, Any]:
+def rehearsal(row: RehearsalResult) -> dict[str, Any]:
     """One target of a rehearsal as JSON."""
     return {
         "target": row.target,
@@ -66,7 +66,7 @@ def rehearsal(row: Rehearsed) -> dict[str, Any]:
     }
 
 
-def rehearsals(rows: Sequence[Rehearsed]) -> str:
+def rehearsals(rows: Sequence[RehearsalResult]) -> str:
     """A table with one row per target and transport, and where its evidence is."""
     header = f"{'TARGET':<14}{'READY':>8}  {'TRANSPORT':<9}{'CHECKS':>7}{'FAILED':>7}{'WARNED':>7}"
     lines = [f"{header}{'SKIPPED':>8}  RESULT"]
@@ -80,7 +80,7 @@ def rehearsals(rows: Sequence[Rehearsed]) -> str:
     return "\n".join(lines)
 
 
-def _rows(row: Rehearsed) -> Iterable[str]:
+def _rows(row: RehearsalResult) -> Iterable[str]:
     if row.smoke is None or row.ready_after_s is None:
         yield f"{row.target:<14}{'-':>8}  {'-':<9}{'-':>7}{'-':>7}{'-':>7}{'-':>8}  not ready"
         return

@@ -22,7 +22,7 @@ from builder.errors import BadInput, ChecksFailed, NotReady
 from .arguments import add_access, add_run, endpoint_of, with_access
 
 if TYPE_CHECKING:
-    from ..rehearsal import Rehearsed
+    from ..rehearsal import RehearsalResult
     from ..smoke.results import CheckResult
 
 ENGINES = ("auto", "tensorrt_llm", "reference")
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true", help="print JSON")
     add_run(sub, "the folder that gets a run folder for every target")
 
-    sub = verb("bench", None, "measure a running server as its users feel it")
+    sub = verb("bench", None, "measure the client-side latency and throughput of a running server")
     sub.fill = _fill_bench
 
     sub = verb("report", None, "write one HTML page from runs and result files")
@@ -219,16 +219,17 @@ def _rehearse(options: argparse.Namespace) -> None:
     _raise_worst(rows)
 
 
-def _raise_worst(rows: Sequence[Rehearsed]) -> None:
-    if not_ready := [row.problem for row in rows if row.problem]:
-        raise NotReady([problem for fault in not_ready for problem in fault.diagnostics])
-    if failed := [row for row in rows if not row.passed]:
-        raise ChecksFailed(
-            [
-                Diagnostic(f"target {row.target}", _what_failed(row), f"see {row.folder}")
-                for row in failed
-            ]
-        )
+def _raise_worst(rows: Sequence[RehearsalResult]) -> None:
+    if not_ready := [row.not_ready for row in rows if row.not_ready]:
+        raise NotReady([one for error in not_ready for one in error.diagnostics])
+    if failed := [_failed_rehearsal(row) for row in rows if not row.passed]:
+        raise ChecksFailed(failed)
+
+
+def _failed_rehearsal(row: RehearsalResult) -> Diagnostic:
+    errors = [f"could not be measured: {error}" for error in row.bench_errors[:1]]
+    what = "".join(errors) or "failed smoke checks"
+    return Diagnostic(f"target {row.target}", what, f"see {row.folder}")
 
 
 def _attach(options: argparse.Namespace) -> None:
@@ -241,10 +242,6 @@ def _attach(options: argparse.Namespace) -> None:
     print(found.folder / bundle.EVIDENCE)
     if unsigned:
         _say("the signature was of other files and is removed; sign the bundle again")
-
-
-def _what_failed(row: Rehearsed) -> str:
-    return f"could not be measured: {row.faults[0]}" if row.faults else "failed smoke checks"
 
 
 def _failures(results: Sequence[CheckResult]) -> list[Diagnostic]:
