@@ -208,9 +208,9 @@ def _print(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
     if options.json:
         print(json.dumps(found, indent=2, ensure_ascii=False), flush=True)
     elif found["points"]:
-        from .. import show
+        from . import text_tables
 
-        print(show.bench(found), flush=True)
+        print(text_tables.bench_table(found), flush=True)
 
 
 def _judge(found: Mapping[str, Any]) -> None:
@@ -284,9 +284,9 @@ def _evaluation(
 
 def diff(options: argparse.Namespace) -> None:
     """Judge B against A. Raises `ChecksFailed` where it is worse."""
-    from .. import show
     from ..bench import diff as differences
     from ..bench import results
+    from . import text_tables
 
     a, b = results.read(options.a), results.read(options.b)
     found = differences.of(a, b, options.margin)
@@ -298,7 +298,7 @@ def diff(options: argparse.Namespace) -> None:
     else:
         for warning in warnings:
             _say(f"warning: {warning}")
-        print(show.differences(found, word))
+        print(text_tables.differences_table(found, word))
     if worse := [one for one in found if one.verdict == "worse"]:
         raise ChecksFailed(
             [

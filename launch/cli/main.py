@@ -160,9 +160,9 @@ def _up(options: argparse.Namespace) -> None:
 
 
 def _smoke(options: argparse.Namespace) -> None:
-    from .. import show
     from ..smoke import metrics, suite
     from ..smoke import results as reports
+    from . import text_tables
 
     server = endpoint_of(options)
     server.check_listens()
@@ -174,7 +174,7 @@ def _smoke(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(summary, indent=2, ensure_ascii=False))
     else:
-        print(f"\n{show.smoke(summary)}")
+        print(f"\n{text_tables.smoke_table(summary)}")
     if summary["failed"]:
         raise ChecksFailed(_failures(results))
 
@@ -197,19 +197,21 @@ def _rehearse(options: argparse.Namespace) -> None:
     rows = []
     with Interrupts() as interrupts:
         with interrupts.held():  # numpy takes an interrupt while it loads for a fault of its own
-            from .. import rehearsal, show, target
+            from .. import rehearsal, target
+            from . import text_tables
         for one in target.read_all(found, options.target):
             _say(f"{one.name}: rehearsal with the reference engine on a miniature")
             folder = options.run_dir / one.name if options.run_dir else None
             row = rehearsal.rehearse(found, one, folder, timeout_s, interrupts, _say_check)
             rows.append(row)
             if row.bench:
-                _say(show.bench(row.bench))
+                _say(text_tables.bench_table(row.bench))
     if options.json:
-        print(json.dumps([show.rehearsal(row) for row in rows], indent=2, ensure_ascii=False))
+        documents = [text_tables.rehearsal_document(row) for row in rows]
+        print(json.dumps(documents, indent=2, ensure_ascii=False))
     else:
         _say("")
-        print(show.rehearsals(rows))
+        print(text_tables.rehearsals_table(rows))
     from ..report import page
 
     pages = {options.run_dir: rows} if options.run_dir else {row.folder: [row] for row in rows}
@@ -257,12 +259,12 @@ def _say(text: str) -> None:
 
 
 def _print_check(results: Sequence[CheckResult]) -> None:
-    from .. import show
+    from . import text_tables
 
-    print(show.check(results), flush=True)
+    print(text_tables.check_lines(results), flush=True)
 
 
 def _say_check(results: Sequence[CheckResult]) -> None:
-    from .. import show
+    from . import text_tables
 
-    _say(show.check(results))
+    _say(text_tables.check_lines(results))

@@ -1,7 +1,7 @@
 """A chart as inline SVG: readable without a script, by keyboard with it, in any colour scheme.
 
-Colours come from the page's style sheet by class; a series is told apart by its shape too. All text
-goes through `Markup.format`, which escapes it.
+Colours come from the page's style sheet by class; each series has its own marker shape too.
+All text goes through `Markup.format`, which escapes it.
 """
 
 from __future__ import annotations

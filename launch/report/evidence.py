@@ -198,8 +198,7 @@ DETAILS: tuple[Callable[[RunEvidence], str | None], ...] = (
 
 
 def _numbered(runs: Iterable[RunEvidence]) -> Iterator[RunEvidence]:
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for run in runs:
-        seen[run.title] = seen.get(run.title, 0) + 1
-        count = seen[run.title]
+        count = counts[run.title] = counts.get(run.title, 0) + 1
         yield replace(run, title=f"{run.title} ({count})") if count > 1 else run

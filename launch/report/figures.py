@@ -20,7 +20,7 @@ MISSING = {
     "interactivity": "it needs the number of GPUs, and a rehearsal has none",
     "itl": "the tool that measured does not say the gaps between tokens",
 }
-FEW = 2  # runs whose bands and p90 lines can still be told apart
+FEW = 2  # runs up to which bands and p90 lines are drawn
 
 XY = tuple[float | None, float | None]
 Coordinates = Callable[[RunEvidence, LoadPoint], XY]

@@ -60,11 +60,11 @@ def bar(budget: Sequence[tuple[str, float]]) -> Markup:
             )
         )
         at += width
-    words = f"Memory of a GPU, {number(total)} GiB"
+    label = f"Memory of a GPU, {number(total)} GiB"
     return Markup(
         '<svg class="bar" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
         'aria-label="{}">{}</svg>'
-    ).format(WIDTH, HEIGHT, words, Markup("").join(drawn))
+    ).format(WIDTH, HEIGHT, label, Markup("").join(drawn))
 
 
 def colour(index: int, name: str) -> str:

@@ -65,6 +65,7 @@ class LoadPoint:
     itl_of: str
     distributions: Mapping[str, Distribution]
     rates: Mapping[str, float | None]
+    client_limited: bool
     goodput_share: float | None
     acceptance_rate: float | None
     tokens_per_step: float | None
@@ -237,6 +238,7 @@ def _point(row: JsonObject) -> LoadPoint:
         itl_of=row.text("itl_of") or "tokens",
         distributions={name: _distribution(row.child(name)) for name in (*LATENCIES, *SIZES)},
         rates={name: row.number(name) for name in RATES},
+        client_limited=row.flag("client_limited"),
         goodput_share=goodput.number("share"),
         acceptance_rate=speculative.number("acceptance_rate"),
         tokens_per_step=speculative.number("tokens_per_step"),

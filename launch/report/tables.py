@@ -164,7 +164,7 @@ def smoke(run: RunEvidence) -> PageTable | None:
          row["evidence"], row["reason"])
         for row in sorted(run.smoke.results, key=lambda row: WORST_FIRST.find(row["outcome"]))
     ]  # fmt: skip
-    columns = [("check", "text"), ("result", "code"), ("over", "code"), ("seen", "text"),
+    columns = [("check", "text"), ("result", "code"), ("over", "code"), ("evidence", "text"),
                ("why it matters", "text")]  # fmt: skip
     return make_table(f"Smoke checks, {run.title}", columns, rows)
 

@@ -177,8 +177,10 @@ def _notices(run: RunEvidence) -> Iterator[Notice]:
         text = "Stopped before its end. What was measured until then is kept."
         yield Notice("warning", "Interrupted", text)
     if result.near_limit:
-        text = f"The client ran at {percent(result.share_of_limit)} of its own limit; from 70 % on "
-        text += "its figures are not taken for the server's alone. They may be too low."
+        limited = ", ".join(point.label for point in result.points if point.client_limited)
+        text = f"The client ran at {percent(result.share_of_limit)} of its own limit"
+        text += f" at {limited}" if limited else ""
+        text += "; from 70 % on figures are not taken for the server's alone. They may be too low."
         yield Notice("warning", "Near the client's limit", text)
     if result.failed:
         text = f"{_failures(result)} They count in no latency."

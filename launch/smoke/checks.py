@@ -110,7 +110,7 @@ NEGATIVE = (
           apis=KSERVE, streams=True),
     Check("N6", "Many responses", "the first part passes for the whole text",
           negative.many_responses, apis=KSERVE, streams=True),
-    Check("N7", "top_p 1.5", "a value that no sampler knows", rejects(top_p=1.5)),
+    Check("N7", "top_p 1.5", "a value outside of its range", rejects(top_p=1.5)),
     Check("N8", "Prompt too long", "it crashed servers of some releases", negative.too_long),
     # An engine's server may take 0 for a limit that was not given, and an empty prompt for a start.
     Check("N9.tokens0", "max_tokens 0", "a request without an end", rejects(OPENAI, max_tokens=0)),

@@ -33,10 +33,10 @@ class RequestRejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SmokeRequest:
-    """A request, greedy unless told otherwise. Its values may be wrong on purpose.
+    """A request, greedy by default. Its values may be invalid on purpose.
 
     What is `None` is not sent. `prompt` is a text or token ids; `messages` is a chat in its place.
-    `parameters` are the request's own besides its inputs.
+    `parameters` are those of the request, apart from its inputs.
     """
 
     prompt: object
@@ -60,7 +60,7 @@ class SmokeRequest:
 class Completion:
     """One response. `final` is the transport's own mark for the last one of a stream.
 
-    Token counts, and what the engine measured, are there where the server tells them.
+    Token counts and the engine's measurements are there where the server reports them.
     """
 
     text: str
@@ -94,7 +94,7 @@ class SmokeClient(Protocol):
         """The evidence. Raises `CheckFailure` naming the endpoint that is not ready."""
 
     async def served(self) -> str:
-        """What the server says of its model and of itself, in words."""
+        """The versions of server and model, as text."""
 
     async def metadata(self) -> Mapping[str, Any]:
         """Triton only: the model's metadata as JSON."""
@@ -119,7 +119,7 @@ class SmokeClient(Protocol):
     async def close(self) -> None: ...
 
 
-# What a check saw, in words. Raises `CheckFailure`, `RequestRejected` or `NotSupported`.
+# Returns the evidence as text. Raises `CheckFailure`, `RequestRejected` or `NotSupported`.
 CheckFunction = Callable[[SmokeClient, Endpoint], Awaitable[str]]
 
 

@@ -73,7 +73,7 @@ async def batch_text(client: SmokeClient, _: Endpoint) -> str:
 
 async def overlap(client: SmokeClient, _: Endpoint) -> str:
     """Eight streams, with a limit and without: others begin before the first one has ended."""
-    words = []
+    begins = []
     for limit in (64, None):
         name = "without max_tokens" if limit is None else f"max_tokens {limit}"
         for _try in range(TRIES):  # on a busy machine, one may end before others could begin
@@ -84,8 +84,8 @@ async def overlap(client: SmokeClient, _: Endpoint) -> str:
             raise CheckFailure(
                 f"{name}: the second of {AT_ONCE} begins when the first one has ended"
             )
-        words.append(f"{begun} of {AT_ONCE} {name}")
-    return f"begun before one ends: {', '.join(words)}"
+        begins.append(f"{begun} of {AT_ONCE} {name}")
+    return f"begun before one ends: {', '.join(begins)}"
 
 
 async def counters(client: SmokeClient, endpoint: Endpoint) -> str:
@@ -139,9 +139,9 @@ async def soak(client: SmokeClient, endpoint: Endpoint) -> str:
     start = time.monotonic()
     await concurrently(map(one, range(SOAK)))
     rate = SOAK / (time.monotonic() - start)
-    words = f"{SOAK} requests, {SOAK_AT_ONCE} at once, {rate:.0f} per second"
+    evidence = f"{SOAK} requests, {SOAK_AT_ONCE} at once, {rate:.0f} per second"
     if before is None:
-        return words
+        return evidence
     idle = before + 0.01
     after = await metrics.wait_until(
         endpoint, lambda now: (metrics.total(now, KV_CACHE) or 0) <= idle
@@ -149,7 +149,7 @@ async def soak(client: SmokeClient, endpoint: Endpoint) -> str:
     used = metrics.total(after, KV_CACHE) or 0.0
     if used > idle:
         raise CheckFailure(f"the KV cache is used to {used:.1%} afterwards, {before:.1%} before")
-    return f"{words}; KV cache used to {used:.1%}"
+    return f"{evidence}; KV cache used to {used:.1%}"
 
 
 async def _kv_cache(endpoint: Endpoint) -> float | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..target import Target
 
 URL_FORMS = (
-    "http://HOST:PORT for trtllm-serve, with ?model=NAME where it does not tell its model, "
+    "http://HOST:PORT for trtllm-serve, with ?model=NAME where it does not report its model, "
     "triton://HOST:HTTP_PORT?grpc=PORT&metrics=PORT&model=NAME for Triton, where PORT may be off, "
     "as in triton://HOST?http=off&grpc=8001"
 )
@@ -38,7 +38,7 @@ class Endpoint:
     `url` is that of HTTP and `metrics` that of Triton's metrics; what is off is missing.
 
     `model` is the name in requests; without one trtllm-serve is asked for it, which the router
-    of disaggregated serving does not tell (release 1.2.1, NVIDIA/TensorRT-LLM#12213).
+    of disaggregated serving does not report (release 1.2.1, NVIDIA/TensorRT-LLM#12213).
 
     `model_folder` holds the rendered config.pbtxt of a Triton model, and `options` the rendered
     options, where a bundle is known. `pid` is that of a server that this program started;

@@ -81,7 +81,7 @@ async def prefix(client: SmokeClient, endpoint: Endpoint) -> str:
     names = ("kv_cache_reused_block", "cached_tokens")
     found = {name: response.measured[name] for name in names if name in response.measured}
     if not found:
-        raise NotSupported("the server does not tell what it reuses")
+        raise NotSupported("the server does not report reused blocks")
     if not any(found.values()):
         raise Inconclusive(f"nothing is reused of the same prompt again: {found}")
     return ", ".join(f"{name} {value:.0f}" for name, value in found.items())
@@ -133,7 +133,7 @@ async def accuracy(_: SmokeClient, endpoint: Endpoint) -> str:
 def _steps(measured: Mapping[str, float], endpoint: Endpoint) -> str:
     steps = measured.get("tokens_per_step")
     if steps is None:
-        raise NotSupported("the server does not tell its tokens per step")
+        raise NotSupported("the server does not report tokens per step")
     if steps < 1:
         raise CheckFailure(f"{steps:.2f} tokens per step, at least 1 expected")
     if steps == 1 and not endpoint.rehearsal:

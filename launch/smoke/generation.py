@@ -1,6 +1,6 @@
 """Checks of one request at a time: what is generated, streamed, stopped, counted and repeated.
 
-Nothing here knows the model: a check compares the server with itself or with the rules of its
+No check depends on the model: it compares the server with itself or with the rules of its
 protocol. Texts are compared greedily and one request at a time where they must be equal.
 """
 
@@ -81,8 +81,8 @@ async def stream_text(client: SmokeClient, _: Endpoint) -> str:
 async def stream_mode(client: SmokeClient, _: Endpoint) -> str:
     """Whether the text is new or cumulative; a stream must not mix both."""
     texts = await _streamed_texts(client, MEDIUM)
-    words = {"delta": "new text each", "cumulative": "all text so far each"}
-    return f"{len(texts)} parts with {words[stream_mode_of(texts)]}"
+    content = {"delta": "new text each", "cumulative": "all text so far each"}
+    return f"{len(texts)} parts with {content[stream_mode_of(texts)]}"
 
 
 async def cumulative(client: SmokeClient, endpoint: Endpoint) -> str:
@@ -145,7 +145,7 @@ async def max_tokens(client: SmokeClient, _: Endpoint) -> str:
 
 async def characters(client: SmokeClient, _: Endpoint) -> str:
     """Characters of several bytes arrive whole, even if their tokens arrive one by one."""
-    seen = 0
+    count = 0
     for prompt in LETTERS:
         request = SmokeRequest(prompt, max_tokens=48)
         expected = (await client.generate(request)).text
@@ -158,10 +158,10 @@ async def characters(client: SmokeClient, _: Endpoint) -> str:
             )
         if found != expected:
             raise CheckFailure(f"streamed text {difference(found, expected)}")
-        seen += sum(ord(letter) > 127 for letter in expected)
-    if not seen:
+        count += sum(ord(letter) > 127 for letter in expected)
+    if not count:
         raise NotSupported("the model writes no character of several bytes")
-    return f"{seen} characters of several bytes, none split"
+    return f"{count} characters of several bytes, none split"
 
 
 async def usage(client: SmokeClient, _: Endpoint) -> str:
@@ -172,7 +172,7 @@ async def usage(client: SmokeClient, _: Endpoint) -> str:
     prompt, completion, total = map(int, filter(None, counts)) if all(counts) else (0, 0, 0)
     if not 0 < completion <= TOKENS or prompt <= 0 or prompt + completion != total:
         raise CheckFailure(
-            f"prompt, completion and total tokens are {counts}, and {TOKENS} were asked for"
+            f"prompt, completion and total tokens are {counts}, {TOKENS} were requested"
         )
     return f"{prompt} + {completion} = {total} tokens"
 
@@ -180,10 +180,10 @@ async def usage(client: SmokeClient, _: Endpoint) -> str:
 async def logprobs(client: SmokeClient, _: Endpoint) -> str:
     response = await client.generate(replace(SHORT, logprobs=True))
     if not response.logprobs:
-        raise CheckFailure("none came, though they were asked for")
+        raise CheckFailure("none came, though they were requested")
     wrong = [value for value in response.logprobs if not math.isfinite(value) or value > 0]
     if wrong:
-        raise CheckFailure(f"{wrong[0]} is no log probability")
+        raise CheckFailure(f"{wrong[0]} is not a log probability")
     return f"{len(response.logprobs)} value(s), the first {response.logprobs[0]:.3f}"
 
 
@@ -235,7 +235,7 @@ def whole_text(texts: Sequence[str]) -> str:
 
 
 def difference(one: str, other: str) -> str:
-    """Where two texts part, in words."""
+    """Where two texts begin to differ, as text."""
     pairs = enumerate(zip(one, other, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
     return f"differs at character {at}: {one[at : at + 30]!r}, not {other[at : at + 30]!r}"

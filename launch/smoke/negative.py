@@ -56,17 +56,17 @@ def rejects_misuse(*ways: str, harmless: bool = False) -> CheckFunction:
     """A check that misuse of the protocol is rejected, or at least has no consequences."""
 
     async def check(client: SmokeClient, _: Endpoint) -> str:
-        seen = []
+        evidence = []
         for how in ways:
             try:
                 answer = await client.misuse(how, SHORT)
             except RequestRejected as refusal:
-                seen.append(_rejection(refusal))
+                evidence.append(_rejection(refusal))
                 continue
             if not harmless:
                 raise CheckFailure(f"{how.replace('_', ' ')} is answered with {answer[:80]!r}")
-            seen.append("passed over")
-        return "; ".join(seen)
+            evidence.append("ignored")
+        return "; ".join(evidence)
 
     return check
 
@@ -97,7 +97,7 @@ async def too_long(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
-    """Where the model counts its requests, the cancelled one is seen to end as that."""
+    """Where the model counts its requests, this one is counted as cancelled."""
     before = await _metrics(endpoint)
     async with aclosing(client.stream(LONG)) as responses:
         async for response in responses:

@@ -12,7 +12,7 @@ Outcome = Literal["passed", "failed", "warned", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`reason` is why the check is there, `evidence` what was seen.
+    """`reason` is why the check is there, `evidence` what was found.
 
     Only what `failed` fails the suite. What is `skipped` does not apply here and is no check.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 from .client import CheckFailure, Completion, NotSupported, SmokeRequest
 
-# What the published model declares; a server that tells its metadata is taken by its own word.
+# What the published model declares; a server's own metadata goes first.
 PUBLISHED = {
     "text_input": "BYTES",
     "streaming": "BOOL",

@@ -17,7 +17,8 @@ import pytest
 
 from builder.bundle import Bundle
 from builder.errors import NotReady
-from launch import show, target
+from launch import target
+from launch.cli import text_tables
 from launch.process import ServerProcess
 from launch.smoke import checks, endpoint, generation, health, metrics, suite
 from launch.smoke.client import CheckFailure
@@ -326,9 +327,15 @@ def test_the_command_prints_a_line_per_check_in_80_columns() -> None:
 def test_a_check_that_went_alike_over_both_transports_has_one_line() -> None:
     one = CheckResult("P6", "Generation", "why", "grpc", "passed", "seen", 0.1)
     other = replace(one, transport="http")
-    assert show.check([one, other]).split() == ["pass", "both", "P6", "Generation", "seen"]
+    assert text_tables.check_lines([one, other]).split() == [
+        "pass",
+        "both",
+        "P6",
+        "Generation",
+        "seen",
+    ]
     wrong = replace(other, outcome="failed", evidence="nothing came")
-    lines = show.check([one, wrong]).splitlines()
+    lines = text_tables.check_lines([one, wrong]).splitlines()
     assert [line.split()[:2] for line in lines[:2]] == [["pass", "grpc"], ["FAIL", "http"]]
     assert lines[2].strip() == "nothing came"
 

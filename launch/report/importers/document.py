@@ -45,7 +45,7 @@ def bench(
 
 
 def load(concurrency: float | None, rate_per_s: float | None, burstiness: float | None) -> Document:
-    """How requests arrived: so many at a time, or so many a second."""
+    """How requests arrived: a fixed concurrency, or a request rate."""
     if rate_per_s is not None:
         kind = "poisson" if burstiness in (None, 1) else "gamma"
         row = {"kind": kind, "rate_per_s": rate_per_s, "concurrency": concurrency}
@@ -73,8 +73,8 @@ def statistics(values: Mapping[str, float | None]) -> Document | None:
     return row if any(value is not None for value in row.values()) else None
 
 
-def lengths(isl: float | None, osl: float | None, words: str, kind: str = "fixed") -> Document:
-    return {"kind": kind, "isl": isl, "osl": osl, "words": words}
+def lengths(isl: float | None, osl: float | None, text: str, kind: str = "fixed") -> Document:
+    return {"kind": kind, "isl": isl, "osl": osl, "words": text}
 
 
 def _label(row: Document) -> str:

@@ -20,7 +20,7 @@ LATENCIES = (
     ("tpot_ms", "inter_token_latency_ms", 1.0),
     ("e2e_ms", "request_latency", 1000.0),
 )
-WORDS = "a GuideLLM data set; the lengths are the means of the requests that succeeded"
+WORKLOAD = "a GuideLLM data set; the lengths are the means of the requests that succeeded"
 
 
 def matches(found: Any) -> bool:
@@ -44,7 +44,7 @@ def convert(found: Any, where: str, name: str) -> Document:
         url=backend.text("target") or arguments.text("target"),
         started=_time(min(starts, default=None)),
         ended=_time(max(ends, default=None)),
-        workload=document.lengths(None, None, WORDS, "unknown"),
+        workload=document.lengths(None, None, WORKLOAD, "unknown"),
         points=[_point(row) for row in rows],
     )
     top.check()

@@ -60,14 +60,14 @@ def convert_sglang(rows: Sequence[Any], where: str, name: str) -> Document:
 
 def convert_vllm(found: Any, where: str, name: str) -> Document:
     fields = JsonObject(found, where)
-    words = "lengths not said; the means are those of the requests that succeeded"
+    workload = "lengths not said; the means are those of the requests that succeeded"
     result = document.bench(
         VLLM,
         api=fields.text("backend") or fields.text("endpoint_type"),
         name=name,
         model=fields.text("model_id"),
         started=_vllm_date(fields.text("date")),
-        workload=document.lengths(None, None, words, "unknown"),
+        workload=document.lengths(None, None, workload, "unknown"),
         points=[_vllm_point(fields)],
     )
     fields.check()

@@ -227,6 +227,7 @@ def test_the_verdict(runs: Runs, changes: samples.Json, tone: str, title: str) -
 def test_notices_come_before_any_figure(runs: Runs) -> None:
     document = samples.bench(outcome="interrupted", points=[samples.point(1, failed=2)])
     document["client"] |= {"marked": True, "share_of_limit": 0.82}
+    document["points"][0]["client_limited"] = True
     document["subject"]["engine"]["rehearsal"] = True
     found = runs(document)
     assert [notice.title for notice in verdict.notices(found)] == [
@@ -237,7 +238,7 @@ def test_notices_come_before_any_figure(runs: Runs) -> None:
     ]
     text = page.text(found).replace("\u00a0", " ")
     assert text.index("Near the client") < text.index('class="verdict')
-    assert "at 82 % of its own limit" in text
+    assert "at 82 % of its own limit at c1; from 70 % on" in text
     assert "2 of 20 requests failed (10 %): 2 cut." in text
 
 

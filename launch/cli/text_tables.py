@@ -1,4 +1,4 @@
-"""What the launcher prints: results and summaries as text that fits 80 columns."""
+"""The launcher's results as text tables of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bench.diff import PointDifference
-    from .rehearsal import RehearsalResult
-    from .smoke.results import CheckResult
+    from ..bench.diff import PointDifference
+    from ..rehearsal import RehearsalResult
+    from ..smoke.results import CheckResult
 
 COLUMNS = 80
 INDENT = " " * 12
-WORDS = {"passed": "pass", "failed": "FAIL", "warned": "warn", "skipped": "-"}
+OUTCOMES = {"passed": "pass", "failed": "FAIL", "warned": "warn", "skipped": "-"}
 
 
-def check(results: Sequence[CheckResult]) -> str:
-    """A line per check, or one for each way in which it went over different transports.
+def check_lines(results: Sequence[CheckResult]) -> str:
+    """A line per check, or one for each outcome if the transports differ.
 
-    What was seen follows in full where the check did not pass.
+    The evidence follows in full where the check did not pass.
     """
-    ways = dict.fromkeys(one.outcome for one in results)
-    return "\n".join(_line([one for one in results if one.outcome == way]) for way in ways)
+    outcomes = dict.fromkeys(one.outcome for one in results)
+    return "\n".join(_line([one for one in results if one.outcome == each]) for each in outcomes)
 
 
 def _line(same: Sequence[CheckResult]) -> str:
     first = same[0]
     where = "both" if len(same) > 1 else first.transport
-    line = f"{WORDS[first.outcome]:<6}{where:<6}{first.id:<11}{first.title:<20}"
+    line = f"{OUTCOMES[first.outcome]:<6}{where:<6}{first.id:<11}{first.title:<20}"
     if first.outcome in ("passed", "skipped"):
         room = COLUMNS - len(line)
         return f"{line}{textwrap.shorten(first.evidence, room, placeholder='...')}"
-    seen = dict.fromkeys(one.evidence for one in same)
-    return "\n".join([line.rstrip(), *map(_wrapped, seen)])
+    evidence = dict.fromkeys(one.evidence for one in same)
+    return "\n".join([line.rstrip(), *map(_wrapped, evidence)])
 
 
-def smoke(summary: Mapping[str, Any]) -> str:
+def smoke_table(summary: Mapping[str, Any]) -> str:
     """The numbers of a suite by transport, and in all."""
     rows = [*summary["transports"].items()]
     if len(rows) > 1:
@@ -54,7 +54,7 @@ def smoke(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def rehearsal(row: RehearsalResult) -> dict[str, Any]:
+def rehearsal_document(row: RehearsalResult) -> dict[str, Any]:
     """One target of a rehearsal as JSON."""
     return {
         "target": row.target,
@@ -66,7 +66,7 @@ def rehearsal(row: RehearsalResult) -> dict[str, Any]:
     }
 
 
-def rehearsals(rows: Sequence[RehearsalResult]) -> str:
+def rehearsals_table(rows: Sequence[RehearsalResult]) -> str:
     """A table with one row per target and transport, and where its evidence is."""
     header = f"{'TARGET':<14}{'READY':>8}  {'TRANSPORT':<9}{'CHECKS':>7}{'FAILED':>7}{'WARNED':>7}"
     lines = [f"{header}{'SKIPPED':>8}  RESULT"]
@@ -96,7 +96,7 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, COLUMNS, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
-def bench(document: Mapping[str, Any]) -> str:
+def bench_table(document: Mapping[str, Any]) -> str:
     """A line per point, and what else a reader has to know of the whole."""
     header = f"{'LOAD':<9}{'OK':>6}{'FAILED':>7}{'TOK/S':>10}{'/USER':>8}"
     lines = [f"{header}{'TTFT p50':>10}{'p99':>8}{'TPOT':>7}{'E2E p50':>9} ms"]
@@ -132,7 +132,7 @@ def _point(one: Mapping[str, Any]) -> str:
     return f"{one['label']:<9}{counts}{speed}{times}"
 
 
-def differences(found: Sequence[PointDifference], word: str) -> str:
+def differences_table(found: Sequence[PointDifference], word: str) -> str:
     """A line per point and measure, then the verdict over all."""
     header = f"{'POINT':<8}{'MEASURE':<32}{'A':>10}{'B':>10}{'CHANGE':>9}"
     lines = [f"{header}  VERDICT"]
