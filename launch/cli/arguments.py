@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ..smoke.endpoint import Endpoint
     from ..target import Target
 
+# Not the engines' records: they would be read for every `--help`.
+ENGINES = ("tensorrt_llm", "reference")
+
 
 def seconds(text: str) -> float:
     """A time in seconds, above 0 and finite."""

@@ -19,13 +19,12 @@ from builder import __version__, command
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
 
-from .arguments import add_access, add_run, endpoint_of, with_access
+from .arguments import ENGINES, add_access, add_run, endpoint_of, with_access
 
 if TYPE_CHECKING:
     from ..rehearsal import RehearsalResult
     from ..smoke.results import CheckResult
 
-ENGINES = ("auto", "tensorrt_llm", "reference")
 REHEARSAL_START_TIMEOUT_S = 300.0
 # How often a launcher that waits for the end of its server looks for signals.
 LOOK_S = 1.0
@@ -66,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--target", help="needed if the bundle has several")
     sub.add_argument(
         "--engine",
-        choices=ENGINES,
+        choices=("auto", *ENGINES),
         default="auto",
         help="auto takes TensorRT-LLM where it is installed, else the reference engine",
     )
@@ -229,8 +228,9 @@ def _raise_worst(rows: Sequence[RehearsalResult]) -> None:
 
 
 def _failed_rehearsal(row: RehearsalResult) -> Diagnostic:
-    errors = [f"could not be measured: {error}" for error in row.bench_errors[:1]]
-    what = "".join(errors) or "failed smoke checks"
+    what = "failed smoke checks"
+    if row.bench_errors:
+        what = f"could not be measured: {row.bench_errors[0]}"
     return Diagnostic(f"target {row.target}", what, f"see {row.folder}")
 
 
