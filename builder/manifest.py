@@ -12,11 +12,11 @@ from . import __version__
 from .diagnostics import Diagnostic
 from .engines import EngineConfig
 from .facts import advisories, hardware
-from .facts import heuristics as practice
 from .facts import published_results as results
 from .planning import Facts, Plan
+from .rules import heuristics
 from .rules import vulnerability_policy as gate
-from .rules.constraints.rules import RULES
+from .rules.constraints import RULES
 
 
 def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
         hardware.HARDWARE / f"{facts.gpu.name}.yaml",
         *([facts.release.path] if facts.release.ships else ()),  # else the bundle holds it
         *sorted({row.file for row in facts.published}),
-        *practice.files(),
+        *heuristics.files(),
         RULES,
     ):
         yield path.relative_to(Path(__file__).parent).as_posix(), _sha256(path)

@@ -128,9 +128,9 @@ def _disagreements(prefill: Planned, decode: Planned) -> Iterator[Diagnostic]:
         if values[0] != values[1]:
             what = f"is {values[0]}, the decode servers have {values[1]}"
             yield Diagnostic(f"{PREFILL}.{path}", what, "give both the same")
-    situation = decode.plan.facts.situation(two)
+    context = decode.plan.facts.rule_context(two)
     for problem in constraints.disagreements(
-        prefill.engine.options, decode.engine.options, situation
+        prefill.engine.options, decode.engine.options, context
     ):
         yield replace(problem, where=f"engine_config.{problem.where}")
 

@@ -19,7 +19,7 @@ from .facts.engines import Engine
 from .facts.release import Release
 from .planning import Facts
 from .rules import vulnerability_policy as gate
-from .rules.options import problems as judge
+from .rules.validation import validate
 
 T = TypeVar("T")
 Known = Mapping[str, Checkpoint]  # facts at hand, by the name of the checkpoint in the request
@@ -124,7 +124,7 @@ def _server_problems(request: Deployment) -> Iterator[Diagnostic]:
 
 def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Diagnostic]:
     """Overrides that the release rejects; what is only missing may come from a rule."""
-    for problem in judge(table, overrides):
+    for problem in validate(table, overrides):
         if problem.severity == "error" and problem.rule != "missing-key":
             yield replace(problem, where=f"engine_config.{problem.where}")
 

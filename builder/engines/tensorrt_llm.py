@@ -8,8 +8,8 @@ from typing import Any
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..planning import Decision, Plan
-from ..rules.constraints import broken
-from ..rules.options import problems as judge
+from ..rules.constraints import violations
+from ..rules.validation import validate
 from . import EngineConfig
 
 
@@ -21,8 +21,8 @@ def translate(plan: Plan) -> EngineConfig:
     release = plan.facts.release
     decisions = tuple(replace(row, path=release.option_path(row.path)) for row in plan.decisions)
     options = _nested(decisions)
-    situation = plan.facts.situation(plan.deployment)
-    found = [*judge(release, options), *broken(options, situation, strict=True)]
+    context = plan.facts.rule_context(plan.deployment)
+    found = [*validate(release, options), *violations(options, context, strict=True)]
     found = [replace(problem, where=f"engine_config.{problem.where}") for problem in found]
     if errors := [problem for problem in found if problem.severity == "error"]:
         raise BadInput(errors)

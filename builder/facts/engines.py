@@ -23,10 +23,9 @@ class Engine:
 
     `package` is its name on a package index, `module` what Python imports, and `product` its name
     in advisories. `releases` is the folder of its option tables, `heuristics` that of its
-    heuristics; `rules` and `environment` are the files of its cross-field rules and of the
-    variables of its processes, all relative to `builder/data`. `rank_launcher` starts the command
-    that follows it on every rank. Any of `telemetry_variables`, set to 1, keeps it from sending
-    usage data.
+    heuristics and `rules` the file of its cross-field rules, all relative to `builder/data`.
+    `rank_launcher` starts the command that follows it on every rank. Any of `telemetry_variables`,
+    set to 1, keeps it from sending usage data.
     """
 
     name: Text
@@ -38,7 +37,6 @@ class Engine:
     releases: Text
     rules: Text
     heuristics: Text
-    environment: Text
     rank_launcher: Text
     telemetry_variables: tuple[Text, ...]
     default: bool = False

@@ -11,7 +11,7 @@ from ..documents import Yaml
 from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
-from ..rules.constraints import Situation
+from ..rules.context import RuleContext
 from . import disaggregated_pairs, kinds
 from .files import BundleContext, SourceFile, expand
 from .kinds import DEPLOYMENT
@@ -144,12 +144,12 @@ def _releases(
     return [release.load(release.newest_stable())], True
 
 
-def _situation(known: Release, request: CheckOptions, context: BundleContext | None) -> Situation:
+def _situation(known: Release, request: CheckOptions, context: BundleContext | None) -> RuleContext:
     """Where the options of a file are to be used, as far as that is known."""
-    situation = Situation(known)
+    situation = RuleContext(known)
     if context:
         if context.checkpoint:
-            situation = Situation.of(known, context.checkpoint)
+            situation = RuleContext.of(known, context.checkpoint)
         load = context.workload
         situation = replace(
             situation,

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..facts import release
-from ..rules.constraints import Situation
+from ..rules.context import RuleContext
 from . import kinds
 from .files import SourceFile
 from .section import Section, disagreements
@@ -25,7 +25,7 @@ class Worker:
 
     path: Path
     checkpoint: str
-    situation: Situation
+    situation: RuleContext
     section: Section
 
 
@@ -63,5 +63,5 @@ def _worker(target: SourceFile) -> Worker | None:
     if content is None or content.kind != kinds.ENGINE:
         return None
     section = replace(content.sections[0], role=within.role)
-    situation = Situation.of(table, within.checkpoint)
+    situation = RuleContext.of(table, within.checkpoint)
     return Worker(target.path, within.checkpoint.name, situation, section)

@@ -11,7 +11,8 @@ from typing import Any
 from ..diagnostics import Diagnostic, located
 from ..documents import DATA, Yaml, load_yaml, scan_yaml
 from ..facts.release import Release, ServerRole, known, load
-from ..rules.options import former_options, problems
+from ..rules.remedies import former_options
+from ..rules.validation import validate
 from .section import Section, StatedWorkload, below, get, whole
 
 FORMATS = DATA / "formats"
@@ -163,7 +164,7 @@ def _autodeploy(document: Yaml) -> Content:
     what = f"is an option of the {AUTODEPLOY_BACKEND} backend only"
     remedy = f"start the server with --backend {AUTODEPLOY_BACKEND}"
     hint = Diagnostic(next(iter(own)), what, remedy, AUTODEPLOY_RULE, "warning")
-    content = Content(AUTODEPLOY, faults=_located(document, [hint, *problems(table, own)]))
+    content = Content(AUTODEPLOY, faults=_located(document, [hint, *validate(table, own)]))
     content.sections = [Section(options, document, beside=list(_fields(table, "AutoDeploy")))]
     return content
 
@@ -175,7 +176,7 @@ def _deployment(document: Yaml) -> Content:
 def _triton(document: Yaml) -> Content:
     table = _format("triton_model")
     own, options = _split(document.data, _fields(table, "TritonModel"))
-    content = Content(TRITON, faults=_located(document, problems(table, own)))
+    content = Content(TRITON, faults=_located(document, validate(table, own)))
     content.sections = [Section(options, document, beside=list(_fields(table, "TritonModel")))]
     if "model" not in document.data:
         what, remedy = "model is required here", "add model: NAME_OR_FOLDER"
@@ -212,7 +213,7 @@ def _disaggregated(document: Yaml) -> Content:
         content.sections.append(section)
     if not content.sections and shared:
         content.sections = [Section(shared, document, beside=list(_fields(table, "Disaggregated")))]
-    content.faults += _located(document, problems(table, own))
+    content.faults += _located(document, validate(table, own))
     return content
 
 

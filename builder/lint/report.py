@@ -18,7 +18,7 @@ from ..documents import DATA, load_yaml
 from ..errors import BadInput
 from ..facts import advisories
 from ..facts.release import Release
-from ..rules.constraints import rules
+from ..rules import constraints
 from .job_script import table
 
 
@@ -154,7 +154,7 @@ def describe(rule: str) -> tuple[str, str]:
         row = table()["rules"][rule]
         source = f"\n\nSource: {row['source']}" if "source" in row else ""
         return f"A job script of Slurm: {row['fix']}.", f"{row['fix']}{source}"
-    found = [row for section in rules.SECTIONS for row in rules.rows(section) if row.id == rule]
+    found = [row for row in constraints.load().every if row.id == rule]
     if not found:
         raise ValueError(f"no words for the rule {rule}")
     lines = dict.fromkeys(f"- {row.message}; {row.fix}. Source: {row.source}" for row in found)

@@ -12,8 +12,9 @@ from ..documents import Yaml
 from ..facts import hardware
 from ..facts.release import Release, ServerRole
 from ..rules import constraints
-from ..rules import options as engine_options
-from ..rules.constraints import Situation
+from ..rules.context import RuleContext
+from ..rules.options import WRONG_VALUES
+from ..rules.validation import validate
 
 # So many faults of one section are enough to see what is wrong with it.
 MAX_FAULTS = 200
@@ -72,12 +73,12 @@ def whole(data: Any, path: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def faults(section: Section, situation: Situation) -> Iterator[Diagnostic]:
+def faults(section: Section, situation: RuleContext) -> Iterator[Diagnostic]:
     """Options that the release rejects, then rules that the others break.
 
     `situation` is that of the file; what the section itself says goes before.
     """
-    found = engine_options.problems(situation.release, section.options)
+    found = validate(situation.release, section.options)
     rejected = list(islice(found, MAX_FAULTS))
     for problem in rejected:
         yield section.locate(_suggest(problem, section, situation.release))
@@ -85,13 +86,13 @@ def faults(section: Section, situation: Situation) -> Iterator[Diagnostic]:
         what = f"has more than {MAX_FAULTS} faults"
         yield section.locate(Diagnostic("", what, "correct these first", "too-many-faults"))
         return
-    values = {problem.where for problem in rejected if problem.rule in engine_options.WRONG_VALUES}
-    for problem in constraints.broken(section.options, situation_of(section, situation)):
+    values = {problem.where for problem in rejected if problem.rule in WRONG_VALUES}
+    for problem in constraints.violations(section.options, situation_of(section, situation)):
         if problem.where not in values:  # a wrong value is one fault, not two
             yield section.locate(problem)
 
 
-def disagreements(sections: Sequence[Section], situation: Situation) -> Iterator[Diagnostic]:
+def disagreements(sections: Sequence[Section], situation: RuleContext) -> Iterator[Diagnostic]:
     """What the prefill and decode workers of one file should have in common and have not."""
     workers = {role: [s for s in sections if s.role == role] for role in ("prefill", "decode")}
     for prefill, decode in product(workers["prefill"][:1], workers["decode"]):
@@ -100,7 +101,7 @@ def disagreements(sections: Sequence[Section], situation: Situation) -> Iterator
             yield decode.locate(problem)
 
 
-def situation_of(section: Section, situation: Situation) -> Situation:
+def situation_of(section: Section, situation: RuleContext) -> RuleContext:
     """The situation of one section of a file."""
     own = section.workload
     gpu = hardware.load(own.gpu) if own.gpu in hardware.known() else None

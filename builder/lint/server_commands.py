@@ -13,7 +13,8 @@ from ..documents import Yaml, read_text, scan_yaml
 from ..errors import BadInput
 from ..facts.release import Flag, Release
 from ..rules import constraints
-from ..rules.constraints import Situation
+from ..rules import flags as server_flags
+from ..rules.context import RuleContext
 from . import script
 from .script import Script, Word
 from .section import below
@@ -57,10 +58,10 @@ class Command:
 def parse(words: Sequence[Word], release: Release) -> Command:
     """The flags of a server command, and the faults of each by itself."""
     rest = list(words)
-    command = Command(constraints.SERVE)
-    if rest and rest[0].text in (constraints.SERVE, *release.subcommands):
+    command = Command(server_flags.SERVE)
+    if rest and rest[0].text in (server_flags.SERVE, *release.subcommands):
         command.subcommand = rest.pop(0).text
-    known = constraints.spellings(release, command.subcommand)
+    known = server_flags.spellings(release, command.subcommand)
     while rest:
         word = rest.pop(0)
         name, equals, rest_of_it = word.text.partition("=")
@@ -74,7 +75,7 @@ def parse(words: Sequence[Word], release: Release) -> Command:
             command.given.append(Given(known[name], word, value))
         text = value.text if value else None
         if value is None or value.certain:
-            found = constraints.flag_faults(name, text, release, command.subcommand)
+            found = server_flags.flag_faults(name, text, release, command.subcommand)
             command.faults += (_fault(problem, (value or word).location) for problem in found)
     return command
 
@@ -98,7 +99,7 @@ def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
 
 
 def beside_flags(
-    command: Command, options: Mapping[str, Any], situation: Situation
+    command: Command, options: Mapping[str, Any], situation: RuleContext
 ) -> Iterator[Diagnostic]:
     """What flags and option file do to each other, and rules that only both together break."""
     wrong = {fault.path for fault in command.faults}
@@ -108,12 +109,14 @@ def beside_flags(
         for name, row in given.items()
         if name not in wrong and (row.value is None or row.value.certain)
     }
-    for problem in constraints.flag_traps(flags, options, situation.release):
+    for problem in server_flags.flag_traps(flags, options, situation.release):
         yield _at(given, problem)
-    alone = {problem.where for problem in constraints.broken(options, situation)}
-    together = constraints.with_flags(flags, options, situation.release)
-    setters = {constraints.option_path(given[name].flag, situation.release): name for name in flags}
-    for problem in constraints.broken(together, situation):
+    alone = {problem.where for problem in constraints.violations(options, situation)}
+    together = server_flags.with_flags(flags, options, situation.release)
+    setters = {
+        server_flags.option_path(given[name].flag, situation.release): name for name in flags
+    }
+    for problem in constraints.violations(together, situation):
         if problem.where not in alone and problem.where in setters:
             yield _at(given, replace(problem, where=setters[problem.where]))
 

@@ -14,7 +14,7 @@ from ..documents import Yaml, read_text, scan_yaml
 from ..errors import BadInput
 from ..facts import advisories, images
 from ..facts.release import Release
-from ..rules.constraints import Situation
+from ..rules.context import RuleContext
 from . import job_rules, job_script, kinds, model_config, script
 from .kinds import Content
 from .section import MAX_FAULTS, disagreements, faults
@@ -81,7 +81,7 @@ def mentions_options(text: str, release: Release) -> bool:
 
 
 def validate(
-    source: Text, situation: Situation, accepted: Collection[tuple[str, str]] = ()
+    source: Text, situation: RuleContext, accepted: Collection[tuple[str, str]] = ()
 ) -> tuple[str | None, list[Diagnostic]]:
     """The kind of a file, `None` if it is none that check knows, and its faults.
 
@@ -106,7 +106,7 @@ def validate(
     return content.kind, found
 
 
-def _content(content: Content, situation: Situation) -> Iterator[Diagnostic]:
+def _content(content: Content, situation: RuleContext) -> Iterator[Diagnostic]:
     yield from content.faults
     for section in content.sections:
         yield from faults(section, situation)
@@ -129,7 +129,7 @@ def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagno
 
 
 def _script(
-    source: Text, situation: Situation, named: Sequence[Diagnostic]
+    source: Text, situation: RuleContext, named: Sequence[Diagnostic]
 ) -> tuple[str | None, list[Diagnostic]]:
     found = _script_faults(script.read(source.text), source.text, source.path, {}, situation)
     if job_script.is_job(source.text):
@@ -148,7 +148,7 @@ def _line_ends(path: Path) -> Iterator[Diagnostic]:
 
 
 def _run(
-    run: ContainerCommand, path: Path, content: Content, situation: Situation
+    run: ContainerCommand, path: Path, content: Content, situation: RuleContext
 ) -> list[Diagnostic] | None:
     """The faults of what a container runs, beside the files that config maps give it."""
     given = {
@@ -160,7 +160,11 @@ def _run(
 
 
 def _script_faults(
-    found: script.Script, text: str, path: Path, given: Mapping[str, Content], situation: Situation
+    found: script.Script,
+    text: str,
+    path: Path,
+    given: Mapping[str, Content],
+    situation: RuleContext,
 ) -> list[Diagnostic] | None:
     """The faults of server commands and of the files that a script writes, beside those that it is
     given; `None` if it has neither.
@@ -198,7 +202,7 @@ def _names(command: Command, name: str) -> bool:
     return bool(word and name and Path(name).name == Path(word.text).name)
 
 
-def _written(document: script.HereDocument, situation: Situation) -> Content:
+def _written(document: script.HereDocument, situation: RuleContext) -> Content:
     """A file that a script writes."""
     documents = scan_yaml(document.text, document.start)
     content = kinds.read(documents, situation.release)

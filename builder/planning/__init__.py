@@ -1,15 +1,127 @@
-"""Decisions: deployment and facts in, every engine value with its reason out. Pure.
+"""The plan pipeline: deployment and facts in, every engine value with its reason out. Pure.
 
 A value is decided in this order: what the user set in `engine_config`, what a published deployment
-of the same checkpoint on the same GPUs used, the practice of published configurations. `decision`
-is what goes in and comes out, `case` one plan in the making, `words` what the practice may ask for;
-`parallelism`, `speculation`, `moe` and `environment` decide what needs more than rows of data,
-`limits` refuses what cannot work, `memory_budget` says what it costs, `making` is the order.
+of the same checkpoint on the same GPUs used, the heuristics of published configurations. `decision`
+is what goes in and comes out, `plan_builder` holds what is decided so far, `choices` are those that
+need more than rows of data, `requirements` refuses what cannot work, `memory_budget` says what it
+costs.
 """
 
 from __future__ import annotations
 
-from .decision import Decision, Difference, Evidence, Facts, Plan
-from .making import plan
+from collections.abc import Iterator
+from typing import cast
 
-__all__ = ["Decision", "Difference", "Evidence", "Facts", "Plan", "plan"]
+from ..deployment import Deployment
+from ..diagnostics import Diagnostic
+from ..errors import BadInput
+from ..facts.published_results import flatten
+from ..rules.options import normalise
+from .choices import environment, moe_backend, parallelism, speculation
+from .decision import MONITORING, Decision, Difference, Evidence, Facts, Plan
+from .memory_budget import budget_of, check_budget
+from .plan_builder import PlanBuilder
+from .requirements import check_batch, check_draft, check_request
+
+__all__ = ["MONITORING", "Decision", "Difference", "Evidence", "Facts", "Plan", "plan"]
+
+# Options of published deployments that are not taken over, and why.
+_NOT_TAKEN: dict[str, str] = {
+    "trust_remote_code": (
+        "Off unless engine_config asks for it: it runs Python code from the checkpoint on the "
+        "server, and the engine has this architecture built in."
+    ),
+}
+
+_OVERRIDDEN = "Set otherwise in engine_config."
+
+
+def plan(deployment: Deployment, facts: Facts) -> Plan:
+    """Decide every engine value.
+
+    Raises `BadInput` with the numbers if the deployment is impossible.
+    """
+    overrides = flatten(normalise(facts.release, deployment.engine_config))
+    builder = PlanBuilder(deployment, facts, overrides)
+    check_request(builder)
+    check_draft(builder)
+    if parallelism(builder):
+        _decide_options(builder)
+    if builder.diagnostics:
+        raise BadInput(builder.diagnostics)
+    _add_remaining_overrides(builder)
+    budget = budget_of(builder)
+    check_budget(builder, budget)
+    if builder.diagnostics:
+        raise BadInput(builder.diagnostics)
+    _warn_without_evidence(builder)
+    return Plan(
+        deployment,
+        facts,
+        tuple(builder.decisions.values()),
+        tuple(_server_flags(facts)),
+        tuple(environment(builder)),
+        tuple(_differences(builder)),
+        budget,
+        tuple(builder.warnings),
+    )
+
+
+def _decide_options(builder: PlanBuilder) -> None:
+    builder.apply("limits.batch")
+    if not check_batch(builder):
+        return
+    speculation(builder)
+    builder.apply("limits.tokens")
+    builder.apply("cuda_graphs.whole")
+    if "cuda_graph_config" not in builder.decisions:
+        builder.apply("cuda_graphs.sizes")
+    builder.apply("kv_cache.type")
+    builder.apply("kv_cache.pool")
+    moe_backend(builder)
+    for name in ("communication", "scheduling", "transfer", "monitoring"):
+        builder.apply(f"{name}.rules")
+
+
+def _add_remaining_overrides(builder: PlanBuilder) -> None:
+    """Overrides of options that no heuristic decides."""
+    spelled = {builder.facts.release.option_path(path) for path in builder.decisions}
+    for path, value in builder.overrides.items():
+        if path not in spelled:
+            reason = "Set in engine_config; no rule decides it."
+            builder.decisions[path] = Decision(path, value, reason, "override", "deployment")
+
+
+def _warn_without_evidence(builder: PlanBuilder) -> None:
+    """A deployment whose values rest on other models says so."""
+    if builder.covered:
+        return
+    facts, role = builder.facts, builder.deployment.role
+    server = "server" if role == "agg" else f"{role} server"
+    what = (
+        f"no published configuration of {facts.checkpoint.name} on {facts.gpu.name} is known for "
+        f"this kind of {server}: values marked assumed follow other models"
+    )
+    remedy = "measure before production; set what you know in engine_config"
+    builder.warnings.append(Diagnostic("checkpoint", what, remedy, severity="warning"))
+
+
+def _server_flags(facts: Facts) -> Iterator[Decision]:
+    """Flags of the server's command line that the model needs."""
+    for row in facts.release.flags_for(facts.checkpoint.architecture.name):
+        path, evidence = facts.release.spelling(row["flag"]), cast(Evidence, row["evidence"])
+        yield Decision(path, row["value"], row["reason"], evidence, row["source"])
+
+
+def _differences(builder: PlanBuilder) -> Iterator[Difference]:
+    """Published options that the plan sets otherwise, each with the reason."""
+    for row in builder.published:
+        for path, published in row.options.items():
+            planned = builder.given(path)
+            if planned == published:
+                continue
+            reason = builder.refused.get(path) or _NOT_TAKEN.get(path)
+            if not reason and path in builder.decisions:
+                decision = builder.decisions[path]
+                reason = f"{decision.reason} ({decision.source})"
+            yield Difference(path, published, planned, reason or _OVERRIDDEN, row.source)

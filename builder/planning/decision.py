@@ -11,8 +11,10 @@ from ..facts.checkpoint import Checkpoint
 from ..facts.hardware import Gpu
 from ..facts.published_results import Published
 from ..facts.release import Release
-from ..rules.constraints import Situation
+from ..rules.context import RuleContext
 from .memory import Budget
+
+MONITORING = "monitoring"  # the target that asks the engine for metrics
 
 Evidence = Literal["measured", "documented", "derived", "assumed", "override"]
 
@@ -30,22 +32,28 @@ class Facts:
     published: tuple[Published, ...] = ()
     draft: Checkpoint | None = None
 
-    def situation(self, deployment: Deployment) -> Situation:
-        """What cross-field rules ask for."""
-        return Situation.of(
+    def rule_context(self, deployment: Deployment) -> RuleContext:
+        """What rules and heuristics ask for before anything is decided."""
+        workload, slo = deployment.workload, deployment.slo
+        return RuleContext.of(
             self.release,
             self.checkpoint,
             role=deployment.role,
             gpu=self.gpu,
-            isl=deployment.workload.isl,
-            osl=deployment.workload.osl,
-            concurrency=deployment.workload.concurrency,
+            isl=workload.isl,
+            osl=workload.osl,
+            num_gpus=max(1, deployment.hardware.num_gpus // deployment.instances),
+            concurrency=-(-workload.concurrency // deployment.instances),
+            workload_concurrency=workload.concurrency,
+            draft_method=deployment.draft.method if deployment.draft else None,
+            has_itl_slo=bool(slo and slo.itl_ms),
+            is_monitored=MONITORING in deployment.targets,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One value. `path` is an option path, or a word that the release spells.
+    """One value. `path` is an option path, or an alias that the release spells.
 
     Server flags have their own spelling, environment variables stand under `environment.`.
     """

@@ -1,1 +1,1 @@
-"""What is legal for an engine release: options, constraints and the vulnerability policy."""
+"""What is legal for an engine release: its options, the rules between them, and its versions."""

@@ -129,11 +129,10 @@ def test_the_manifest_tells_where_everything_comes_from(rendered: Path) -> None:
     assert manifest["engine"] == {"name": "tensorrt_llm", "release": "1.2.1"}
     assert manifest["inputs"]["checkpoint"]["name"] == "nvidia/DeepSeek-V3.2-NVFP4"
     assert {
-        path for path in manifest["inputs"]["files"] if not path.startswith("data/practice/")
+        path for path in manifest["inputs"]["files"] if not path.startswith("data/heuristics/")
     } == {
         "data/advisories/tensorrt_llm.yaml",
         "data/advisories/triton.yaml",
-        "data/environment.yaml",
         "data/models/deepseek-v3.2-nvfp4.yaml",
         "data/hardware/gb200.yaml",
         "data/releases/1.2.1.json",

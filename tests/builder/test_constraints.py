@@ -16,27 +16,29 @@ from typing import Any
 
 import pytest
 
+from builder import pipeline
 from builder.diagnostics import Diagnostic
 from builder.documents import load_yaml
-from builder.facts import checkpoint, hardware, release
+from builder.facts import checkpoint, data_file, hardware, release
 from builder.facts.architecture import ARCHITECTURES
 from builder.facts.checkpoint import gather
-from builder.rules import constraints, options
-from builder.rules.constraints import Rule, Situation, broken, disagreements, flag_traps, with_flags
-from builder.rules.constraints.rules import RELATIONS, RULES
-from builder.rules.constraints.values import DERIVED, View
+from builder.rules import constraints
+from builder.rules.constraints import Rule, disagreements, violations
+from builder.rules.context import RuleContext
+from builder.rules.flags import flag_traps, with_flags
+from builder.rules.rule_inputs import MISSING, RuleInputs, words
+from builder.rules.validation import validate
 from tests.conftest import ABSENT, ROOT
 
 CASES = load_yaml((Path(__file__).parent / "rule_cases.yaml").read_text())
 CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
 
 MAIN = [name for name in release.known() if not name[0].isdigit()][-1]
-FILE = load_yaml(RULES.read_text())
-OPTION_RULES = constraints.rows("rules")
+OPTION_RULES = constraints.load().rules
 
 
-def situation(facts: Mapping[str, Any]) -> Situation:
-    """A situation from the words of `rule_cases.yaml`."""
+def context(facts: Mapping[str, Any]) -> RuleContext:
+    """The context that a case of `rule_cases.yaml` describes."""
     known = dict(facts)
     name = known.pop("release", "1.2.1")
     gpu = hardware.load(known.pop("gpu", "h200")) if "gpu" in known or "sm" in known else None
@@ -46,7 +48,13 @@ def situation(facts: Mapping[str, Any]) -> Situation:
         model = known["architecture"]  # one of another release's support matrix is like Llama
         like = ARCHITECTURES.get(model, ARCHITECTURES["LlamaForCausalLM"])
         known["architecture"] = replace(like, name=model)
-    return Situation(release.load(MAIN if name == "main" else name), gpu=gpu, **known)
+    return RuleContext(release.load(MAIN if name == "main" else name), gpu=gpu, **known)
+
+
+def pipeline_context() -> RuleContext:
+    """The context of a whole deployment."""
+    planned = pipeline.plan("deepseek-v3.2-nvfp4-gb200").plan
+    return planned.facts.rule_context(planned.deployment)
 
 
 def where_by_rule(found: Iterator[Diagnostic]) -> dict[str, str]:
@@ -59,36 +67,36 @@ def title(case: Mapping[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=title)
 def test_a_broken_rule_is_reported_at_its_path(case: Mapping[str, Any]) -> None:
-    found = where_by_rule(broken(case["breaks"], situation(case.get("situation", {}))))
+    found = where_by_rule(violations(case["breaks"], context(case.get("context", {}))))
     assert found.get(case["rule"]) == case["where"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=title)
 def test_a_kept_rule_is_not_reported(case: Mapping[str, Any]) -> None:
-    facts = {**case.get("situation", {}), **case.get("holds_in", {})}
+    facts = {**case.get("context", {}), **case.get("holds_in", {})}
     if "gpu" in case.get("holds_in", {}):
         facts.pop("sm", None)
-    assert case["rule"] not in where_by_rule(broken(case["holds"], situation(facts)))
+    assert case["rule"] not in where_by_rule(violations(case["holds"], context(facts)))
 
 
 @pytest.mark.parametrize("rule", OPTION_RULES, ids=lambda rule: rule.id)
 def test_every_row_of_the_rules_has_a_case_that_breaks_it(rule: Rule) -> None:
-    views = [View(case["breaks"], situation(case.get("situation", {}))) for case in CASES]
-    listed = [rule.everywhere or rule.id in view.situation.release.rule_ids for view in views]
-    assert any(rule.broken(view) and holds for view, holds in zip(views, listed, strict=True))
+    every = [RuleInputs(case["breaks"], context(case.get("context", {}))) for case in CASES]
+    listed = [rule.everywhere or rule.id in inputs.context.release.rule_ids for inputs in every]
+    assert any(rule.broken(inputs) and holds for inputs, holds in zip(every, listed, strict=True))
 
 
 @pytest.mark.parametrize("case", CASES, ids=title)
 def test_a_problem_says_numbers_and_remedy_in_one_line(case: Mapping[str, Any]) -> None:
-    for problem in broken(case["breaks"], situation(case.get("situation", {}))):
+    for problem in violations(case["breaks"], context(case.get("context", {}))):
         text = str(problem)
         assert problem.message and problem.fix
         assert "\n" not in text and not re.search(r"[{}]|\bMISSING\b|object at", text), text
 
 
 def test_every_rule_that_a_release_lists_is_defined() -> None:
-    defined = {rule.id for rule in OPTION_RULES} | set(FILE["option_table"])
-    defined |= set(FILE["engine_conduct"])
+    defined = {rule.id for rule in OPTION_RULES} | set(constraints.load().option_table)
+    defined |= set(constraints.load().engine_conduct)
     for name in release.known():
         assert set(release.load(name).rule_ids) <= defined
 
@@ -99,59 +107,72 @@ def test_a_rule_is_of_all_releases_or_listed_by_some() -> None:
         assert rule.everywhere is (rule.id not in listed), rule.id
 
 
-def operands(rule: Rule) -> Iterator[str]:
-    for tests in (rule.when or {}, rule.must or {}):
-        for operand, test in tests.items():
-            yield operand
-            if isinstance(test, Mapping):
-                assert set(test) <= set(RELATIONS)
-                comparing = set(test) - {"given", "not"}
-                yield from (test[name] for name in comparing if isinstance(test[name], str))
-    if rule.agree:
-        yield rule.agree
-    if rule in OPTION_RULES:
-        yield from re.findall(r"\{([\w.]+)\}", rule.message + rule.fix)
+def test_every_word_of_a_rule_is_a_fact_or_an_option() -> None:
+    assert data_file.validate(constraints.RULES, constraints.RulesFile) == []
+
+
+def test_no_word_is_also_the_name_of_an_option() -> None:
+    options = {name for known in release.known() for name in release.load(known).top_level}
+    assert words().isdisjoint(options)
 
 
 @pytest.mark.parametrize(
-    "rule", OPTION_RULES + constraints.rows("agreements"), ids=lambda rule: rule.id
+    ("line", "changed", "fault"),
+    [
+        ("    when: {moe_config.backend: WIDEEP}\n", "    whne: {}\n", "did you mean when?"),
+        ("enable_lora: false", "enable_lroa: false", "did you mean enable_lora?"),
+        ("{role: prefill}", "{rloe: prefill}", "did you mean role?"),
+        ("{above: 0}", "{abvoe: 0}", "did you mean above?"),
+        ("must: {sm: {not: [70", "must: {sm: {at_least: 89, not: [70", "has no order"),
+        ("support.kv_reuse:", "support.kv_resue:", "did you mean support.kv_reuse?"),
+        ("    severity: error\n", "", "add it"),
+        ("severity: warning", "severity: warn", "did you mean warning?"),
+        ('message: "{backend} is', 'message: "{bakcend} is', "did you mean backend?"),
+    ],
 )
-def test_every_operand_of_a_rule_exists(rule: Rule) -> None:
-    paths = {path for name in release.known() for path in release.load(name).paths}
-    paths |= {f"cp_config.{key}" for key in ("cp_type", "tokens_per_block")}
-    paths.add("lora_config.cuda_graph_specialize_lora")
-    for operand in operands(rule):
-        space, _, name = operand.partition(".")
-        if space == "derived":
-            assert name in DERIVED
-        elif space in ("support", "support_matrix"):
-            assert name in release.load("1.2.1").table["support_matrix"]["columns"]
-        elif space == "situation":
-            assert hasattr(situation({}), name)
-        else:
-            assert operand.removeprefix("effective.") in paths, operand
-    assert not rule.where or rule.where in paths
-
-
-@pytest.mark.parametrize("section", ["rules", "agreements", "flags"])
-def test_a_rule_has_severity_words_and_source(section: str) -> None:
-    for rule in constraints.rows(section):
-        assert rule.severity in ("error", "warning")
-        assert rule.message and rule.fix and rule.source and rule.confidence
+def test_a_mistake_in_the_rules_is_refused_with_line_and_nearest_name(
+    line: str, changed: str, fault: str, tmp_path: Path
+) -> None:
+    text = constraints.RULES.read_text()
+    before, found, after = text.partition(line)
+    assert found, line
+    path = tmp_path / "rules.yaml"
+    path.write_text(before + changed + after)
+    faults = data_file.validate(path, constraints.RulesFile)
+    number = before.count("\n") + 1
+    assert any(fault in str(row) for row in faults), faults
+    assert any(abs(int(row.where.split(":")[1]) - number) <= 7 for row in faults), faults
 
 
 def test_the_code_knows_no_release_by_name() -> None:
-    for path in (ROOT / "builder" / "constraints").glob("*.py"):
+    for path in (ROOT / "builder" / "rules").glob("*.py"):
         code = re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(), flags=re.DOTALL)
         assert not re.search(r"\d+\.\d+\.\d+", code), path.name
 
 
 def test_a_checkpoint_gives_its_facts() -> None:
     facts = checkpoint.gather("nvidia/DeepSeek-V3.2-NVFP4")
-    known = Situation.of(release.load("1.2.1"), facts, role="decode", isl=1000)
-    assert (known.attention, known.quant_algo, known.moe) == ("mla_dsa", "NVFP4", True)
-    assert (known.mtp_layers, known.num_experts) == (1, 256)
-    assert (known.role, known.isl, known.length) == ("decode", 1000, None)
+    known = RuleContext.of(release.load("1.2.1"), facts, role="decode", isl=1000)
+    inputs = RuleInputs({}, known)
+    values = {
+        "attention": "mla_dsa",
+        "precision": "NVFP4",
+        "quantized": True,
+        "moe": True,
+        "mtp_layers": 1,
+        "num_experts": 256,
+        "model_type": "deepseek_v32",
+        "role": "decode",
+        "isl": 1000,
+    }
+    assert {word: inputs.value(word) for word in values} == values
+    assert inputs.value("request_tokens") is inputs.value("sm") is MISSING
+
+
+def test_every_word_has_a_value_or_is_unknown() -> None:
+    for known in (RuleContext(release.load("1.2.1")), pipeline_context()):
+        inputs = RuleInputs({}, known)
+        assert {word for word in words() if inputs.value(word) is None} == set()
 
 
 @pytest.mark.parametrize(
@@ -169,8 +190,8 @@ def test_a_checkpoint_gives_its_facts() -> None:
 def test_draft_tokens_are_those_that_the_engine_will_use(
     name: str, speculation: object, tokens: int
 ) -> None:
-    view = View({"speculative_config": speculation}, situation({"release": name}))
-    assert view.value("derived.draft_tokens") == tokens
+    inputs = RuleInputs({"speculative_config": speculation}, context({"release": name}))
+    assert inputs.value("draft_tokens") == tokens
 
 
 @pytest.mark.parametrize(
@@ -186,25 +207,25 @@ def test_the_list_of_graphs_that_the_engine_makes(
     largest: int, padding: bool, sizes: list[int]
 ) -> None:
     graphs = {"max_batch_size": largest, "enable_padding": padding}
-    view = View({"cuda_graph_config": graphs}, situation({}))
-    assert view.value("derived.generated_graph_list") == sizes
-    found = broken({"cuda_graph_config": {**graphs, "batch_sizes": sizes}}, situation({}))
+    inputs = RuleInputs({"cuda_graph_config": graphs}, context({}))
+    assert inputs.value("generated_graph_list") == sizes
+    found = violations({"cuda_graph_config": {**graphs, "batch_sizes": sizes}}, context({}))
     assert "graph-batches-and-max-equal-list" not in where_by_rule(found)
 
 
 def test_a_rule_gives_way_to_one_that_says_it_better() -> None:
     nvfp4 = {"kv_cache_config": {"dtype": "nvfp4"}}
-    old, new = situation({"gpu": "h200"}), situation({"gpu": "h200", "release": "main"})
-    assert "kv-nvfp4-hardware" not in where_by_rule(broken(nvfp4, old))
-    assert "kv-nvfp4-hardware" in where_by_rule(broken(nvfp4, new))
+    old, new = context({"gpu": "h200"}), context({"gpu": "h200", "release": "main"})
+    assert "kv-nvfp4-hardware" not in where_by_rule(violations(nvfp4, old))
+    assert "kv-nvfp4-hardware" in where_by_rule(violations(nvfp4, new))
 
 
 def test_the_draft_length_trap_names_the_key_to_write() -> None:
     options = {"speculative_config": {"decoding_type": "MTP", "max_draft_len": 3}}
-    (problem,) = broken(options, situation({}))
+    (problem,) = violations(options, context({}))
     assert "drafts 1 token" in problem.message
     assert "num_nextn_predict_layers: 3" in problem.fix
-    assert not list(broken(options, situation({"release": "main"})))
+    assert not list(violations(options, context({"release": "main"})))
 
 
 AGREED = {
@@ -230,7 +251,7 @@ DISAGREEMENTS = {
 
 
 def test_every_agreement_has_a_case() -> None:
-    assert {rule.id for rule in constraints.rows("agreements")} == set(DISAGREEMENTS)
+    assert {rule.id for rule in constraints.load().agreements} == set(DISAGREEMENTS)
 
 
 @pytest.mark.parametrize("rule", DISAGREEMENTS)
@@ -242,7 +263,7 @@ def test_workers_that_differ_are_reported_at_the_decode_workers_path(rule: str) 
     for key in parents:
         inner = inner[key]
     inner[last] = value
-    found = where_by_rule(disagreements(AGREED, decode, situation({})))
+    found = where_by_rule(disagreements(AGREED, decode, context({})))
     assert found == {rule: path}
 
 
@@ -258,9 +279,9 @@ def test_an_automatic_kv_cache_is_that_of_the_checkpoint(
     checkpoint: str | None, severities: list[str]
 ) -> None:
     """Beside fp8 it is wrong, right or, for a checkpoint that is not known, neither for sure."""
-    place = situation({})
+    place = context({})
     if checkpoint:
-        place = Situation.of(place.release, gather(checkpoint))
+        place = RuleContext.of(place.release, gather(checkpoint))
     pair = {"kv_cache_config": {"dtype": "fp8"}}, {"kv_cache_config": {"dtype": "auto"}}
     for one, two in (pair, pair[::-1]):
         assert [row.severity for row in disagreements(one, two, place)] == severities
@@ -268,12 +289,12 @@ def test_an_automatic_kv_cache_is_that_of_the_checkpoint(
 
 def test_workers_that_agree_are_not_reported() -> None:
     as_text = json.loads(json.dumps(AGREED).replace("32", '"32"'))
-    assert not list(disagreements(AGREED, as_text, situation({})))
+    assert not list(disagreements(AGREED, as_text, context({})))
 
 
 def test_a_default_and_the_same_value_agree() -> None:
     given = {"kv_cache_config": {"dtype": "auto", "tokens_per_block": 32}}
-    assert not list(disagreements(given, {}, situation({})))
+    assert not list(disagreements(given, {}, context({})))
 
 
 TP8 = {"tensor_parallel_size": 8}
@@ -303,13 +324,13 @@ FRACTION = "--kv_cache_free_gpu_memory_fraction"
 def test_flags_that_are_lost_or_unknown(
     name: str, flags: dict[str, Any], options: dict[str, Any], found: dict[str, str]
 ) -> None:
-    table = situation({"release": name}).release
+    table = context({"release": name}).release
     assert where_by_rule(flag_traps(flags, options, table)) == found
 
 
 def test_every_rule_of_flags_has_a_case_above() -> None:
     cases = test_flags_that_are_lost_or_unknown.pytestmark[0].args[1]
-    assert {rule.id for rule in constraints.rows("flags")} == {id for row in cases for id in row[3]}
+    assert {rule.id for rule in constraints.load().flags} == {id for row in cases for id in row[3]}
 
 
 def test_a_lost_flag_says_who_wins_and_what_it_says() -> None:
@@ -328,7 +349,7 @@ def test_a_misspelt_flag_finds_its_name() -> None:
 def test_the_engine_sees_file_and_flags_by_precedence(
     name: str, size: object, fraction: object
 ) -> None:
-    table = situation({"release": name}).release
+    table = context({"release": name}).release
     given = {**TP8, **DTYPE_ONLY}
     seen = with_flags({"--tp_size": "4", FRACTION: "0.5", "--pp_size": "2"}, given, table)
     assert seen["tensor_parallel_size"] == size
@@ -360,14 +381,12 @@ def junk_options(random_: random.Random, paths: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", release.known())
 def test_no_value_of_any_kind_stops_a_rule(name: str) -> None:
     random_ = random.Random(name)
-    looked_at = {path for rule in OPTION_RULES for path in operands(rule)}
-    paths = sorted({path.removeprefix("effective.") for path in looked_at})
-    paths = [path for path in paths if path.partition(".")[0] not in ("derived", "situation")]
+    paths = sorted({path for rule in OPTION_RULES for path in rule.options()})
     facts = {"release": name, "gpu": "gb200", "architecture": "DeepseekV32ForCausalLM"}
-    place = situation({**facts, "isl": 1000, "osl": 10, "quant_algo": "NVFP4", "num_experts": 256})
+    place = context({**facts, "isl": 1000, "osl": 10, "precision": "NVFP4", "num_experts": 256})
     for _ in range(150):
         one, two = junk_options(random_, paths), junk_options(random_, paths)
-        for problem in [*broken(one, place), *disagreements(one, two, place)]:
+        for problem in [*violations(one, place), *disagreements(one, two, place)]:
             assert len(str(problem)) < 600
         flags = {f"--{key}": random_.choice(JUNK) for key in [*one][:3]} | {"--tp_size": [], "": 1}
         list(flag_traps(flags, two, place.release))
@@ -376,12 +395,12 @@ def test_no_value_of_any_kind_stops_a_rule(name: str) -> None:
 
 @pytest.mark.parametrize("value", [*(v for v in JUNK if not isinstance(v, dict)), {}])
 def test_options_that_are_no_mapping_break_nothing(value: Any) -> None:
-    assert not [row for row in broken(value, situation({})) if row.severity == "error"]
+    assert not [row for row in violations(value, context({})) if row.severity == "error"]
 
 
 def test_unknown_words_break_nothing_that_asks_for_known_ones() -> None:
     word = "".join(random.Random(1).choices(string.ascii_letters, k=8))
-    found = broken({"moe_config": {"backend": word}, word: {word: word}}, situation({}))
+    found = violations({"moe_config": {"backend": word}, word: {word: word}}, context({}))
     assert not [row for row in found if row.severity == "error"]
 
 
@@ -406,9 +425,9 @@ MISTAKES = {
 }
 
 
-def place_of(section: Mapping[str, Any], name: str) -> Situation:
+def place_of(section: Mapping[str, Any], name: str) -> RuleContext:
     gpu = str(section["gpu"]).lower()
-    return Situation(
+    return RuleContext(
         release.load(name),
         section["role"],
         hardware.load(gpu) if gpu in hardware.known() else None,
@@ -428,7 +447,7 @@ def accepted(section: Mapping[str, Any]) -> list[str]:
         for table in tables
         if table.architecture_support(architecture).state != "unsupported"
         and ("DeepseekV32" not in architecture or "sparse-absent" not in table.rule_ids)
-        and not any(p.severity == "error" for p in options.problems(table, section["config"]))
+        and not any(p.severity == "error" for p in validate(table, section["config"]))
     ]
 
 
@@ -450,7 +469,7 @@ def test_real_configurations_break_no_rule_of_severity_error(
         releases = accepted(section)
         judged[section["source"]] += bool(releases)
         for name in releases:
-            found = list(broken(section["config"], place_of(section, name)))
+            found = list(violations(section["config"], place_of(section, name)))
             errors += [f"{section['id']}: {p}" for p in found if p.severity == "error"]
             warned.update({p.rule for p in found})
             rules = {p.rule for p in found}
@@ -477,7 +496,7 @@ def test_real_prefill_and_decode_workers_agree(corpus: list[dict[str, Any]]) -> 
     found: Counter[str] = Counter()
     for prefill, decode in pairs:
         name = (accepted(decode) or [MAIN])[-1]
-        rows = disagreements(prefill["config"], decode["config"], situation({"release": name}))
+        rows = disagreements(prefill["config"], decode["config"], context({"release": name}))
         found.update(row.rule for row in rows)
     assert len(pairs) > 200
     assert set(found) <= {"disagg-buffer-size"} and found.total() < 20
@@ -485,8 +504,8 @@ def test_real_prefill_and_decode_workers_agree(corpus: list[dict[str, Any]]) -> 
 
 def test_a_file_takes_well_under_five_milliseconds(corpus: list[dict[str, Any]]) -> None:
     places = {name: release.load(name) for name in release.known()}
-    list(broken({}, Situation(places[MAIN])))  # read the rules once
+    list(violations({}, RuleContext(places[MAIN])))  # read the rules once
     began = time.process_time()
     for section in corpus:
-        list(broken(section["config"], place_of(section, MAIN)))
+        list(violations(section["config"], place_of(section, MAIN)))
     assert (time.process_time() - began) / len(corpus) < 0.005

@@ -20,6 +20,7 @@ from builder.diagnostics import Diagnostic, closest
 from builder.facts import release
 from builder.facts.release import Release
 from builder.rules import options
+from builder.rules.validation import validate
 
 PUBLISHED: dict[str, Any] = {
     "tensor_parallel_size": 4,
@@ -31,7 +32,7 @@ MTP = {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
 
 
 def judged(given: dict[str, Any], name: str = "1.2.1") -> list[Diagnostic]:
-    return list(options.problems(release.load(name), given))
+    return list(validate(release.load(name), given))
 
 
 def rejected(given: dict[str, Any], name: str = "1.2.1") -> list[str]:
@@ -305,9 +306,7 @@ def test_values_are_judged_as_the_engine_judges_them(kind: str, annotation: type
     judge = Release(table, Path())
     engine: TypeAdapter[Any] = TypeAdapter(annotation)
     for value in VALUES:
-        found = [
-            row for row in options.problems(judge, {"value": value}) if row.severity == "error"
-        ]
+        found = [row for row in validate(judge, {"value": value}) if row.severity == "error"]
         try:
             taken = engine.validate_python(value)
         except ValidationError:
@@ -492,7 +491,7 @@ def test_every_mutation_is_reported_with_its_path_and_fix(name: str) -> None:
     missed: list[tuple[object, ...]] = []
     for kind, given, where, fix in mutations(name):
         tried[kind] += 1
-        here = [row for row in options.problems(table, given) if row.where == where]
+        here = [row for row in validate(table, given) if row.where == where]
         found[kind] += bool(here)
         if fix:
             fixable[kind] += 1
@@ -501,7 +500,7 @@ def test_every_mutation_is_reported_with_its_path_and_fix(name: str) -> None:
             if not named:
                 missed.append((kind, where, fix, [row.fix for row in here]))
         elif not here:
-            missed.append((kind, where, given, list(options.problems(table, given))))
+            missed.append((kind, where, given, list(validate(table, given))))
     for kind, count in tried.items():
         rate = f", fix named {fixed[kind]}/{fixable[kind]}" if fixable[kind] else ""
         print(f"{name} {kind}: reported {found[kind]}/{count}{rate}")
@@ -523,9 +522,9 @@ def test_a_good_file_costs_one_table(tmp_path: Path) -> None:
     """The other tables are read only to explain a fault."""
     code = (
         "import json, sys\n"
-        "from builder.facts import release\nfrom builder.rules import options\n"
+        "from builder.facts import release\nfrom builder.rules.validation import validate\n"
         f"given = json.loads({json.dumps(json.dumps(PUBLISHED))})\n"
-        "assert not list(options.problems(release.load('1.2.1'), given))\n"
+        "assert not list(validate(release.load('1.2.1'), given))\n"
         "sys.exit(release._shipped.cache_info().misses - 1)\n"
     )
     started = time.monotonic()
@@ -545,7 +544,7 @@ def test_a_good_file_costs_one_table(tmp_path: Path) -> None:
 )
 def test_bounds_hold_for_the_number_among_several_types(given: object, found: list[str]) -> None:
     sparse = {"algorithm": "skip_softmax", "target_sparsity": given}
-    problems = options.problems(release.load("main-00043967"), {"sparse_attention_config": sparse})
+    problems = validate(release.load("main-00043967"), {"sparse_attention_config": sparse})
     assert [row.fix for row in problems if row.rule == "value-range"] == found
 
 

@@ -16,7 +16,7 @@ from builder.errors import BadInput
 from builder.facts import release
 from builder.facts.published_results import flatten
 from builder.planning import Decision, Facts, plan
-from builder.rules.options import problems as judge
+from builder.rules.validation import validate
 from tests.conftest import of_release
 
 NVFP4_GB200 = "deepseek-v3.2-nvfp4-gb200"
@@ -208,7 +208,7 @@ def test_long_prompts_get_a_larger_step() -> None:
 @pytest.mark.parametrize("name", [r for r in release.known() if r >= "1.2"])
 def test_plans_are_valid_in_every_release_that_serves_the_model(name: str) -> None:
     found = options(NVFP4_GB200, f"engine.release={name}")
-    assert list(judge(release.load(name), found)) == []
+    assert list(validate(release.load(name), found)) == []
 
 
 def test_a_dense_model_has_no_moe_options() -> None:

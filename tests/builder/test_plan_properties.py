@@ -109,15 +109,22 @@ def planned(request: Mapping[str, Any]) -> tuple[Plan, EngineConfig]:
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
 @given(request=requests())
 def test_what_the_planner_chose_itself_breaks_no_rule(request: dict[str, Any]) -> None:
-    """Neither a warning nor a refusal is about a value that nobody asked for."""
+    """Neither a warning nor a refusal is about a value that nobody asked for.
+
+    Where the release names no MoE backend for the GPU, none is chosen, with a warning.
+    """
     try:
-        _, config = planned(request)
+        found, config = planned(request)
     except BadInput as fault:
         event("refused")
         assert not [row for row in fault.diagnostics if row.where.startswith("engine_config")]
         return
     event("accepted")
-    assert config.warnings == ()
+    facts = found.facts
+    algo, sm = facts.checkpoint.quantization.quant_algo, facts.gpu.sm.value
+    unknown = "moe_config" not in config.options and not facts.release.moe_backends(algo, sm)
+    rules = [row.rule for row in config.warnings]
+    assert rules in ([], ["moe-backend-missing"] if unknown else [])
 
 
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
@@ -136,8 +143,8 @@ def test_both_sides_of_a_service_agree(
             return
     event("accepted")
     (one, prefill), (_, decode) = sides
-    situation = one.facts.situation(one.deployment)
-    assert list(disagreements(prefill.options, decode.options, situation)) == []
+    context = one.facts.rule_context(one.deployment)
+    assert list(disagreements(prefill.options, decode.options, context)) == []
 
 
 @st.composite

@@ -14,7 +14,7 @@ from builder import deployment, pipeline
 from builder.cli import deployments
 from builder.documents import load_yaml
 from builder.facts import published_results as results
-from builder.rules.options import problems
+from builder.rules.validation import validate
 
 PRESETS = deployment.preset_names()
 
@@ -31,7 +31,7 @@ MEASURED = [name for name in PRESETS if name not in NOT_MEASURED]
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_option_is_valid_for_the_presets_release(preset: str) -> None:
     planned = pipeline.plan(preset)
-    assert list(problems(planned.plan.facts.release, planned.engine.options)) == []
+    assert list(validate(planned.plan.facts.release, planned.engine.options)) == []
 
 
 @pytest.mark.parametrize("preset", PRESETS)

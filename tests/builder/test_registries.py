@@ -56,7 +56,7 @@ def test_a_record_of_an_engine_names_what_there_is(name: str) -> None:
     row = engines.load(name)
     assert row.name == name
     assert all((DATA / path).exists() for path in (row.releases, row.heuristics))
-    assert all((DATA / path).is_file() for path in (row.rules, row.environment))
+    assert (DATA / row.rules).is_file()
     assert (ROOT / "builder" / "engines" / f"{name}.py").is_file()
 
 

@@ -15,7 +15,10 @@ from builder.cli import releases
 from builder.errors import BadFacts, BadInput, ToolkitError
 from builder.facts import hardware, release
 from builder.rules import options
-from builder.rules.constraints import Situation, broken, flag_traps
+from builder.rules.constraints import violations
+from builder.rules.context import RuleContext
+from builder.rules.flags import flag_traps
+from builder.rules.validation import validate
 from tests.conftest import ABSENT, ROOT
 
 SPECIFICATION = ROOT.parent / "shared" / "trtllm-options"
@@ -225,10 +228,10 @@ def test_no_table_that_is_read_stops_what_reads_it(tmp_path: Path) -> None:
             continue
         read += 1
         releases.releases_table(releases.release_rows([found]))
-        list(options.problems(found, given))
+        list(validate(found, given))
         options.normalise(found, given)
-        situation = Situation(found, gpu=hardware.load("gb200"), quant_algo="NVFP4")
-        list(broken(given, situation))
+        context = RuleContext(found, gpu=hardware.load("gb200"), precision="NVFP4")
+        list(violations(given, context))
         list(flag_traps({"--tp_size": "2", "--x": "1"}, given, found))
         assert found.config_flag and found.precedence and found.metrics and found.subcommands
         for row in found.flags_for("DeepseekV32ForCausalLM"):

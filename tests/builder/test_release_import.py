@@ -21,9 +21,9 @@ from builder.facts import release, release_import
 from builder.facts.release import Release
 from builder.facts.release_import import carried
 from builder.facts.release_import.annotation import annotated
-from builder.rules import options
-from builder.rules.constraints import Situation, broken
-from builder.rules.constraints.rules import of_release
+from builder.rules.constraints import of_release, violations
+from builder.rules.context import RuleContext
+from builder.rules.validation import validate
 from tests.conftest import ROOT
 
 Builder = Callable[..., subprocess.CompletedProcess[str]]
@@ -219,8 +219,8 @@ def test_what_cannot_be_read_is_carried_and_marked(
     )
     assert set(found.carried_from.values()) == {"1.2.1"}
     assert "tensorrt_llm 9.9.9 as installed" in found.sources[0]
-    assert not list(options.problems(found, {"kv_cache_config": {"free_gpu_memory_fraction": 0.5}}))
-    (typo,) = options.problems(found, {"kv_cache_config": {"free_gpu_memory_fracton": 0.5}})
+    assert not list(validate(found, {"kv_cache_config": {"free_gpu_memory_fraction": 0.5}}))
+    (typo,) = validate(found, {"kv_cache_config": {"free_gpu_memory_fracton": 0.5}})
     assert typo.severity == "error" and "did you mean free_gpu_memory_fraction?" in typo.fix
 
 
@@ -233,7 +233,7 @@ def test_options_that_the_engine_changed_are_those_of_the_engine(
     del root["max_stats_len"]
     table["types"]["MoeConfig"]["fields"]["backend"]["values"] = ["CUTLASS", "NEWEST"]
     found = imported(table, "1.2.1")
-    faults = options.problems(
+    faults = validate(
         found, {"brand_new": 0, "max_stats_len": 3, "moe_config": {"backend": "TRTLLM"}}
     )
     assert [(row.where, row.rule) for row in faults] == [
@@ -241,7 +241,7 @@ def test_options_that_the_engine_changed_are_those_of_the_engine(
         ("max_stats_len", "unknown-key"),
         ("moe_config.backend", "unknown-value"),
     ]
-    assert not list(options.problems(found, {"brand_new": 1, "moe_config": {"backend": "NEWEST"}}))
+    assert not list(validate(found, {"brand_new": 1, "moe_config": {"backend": "NEWEST"}}))
 
 
 def test_text_that_the_engine_reads_as_a_choice_is_judged_with_a_warning(
@@ -252,8 +252,8 @@ def test_text_that_the_engine_reads_as_a_choice_is_judged_with_a_warning(
     paths = [{"type": "str"}, {"type": "str"}]
     table["types"]["TorchLlmArgs"]["fields"]["load_format"] = {"type": "either", "of": paths}
     found = imported(table, "1.2.1")
-    assert not list(options.problems(found, {"load_format": "dummy"}))
-    (fault,) = options.problems(found, {"load_format": "unheard-of"})
+    assert not list(validate(found, {"load_format": "dummy"}))
+    (fault,) = validate(found, {"load_format": "unheard-of"})
     assert (fault.rule, fault.severity) == ("unknown-value", "warning")
 
 
@@ -330,23 +330,23 @@ def test_a_manifest_brings_a_table_up_to_date(words: dict[str, Any], tmp_path: P
         "moe_config": {"backend": "NEWEST"},
         "sparse_attention_config": {"algorithm": "brand_new", "index_topk": 8},
     }
-    assert not list(options.problems(found, good))
+    assert not list(validate(found, good))
     bad = {
         "brand_new": "x",
         "new_config": {"dept": 1},
         "moe_config": {"backend": "WIDEEP"},
         "sparse_attention_config": {"algorithm": "skip_softmax"},
     }
-    errors = [row.where for row in options.problems(found, bad) if row.severity == "error"]
+    errors = [row.where for row in validate(found, bad) if row.severity == "error"]
     assert errors == [
         "brand_new",
         "new_config.dept",
         "moe_config.backend",
         "sparse_attention_config.algorithm",
     ]
-    (gone,) = options.problems(found, {"enable_chunked_prefill": True})
+    (gone,) = validate(found, {"enable_chunked_prefill": True})
     assert (gone.rule, gone.severity) == ("uncertain-key", "warning")
-    (unheard,) = options.problems(found, {"wholly_unheard_of_text": "x"})
+    (unheard,) = validate(found, {"wholly_unheard_of_text": "x"})
     assert unheard.severity == "warning"
     assert found.carried_from["free-form options"] == "1.2.1"
 
@@ -448,8 +448,8 @@ def test_no_manifest_stops_its_reader(tmp_path: Path) -> None:
             refused += 1
             continue
         found = release.load(f"{turn}.json", tmp_path)
-        assert list(options.problems(found, {"no_such_option": 1}))
-        list(options.problems(found, {"moe_config": {"backend": "x"}, "brand_new": [1]}))
+        assert list(validate(found, {"no_such_option": 1}))
+        list(validate(found, {"moe_config": {"backend": "x"}, "brand_new": [1]}))
         usable += 1
     assert usable and refused
 
@@ -484,7 +484,7 @@ def test_a_class_that_takes_any_key_has_no_unknown_ones(
     table["types"]["KvCacheConfig"]["open_keys"] = ["*"]
     found = imported(table, "1.2.1")
     given = {"kv_cache_config": {"wholly_unheard_of": 1}, "moe_config": {"wholly_unheard_of": 1}}
-    assert [(row.where, row.severity) for row in options.problems(found, given)] == [
+    assert [(row.where, row.severity) for row in validate(found, given)] == [
         ("kv_cache_config.wholly_unheard_of", "warning"),
         ("moe_config.wholly_unheard_of", "error"),
     ]
@@ -502,8 +502,8 @@ def test_rules_of_the_other_release_hold_as_far_as_the_engine_has_their_options(
         "max_num_tokens": 8,
         "speculative_config": {"decoding_type": "MTP", "max_draft_len": 3},
     }
-    here = {row.rule: row.message for row in broken(given, Situation(found))}
-    there = {row.rule: row.message for row in broken(given, Situation(release.load("1.2.1")))}
+    here = {row.rule: row.message for row in violations(given, RuleContext(found))}
+    there = {row.rule: row.message for row in violations(given, RuleContext(release.load("1.2.1")))}
     assert "mtp-len-old" in there and "mtp-len-old" not in here
     assert here["batch-gt-tokens"] == f"{there['batch-gt-tokens']} (a rule of 1.2.1, taken over)"
     assert "size-above-zero" in {rule.id for rule in of_release(found)}

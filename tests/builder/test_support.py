@@ -12,7 +12,8 @@ from builder.errors import BadInput
 from builder.facts import release
 from builder.facts.hardware import Gpu
 from builder.planning import Facts, Plan, plan
-from builder.rules.constraints import Situation, broken
+from builder.rules.constraints import violations
+from builder.rules.context import RuleContext
 
 DEEPSEEK_GB200 = "deepseek-v3.2-nvfp4-gb200"
 
@@ -130,8 +131,8 @@ def test_where_no_backend_is_known_the_engines_choice_stays_with_a_warning() -> 
     assert "moe_config.backend" not in {
         row.path for row in planned(DEEPSEEK_GB200, gpu=gpu(120)).decisions
     }
-    situation = facts.situation(pipeline.plan(DEEPSEEK_GB200).plan.deployment)
-    (warning,) = (row for row in broken({}, situation) if row.rule == "moe-backend-missing")
+    context = facts.rule_context(pipeline.plan(DEEPSEEK_GB200).plan.deployment)
+    (warning,) = (row for row in violations({}, context) if row.rule == "moe-backend-missing")
     assert "which uses CUTLASS" in warning.message
     assert "names no backend for NVFP4 on new_gpu" in warning.message
 
@@ -145,9 +146,9 @@ def test_where_no_backend_is_known_the_engines_choice_stays_with_a_warning() -> 
     ],
 )
 def test_check_says_which_backends_are_refused_or_unknown(backend: str, message: str) -> None:
-    situation = Situation(release.load("1.2.1"), gpu=gpu(120), quant_algo="NVFP4")
+    context = RuleContext(release.load("1.2.1"), gpu=gpu(120), precision="NVFP4")
     options = {"moe_config": {"backend": backend}}
-    found = [row.message for row in broken(options, situation) if "backend" in row.rule]
+    found = [row.message for row in violations(options, context) if "backend" in row.rule]
     assert [message in text for text in found] == ([True] if message else [])
 
 

@@ -299,6 +299,11 @@ class Release:
         """Whether this release serves an architecture."""
         return support.architecture(self.table, architecture)
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of the release's support matrix, none where it has no such matrix."""
+        return tuple((self.table.get("support_matrix") or {}).get("columns", ()))
+
     def feature_support(self, architecture: str, feature: str, sm: int | None) -> Support | None:
         """What the release's support matrix says of a feature; `None` where it has no cell."""
         return support.feature(self.table, architecture, feature, sm)
@@ -319,6 +324,11 @@ class Release:
         for path, row in self._walk(self.table["root"], "", ()):
             found.setdefault(path, []).append(row)
         return {path: tuple(rows) for path, rows in found.items()}
+
+    def has(self, path: str) -> bool:
+        """Whether there is such an option, or a mapping of any keys that it may stand in."""
+        above = self.paths.get(path.rpartition(".")[0], ())
+        return path in self.paths or any(row["type"] in ("mapping", "any") for row in above)
 
     def _walk(self, kind: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, Field]]:
         if kind in above:

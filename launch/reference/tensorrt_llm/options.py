@@ -11,7 +11,7 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 from builder.facts import release as releases
 from builder.facts.release import Release
-from builder.rules.options import problems as judge
+from builder.rules.validation import validate
 
 from .logger import RELEASE, logger
 
@@ -66,7 +66,7 @@ _HONOURED = {path for path, _ in _PATHS.values()} | {
 
 def check(given: Mapping[str, Any]) -> list[Diagnostic]:
     """Warnings about the options. Raises `OptionError` with all that the release rejects."""
-    problems = list(judge(release(), given))
+    problems = list(validate(release(), given))
     if errors := [problem for problem in problems if problem.severity == "error"]:
         raise OptionError(errors)
     backend = given.get("backend")

@@ -14,7 +14,7 @@ import yaml
 from builder import lint as check
 from builder import pipeline
 from builder.facts import hardware, release
-from builder.rules.options import problems
+from builder.rules.validation import validate
 from tests.conftest import ABSENT, ROOT, Run
 
 CORPUS = ROOT.parent / "shared" / "corpus"
@@ -56,7 +56,7 @@ def accepting(config: dict[str, Any]) -> str | None:
     """The newest release that takes all options, stable ones first."""
     stable = release.newest_stable()
     for name in (stable, *reversed(release.known())):
-        if not any(row.severity == "error" for row in problems(release.load(name), config)):
+        if not any(row.severity == "error" for row in validate(release.load(name), config)):
             return name
     return None
 

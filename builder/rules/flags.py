@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from ...diagnostics import Diagnostic, nearest
-from ...facts.release import Flag, Release
-from .rules import named, same
-from .situation import Situation
-from .values import MISSING, View
+from ..diagnostics import Diagnostic, nearest
+from ..facts.release import Flag, Release
+from .constraints import flag_rule
+from .context import RuleContext
+from .evaluation import same
+from .rule_inputs import MISSING, RuleInputs
 
 Flags = Mapping[str, Any]
 """Flags as typed: spelling to value, `True` for a switch."""
@@ -86,7 +87,7 @@ def _loser(path: str, options: Mapping[str, Any], release: Release) -> Iterator[
     """Who loses if a flag sets an option beside this file: `flag`, `file` or nobody."""
     precedence = release.precedence
     top, _, nested = path.partition(".")
-    given = View(options, Situation(release)).value(path) is not MISSING
+    given = RuleInputs(options, RuleContext(release)).value(path) is not MISSING
     if precedence.winner != "yaml":
         yield from ["file"] * given
     elif given or (nested and top in options and top not in precedence.deep_merged_keys):
@@ -96,7 +97,7 @@ def _loser(path: str, options: Mapping[str, Any], release: Release) -> Iterator[
 def _lost(
     path: str, spelling: str, value: Any, options: Mapping[str, Any], release: Release
 ) -> Iterator[Diagnostic]:
-    file_value = View(options, Situation(release)).value(path)
+    file_value = RuleInputs(options, RuleContext(release)).value(path)
     for loser in _loser(path, options, release):
         if file_value is MISSING:
             block = path.partition(".")[0]
@@ -109,7 +110,7 @@ def _problem(
     rule: str, spelling: str, release: Release, value: Any = MISSING, path: str = "", **more: Any
 ) -> Diagnostic:
     names = {"flag": spelling, "value": value, "path": path, "release": release.name, **more}
-    return named("flags", rule).problem(spelling, names.__getitem__)
+    return flag_rule(rule).problem(spelling, names.__getitem__)
 
 
 def _set(options: dict[str, Any], path: str, value: Any) -> None:

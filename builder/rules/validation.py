@@ -1,4 +1,8 @@
-"""The judgement of options, level by level, against the table of a release."""
+"""Validation of nested engine options against a release's table: every fault, path and remedy.
+
+Values are judged as the engine's own validation does: `"3"` is 3, 1 is true, and a key that the
+release does not know is refused at any depth.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,24 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ...diagnostics import Diagnostic, closest
-from ...facts.release import Field, Release, discriminator
-from .fields import Place, by_name
+from ..diagnostics import Diagnostic, closest
+from ..facts.release import Field, Release, discriminator
+from .options import SHAPES, OptionPath, bounds, by_name, spelled, wrong_type
 from .remedies import Remedies
-from .values import SHAPES, bounds, spelled, wrong_type
 
 
-def problems(release: Release, options: Mapping[str, Any]) -> Iterator[Diagnostic]:
+def validate(release: Release, options: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """Every option that a release rejects or advises against: `where` is its dotted path.
 
     Severity is `warning` for what is deprecated, and where the table itself is not sure.
     """
     root = release.table["types"][release.table["root"]]
     # A list of options is not one of required ones: flags and other files may hold the rest.
-    return _Judge(release).record({**root, "partial": True}, options, Place())
+    return _Validator(release).record({**root, "partial": True}, options, OptionPath())
 
 
 @dataclass(frozen=True)
-class _Judge:
+class _Validator:
     """The options of one file against one release."""
 
     release: Release
@@ -35,7 +38,7 @@ class _Judge:
         return Remedies(self.release)
 
     def record(
-        self, record: Mapping[str, Any], value: Mapping[str, Any], place: Place, kind: str = ""
+        self, record: Mapping[str, Any], value: Mapping[str, Any], place: OptionPath, kind: str = ""
     ) -> Iterator[Diagnostic]:
         fields = by_name(record["fields"])
         for key, item in value.items():
@@ -49,7 +52,7 @@ class _Judge:
                 remedy = f"add {place.path}.{name}"
                 yield Diagnostic(place.path, f"{name} is required here", remedy, rule="missing-key")
 
-    def _option(self, field: Field, value: Any, place: Place) -> Iterator[Diagnostic]:
+    def _option(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
         """The faults of a known option: of its value, of its age, and of our knowledge of it."""
         sure = "uncertain" not in field
         found = self._value(field, value, place)
@@ -62,7 +65,7 @@ class _Judge:
         if field.get("status") in ("deprecated", "removed") and value != default:
             yield _deprecated(field, place, self.release.name)
 
-    def _value(self, field: Field, value: Any, place: Place) -> Iterator[Diagnostic]:
+    def _value(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
         kind = field["type"]
         if value is None:
             if not field.get("nullable") and kind != "any":
@@ -88,7 +91,7 @@ class _Judge:
         else:
             yield from bounds(field, value, place.path)
 
-    def _mapping(self, field: Field, value: Any, place: Place) -> Iterator[Diagnostic]:
+    def _mapping(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
         keys = {"type": field.get("keys", "any")}
         for key, item in value.items():
             inner = place.item(key)
@@ -96,7 +99,7 @@ class _Judge:
                 yield wrong_type(inner.path, key, keys, "has the key")
             yield from self._value(field["items"], item, inner)
 
-    def _either(self, field: Field, value: Any, place: Place) -> Iterator[Diagnostic]:
+    def _either(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
         """No fault if one alternative fits; else those of the one that was meant."""
         tried = [list(self._value(option, value, place)) for option in field["of"]]
         if not all(tried):
@@ -109,11 +112,13 @@ class _Judge:
         else:
             yield wrong_type(place.path, value, field)
 
-    def _enum(self, field: Field, value: Any, place: Place) -> Iterator[Diagnostic]:
+    def _enum(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
         if spelled(field, value) is None and not (field.get("open") and isinstance(value, str)):
             yield self._remedies.unknown_value(field, value, place)
 
-    def _union(self, union: Mapping[str, Any], value: Any, place: Place) -> Iterator[Diagnostic]:
+    def _union(
+        self, union: Mapping[str, Any], value: Any, place: OptionPath
+    ) -> Iterator[Diagnostic]:
         name, types = union["discriminator"], self.release.table["types"]
         chooser = discriminator(union)
         rest = dict(value)
@@ -167,7 +172,7 @@ class _Judge:
         return str(max(union["types"], key=known))
 
 
-def _deprecated(field: Field, place: Place, release: str) -> Diagnostic:
+def _deprecated(field: Field, place: OptionPath, release: str) -> Diagnostic:
     what = f"is {field['status']} in release {release}"
     if "replaced_by" in field:
         remedy = f"use {field['replaced_by']}"

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from ...diagnostics import Diagnostic, closest, nearest
-from ...documents import DATA, load_yaml
-from ...facts import release as releases
-from ...facts.release import Field, Release
-from .fields import ANY_KEY, Place, by_name
-from .values import shown, spelled
+from ..diagnostics import Diagnostic, closest, nearest
+from ..documents import DATA, load_yaml
+from ..facts import release as releases
+from ..facts.release import Field, Release
+from .options import ANY_KEY, OptionPath, by_name, shown, spelled
 
 FORMER = DATA / "formats" / "former_options.yaml"
 
@@ -30,7 +29,7 @@ class Remedies:
 
     release: Release
 
-    def unknown_value(self, field: Field, value: Any, place: Place) -> Diagnostic:
+    def unknown_value(self, field: Field, value: Any, place: OptionPath) -> Diagnostic:
         remedy = nearest(str(value), [str(item) for item in field["values"]])
         others = [other for other in self._others if _allows(other, place.schema, value)]
         if others:
@@ -43,7 +42,7 @@ class Remedies:
         )
 
     def unknown_key(
-        self, record: Mapping[str, Any], key: str, place: Place, kind: str
+        self, record: Mapping[str, Any], key: str, place: OptionPath, kind: str
     ) -> Diagnostic:
         """A key that a record does not know, with the most certain thing to do about it."""
         inner = place.key(key)
@@ -75,7 +74,7 @@ class Remedies:
             severity="warning" if unsure else "error",
         )
 
-    def _other_kind(self, place: Place, kind: str) -> str:
+    def _other_kind(self, place: OptionPath, kind: str) -> str:
         """An option that only other kinds of the same union have."""
         if not kind or place.schema not in self.release.paths:
             return ""
@@ -87,7 +86,7 @@ class Remedies:
         having = [one for one, record in kinds.items() if key in by_name(types[record]["fields"])]
         return f"it is an option of {name} {', '.join(having)}"
 
-    def _renamed(self, place: Place, others: Sequence[Release]) -> str:
+    def _renamed(self, place: OptionPath, others: Sequence[Release]) -> str:
         """An option of another release that this one knows by another name."""
         for other in others:
             for word, path in other.aliases.items():
@@ -101,7 +100,7 @@ class Remedies:
         known = former_options().get(key, "") if self._others else ""
         return known and "; ".join(filter(None, (self._age(others), known)))
 
-    def _of_flag(self, key: str, place: Place) -> str:
+    def _of_flag(self, key: str, place: OptionPath) -> str:
         """A flag of the server command that was written as an option."""
         for flag in self.release.serve_flags:
             names = {name.lstrip("-") for name in flag.spellings}

@@ -1,4 +1,4 @@
-"""One plan in the making: what was decided so far, and how a value is chosen."""
+"""The plan builder: what is decided so far, and how a value is chosen."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic
-from ..facts import heuristics as practice
-from ..facts.heuristics import Row, Rule
 from ..facts.published_results import Published
-from ..rules.constraints import broken
-from ..rules.options import problems
-from . import words
+from ..rules import heuristics
+from ..rules.constraints import violations
+from ..rules.context import RuleContext
+from ..rules.heuristics import Heuristic, HeuristicRow
+from ..rules.rule_inputs import RuleInputs
+from ..rules.validation import validate
 from .decision import Decision, Evidence, Facts
 
-MTP_DRAFT_TOKENS = "mtp_draft_tokens"  # a release spells this its own way
+MTP_DRAFT_TOKENS = "mtp_draft_tokens"  # an alias: each release has its own option for it
 
-# What a user may set in the place of a rule's option; the engine refuses or ignores both together.
+# Options that a user may set instead; the engine refuses or ignores both together.
 _INSTEAD: dict[str, tuple[str, ...]] = {
     "cuda_graph_config.batch_sizes": ("cuda_graph_config.max_batch_size",),
     MTP_DRAFT_TOKENS: (
@@ -31,7 +32,7 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
 
 
 @dataclass
-class Case:
+class PlanBuilder:
     """What is decided so far, and the problems found. `overrides` are flat option paths."""
 
     deployment: Deployment
@@ -43,6 +44,11 @@ class Case:
     warnings: list[Diagnostic] = field(default_factory=list)
 
     @cached_property
+    def context(self) -> RuleContext:
+        """The facts that rules and heuristics ask for."""
+        return self.facts.rule_context(self.deployment)
+
+    @cached_property
     def published(self) -> list[Published]:
         """Published deployments of this shape that were measured at this concurrency."""
         concurrency = self.deployment.workload.concurrency
@@ -52,7 +58,7 @@ class Case:
 
     @cached_property
     def published_options(self) -> frozenset[str]:
-        """The options of published deployments of this shape: there, practice adds no others."""
+        """Options of published deployments of this shape: there, heuristics add no others."""
         return frozenset(path for row in self.published for path in row.options)
 
     @property
@@ -65,66 +71,66 @@ class Case:
         """The requests at the same time of one instance."""
         return -(-self.deployment.workload.concurrency // self.deployment.instances)
 
-    def follow(self, chapter: str) -> None:
-        """Decide the options of a chapter of the practice."""
-        for rule in practice.rules(chapter):
-            self.follow_rule(rule)
+    def apply(self, section: str) -> None:
+        """Decide the options of a section of the heuristics."""
+        for heuristic in heuristics.section(section):
+            self.apply_heuristic(heuristic)
 
-    def follow_rule(self, rule: Rule) -> None:
-        """Take the first row that fits the situation and whose value the release accepts."""
-        exact = self.published_options and rule.option not in self.published_options
-        if exact and not rule.needed:
+    def apply_heuristic(self, heuristic: Heuristic) -> None:
+        """Take the first row that fits and whose value the release accepts."""
+        option = heuristic.option
+        exact = self.published_options and option not in self.published_options
+        if exact and not heuristic.needed:
             return
-        situation = self.situation()
-        for row in rule.fitting(situation):
-            if row.leaves:
+        inputs = self.inputs()
+        for row in heuristic.fitting(inputs):
+            if row.use_engine_default:
                 return
-            value = practice.evaluate(row.value, situation)
-            if not self.accepts(rule.option, value):
+            value = row.evaluate(inputs)
+            if not self.is_valid_choice(option, value):
                 continue
-            default = self.facts.release.default(rule.option)
-            larger_only = rule.above_default and not row.below_default and default is not None
+            default = self.facts.release.default(option)
+            larger_only = heuristic.above_default and not row.below_default and default is not None
             if larger_only and value <= default:
                 return
-            self.decide(rule.option, value, row.reason, self.grade(row), row.source)
+            self.decide(option, value, row.reason, self.grade(row), row.source)
             return
 
-    def grade(self, row: Row) -> Evidence:
+    def grade(self, row: HeuristicRow) -> Evidence:
         """A row's evidence; configurations of other models or GPUs are none for this one."""
-        other = row.counted and row.evidence == "documented" and not self.covered
-        return "assumed" if other else row.evidence
+        found = row.evidence or "assumed"
+        return "assumed" if row.count and found == "documented" and not self.covered else found
 
     @cached_property
     def covered(self) -> bool:
         """Whether configurations of this model, precision, GPU and role were published."""
-        return bool(self.published_options) or practice.covers(self._request)
+        return bool(self.published_options) or heuristics.is_covered(RuleInputs({}, self.context))
 
-    def accepts(self, path: str, value: Any) -> bool:
-        """Whether the release knows the option, takes the value, and no rule objects to it."""
-        spelled = self.facts.release.option_path(path)
-        if spelled not in self.facts.release.paths:
+    def is_valid_choice(self, path: str, value: Any) -> bool:
+        """Whether the release has the option, accepts the value, and no rule is violated."""
+        option = self.facts.release.option_path(path)
+        if option not in self.facts.release.paths:
             return False
-        parent, _, _ = spelled.rpartition(".")
-        options = {spelled: value}
+        parent, _, _ = option.rpartition(".")
+        options = {option: value}
         if parent == "speculative_config":
-            options[f"{parent}.decoding_type"] = self.given(f"{parent}.decoding_type")
-        found = problems(self.facts.release, nested(options))
+            options = {f"{parent}.decoding_type": self.given(f"{parent}.decoding_type")} | options
+        found = validate(self.facts.release, nested(options))
         if any(row.severity == "error" and row.rule != "missing-key" for row in found):
             return False
-        return not self._objections(spelled, value)
+        return not self._violates_rules(option, value)
 
-    def _objections(self, spelled: str, value: Any) -> bool:
-        """Whether a cross-field rule speaks against a value, whatever the user set beside it.
+    def _violates_rules(self, option: str, value: Any) -> bool:
+        """Whether a rule between options speaks against a value, whatever the user set beside it.
 
         What only an override makes wrong is not the value's fault: that override is reported.
         """
         spell = self.facts.release.option_path
         decided = {spell(path): row for path, row in self.decisions.items()}
         own = {path: row.value for path, row in decided.items() if row.evidence != "override"}
-        situation = self.facts.situation(self.deployment)
         return all(
-            any(problem.where == spelled for problem in broken(nested(options), situation))
-            for options in (own | {spelled: value}, own | dict(self.overrides) | {spelled: value})
+            any(row.where == option for row in violations(nested(options), self.context))
+            for options in (own | {option: value}, own | dict(self.overrides) | {option: value})
         )
 
     def decide(self, path: str, value: Any, reason: str, evidence: Evidence, source: str) -> None:
@@ -181,17 +187,15 @@ class Case:
             given = 1 if self.given("speculative_config.decoding_type") == "MTP" else 0
         return int(given)
 
-    def situation(self) -> dict[str, Any]:
-        """The words that rows of the practice may ask for."""
-        return {**self._request, **words.of_decisions(self)}
-
-    @cached_property
-    def _request(self) -> dict[str, Any]:
-        return words.of_request(self)
+    def inputs(self) -> RuleInputs:
+        """What heuristics may ask for: the facts, and what is decided or set so far."""
+        spell = self.facts.release.option_path
+        decided = {spell(path): row.value for path, row in self.decisions.items()}
+        return RuleInputs(nested({**self.overrides, **decided}), self.context)
 
 
 def nested(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by dotted paths as nested mappings; what cannot hold a deeper path gives way."""
+    """Options by dotted paths as nested mappings; a value gives way to one below it."""
     found: dict[str, Any] = {}
     for path, value in options.items():
         *parents, last = path.split(".")

@@ -1,17 +1,20 @@
-"""The practice as data: rows that fit, values, and how much of real configurations they explain."""
+"""Heuristics: rows that fit, values, and how much of real configurations they explain."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder.documents import load_yaml
-from builder.facts import heuristics as practice
-from builder.facts import release
+from builder.facts import data_file, release
+from builder.rules import heuristics
+from builder.rules.context import RuleContext
+from builder.rules.evaluation import all_hold, batch_sizes, evaluate
+from builder.rules.heuristics import HEURISTICS, Heuristic, HeuristicsFile
+from builder.rules.rule_inputs import MISSING, RuleInputs
 from tests.conftest import ABSENT, ROOT
 
 CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
@@ -38,8 +41,14 @@ def at(options: Any, path: str) -> Any:
     return options
 
 
-def situation(section: Section) -> dict[str, Any]:
-    """The words of the practice, as a section's own options and metadata tell them."""
+def inputs(words: dict[str, Any]) -> RuleInputs:
+    """Rule inputs that know these words only."""
+    known = {word: MISSING if value is None else value for word, value in words.items()}
+    return RuleInputs({}, RuleContext(release.load("1.2.1"), role=words.get("role", "agg")), known)
+
+
+def words_of(section: Section) -> dict[str, Any]:
+    """The words that heuristics ask for, as a section's own options and metadata tell them."""
     options, workers = section["config"], section["workers"] or 1
     tp, adp = options.get("tensor_parallel_size"), bool(options.get("enable_attention_dp"))
     batch = options.get("max_batch_size")
@@ -58,6 +67,8 @@ def situation(section: Section) -> dict[str, Any]:
         "quantized": True,
         "num_gpus": tp,
         "tensor_parallel_size": tp,
+        "effective.tensor_parallel_size": tp,
+        "effective.max_batch_size": batch,
         "concurrency": per_worker if section["role"] == "decode" else section["concurrency"],
         "workload_concurrency": section["concurrency"],
         "isl": section["isl"],
@@ -72,11 +83,12 @@ def situation(section: Section) -> dict[str, Any]:
     }
 
 
-def decided(chapter: str, option: str, words: dict[str, Any]) -> Any:
-    """What the practice gives an option in a situation; `None` where it leaves it alone."""
-    (rule,) = (rule for rule in practice.rules(chapter) if rule.option == option)
-    for row in rule.fitting(words):
-        return None if row.leaves else practice.evaluate(row.value, words)
+def decided(section: str, option: str, words: dict[str, Any]) -> Any:
+    """What heuristics give an option where these words hold; `None` where they leave it alone."""
+    (heuristic,) = (row for row in heuristics.section(section) if row.option == option)
+    given = inputs(words)
+    for row in heuristic.fitting(given):
+        return None if row.use_engine_default else row.evaluate(given)
     return None
 
 
@@ -125,11 +137,6 @@ def depth(section: Section, words: dict[str, Any]) -> bool:
     return bool(decided("speculation.depth", MTP, words) == words["draft_tokens"])
 
 
-def row(**fields: Any) -> practice.Row:
-    blank = practice.Row({}, None, False, "", "assumed", "", False, False)
-    return replace(blank, **fields)
-
-
 @pytest.mark.parametrize(
     ("when", "words", "fits"),
     [
@@ -138,17 +145,17 @@ def row(**fields: Any) -> practice.Row:
         ({"role": "agg"}, {"role": "decode"}, False),
         ({"gpu": ["b200", "b300"]}, {"gpu": "b300"}, True),
         ({"gpu": ["b200", "b300"]}, {"gpu": "h100"}, False),
-        ({"isl": {"min": 10, "max": 20}}, {"isl": 20}, True),
-        ({"isl": {"min": 10, "max": 20}}, {"isl": 21}, False),
-        ({"isl": {"min": 10}}, {"isl": None}, False),
+        ({"isl": {"at_least": 10, "at_most": 20}}, {"isl": 20}, True),
+        ({"isl": {"at_least": 10, "at_most": 20}}, {"isl": 21}, False),
+        ({"isl": {"at_least": 10}}, {"isl": None}, False),
         ({"moe": False}, {}, False),
-        ({"role": "agg", "isl": {"max": 5}}, {"role": "agg", "isl": 6}, False),
+        ({"role": "agg", "isl": {"at_most": 5}}, {"role": "agg", "isl": 6}, False),
     ],
 )
 def test_a_row_fits_if_all_its_conditions_hold(
     when: dict[str, Any], words: dict[str, Any], fits: bool
 ) -> None:
-    assert row(when=when).fits(words) is fits
+    assert all_hold(when, inputs(words)) is fits
 
 
 @pytest.mark.parametrize(
@@ -158,7 +165,7 @@ def test_a_row_fits_if_all_its_conditions_hold(
         ({"sum": ["isl", 40]}, 1064),
         ({"sum": ["isl", 1], "round_up_to": 128}, 1152),
         ({"sum": ["isl", 40], "at_most": "longest_context"}, 1050),
-        ({"sum": ["isl", 40], "at_most": "unknown"}, 1064),
+        ({"sum": ["isl", 40], "at_most": "osl"}, 1064),
         ({"sum": ["isl", 40], "at_most": ["longest_context", 1000]}, 1000),
         ({"sum": ["isl", 40], "at_least": 2000}, 2000),
         ({"quotient": [16384, "isl"]}, 16),
@@ -166,28 +173,62 @@ def test_a_row_fits_if_all_its_conditions_hold(
         ({"sizes_up_to": "batch", "every_up_to": 4}, [1, 2, 3, 4, 8, 10]),
     ],
 )
-def test_values_follow_the_situation(value: Any, result: Any) -> None:
+def test_values_follow_from_the_inputs(value: Any, result: Any) -> None:
     words = {"isl": 1024, "longest_context": 1050, "batch": 10}
-    assert practice.evaluate(value, words) == result
+    assert evaluate(value, inputs(words)) == result
 
 
 @pytest.mark.parametrize("largest", [1, 15, 16, 17, 31, 32, 33, 640, 2048])
 def test_graph_sizes_rise_to_the_largest_batch(largest: int) -> None:
-    sizes = practice.batch_sizes(largest, 16)
+    sizes = batch_sizes(largest, 16)
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == largest
 
 
-def every_rule() -> Iterator[practice.Rule]:
-    for path in sorted(practice.PRACTICE.glob("*.yaml")):
-        for chapter, rules in load_yaml(path.read_text()).items():
-            if isinstance(rules, list) and chapter != "rows":
-                yield from practice.rules(f"{path.stem}.{chapter}")
-    yield from practice.environment()
+def every_heuristic() -> Iterator[Heuristic]:
+    for path in heuristics.files():
+        for name in heuristics.load(path).sections:
+            yield from heuristics.section(f"{path.stem}.{name}")
+
+
+@pytest.mark.parametrize("path", heuristics.files(), ids=lambda path: path.stem)
+def test_the_files_keep_to_their_schema(path: Path) -> None:
+    assert data_file.validate(path, HeuristicsFile) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "fault"),
+    [
+        ("{value: TRITON, when:", "{value: TRITON, whne:", "did you mean when?"),
+        ("model_type: gpt_oss, sm: 90}, count", "model_tpye: gpt_oss}, count", "model_type?"),
+        ("gpt_oss, sm: 90}, count", "gpt_oss, sm: {at_least: 90}}, count", "has no order"),
+        ("concurrency: {at_most: 16}", "concurrency: {max: 16}", "unknown relation"),
+        ("count: 4 of 4, source: database", "count: 4 of 4", "say what the value rests on"),
+        ("  - option: moe_config.backend", "  - option: moe_config.bakcend", "must be an option"),
+        ("sections:", "sectoins:", "did you mean sections?"),
+        ("    needed: true\n", "    needed: 'yes'\n", "true or false is expected"),
+    ],
+)
+def test_a_mistake_is_refused_with_its_line_and_what_was_meant(
+    line: str, changed: str, fault: str, tmp_path: Path
+) -> None:
+    before, found, after = (HEURISTICS / "moe.yaml").read_text().partition(line)
+    assert found, line
+    path = tmp_path / "moe.yaml"
+    path.write_text(before + changed + after)
+    faults = data_file.validate(path, HeuristicsFile)
+    number = before.count("\n") + 1
+    assert any(fault in str(row) for row in faults), faults
+    assert any(abs(int(row.where.split(":")[1]) - number) <= 1 for row in faults), faults
 
 
 def test_every_row_has_a_reason_and_says_what_it_rests_on() -> None:
-    rows = [(rule.option, row) for rule in every_rule() for row in rule.rows if not row.leaves]
+    rows = [
+        (rule.option, row)
+        for rule in every_heuristic()
+        for row in rule.rows
+        if not row.use_engine_default
+    ]
     assert len(rows) > 100
     for option, one in rows:
         assert one.reason.endswith("."), option
@@ -195,18 +236,20 @@ def test_every_row_has_a_reason_and_says_what_it_rests_on() -> None:
 
 
 def test_no_variable_names_layers_or_network_devices() -> None:
-    names = {rule.option for rule in practice.environment()}
+    names = {rule.option for rule in heuristics.section("environment.variables")}
     assert not {"TLLM_OVERRIDE_LAYER_NUM", "TRTLLM_UCX_INTERFACE", "UCX_NET_DEVICES"} & names
 
 
 @pytest.mark.parametrize("name", [name for name in release.known() if name >= "1.2"])
 def test_the_newest_releases_know_every_option(name: str) -> None:
     table = release.load(name)
-    options = {rule.option for rule in every_rule() if not rule.option.isupper()}
+    options = {rule.option for rule in every_heuristic() if not rule.option.isupper()} - {
+        "coverage"
+    }
     assert {option for option in options if table.option_path(option) not in table.paths} == set()
 
 
-# Rule, sections that it is about, whether the practice explains one, and the share of the sections
+# Rule, sections that it is about, whether heuristics explain one, and the share of the sections
 # that the same rule explained in the larger collection that the rows were drawn from.
 SCORES: tuple[tuple[str, Applies, Explains, float], ...] = (
     ("R1 attention DP, DeepSeek aggregated", aggregated(*DEEPSEEK), adp, 42 / 46),
@@ -281,7 +324,7 @@ SCORES: tuple[tuple[str, Applies, Explains, float], ...] = (
     (
         "R12, R13 the largest graph covers the planned batch",
         lambda s, w: s["role"] == "decode" and w["max_batch_size"],
-        lambda s, w: largest_graph(s) >= max(practice.batch_sizes(w["max_batch_size"], 16)),
+        lambda s, w: largest_graph(s) >= max(batch_sizes(w["max_batch_size"], 16)),
         225 / 225,
     ),
     (
@@ -418,7 +461,7 @@ def sections() -> list[Section]:
 
 def scored(sections: list[Section], applies: Applies, explains: Explains) -> Iterator[bool]:
     for section in sections:
-        words = situation(section)
+        words = words_of(section)
         if applies(section, words):
             yield explains(section, words)
 
@@ -426,7 +469,7 @@ def scored(sections: list[Section], applies: Applies, explains: Explains) -> Ite
 @pytest.mark.parametrize(
     ("name", "applies", "explains", "share"), SCORES, ids=[row[0] for row in SCORES]
 )
-def test_the_practice_explains_published_configurations(
+def test_heuristics_explain_published_configurations(
     name: str, applies: Applies, explains: Explains, share: float, sections: list[Section]
 ) -> None:
     answers = list(scored(sections, applies, explains))

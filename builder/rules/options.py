@@ -1,4 +1,4 @@
-"""The values of options: which ones the engine's validation takes for each type."""
+"""Options of a release: the values of each type, their paths, and how the engine holds them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ...diagnostics import Diagnostic
-from ...facts.release import Field
+from ..diagnostics import Diagnostic
+from ..facts.release import Field, Release, discriminator
 
 WRONG_VALUES = frozenset({"value-type", "unknown-value", "value-range"})
 MAX_DIGITS = 4300  # Python reads no longer number from text
@@ -25,6 +26,28 @@ _EXPECTED = {
     "str": "a string",
     "object": "a Python object, which no file can hold",
 }
+
+
+ANY_KEY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionPath:
+    """Where an option stands: its path in the file, and its path in the table."""
+
+    path: str = ""
+    schema: str = ""
+
+    def key(self, key: object) -> OptionPath:
+        return OptionPath(*(f"{at}.{key}" if at else str(key) for at in (self.path, self.schema)))
+
+    def item(self, key: object) -> OptionPath:
+        return OptionPath(f"{self.path}.{key}", f"{self.schema}.{ANY_KEY}")
+
+
+def by_name(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Fields by every name that a file may give them."""
+    return {name: row for key, row in fields.items() for name in (key, *row.get("alias", ()))}
 
 
 def expected(field: Field) -> str:
@@ -124,3 +147,57 @@ SHAPES: dict[str, Callable[[Any], bool]] = {
     "record": _is_mapping,
     "union": _is_mapping,
 }
+
+
+def normalise(release: Release, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that `validate` accepts, as the engine holds them: own names, own types."""
+    return _normalised_record(release, release.top_level, options)
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "int": lambda value: int(value.partition(".")[0]) if isinstance(value, str) else int(value),
+    "float": lambda value: float(value) if isinstance(value, str) else value,
+    "bool": lambda value: str(value).lower() in TRUE | {"1.0"},
+}
+
+
+def _normalised_record(
+    release: Release, fields: Mapping[str, Field], value: Mapping[str, Any]
+) -> dict[str, Any]:
+    own = {alias: name for name, row in fields.items() for alias in row.get("alias", ())}
+    return {
+        own.get(key, key): _normalised(release, fields[own.get(key, key)], item)
+        if own.get(key, key) in fields
+        else item
+        for key, item in value.items()
+    }
+
+
+def _normalised(release: Release, field: Field, value: Any) -> Any:
+    kind, types = field["type"], release.table["types"]
+    if value is None:
+        return None
+    if kind in ("record", "union", "mapping") and not isinstance(value, Mapping):
+        return value
+    if kind == "record":
+        return _normalised_record(release, types[field["of"]]["fields"], value)
+    if kind == "union":
+        union = release.table["unions"][field["of"]]
+        chooser = discriminator(union)
+        name = spelled(chooser, value.get(union["discriminator"], union.get("default")))
+        kinds = [union["types"][name]] if name else reversed(union["types"].values())
+        fields = {key: row for kind in kinds for key, row in types[kind]["fields"].items()}
+        return _normalised_record(release, {**fields, union["discriminator"]: chooser}, value)
+    if kind == "mapping":
+        convert = _CONVERT.get(field.get("keys", "any"), lambda key: key)
+        return {
+            convert(key): _normalised(release, field["items"], item) for key, item in value.items()
+        }
+    if kind == "list" and SHAPES["list"](value):
+        return [_normalised(release, field["items"], item) for item in value]
+    if kind == "enum":
+        own = spelled(field, value)
+        return value if own is None else own
+    if kind in _CONVERT and SHAPES[kind](value):
+        return _CONVERT[kind](value)
+    return value

@@ -1,0 +1,224 @@
+"""Choices that need more than rows of heuristics, one function each.
+
+How the model is spread over GPUs, speculative decoding, the MoE backend and the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..diagnostics import Diagnostic
+from ..facts.release.support import compute_capability
+from ..rules import heuristics
+from ..rules.heuristics import HeuristicRow
+from .decision import Decision
+from .plan_builder import PlanBuilder
+from .requirements import check_division, check_gpus
+
+_SIZE, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
+_DECODING_TYPE = "speculative_config.decoding_type"
+_MOE_BACKEND = "moe_config.backend"
+_IN_THE_OPTION_FILE = "env_overrides"
+
+
+def parallelism(builder: PlanBuilder) -> bool:
+    """Tensor parallelism over the GPUs of an instance, then attention and experts.
+
+    Returns whether there is a size to decide anything else with.
+    """
+    check_gpus(builder)
+    gpus, stages = builder.num_gpus, builder.value(_STAGES)
+    if stages < 1 or gpus % stages:
+        what = f"{stages} stages cannot share {gpus} GPUs"
+        remedy = "give a divisor of them"
+        builder.diagnostics.append(Diagnostic(f"engine_config.{_STAGES}", what, remedy))
+        return False
+    size = gpus // stages
+    reason, source = _parallel_reason(builder, size, stages), _parallel_source(builder, stages)
+    builder.decide(_SIZE, size, reason, "derived", source)
+    given = builder.value(_SIZE)
+    if given * stages != gpus:
+        what = f"{given} x {_STAGES} {stages} uses {given * stages} GPUs"
+        owner = "hardware.num_gpus is" if builder.deployment.instances == 1 else "an instance has"
+        builder.diagnostics.append(Diagnostic(f"engine_config.{_SIZE}", what, f"{owner} {gpus}"))
+    if given < 1:
+        return False
+    check_division(builder, given, builder.facts.checkpoint)
+    if builder.facts.draft is not None:
+        check_division(builder, given, builder.facts.draft)
+    builder.apply("parallelism.rules")
+    return True
+
+
+def _parallel_reason(builder: PlanBuilder, size: int, stages: int) -> str:
+    """Why the layers are split over so many GPUs, in words that hold for one GPU as well."""
+    group = "a stage" if stages > 1 else "an instance" if builder.deployment.instances > 1 else ""
+    if size == 1:
+        return f"One GPU holds every layer of {group or 'the model'}: there is nothing to split."
+    whole = f"all GPUs of {group}" if group else "all GPUs"
+    if (limit := builder.facts.gpu.gpus_per_node.value) < size:
+        return f"Every layer is split over {whole}, on {size // limit} nodes."
+    return f"Every layer is split over {whole}, which gives the lowest latency within one node."
+
+
+def _parallel_source(builder: PlanBuilder, stages: int) -> str:
+    counts = {"instances": builder.deployment.instances, _STAGES: stages}
+    several = [f"{name} {count}" for name, count in counts.items() if count > 1]
+    return ", ".join([f"hardware.num_gpus {builder.deployment.hardware.num_gpus}", *several])
+
+
+def speculation(builder: PlanBuilder) -> None:
+    """Speculative decoding: with the checkpoint's own MTP layer, or with a draft model."""
+    if builder.deployment.draft:
+        _draft_model(builder)
+    elif builder.facts.checkpoint.mtp_layers:
+        _mtp(builder)
+    builder.apply("speculation.head")
+
+
+def _mtp(builder: PlanBuilder) -> None:
+    model = builder.facts.checkpoint
+    if not (builder.overriding(_DECODING_TYPE) or builder.is_valid_choice(_DECODING_TYPE, "MTP")):
+        return
+    builder.decide(
+        _DECODING_TYPE,
+        "MTP",
+        "The checkpoint carries a multi-token-prediction layer: several tokens per step at the "
+        "same output.",
+        "documented",
+        f"config.json: {model.architecture.mtp_field} {model.mtp_layers}",
+    )
+    if builder.given(_DECODING_TYPE) == "MTP":
+        builder.apply("speculation.depth")
+
+
+def _draft_model(builder: PlanBuilder) -> None:
+    """The release's names for the method and for the draft's path; the draft is small and local."""
+    draft, release = builder.deployment.draft, builder.facts.release
+    assert draft
+    names = heuristics.method_names()[draft.method]
+    known = next((name for name in names if _knows(builder, name)), None)
+    if known is None:
+        what = f"release {release.name} does not know speculation with {draft.method}"
+        builder.diagnostics.append(Diagnostic("draft.method", what, "choose another release"))
+        return
+    source = f"draft.checkpoint {draft.checkpoint}"
+    reason = "The deployment names a draft model, whose tokens this model checks several at once."
+    builder.decide(_DECODING_TYPE, known, reason, "derived", source)
+    if builder.given(_DECODING_TYPE) != known:
+        return
+    reason = "Tokens that the draft proposes per step; the deployment sets them."
+    tokens = f"draft.tokens {draft.tokens}"
+    builder.decide("speculative_config.max_draft_len", draft.tokens, reason, "derived", tokens)
+    reason = "Where the draft model lies; DRAFT_CHECKPOINT names another place at start."
+    builder.decide("draft_model", draft.checkpoint, reason, "derived", source)
+    if builder.facts.draft is not None:
+        return
+    what = (
+        f"the memory budget leaves out the draft model {draft.checkpoint}, whose facts are unknown"
+    )
+    remedy = "keep its weights and its KV cache free on every GPU"
+    builder.warnings.append(Diagnostic("draft.checkpoint", what, remedy, severity="warning"))
+
+
+def _knows(builder: PlanBuilder, name: str) -> bool:
+    return any(name in row["values"] for row in builder.facts.release.paths[_DECODING_TYPE])
+
+
+def moe_backend(builder: PlanBuilder) -> None:
+    """The MoE backend for this quantization on this GPU, and how its results travel.
+
+    Where neither published configurations nor the release name one that is known to work here, the
+    engine's own choice stays; a rule of the release warns of it.
+    """
+    checkpoint, gpu, release = builder.facts.checkpoint, builder.facts.gpu, builder.facts.release
+    if checkpoint.architecture.experts_field is None:
+        return
+    usual = list(_supported_rows(builder))
+    known = [
+        row
+        for row in release.moe_backends(checkpoint.quantization.quant_algo, gpu.sm.value)
+        if builder.is_valid_choice(_MOE_BACKEND, row.name)
+    ]
+    names = list(dict.fromkeys([row.value for row in usual] + [backend.name for backend in known]))
+    for published in builder.published:
+        used = published.options.get(_MOE_BACKEND)
+        if used is not None and used not in names:
+            builder.refused[_MOE_BACKEND] = (
+                f"{used} is not made for {checkpoint.precision} on {gpu.name}, whose compute "
+                f"capability is {compute_capability(gpu.sm.value)}; known to work there: "
+                f"{', '.join(names) or 'none'}."
+            )
+    without = f"Without this key the engine uses {release.moe_engine_default}."
+    if usual:
+        row = usual[0]
+        reason, evidence = f"{row.reason} {without}", builder.grade(row)
+        builder.decide(_MOE_BACKEND, row.value, reason, evidence, row.source)
+    elif known:
+        first = f"The first choice of those with kernels for {checkpoint.precision} on {gpu.name}."
+        reason, backend = f"{first} {without}", known[0]
+        builder.decide(_MOE_BACKEND, backend.name, reason, backend.evidence, backend.source)
+    if builder.given(_MOE_BACKEND) is not None:
+        builder.apply("moe.combine")
+
+
+def _supported_rows(builder: PlanBuilder) -> Iterator[HeuristicRow]:
+    """Rows of published configurations whose backend the release supports on this GPU."""
+    quant_algo, sm = builder.facts.checkpoint.quantization.quant_algo, builder.facts.gpu.sm.value
+    (heuristic,) = heuristics.section("moe.backend")
+    for row in heuristic.fitting(builder.inputs()):
+        support = builder.facts.release.moe_backend_support(row.value, quant_algo, sm)
+        if support.state == "supported" and builder.is_valid_choice(_MOE_BACKEND, row.value):
+            yield row
+
+
+def environment(builder: PlanBuilder) -> Iterator[Decision]:
+    """What the heuristics set for this release, GPU and role; the deployment's own values win.
+
+    Over those the engine puts what `engine_config.env_overrides` sets.
+    """
+    inputs, given = builder.inputs(), dict(builder.deployment.environment)
+    written = _env_overrides(builder)
+    reads = builder.facts.release.environment
+    for name, value in written.items():
+        if given.get(name, value) != value:
+            what = f"{given[name]} is lost: engine_config.env_overrides sets {value}, and it wins"
+            problem = Diagnostic(f"environment.{name}", what, "keep one", severity="warning")
+            builder.warnings.append(problem)
+    for heuristic in heuristics.section("environment.variables"):
+        path = f"environment.{heuristic.option}"
+        known = heuristic.everywhere or heuristic.option in reads
+        row = next(heuristic.fitting(inputs), None) if known else None
+        rules_value = row and not row.use_engine_default
+        if heuristic.option in given or heuristic.option in written:
+            reason = _environment_reason(heuristic.option in written, "")
+            if row and rules_value:
+                reason = f"{reason} The rule would give {row.value}: {row.reason}"
+            set_here = given.pop(heuristic.option, "")
+            value = written.get(heuristic.option, set_here)
+            yield Decision(path, value, reason, "override", "deployment")
+        elif row and rules_value:
+            yield Decision(path, row.value, row.reason, row.evidence or "assumed", row.source)
+    for name, value in given.items():
+        reason = _environment_reason(name in written, "; no rule decides it")
+        value = written.get(name, value)
+        yield Decision(f"environment.{name}", value, reason, "override", "deployment")
+
+
+def _env_overrides(builder: PlanBuilder) -> Mapping[str, str]:
+    """Variables that the option file sets: mostly one mapping, or single ones by path."""
+    whole: Any = builder.overrides.get(_IN_THE_OPTION_FILE)
+    prefix = f"{_IN_THE_OPTION_FILE}."
+    single = {
+        path.removeprefix(prefix): value
+        for path, value in builder.overrides.items()
+        if path.startswith(prefix)
+    }
+    return {name: str(value) for name, value in (whole or single).items()}
+
+
+def _environment_reason(written: bool, rest: str) -> str:
+    if written:
+        return f"Set in engine_config.env_overrides, which the engine puts over this{rest}."
+    return f"Set in the deployment{rest}."

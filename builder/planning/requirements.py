@@ -1,0 +1,130 @@
+"""What a deployment must meet: GPUs, release, context, draft model and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..diagnostics import Diagnostic
+from ..facts import release as releases
+from ..facts.checkpoint import Checkpoint
+from .plan_builder import PlanBuilder
+
+_SIZE = "tensor_parallel_size"
+_SEVERAL_NODES = {"kubernetes", "slurm"}  # the targets that can start a server on them
+
+
+def check_request(builder: PlanBuilder) -> None:
+    """The GPU has the checkpoint's arithmetic, the release the model, the model the context."""
+    facts, workload = builder.facts, builder.deployment.workload
+    _check_arithmetic(builder, facts.checkpoint, builder.deployment.checkpoint, "hardware.gpu")
+    _check_support(builder, facts.checkpoint, "engine.release")
+    if "model" in builder.overrides:
+        remedy = "name the model by checkpoint"
+        builder.diagnostics.append(
+            Diagnostic("engine_config.model", "is set by the toolkit", remedy)
+        )
+    length = workload.isl + workload.osl
+    longest = facts.checkpoint.text_config.get("max_position_embeddings")
+    if longest is not None and length > longest:
+        what = f"isl + osl is {length} tokens, the model's longest context is {longest}"
+        builder.diagnostics.append(Diagnostic("workload", what, "shorten isl or osl"))
+
+
+def check_draft(builder: PlanBuilder) -> None:
+    """The draft model runs on this GPU and release, and speaks the model's vocabulary.
+
+    The draft head of EAGLE may know fewer tokens and maps them; a whole draft model may not.
+    """
+    draft, facts = builder.facts.draft, builder.facts.checkpoint
+    if draft is None or builder.deployment.draft is None:
+        return
+    where = "draft.checkpoint"
+    _check_arithmetic(builder, draft, builder.deployment.draft.checkpoint, where)
+    _check_support(builder, draft, where)
+    sizes = [model.text_config.get("vocab_size") for model in (draft, facts)]
+    if builder.deployment.draft.method == "draft_target" and sizes[0] != sizes[1]:
+        what = f"{draft.name} has {sizes[0]} tokens in its vocabulary, {facts.name} has {sizes[1]}"
+        remedy = "take a draft model of the same family, which shares the tokenizer"
+        builder.diagnostics.append(Diagnostic(where, what, remedy))
+
+
+def _check_arithmetic(builder: PlanBuilder, checkpoint: Checkpoint, name: str, where: str) -> None:
+    precision, gpu = checkpoint.precision, builder.facts.gpu
+    if precision not in gpu.precisions.value:
+        what = f"{gpu.name} has no {precision} arithmetic, which {name} needs"
+        remedy = (
+            f"use a checkpoint in {', '.join(gpu.precisions.value)}, or a GPU that has {precision}"
+        )
+        builder.diagnostics.append(Diagnostic(where, what, remedy))
+
+
+def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> None:
+    """An architecture that the release refuses is an error, one that no source names a warning."""
+    name, release = checkpoint.architecture.name, builder.facts.release
+    support = release.architecture_support(name)
+    if support.state == "unsupported":
+        what = f"release {release.name} does not serve {name}: {support.evidence}"
+        builder.diagnostics.append(Diagnostic(where, what, "choose a later release"))
+    elif support.state == "unknown":
+        what = f"nothing is known of {name} in release {release.name}: {support.evidence}"
+        others = [other for other in releases.known() if name in releases.load(other).architectures]
+        remedy = "start it with the real engine before you rely on this plan"
+        remedy += f", or choose release {' or '.join(others)}, which names it" if others else ""
+        builder.warnings.append(Diagnostic(where, what, remedy, severity="warning"))
+
+
+def check_batch(builder: PlanBuilder) -> bool:
+    """Whether a batch holds a request at all."""
+    batch = builder.value("max_batch_size")
+    if batch is not None and batch < 1:
+        what = f"{batch} is too small for the workload"
+        builder.diagnostics.append(
+            Diagnostic("engine_config.max_batch_size", what, "give at least 1")
+        )
+        return False
+    return True
+
+
+def check_gpus(builder: PlanBuilder) -> None:
+    """The GPUs are shared evenly, and stand in one node or in whole nodes of a Slurm job."""
+    total, instances = builder.deployment.hardware.num_gpus, builder.deployment.instances
+    if total % instances:
+        what = f"{total} GPUs cannot be shared by {instances} instances"
+        builder.diagnostics.append(
+            Diagnostic("instances", what, "give a divisor of hardware.num_gpus")
+        )
+    name, limit = builder.facts.gpu.name, builder.facts.gpu.gpus_per_node.value
+    if builder.num_gpus <= limit:
+        return
+    what = f"{builder.num_gpus} GPUs need more than one node: a {name} node has {limit}"
+    if not _SEVERAL_NODES & builder.deployment.targets.keys():
+        takers = " or ".join(sorted(_SEVERAL_NODES))
+        remedy = f"give at most {limit}, or add the target {takers}, which takes several"
+        builder.diagnostics.append(Diagnostic("hardware.num_gpus", what, remedy))
+    elif builder.num_gpus % limit:
+        remedy = f"give a multiple of {limit}: whole nodes"
+        builder.diagnostics.append(Diagnostic("hardware.num_gpus", what, remedy))
+
+
+# What tensor parallelism splits; key-value heads may also be duplicated evenly.
+_SPLIT: dict[str, Callable[[int, int], bool]] = {
+    "num_attention_heads": lambda value, size: value % size == 0,
+    "num_key_value_heads": lambda value, size: value % size == 0 or size % value == 0,
+    "moe_intermediate_size": lambda value, size: value % size == 0,
+    "intermediate_size": lambda value, size: value % size == 0,
+}
+
+
+def check_division(builder: PlanBuilder, size: int, checkpoint: Checkpoint) -> None:
+    config = checkpoint.text_config
+    wrong = [name for name in _SPLIT if name in config and not _SPLIT[name](config[name], size)]
+    if not wrong:
+        return
+    overridden = _SIZE in builder.overrides
+    where = f"engine_config.{_SIZE}" if overridden else "hardware.num_gpus"
+    listing = ", ".join(f"{name} {config[name]}" for name in wrong)
+    limit = max(builder.facts.gpu.gpus_per_node.value, size)
+    sizes = [n for n in range(1, limit + 1) if all(_SPLIT[name](config[name], n) for name in wrong)]
+    of_draft = f" of the draft model {checkpoint.name}" if checkpoint is builder.facts.draft else ""
+    what = f"tensor parallelism over {size} GPUs does not divide {listing}{of_draft}"
+    builder.diagnostics.append(Diagnostic(where, what, f"give one of {', '.join(map(str, sizes))}"))

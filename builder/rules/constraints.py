@@ -1,0 +1,224 @@
+"""Constraints: whether options agree with each other, the model, the GPU, workload and flags.
+
+The rules are rows of `builder/data/rules.yaml`; a release's table lists those that it adds to the
+ones of all releases. Options with unknown keys or values of a wrong type are the business of
+`validation`: a rule that cannot judge them stays silent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any, Literal
+
+from ..diagnostics import Diagnostic
+from ..documents import DATA
+from ..facts import data_file
+from ..facts import release as releases
+from ..facts.release import Release
+from ..facts.schema import Text
+from .context import RuleContext
+from .evaluation import all_hold, condition_faults, holds, same, word_faults
+from .rule_inputs import MISSING, RuleInputs, option_of
+
+RULES = DATA / "rules.yaml"
+
+_WORD = re.compile(r"\w+")
+_PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row. Broken if every test of `when` holds and one of `must` fails for certain.
+
+    A rule without `must` is broken by its `when` alone. One whose `releases` are not `all` holds
+    where the release's table lists its id. It is not reported where one of `unless` was. A rule
+    with `ignored` finds a value without effect: a warning to whoever wrote it, an error in what the
+    toolkit renders. `agree` is the word that two workers must share, `where` the path to blame.
+    """
+
+    id: Text
+    severity: Literal["error", "warning"]
+    message: Text
+    fix: Text
+    source: Text
+    confidence: Text
+    where: str = ""
+    releases: Literal["all"] | None = None
+    when: Mapping[str, Any] | None = None
+    must: Mapping[str, Any] | None = None
+    unless: tuple[str, ...] = ()
+    ignored: bool = False
+    agree: str = ""
+
+    def inconsistencies(self) -> Iterator[tuple[str, str]]:
+        """Conditions that cannot be evaluated."""
+        for name, conditions in {"when": self.when or {}, "must": self.must or {}}.items():
+            for path, what in condition_faults(conditions):
+                yield f"{name}.{path}", what
+        for _, what in condition_faults({self.agree: True} if self.agree else {}):
+            yield "agree", what
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it is a rule of all releases."""
+        return self.releases == "all"
+
+    def broken(self, inputs: RuleInputs) -> str | None:
+        """The word to blame, `None` where the rule holds or cannot be judged."""
+        if not self.applies(inputs):
+            return None
+        if not self.must:
+            return next(iter(self.when or {}))
+        tests = self.must.items()
+        return next((word for word, test in tests if holds(inputs, word, test) is False), None)
+
+    def applies(self, inputs: RuleInputs) -> bool:
+        """Whether every test of `when` holds for certain."""
+        return all_hold(self.when or {}, inputs)
+
+    def options(self) -> Iterator[str]:
+        """The paths of the options that the tests ask for, and of the one to blame."""
+        for tests in (self.when or {}, self.must or {}):
+            for word, test in tests.items():
+                relations = test.items() if isinstance(test, Mapping) else ()
+                others = [other for name, other in relations if name not in ("given", "not")]
+                for name in (word, *(other for other in others if isinstance(other, str))):
+                    if (option := option_of(name)) is not None:
+                        yield option
+        if self.where:
+            yield self.where
+
+    def problem(self, where: str, named: Callable[[str], Any]) -> Diagnostic:
+        """The rule's words, with `{name}` replaced by what `named` says."""
+
+        def fill(template: str) -> str:
+            return _PLACEHOLDER.sub(lambda match: _show(named(match[1])), template)
+
+        return Diagnostic(where, fill(self.message), fill(self.fix), self.id, self.severity)
+
+
+@dataclass(frozen=True, slots=True)
+class RulesFile:
+    """`rules.yaml`: the rules, and why other ids of release tables have none, by id."""
+
+    rules: tuple[Rule, ...]
+    agreements: tuple[Rule, ...]
+    flags: tuple[Rule, ...]
+    option_table: Mapping[str, Text]
+    engine_conduct: Mapping[str, Text]
+
+    def inconsistencies(self) -> Iterator[tuple[str, str]]:
+        """Placeholders of messages that nothing fills in."""
+        for index, rule in enumerate(self.rules):
+            for key, text in {"message": rule.message, "fix": rule.fix}.items():
+                for word in _PLACEHOLDER.findall(text):
+                    yield from word_faults(word, f"rules.{index}.{key}")
+
+    @property
+    def every(self) -> tuple[Rule, ...]:
+        """The rules of all sections."""
+        return (*self.rules, *self.agreements, *self.flags)
+
+
+def load() -> RulesFile:
+    """The rules of all releases."""
+    return data_file.load(RULES, RulesFile)
+
+
+def flag_rule(name: str) -> Rule:
+    """The one rule of flags that has this id."""
+    (rule,) = (rule for rule in load().flags if rule.id == name)
+    return rule
+
+
+@lru_cache(maxsize=16)
+def of_release(release: Release) -> tuple[Rule, ...]:
+    """The rules that hold for a release, those of another one only as far as it has their options.
+
+    A rule that was taken over says so.
+    """
+    listed = frozenset(release.rule_ids)
+    found = (rule for rule in load().rules if rule.everywhere or rule.id in listed)
+    origin = release.carried_from.get("rules")
+    if origin is None:
+        return tuple(found)
+    gone = _all_names() - _names(release)
+    return tuple(
+        rule
+        if rule.everywhere
+        else replace(rule, message=f"{rule.message} (a rule of {origin}, taken over)")
+        for rule in found
+        if all(release.has(path) for path in rule.options())
+        and gone.isdisjoint(
+            spelled for word in _WORD.findall(rule.fix) for spelled in (word, f".{word}")
+        )
+    )
+
+
+def _names(release: Release) -> set[str]:
+    """Names of options, as `.name` of those at the top: a remedy means these by a bare name."""
+    inner = {name for path in release.paths for name in path.split(".")}
+    return inner | {f".{name}" for name in release.top_level}
+
+
+@cache
+def _all_names() -> frozenset[str]:
+    """Names of options that some release has, as far as no other word is spelled like them."""
+    names = {name for known in releases.known() for name in _names(releases.load(known))}
+    return frozenset(name for name in names if "_" in name)
+
+
+def violations(
+    options: Mapping[str, Any], context: RuleContext, strict: bool = False
+) -> Iterator[Diagnostic]:
+    """Every rule that these options break; `where` is the dotted path of the value to blame.
+
+    With `strict`, a value that the engine ignores is an error instead of a warning.
+    """
+    inputs = RuleInputs(options, context)
+    reported: set[str] = set()
+    for rule in of_release(context.release):
+        if reported.intersection(rule.unless):
+            continue
+        word = rule.broken(inputs)
+        if word is not None:
+            reported.add(rule.id)
+            where = rule.where or word.removeprefix("effective.")
+            problem = rule.problem(where, inputs.value)
+            yield replace(problem, severity="error") if strict and rule.ignored else problem
+
+
+def disagreements(
+    prefill: Mapping[str, Any], decode: Mapping[str, Any], context: RuleContext
+) -> Iterator[Diagnostic]:
+    """What a prefill and a decode worker must have in common and have not.
+
+    `where` is the path in the decode worker's options.
+    """
+    one, two = RuleInputs(prefill, context), RuleInputs(decode, context)
+    for rule in load().agreements:
+        if not any(rule.applies(inputs) for inputs in (one, two)):
+            continue
+        values = {"prefill": one.value(rule.agree), "decode": two.value(rule.agree)}
+        if same(values["prefill"], values["decode"]) is False:
+            where = rule.where or rule.agree.removeprefix("effective.")
+            yield rule.problem(where, values.__getitem__)
+
+
+def _show(value: Any) -> str:
+    if value is MISSING:
+        return "not given"
+    if isinstance(value, list | tuple) and not any(isinstance(item, list | dict) for item in value):
+        text = ", ".join(map(str, value))
+    elif isinstance(value, str):
+        text = value
+    elif isinstance(value, float) and value.is_integer():
+        text = str(int(value))
+    else:
+        text = json.dumps(value, default=str)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

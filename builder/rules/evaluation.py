@@ -1,0 +1,197 @@
+"""Evaluation: whether conditions on rule inputs hold, and values that follow from them.
+
+A condition is a mapping of words to tests: a scalar asks for that value, a list for one of its
+values, a mapping for each of its relations. A test of a value that is unknown or odd is undecided.
+A compute capability is one of several values and has no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ..diagnostics import nearest
+from ..facts import release as releases
+from .rule_inputs import MATRIX, MISSING, RuleInputs, as_number, as_truth, option_of, words
+
+Conditions = Mapping[str, Any]
+
+_NUMBERS = ("at_least", "at_most", "above", "divides", "multiple_of")  # relations of numbers
+_EXPRESSIONS = ("sum", "quotient", "sizes_up_to")
+_BOUNDS = ("round_up_to", "at_most", "at_least", "every_up_to")
+
+
+def all_hold(conditions: Conditions, inputs: RuleInputs) -> bool:
+    """Whether every test holds for certain."""
+    return all(holds(inputs, word, test) is True for word, test in conditions.items())
+
+
+def holds(inputs: RuleInputs, word: str, test: Any) -> bool | None:
+    """Whether an word passes a test; `None` where its value cannot be judged.
+
+    A scalar asks for that value, a list for one of its values, a mapping for each of its
+    relations.
+    """
+    if isinstance(test, Mapping):
+        results = [RELATIONS[name](inputs, word, other) for name, other in test.items()]
+        return False if False in results else None if None in results else True
+    return _is(inputs, word, test)
+
+
+def _is(inputs: RuleInputs, word: str, expected: Any) -> bool | None:
+    value = inputs.value(word)
+    if isinstance(expected, list | tuple):
+        results = [_same(value, item) for item in expected]
+        return True if True in results else None if None in results else False
+    return _same(value, expected)
+
+
+def _same(value: Any, expected: Any) -> bool | None:
+    if value is MISSING:
+        return None
+    if value is None or expected is None:
+        return value is expected
+    if isinstance(expected, bool):
+        truth = as_truth(value)
+        return None if truth is None else truth is expected
+    if isinstance(expected, int | float):
+        number = as_number(value)
+        return None if number is None else number == expected
+    if isinstance(value, str) and isinstance(expected, str):
+        return value.casefold() == expected.casefold()
+    return None
+
+
+def _not(inputs: RuleInputs, word: str, other: Any) -> bool | None:
+    result = _is(inputs, word, other)
+    return None if result is None else not result
+
+
+def _given(inputs: RuleInputs, word: str, expected: bool) -> bool:
+    return (inputs.value(word) not in (MISSING, None)) is expected
+
+
+def _equals(inputs: RuleInputs, word: str, other: str) -> bool | None:
+    return same(inputs.value(word), inputs.value(other))
+
+
+def _in(inputs: RuleInputs, word: str, other: str) -> bool | None:
+    values = inputs.value(other)
+    return None if values is MISSING else _is(inputs, word, values)
+
+
+def _compared(
+    compare: Callable[[float, float], bool],
+) -> Callable[[RuleInputs, str, str | float], bool | None]:
+    def relation(inputs: RuleInputs, word: str, other: str | float) -> bool | None:
+        one, two = inputs.number(word), inputs.number(other)
+        return None if one is None or two is None else compare(one, two)
+
+    return relation
+
+
+RELATIONS: dict[str, Callable[[RuleInputs, str, Any], bool | None]] = {
+    "given": _given,
+    "not": _not,
+    "in": _in,
+    "equals": _equals,
+    "at_least": _compared(lambda one, two: one >= two),
+    "at_most": _compared(lambda one, two: one <= two),
+    "above": _compared(lambda one, two: one > two),
+    "divides": _compared(lambda one, two: one > 0 and two % one == 0),
+    "multiple_of": _compared(lambda one, two: two <= 0 or one % two == 0),
+}
+
+
+def same(one: Any, two: Any) -> bool | None:
+    """Whether two values mean the same to the engine; `None` where one is unknown or odd."""
+    if isinstance(one, list | dict) and type(one) is type(two):
+        return bool(one == two)
+    forward = _same(one, two) if two is not MISSING else None
+    return forward if forward is not None or one is MISSING else _same(two, one)
+
+
+def evaluate(value: Any, inputs: RuleInputs) -> Any:
+    """A value that may be an expression over words.
+
+    `{sum: [..]}` and `{quotient: [a, b]}` take numbers and words, and may be rounded up to a
+    multiple and bounded, `at_most` by several; a word that is not known bounds nothing.
+    `{sizes_up_to: word, every_up_to: n}` lists batch sizes.
+    """
+    if not isinstance(value, Mapping):
+        return value
+
+    def number(term: Any) -> int:
+        found = inputs.number(term)
+        assert found is not None, f"{term} is not known"
+        return int(found)
+
+    if "sizes_up_to" in value:
+        return batch_sizes(number(value["sizes_up_to"]), value["every_up_to"])
+    if "sum" in value:
+        result = sum(map(number, value["sum"]))
+    else:
+        above, below = map(number, value["quotient"])
+        result = above // below
+    step = value.get("round_up_to", 1)
+    result = -(-result // step) * step
+    bounds = value.get("at_most", [])
+    for most in bounds if isinstance(bounds, list) else [bounds]:
+        if inputs.number(most) is not None:
+            result = min(result, number(most))
+    return max(result, value.get("at_least", result))
+
+
+def batch_sizes(largest: int, every_up_to: int) -> list[int]:
+    """Every size up to `every_up_to`, powers of two above, and the largest.
+
+    >>> batch_sizes(48, 4)
+    [1, 2, 3, 4, 8, 16, 32, 48]
+    """
+    sizes = [*range(1, min(largest, every_up_to) + 1)]
+    size = 2 * every_up_to
+    while size < largest:
+        sizes.append(size)
+        size *= 2
+    return [*sizes, largest] if largest > every_up_to else sizes
+
+
+def condition_faults(conditions: Conditions) -> Iterator[tuple[str, str]]:
+    """What is wrong with conditions, as a path in them and a text `what; how to mend it`."""
+    for word, test in conditions.items():
+        yield from word_faults(word, word)
+        for relation, other in test.items() if isinstance(test, Mapping) else ():
+            path = f"{word}.{relation}"
+            if relation not in RELATIONS:
+                yield path, f"unknown relation; {nearest(relation, RELATIONS)}"
+            elif relation in _NUMBERS and word == "sm":
+                yield path, "a compute capability has no order; list the values that are meant"
+            elif relation not in ("given", "not") and isinstance(other, str):
+                yield from word_faults(other, path)
+
+
+def value_faults(value: Any) -> Iterator[tuple[str, str]]:
+    """What is wrong with a value that may be an expression, in the same form."""
+    if not isinstance(value, Mapping):
+        return
+    for key in value:
+        if key not in (*_EXPRESSIONS, *_BOUNDS):
+            yield key, f"unknown key; {nearest(key, (*_EXPRESSIONS, *_BOUNDS))}"
+    if sum(key in value for key in _EXPRESSIONS) != 1:
+        yield "", f"is not an expression; give one of {', '.join(_EXPRESSIONS)}"
+    for key, terms in value.items():
+        for term in terms if isinstance(terms, list) else [terms]:
+            if isinstance(term, str):
+                yield from word_faults(term, key)
+
+
+def word_faults(word: str, path: str) -> Iterator[tuple[str, str]]:
+    """A word that is neither a fact, nor follows from facts, nor names an option of a release."""
+    if word in words():
+        return
+    tables = [releases.load(name) for name in releases.known()]
+    known = {*words(), *(name for table in tables for name in table.paths)}
+    known |= {f"{space}.{name}" for table in tables for space in MATRIX for name in table.features}
+    option = option_of(word)
+    if word not in known and not (option and any(table.has(option) for table in tables)):
+        yield path, f"{word} is not a word or option; {nearest(word, known)}"

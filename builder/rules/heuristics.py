@@ -1,0 +1,143 @@
+"""Heuristics: what published configurations do, as rows of data; the first row that fits decides.
+
+Files in `builder/data/heuristics/`, in the language of `evaluation`. The counts in them say in how
+many configurations of its source a row was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from ..documents import DATA
+from ..facts import data_file
+from ..facts import release as releases
+from ..facts.schema import Check, Text
+from .evaluation import all_hold, condition_faults, evaluate, value_faults
+from .rule_inputs import RuleInputs
+
+HEURISTICS = DATA / "heuristics"
+
+USE_ENGINE_DEFAULT: Final[Any] = object()
+"""The value of a row that leaves the option to the engine."""
+
+
+def _is_known(option: str) -> bool:
+    """Whether it is an option or alias of a release, a variable, or the coverage of the data."""
+    tables = map(releases.load, releases.known())
+    known = option.isupper() or option == "coverage"
+    return known or any(table.has(table.option_path(option)) for table in tables)
+
+
+@dataclass(frozen=True, slots=True)
+class HeuristicRow:
+    """One answer of a heuristic: `value`, which may be an expression, where all of `when` holds.
+
+    `count` says in how many configurations it was found. `reason`, `evidence` and `source` are
+    those of the heuristic where the file gives none. `below_default` lets a heuristic that is
+    `above_default` take smaller values too.
+    """
+
+    when: Mapping[str, Any] = field(default_factory=dict)
+    value: Any = USE_ENGINE_DEFAULT
+    reason: str = ""
+    evidence: Literal["documented", "derived", "assumed"] | None = None
+    count: str = ""
+    source: str = ""
+    below_default: bool = False
+
+    def inconsistencies(self) -> Iterator[tuple[str, str]]:
+        """Conditions and values that cannot be evaluated, and values without a source."""
+        for path, what in condition_faults(self.when):
+            yield f"when.{path}", what
+        for path, what in value_faults(self.value):
+            yield f"value.{path}" if path else "value", what
+        if self.value is not USE_ENGINE_DEFAULT and not self.source:
+            yield "source", "is missing; say what the value rests on"
+
+    @property
+    def use_engine_default(self) -> bool:
+        """Whether the row leaves the option to the engine."""
+        return self.value is USE_ENGINE_DEFAULT
+
+    def evaluate(self, inputs: RuleInputs) -> Any:
+        return evaluate(self.value, inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Heuristic:
+    """How one option or environment variable is decided.
+
+    One that is `needed` decides for a published deployment too, where it does not name the option.
+    `above_default` leaves the engine's own default where that is larger. `everywhere` marks a
+    variable that is set whether or not the release is known to read it.
+    """
+
+    option: Annotated[Text, Check(_is_known, "must be an option of a release, or a variable")]
+    reason: Text
+    rows: tuple[HeuristicRow, ...]
+    needed: bool = False
+    above_default: bool = False
+    everywhere: bool = False
+
+    def fitting(self, inputs: RuleInputs) -> Iterator[HeuristicRow]:
+        """The rows that fit, best first."""
+        return (row for row in self.rows if all_hold(row.when, inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class HeuristicsFile:
+    """Heuristics by section, in the order in which they are applied.
+
+    `sources` are those that rows name by a short word, `texts` what YAML anchors repeat, `names`
+    those by which releases know the same choice.
+    """
+
+    sources: Mapping[str, Text]
+    sections: Mapping[str, tuple[Heuristic, ...]]
+    texts: Mapping[str, Text] = field(default_factory=dict)
+    names: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
+
+
+@cache
+def section(name: str) -> tuple[Heuristic, ...]:
+    """The heuristics of a section, `FILE.SECTION`, in the order in which they are applied."""
+    file, _, part = name.partition(".")
+    found = load(HEURISTICS / f"{file}.yaml")
+    return tuple(
+        replace(each, rows=tuple(_complete(row, each.reason, found.sources) for row in each.rows))
+        for each in found.sections[part]
+    )
+
+
+def load(path: Path) -> HeuristicsFile:
+    return data_file.load(path, HeuristicsFile)
+
+
+def files() -> list[Path]:
+    return sorted(HEURISTICS.glob("*.yaml"))
+
+
+def method_names() -> Mapping[str, tuple[str, ...]]:
+    """The names of each method of speculation in different releases."""
+    return load(HEURISTICS / "speculation.yaml").names
+
+
+def is_covered(inputs: RuleInputs) -> bool:
+    """Whether configurations of this model, precision, GPU and role were published."""
+    (coverage,) = section("coverage.published")
+    return any(True for _ in coverage.fitting(inputs))
+
+
+def _complete(row: HeuristicRow, reason: str, sources: Mapping[str, str]) -> HeuristicRow:
+    """A row with all that the file says once for several."""
+    source = sources.get(row.source, row.source)
+    return replace(
+        row,
+        reason=(row.reason or reason).strip(),
+        evidence=row.evidence or ("documented" if row.count else "assumed"),
+        source=f"{row.count}: {source}" if row.count else source,
+    )
