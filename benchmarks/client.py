@@ -1,7 +1,7 @@
 """One measurement by a client in a process of its own: all streams of a workload at once.
 
-`python -m benchmarks.client JSON` takes a `Load` and prints a `Measurement`. While streams run it
-only keeps what arrives and when; texts are read, checked and timed afterwards.
+`python -m benchmarks.client JSON` takes a `StreamLoad` and prints a `Measurement`. While streams
+run it only keeps what arrives and when; texts are read, checked and timed afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Messages = list[tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class StreamLoad:
     """`address` is HOST:PORT. `cumulative`: every message holds all text so far."""
 
     protocol: Literal["grpc", "sse"]
@@ -59,7 +59,7 @@ class Measurement:
     client_cpu_s_per_1k_tokens: float
 
 
-async def measure(load: Load) -> Measurement:
+async def measure(load: StreamLoad) -> Measurement:
     """Raises `WrongText` if a stream is not what the engine emitted, `OSError` if it failed."""
     prompt = " ".join(
         f"{name}={value}"
@@ -79,7 +79,7 @@ async def measure(load: Load) -> Measurement:
     return _measurement(times, sum(map(len, texts)), wire_bytes, cpu_s, load.tokens)
 
 
-async def receive(load: Load, prompt: str) -> list[Arrivals]:
+async def receive(load: StreamLoad, prompt: str) -> list[Arrivals]:
     """What comes on every stream. Raises `TimeoutError`."""
     streams = _grpc_streams if load.protocol == "grpc" else _sse_streams
     try:
@@ -88,12 +88,12 @@ async def receive(load: Load, prompt: str) -> list[Arrivals]:
         raise TimeoutError(f"not every stream ended within {TIMEOUT_S:g} s") from fault
 
 
-def messages(load: Load, arrivals: Arrivals) -> Messages:
+def messages(load: StreamLoad, arrivals: Arrivals) -> Messages:
     """Raises `OSError` if the server answered with an error."""
     return _grpc_messages(arrivals) if load.protocol == "grpc" else _sse_messages(arrivals)
 
 
-def token_times(stream: Messages, load: Load) -> Iterator[tuple[int, int]]:
+def token_times(stream: Messages, load: StreamLoad) -> Iterator[tuple[int, int]]:
     """Time of emission in µs and latency in µs of every token of one stream.
 
     Raises `WrongText` unless the messages together are the text that the engine emitted.
@@ -134,7 +134,7 @@ def _measurement(
     )
 
 
-async def _grpc_streams(load: Load, prompt: str) -> list[Arrivals]:
+async def _grpc_streams(load: StreamLoad, prompt: str) -> list[Arrivals]:
     """Raw messages: parsing them here would take time from the server that is measured."""
     import grpc  # type: ignore[import-untyped]
 
@@ -215,7 +215,7 @@ class _SseStream(asyncio.Protocol):
             self.closed.set_result(None)
 
 
-async def _sse_streams(load: Load, prompt: str) -> list[Arrivals]:
+async def _sse_streams(load: StreamLoad, prompt: str) -> list[Arrivals]:
     host, port = load.address.split(":")
     body = json.dumps({"text_input": prompt, "max_tokens": load.tokens})
     head = (
@@ -250,7 +250,7 @@ def _sse_messages(arrivals: Arrivals) -> Messages:
 
 if __name__ == "__main__":
     try:
-        result = asyncio.run(measure(Load(**json.loads(sys.argv[1]))))
+        result = asyncio.run(measure(StreamLoad(**json.loads(sys.argv[1]))))
     except (OSError, stamps.WrongText) as fault:
         sys.exit(f"{type(fault).__name__}: {fault}")
     print(json.dumps(dataclasses.asdict(result)))

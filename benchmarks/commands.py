@@ -44,7 +44,7 @@ OPTIONS = "tensor_parallel_size: 8\nmax_batch_size: 64\nkv_cache_config: {dtype:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class TimedCommand:
     """What is run: `words` for the interpreter, in which `{run}` is another name in each run.
 
     Its median must be below `limit_ms` on a quiet machine, or below `limit_ratio` empty
@@ -61,19 +61,19 @@ class Command:
 Sample = tuple[float, float]
 
 
-def commands(preset: str) -> tuple[Command, ...]:
+def commands(preset: str) -> tuple[TimedCommand, ...]:
     """Those that people wait for at a prompt."""
     builder, launch = ("-m", "builder"), ("-m", "launch")
     render = (*builder, "render", preset, "-o", "{run}")
     others = ("--target=monitoring", "--target=handoff", f"--site={SITE_FILE}")
     triton = [f"--set=targets.{name}.server=triton" for name in ("kubernetes", "compose", "slurm")]
     return (
-        Command("builder --help", (*builder, "--help"), 100, 8),
-        Command("launch --help", (*launch, "--help"), 100, 8),
-        Command("builder check", (*builder, "check", OPTIONS_FILE), 200, 20),
-        Command("builder plan", (*builder, "plan", preset), 500, 45),
-        Command("builder render", render, 500, 45),
-        Command("... of all targets", (*render, *triton, *others), 1000, 90),
+        TimedCommand("builder --help", (*builder, "--help"), 100, 8),
+        TimedCommand("launch --help", (*launch, "--help"), 100, 8),
+        TimedCommand("builder check", (*builder, "check", OPTIONS_FILE), 200, 20),
+        TimedCommand("builder plan", (*builder, "plan", preset), 500, 45),
+        TimedCommand("builder render", render, 500, 45),
+        TimedCommand("... of all targets", (*render, *triton, *others), 1000, 90),
     )
 
 
@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> None:
         raise ChecksFailed(missed)
 
 
-def samples(measured: Sequence[Command], rounds: int) -> dict[str, list[Sample]]:
+def samples(measured: Sequence[TimedCommand], rounds: int) -> dict[str, list[Sample]]:
     """By the commands' names. Raises `ChecksFailed` where a command fails."""
     found: dict[str, list[Sample]] = {one.name: [] for one in measured}
     with tempfile.TemporaryDirectory(prefix="commands-") as folder:
@@ -131,7 +131,7 @@ def _process_ms(name: str, words: Sequence[str], folder: str) -> float:
 
 
 def rows(
-    measured: Sequence[Command], found: Mapping[str, Sequence[Sample]]
+    measured: Sequence[TimedCommand], found: Mapping[str, Sequence[Sample]]
 ) -> list[dict[str, Any]]:
     """A row for each command, and one for all runs of the empty interpreter before them."""
     table = []

@@ -31,7 +31,7 @@ from builder.errors import ChecksFailed
 from launch.bench.clients import Api
 
 from . import arguments, load_install, load_program, load_traps
-from .load_program import OURS, Load
+from .load_program import OURS, ClientLoad
 from .results import Spread
 
 TOOLKIT = Path(__file__).parent.parent
@@ -41,7 +41,7 @@ STREAMS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ClientCase:
     """An accuracy test over an API. `others`: clients of other projects run it too. `slope`: each
     client also runs it with one request for each stream."""
 
@@ -52,7 +52,7 @@ class Case:
     slope: bool = False
 
     @property
-    def short(self) -> Case:
+    def short(self) -> ClientCase:
         return replace(self, test=replace(self.test, requests=self.test.streams))
 
     @property
@@ -60,25 +60,25 @@ class Case:
         return self.test.requests * self.test.tokens
 
 
-def _saturation(rate: int) -> Case:
+def _saturation(rate: int) -> ClientCase:
     """Requests of 0.7 s, whatever the rate."""
     itl_ms = STREAMS / rate * 1000
     test = AccuracyTest(STREAMS, STREAMS * 3, int(700 / itl_ms), itl_ms)
-    return Case(f"saturation {rate // 1000}k", SSE, test)
+    return ClientCase(f"saturation {rate // 1000}k", SSE, test)
 
 
 CASES = (
-    Case("accuracy", SSE, AccuracyTest(1, 5, 200, 5)),
-    Case("accuracy", SSE, AccuracyTest(8, 40, 200, 5), others=True),
-    Case("accuracy", SSE, AccuracyTest(64, 384, 200, 5), others=True, slope=True),
-    Case("accuracy", "generate_stream", AccuracyTest(64, 192, 200, 5)),
-    Case("accuracy", "grpc", AccuracyTest(8, 24, 200, 5)),
-    Case("accuracy", "grpc", AccuracyTest(64, 384, 200, 5), slope=True),
-    Case("burst", "grpc", AccuracyTest(64, 64, 40, 5)),
-    Case("burst", SSE, AccuracyTest(64, 64, 40, 5), others=True),
+    ClientCase("accuracy", SSE, AccuracyTest(1, 5, 200, 5)),
+    ClientCase("accuracy", SSE, AccuracyTest(8, 40, 200, 5), others=True),
+    ClientCase("accuracy", SSE, AccuracyTest(64, 384, 200, 5), others=True, slope=True),
+    ClientCase("accuracy", "generate_stream", AccuracyTest(64, 192, 200, 5)),
+    ClientCase("accuracy", "grpc", AccuracyTest(8, 24, 200, 5)),
+    ClientCase("accuracy", "grpc", AccuracyTest(64, 384, 200, 5), slope=True),
+    ClientCase("burst", "grpc", AccuracyTest(64, 64, 40, 5)),
+    ClientCase("burst", SSE, AccuracyTest(64, 64, 40, 5), others=True),
     *map(_saturation, (24_000, 40_000, 60_000, 72_000, 84_000)),
-    Case("start", SSE, AccuracyTest(1, 1, 2, 5)),
-    Case("start", "grpc", AccuracyTest(1, 1, 2, 5)),
+    ClientCase("start", SSE, AccuracyTest(1, 1, 2, 5)),
+    ClientCase("start", "grpc", AccuracyTest(1, 1, 2, 5)),
 )
 NAMES = tuple(dict.fromkeys(case.name.split()[0] for case in CASES))
 FIELDS = (*(field.name for field in dataclasses.fields(Accuracy)), "start_s")
@@ -171,9 +171,9 @@ def _run(options: argparse.Namespace) -> None:
         raise ChecksFailed(missed)
 
 
-def rows(cases: Sequence[Case], rounds: int) -> list[dict[str, Any]]:
+def rows(cases: Sequence[ClientCase], rounds: int) -> list[dict[str, Any]]:
     """A row for each case and client, then those that need no rounds."""
-    samples: dict[tuple[Case, str], list[dict[str, float]]] = {}
+    samples: dict[tuple[ClientCase, str], list[dict[str, float]]] = {}
     others = load_program.installed()
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
@@ -186,7 +186,7 @@ def rows(cases: Sequence[Case], rounds: int) -> list[dict[str, Any]]:
     return [*table, *_reached(table), *_traps(), _install()]
 
 
-def _sample(case: Case, client: str) -> dict[str, float]:
+def _sample(case: ClientCase, client: str) -> dict[str, float]:
     whole = measure(case, client)
     if not case.slope:
         return whole
@@ -196,13 +196,13 @@ def _sample(case: Case, client: str) -> dict[str, float]:
     return {**whole, SLOPE: more / (case.tokens - case.short.tokens)}
 
 
-def measure(case: Case, client: str) -> dict[str, float]:
+def measure(case: ClientCase, client: str) -> dict[str, float]:
     """One test by a client in a process of its own. Raises `ChecksFailed` where that failed."""
     server_core, client_core = accuracy.cores()
     asked = case.test
     with ReferenceServer(case.api, asked.schedule, server_core) as server:
         size = (asked.streams, asked.requests, asked.tokens, asked.itl_ms)
-        load = Load(case.api, server.address, client_core, *size)
+        load = ClientLoad(case.api, server.address, client_core, *size)
         begun_ns = time.monotonic_ns()
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.load_program", client, json.dumps(asdict(load))],
@@ -224,7 +224,7 @@ def measure(case: Case, client: str) -> dict[str, float]:
     return {**asdict(found), "start_s": (ended_ns - begun_ns - loaded_ns) / 1e9}
 
 
-def _row(case: Case, client: str, rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+def _row(case: ClientCase, client: str, rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """Medians, and under `range` least and most."""
     fields = {field: Spread.of(one[field] for one in rounds) for field in rounds[0]}
     return {

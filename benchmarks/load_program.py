@@ -1,4 +1,4 @@
-"""A client under a load: `python -m benchmarks.load_program NAME JSON`, where JSON is a `Load`.
+"""A client under a load: `python -m benchmarks.load_program NAME JSON`, of a `ClientLoad`.
 
 Prints what the client saw of every request, its CPU time, its memory, and when it began to send.
 Ours is the toolkit's, with all its processes; each of the others is written as its users write it.
@@ -38,7 +38,7 @@ Send = Callable[[int], Awaitable[Seen]]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ClientLoad:
     """`address` is HOST:PORT of a reference server, `core` where the client sends alone."""
 
     api: Api
@@ -62,7 +62,7 @@ def installed() -> list[str]:
     return [name for name, module in OTHERS.items() if importlib.util.find_spec(module)]
 
 
-def ours(load: Load) -> None:
+def ours(load: ClientLoad) -> None:
     """Records come from the process that sends; both processes count."""
     before_s = time.process_time()
     calls = tuple(Call(number, ask) for number, ask in enumerate(load.test.asks()))
@@ -114,7 +114,7 @@ class Chunks:
         return [self.sent_ns, self.first_ns, self.last_ns, self.tokens]
 
 
-async def _httpx(load: Load) -> None:
+async def _httpx(load: ClientLoad) -> None:
     import httpx
 
     limits = httpx.Limits(max_connections=None)
@@ -132,7 +132,7 @@ async def _httpx(load: Load) -> None:
         await drive(load, send)
 
 
-async def _aiohttp(load: Load) -> None:
+async def _aiohttp(load: ClientLoad) -> None:
     import aiohttp
 
     connector = aiohttp.TCPConnector(limit=0)
@@ -150,7 +150,7 @@ async def _aiohttp(load: Load) -> None:
         await drive(load, send)
 
 
-async def _openai(load: Load) -> None:
+async def _openai(load: ClientLoad) -> None:
     from openai import AsyncOpenAI  # type: ignore[import-not-found,unused-ignore]
 
     client = AsyncOpenAI(base_url=load.url + "/v1", api_key="none", timeout=60)
@@ -172,7 +172,7 @@ def header(number: int) -> dict[str, str]:
     return {HEADER: f"id={number}"}
 
 
-async def drive(load: Load, send: Send) -> None:
+async def drive(load: ClientLoad, send: Send) -> None:
     numbers = iter(range(load.requests))
     seen: dict[int, Seen] = {}
 
@@ -191,7 +191,7 @@ def show(seen: Mapping[int, Seen], cpu_s: float, other_mib: float) -> None:
     print(json.dumps({"seen": seen, "cpu_s": cpu_s, "peak_mib": peak_mib}))
 
 
-PROGRAMS: Mapping[str, Callable[[Load], Coroutine[Any, Any, None]]] = {
+PROGRAMS: Mapping[str, Callable[[ClientLoad], Coroutine[Any, Any, None]]] = {
     "httpx": _httpx,
     "aiohttp": _aiohttp,
     "openai": _openai,
@@ -199,7 +199,7 @@ PROGRAMS: Mapping[str, Callable[[Load], Coroutine[Any, Any, None]]] = {
 
 
 def main() -> None:
-    name, load = sys.argv[1], Load(**json.loads(sys.argv[2]))
+    name, load = sys.argv[1], ClientLoad(**json.loads(sys.argv[2]))
     if name == OURS:
         ours(load)
         return

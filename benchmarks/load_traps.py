@@ -28,7 +28,7 @@ WITHIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class TrapCase:
     """A trap, and the failure that it must be told as; without one, all numbers must be right.
 
     Without `counted` nobody says how many tokens came, and the client must not either. A client
@@ -43,19 +43,19 @@ class Case:
 
 
 CASES = (
-    Case("three_tokens"),
-    Case("three_tokens_no_usage", counted=False),
-    Case("role_only"),
-    Case("reasoning"),
-    Case("too_many_requests", failure="unavailable"),
-    Case("cut", failure="cut"),
-    Case("error_event", failure="in_stream"),
-    Case("error_body", failure="in_stream"),
-    Case("unfinished", failure="unfinished"),
-    Case("cumulative", api="generate_stream"),
-    Case("duplicate", failure="overrun"),
-    Case("silent", failure="timeout", hangs=True),
-    Case("stalled", failure="timeout", hangs=True),
+    TrapCase("three_tokens"),
+    TrapCase("three_tokens_no_usage", counted=False),
+    TrapCase("role_only"),
+    TrapCase("reasoning"),
+    TrapCase("too_many_requests", failure="unavailable"),
+    TrapCase("cut", failure="cut"),
+    TrapCase("error_event", failure="in_stream"),
+    TrapCase("error_body", failure="in_stream"),
+    TrapCase("unfinished", failure="unfinished"),
+    TrapCase("cumulative", api="generate_stream"),
+    TrapCase("duplicate", failure="overrun"),
+    TrapCase("silent", failure="timeout", hangs=True),
+    TrapCase("stalled", failure="timeout", hangs=True),
 )
 
 
@@ -72,7 +72,7 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
-async def send(case: Case, server: ReferenceServer) -> list[RequestRecord]:
+async def send(case: TrapCase, server: ReferenceServer) -> list[RequestRecord]:
     client = connect(server.endpoint, case.api)
     records: list[RequestRecord] = []
     numbers = iter(range(REQUESTS))
@@ -98,7 +98,7 @@ async def send(case: Case, server: ReferenceServer) -> list[RequestRecord]:
 
 
 def judge(
-    case: Case, records: Sequence[RequestRecord], log: Mapping[int, LogEntry], within: float
+    case: TrapCase, records: Sequence[RequestRecord], log: Mapping[int, LogEntry], within: float
 ) -> Iterator[str]:
     """What is wrong. Times are right if their median is `within` a share of the server's own."""
     if len(records) != REQUESTS:

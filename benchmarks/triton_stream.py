@@ -26,7 +26,7 @@ from builder.errors import BadInput, ChecksFailed, NotReady
 from launch.interrupts import Interrupts
 
 from . import arguments, results
-from .client import Load
+from .client import StreamLoad
 from .servers import VARIANTS, Running, programs, start
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -34,7 +34,7 @@ WARM_UP = 16  # tokens per stream
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class StreamCase:
     """`streams` at once get `tokens` each, one every `step_ms`."""
 
     name: str
@@ -44,11 +44,11 @@ class Case:
 
 
 CASES = (
-    Case("overload", 64, 320, 1),
-    Case("overload", 256, 160, 5),
-    Case("paced", 64, 100, 30),
-    Case("paced", 256, 48, 80),
-    Case("long", 8, 2000, 2),
+    StreamCase("overload", 64, 320, 1),
+    StreamCase("overload", 256, 160, 5),
+    StreamCase("paced", 64, 100, 30),
+    StreamCase("paced", 256, 48, 80),
+    StreamCase("long", 8, 2000, 2),
 )
 DEFAULT_CASES = ("overload", "paced")
 
@@ -108,13 +108,13 @@ def _check_paths(json_file: Path | None, logs: Path | None) -> None:
 
 
 def _samples(
-    servers: dict[str, Running], cases: Sequence[Case], rounds: int
+    servers: dict[str, Running], cases: Sequence[StreamCase], rounds: int
 ) -> dict[tuple[str, int, str], list[dict[str, float]]]:
     samples: dict[tuple[str, int, str], list[dict[str, float]]] = {
         (case.name, case.streams, name): [] for case in cases for name in servers
     }
     for name, running in servers.items():
-        _measure(name, running, Case("warm-up", 64, WARM_UP, 5))
+        _measure(name, running, StreamCase("warm-up", 64, WARM_UP, 5))
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
         for case in cases:
@@ -127,9 +127,9 @@ def _rotated(names: list[str], number: int) -> Iterator[str]:
     return (names[(number + place) % len(names)] for place in range(len(names)))
 
 
-def _measure(name: str, running: Running, case: Case) -> dict[str, float]:
+def _measure(name: str, running: Running, case: StreamCase) -> dict[str, float]:
     """Raises `NotReady` if the server ended, `ChecksFailed` if a stream was wrong."""
-    load = Load(
+    load = StreamLoad(
         running.variant.protocol,
         running.address,
         running.variant.cumulative,

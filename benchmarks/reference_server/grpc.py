@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from launch.bench.clients import hpack, kserve_grpc
+from launch.bench.clients import kserve_grpc
 from launch.bench.clients.http2 import (
     DATA,
     END_HEADERS,
@@ -15,6 +15,8 @@ from launch.bench.clients.http2 import (
     PREFACE,
     STREAM,
     content,
+    decode_fields,
+    encode_fields,
     frame,
     frames,
 )
@@ -47,7 +49,7 @@ def asked(raw: bytes) -> GrpcRequest | None:
     message = b""
     for one in frames(raw[len(PREFACE) :]):
         if one.kind == HEADERS:
-            fields.update(hpack.decode(content(one)))
+            fields.update(decode_fields(content(one)))
         elif one.kind == DATA:
             message += content(one)
             if one.flags & END_STREAM:
@@ -82,4 +84,4 @@ def _message(data: bytes) -> bytes:
 
 
 def _fields(fields: Mapping[str, str], flags: int) -> bytes:
-    return frame(HEADERS, END_HEADERS | flags, STREAM, hpack.encode(fields.items()))
+    return frame(HEADERS, END_HEADERS | flags, STREAM, encode_fields(list(fields.items())))

@@ -20,7 +20,7 @@ from .point_metrics import MetricOptions, Slo
 from .prompts import Prompts
 from .request import LoadRequest
 from .system_under_test import SystemUnderTest
-from .workload import Workload
+from .workload import BenchWorkload
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
 # Requests of a point for each one that runs at a time, as InferenceMAX has it; and at least these.
@@ -76,7 +76,7 @@ def of_trace(speed: float) -> tuple[LoadLevel, ...]:
 class BenchConfig:
     """What is asked, at which load levels, and how it is measured."""
 
-    workload: Workload
+    workload: BenchWorkload
     levels: Sequence[LoadLevel]
     prompts: Prompts
     api: Api
@@ -222,7 +222,7 @@ def _prompts(options: argparse.Namespace, system: SystemUnderTest, api: Api) -> 
 
 def _workload(
     options: argparse.Namespace, made_of: Prompts, api: Api, asked: Mapping[str, Any]
-) -> Workload:
+) -> BenchWorkload:
     isl = options.isl or asked.get("isl") or ISL
     osl = options.osl or asked.get("osl") or OSL
     template = LoadRequest(

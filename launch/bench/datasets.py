@@ -13,7 +13,7 @@ from builder.errors import BadInput
 
 from .prompts import Prompt, Prompts
 from .request import LoadRequest
-from .workload import Workload, asking, joined, random_of
+from .workload import BenchWorkload, asking, joined, random_of
 
 # A prompt or an answer below this is dropped.
 LEAST_TOKENS = 2
@@ -31,7 +31,7 @@ def sharegpt(
     seed: int = 0,
     osl: int | None = None,
     context: int | None = None,
-) -> Workload:
+) -> BenchWorkload:
     """Conversations are shuffled; the first turn of each is the prompt and the second one its
     answer, whose length is asked for unless `osl` is given. One of fewer than two tokens, or of
     more than `context` together, is dropped. Raises `BadInput`."""
@@ -46,7 +46,7 @@ def sharegpt(
     words += f", prompt and output at most {context} tokens" if context else ""
     facts = {"isl": None, "osl": osl, "context_length": context, "file": str(file), "words": words}
     facts |= {"conversations": len(kept), "prompts": tokens.source}
-    return Workload(
+    return BenchWorkload(
         "sharegpt", facts, lambda place: asking(template, *kept[place % len(kept)]), size=len(kept)
     )
 
@@ -82,7 +82,7 @@ def _kept(
             yield prompt, out
 
 
-def trace(tokens: Prompts, file: Path, template: LoadRequest, seed: int = 0) -> Workload:
+def trace(tokens: Prompts, file: Path, template: LoadRequest, seed: int = 0) -> BenchWorkload:
     """Rows have a `timestamp` in ms, `input_length`, `output_length` and `hash_ids`, each of which
     stands for the same block of prompt tokens wherever it comes. Raises `BadInput`."""
     rows = sorted(_trace_rows(file), key=lambda row: float(row["timestamp"]))
@@ -105,7 +105,7 @@ def trace(tokens: Prompts, file: Path, template: LoadRequest, seed: int = 0) -> 
 
     start_ms = rows[0]["timestamp"]
     times_s = [(row["timestamp"] - start_ms) / MS_PER_S for row in rows]
-    return Workload(
+    return BenchWorkload(
         "trace", _trace_facts(file, rows, tokens), request, times_s=times_s, size=len(rows)
     )
 

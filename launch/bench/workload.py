@@ -19,7 +19,7 @@ TEMPLATE = LoadRequest(ignore_eos=True, temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class BenchWorkload:
     """`request` gives the one of a place, `task` the calls of one. `facts` go to the document.
 
     A trace has `times_s` of its rows; `size` is how many different ones a file has.
@@ -65,7 +65,7 @@ def fixed(
     template: LoadRequest,
     seed: int = 0,
     range_ratio: float = 1.0,
-) -> Workload:
+) -> BenchWorkload:
     """Lengths are drawn evenly from `range_ratio` of the full ones up to these."""
 
     def request(place: int) -> LoadRequest:
@@ -75,7 +75,7 @@ def fixed(
 
     words = f"{_range(isl, range_ratio)} prompt tokens, {_range(osl, range_ratio)} output tokens"
     facts = {"isl": isl, "osl": osl, "range_ratio": range_ratio, "words": words}
-    return Workload("fixed", {**facts, "prompts": tokens.source}, request)
+    return BenchWorkload("fixed", {**facts, "prompts": tokens.source}, request)
 
 
 def _drawn(full: int, range_ratio: float, chance: random.Random) -> int:
@@ -95,7 +95,7 @@ def shared_prefix(
     template: LoadRequest,
     seed: int = 0,
     groups: int = 1,
-) -> Workload:
+) -> BenchWorkload:
     """Prompts of `isl` tokens whose first `prefix` ones are the same within a group."""
     prefixes = [tokens.make(prefix, random_of(seed, "prefix", group)) for group in range(groups)]
 
@@ -107,7 +107,7 @@ def shared_prefix(
         f"{isl} prompt tokens, of which {prefix} are shared within {groups} groups, {osl} output"
     )
     facts = {"isl": isl, "osl": osl, "prefix": prefix, "groups": groups, "words": f"{words} tokens"}
-    return Workload("shared_prefix", {**facts, "prompts": tokens.source}, request)
+    return BenchWorkload("shared_prefix", {**facts, "prompts": tokens.source}, request)
 
 
 def agent(
@@ -119,7 +119,7 @@ def agent(
     calls: int = 5,
     turn: int = 200,
     chat: bool = False,
-) -> Workload:
+) -> BenchWorkload:
     """Tasks of dependent calls: the first prompt has `isl` tokens, and each later one is all that
     was said before it and `turn` new tokens, as a tool's result is. Needs prompts that are text."""
 
@@ -133,7 +133,7 @@ def agent(
     )
     facts = {"isl": isl, "osl": osl, "calls": calls, "turn": turn, "words": f"{words} each"}
     facts["prompts"] = tokens.source
-    return Workload("agent", facts, lambda place: task(place)[0], task)
+    return BenchWorkload("agent", facts, lambda place: task(place)[0], task)
 
 
 def _turn(request: LoadRequest, chat: bool) -> LoadRequest:

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 import pytest
 
 from benchmarks import stamps
-from benchmarks.client import Load, token_times
+from benchmarks.client import StreamLoad, token_times
 from tests.conftest import ROOT
 
 TOKENS = 6
 EMITTED_US = 10**12
-LOAD = Load("sse", "127.0.0.1:0", cumulative=False, streams=1, tokens=TOKENS, step_ms=1)
+LOAD = StreamLoad("sse", "127.0.0.1:0", cumulative=False, streams=1, tokens=TOKENS, step_ms=1)
 
 Texts = list[str]
 

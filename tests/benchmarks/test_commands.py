@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import commands
-from benchmarks.commands import Command
+from benchmarks.commands import TimedCommand
 from builder.errors import ChecksFailed
 
-QUICK = Command("quick", ("-c", "pass"), limit_ms=100, limit_ratio=8)
-SLOW = Command("slow", ("-m", "builder", "--help"), limit_ms=100, limit_ratio=8)
+QUICK = TimedCommand("quick", ("-c", "pass"), limit_ms=100, limit_ratio=8)
+SLOW = TimedCommand("slow", ("-m", "builder", "--help"), limit_ms=100, limit_ratio=8)
 
 
 def test_a_ratio_is_taken_within_its_round() -> None:
@@ -42,7 +42,7 @@ def test_the_empty_interpreter_has_no_bound() -> None:
 
 
 def test_a_command_that_fails_is_named() -> None:
-    wrong = Command("wrong", ("-c", "import sys; sys.exit('no such thing')"), 100, 8)
+    wrong = TimedCommand("wrong", ("-c", "import sys; sys.exit('no such thing')"), 100, 8)
     with pytest.raises(ChecksFailed, match="wrong: ended with 1: no such thing"):
         commands.samples([wrong], 1)
 
@@ -56,7 +56,7 @@ def test_commands_are_measured_and_judged(
     empty, quick, slow = json.loads(file.read_text())
     assert empty["runs"] == 2
     assert 0 < quick["ms"] < slow["ms"]
-    strict = (Command("strict", QUICK.words, limit_ms=0, limit_ratio=0),)
+    strict = (TimedCommand("strict", QUICK.words, limit_ms=0, limit_ratio=0),)
     monkeypatch.setattr(commands, "commands", lambda _: strict)
     assert commands.main(["--rounds", "1", "--check"]) == 6
     assert "it must be below 0 ms or 0 times" in capsys.readouterr().err

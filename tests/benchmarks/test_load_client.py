@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from benchmarks import load_client, load_install
-from benchmarks.load_client import FIELDS, MUST_HOLD, Case
+from benchmarks.load_client import FIELDS, MUST_HOLD, ClientCase
 from benchmarks.load_program import OURS
 from benchmarks.reference_server.accuracy import AccuracyTest
 from builder.errors import ChecksFailed
 
-SMALL = Case("accuracy", "openai_chat", AccuracyTest(2, 4, 20, 5))
+SMALL = ClientCase("accuracy", "openai_chat", AccuracyTest(2, 4, 20, 5))
 BOUND = load_client.Bound("accuracy", "openai_chat", 64, "ttft_error_ms", "at most", 1.0)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks import client, servers, triton_stream
-from benchmarks.client import Load
+from benchmarks.client import StreamLoad
 from benchmarks.servers import Running
 from launch.interrupts import Interrupts
 from launch.triton import SHARED_MEMORY
@@ -81,7 +81,7 @@ def per_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def test_every_message_of_the_per_token_model_has_all_text_so_far(per_token: Running) -> None:
-    load = Load("grpc", per_token.address, True, streams=1, tokens=TOKENS, step_ms=0)
+    load = StreamLoad("grpc", per_token.address, True, streams=1, tokens=TOKENS, step_ms=0)
     prompt = f"batch=one streams=1 tokens={TOKENS} step_ms=0"
     [arrivals] = asyncio.run(client.receive(load, prompt))
     texts = [text for _, text in client.messages(load, arrivals)]

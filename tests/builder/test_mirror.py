@@ -55,7 +55,7 @@ def test_the_packages_are_those_of_the_project() -> None:
         **dict.fromkeys(project["optional-dependencies"]["launch"], "launch"),
     }
     rows = load_yaml(PACKAGES.read_text())["packages"]
-    assert {row["requirement"]: row["for"] for row in rows} == wanted
+    assert {row["requirement"]: row["command"] for row in rows} == wanted
 
 
 def test_every_image_that_a_file_names_is_listed(complete: Bundle) -> None:

@@ -1,8 +1,8 @@
 """A stand-in engine that emits at a given rate and whose tokens carry their time of emission.
 
 It has the parts of TensorRT-LLM's interface that a server uses. The prompt is the workload, see
-`Workload`: once all streams of a batch are there, a thread of the engine's own takes the steps.
-Every step queues one token per stream and wakes the event loop once for all of them, as the
+`PromptWorkload`: once all streams of a batch are there, a thread of the engine's own takes the
+steps. Every step queues one token per stream and wakes the event loop once for all of them, as the
 engine's own result queues do.
 """
 
@@ -26,7 +26,7 @@ class SamplingParams:
 
 
 @dataclass(frozen=True)
-class Workload:
+class PromptWorkload:
     """`streams` requests of a batch get `tokens` each, one every `step_ms`."""
 
     batch: str
@@ -35,7 +35,7 @@ class Workload:
     step_ms: float
 
     @classmethod
-    def read(cls, prompt: str) -> Workload:
+    def read(cls, prompt: str) -> PromptWorkload:
         words = dict(word.split("=", 1) for word in prompt.split())
         streams, tokens = int(words["streams"]), int(words["tokens"])
         return cls(words["batch"], streams, tokens, float(words["step_ms"]))
@@ -120,7 +120,7 @@ class LLM:
         streaming: bool = False,
         **_: Any,
     ) -> RequestOutput:
-        workload = Workload.read(inputs)
+        workload = PromptWorkload.read(inputs)
         result = RequestOutput(inputs, workload.tokens)
         with self._lock:
             batch = self._batches.setdefault(workload.batch, [])
@@ -137,7 +137,7 @@ class LLM:
         for thread in self._threads:
             thread.join(SHUTDOWN_TIMEOUT_S)
 
-    def _run(self, workload: Workload, batch: list[RequestOutput]) -> None:
+    def _run(self, workload: PromptWorkload, batch: list[RequestOutput]) -> None:
         """Take the steps when they are due; those that are late are taken at once."""
         start = time.monotonic()
         for index in range(workload.tokens):

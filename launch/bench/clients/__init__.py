@@ -46,9 +46,9 @@ def connect(endpoint: Endpoint, api: Api) -> LoadClient:
         from .triton import GenerateStreamClient
 
         return GenerateStreamClient(endpoint)
-    from .openai_sse import OpenAIClient
+    from .openai_sse import OpenAILoadClient
 
-    return OpenAIClient(endpoint, chat=api == "openai_chat")
+    return OpenAILoadClient(endpoint, chat=api == "openai_chat")
 
 
 def offered(endpoint: Endpoint) -> tuple[Api, ...]:

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from . import hpack
+from hpack import Decoder, Encoder, HPACKError
+
 from .connection import Exchange, Malformed
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -55,6 +56,23 @@ def content(one: Frame) -> bytes:
     return payload[5:] if one.kind == HEADERS and one.flags & PRIORITY else payload
 
 
+def encode_fields(fields: Sequence[tuple[str, str]]) -> bytes:
+    """A block of fields as HPACK (RFC 7541), for a peer that keeps no table of them."""
+    encoder = Encoder()
+    encoder.header_table_size = 0
+    return bytes(encoder.encode(fields, huffman=False))
+
+
+def decode_fields(block: bytes) -> list[tuple[str, str]]:
+    """Of a peer that was told by `greeting` to keep no table. Raises `Malformed`."""
+    decoder = Decoder()
+    decoder.header_table_size = decoder.max_allowed_table_size = 0
+    try:
+        return [(str(name), str(value)) for name, value in decoder.decode(block)]
+    except HPACKError as fault:
+        raise Malformed(f"HPACK: {fault}") from None
+
+
 def greeting() -> bytes:
     """What either side says first: it keeps no table of fields, and takes all that is sent."""
     values = {HEADER_TABLE_SIZE: 0, ENABLE_PUSH: 0, INITIAL_WINDOW_SIZE: MOST}
@@ -85,7 +103,7 @@ class Http2Exchange(Exchange):
         self.fields: dict[str, str] = {}
         self.reset: int | None = None
         self.is_whole = False
-        head = frame(HEADERS, END_HEADERS, STREAM, hpack.encode(fields))
+        head = frame(HEADERS, END_HEADERS, STREAM, encode_fields(fields))
         super().__init__(PREFACE + greeting() + head + self._allowed())
 
     def look(self, data: bytes) -> None:
@@ -152,7 +170,4 @@ class Http2Exchange(Exchange):
                 self.is_whole = True
 
     def _read_fields(self, block: bytes) -> None:
-        try:
-            self.fields.update(hpack.decode(block))
-        except (ValueError, IndexError) as fault:
-            raise Malformed(str(fault)) from None
+        self.fields.update(decode_fields(block))

@@ -19,7 +19,7 @@ DONE = b"[DONE]"
 OUTPUTS = ("reasoning_content", "reasoning")
 
 
-class OpenAIClient:
+class OpenAILoadClient:
     def __init__(self, endpoint: Endpoint, chat: bool) -> None:
         self._server = http1.connector(endpoint)
         self._headers = endpoint.access.http_headers

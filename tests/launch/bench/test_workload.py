@@ -20,7 +20,7 @@ def text(make_miniature: Callable[[str], Path]) -> Prompts:
     return sources.of_folder(make_miniature("llama-tiny"))
 
 
-def prompts(made: workload.Workload, count: int = 5) -> list[sources.Prompt | None]:
+def prompts(made: workload.BenchWorkload, count: int = 5) -> list[sources.Prompt | None]:
     return [call.request.prompt for call in made.calls(0, count)]
 
 
