@@ -9,14 +9,12 @@ import venv
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
+from builder.facts import engines
 
-TENSORRT_LLM = "tensorrt_llm"
 REFERENCE = "reference"
-EngineName = Literal["tensorrt_llm", "reference"]
 
 AsciiName = Callable[[Path], Path]
 
@@ -24,27 +22,27 @@ TOOLKIT = Path(__file__).parent.parent
 REFERENCE_FOLDER = Path(__file__).parent / "reference"
 
 
-def choose(wanted: str) -> EngineName:
-    """`auto` takes TensorRT-LLM where this Python has it, without importing it.
+def choose(wanted: str) -> str:
+    """The name of the engine. `auto` takes the real one where this Python has it.
 
     Raises `NotReady` if it is asked for and not there.
     """
-    installed = find_spec(TENSORRT_LLM) is not None
-    if wanted == REFERENCE or (wanted == "auto" and not installed):
-        return "reference"
-    if not installed and shutil.which("trtllm-serve") is None:
+    if wanted == REFERENCE or (wanted == "auto" and not _is_installed()):
+        return REFERENCE
+    real = engines.default()
+    if not _is_installed() and shutil.which("trtllm-serve") is None:
         what = f"is neither in this Python, {sys.executable}, nor is trtllm-serve on the path"
-        remedy = "run in its container, or take --engine reference"
-        raise NotReady(Diagnostic("TensorRT-LLM", what, remedy))
-    return "tensorrt_llm"
+        remedy = "run in its container, or use --engine reference"
+        raise NotReady(Diagnostic(real.title, what, remedy))
+    return real.name
 
 
-def path_entries(engine: EngineName, folder: Path, ascii_name: AsciiName) -> list[Path]:
+def path_entries(engine: str, folder: Path, ascii_name: AsciiName) -> list[Path]:
     """Folders for the front of the path. `folder` takes the Python of the reference engine."""
     if engine == REFERENCE:
         overlay = python_overlay(folder, [REFERENCE_FOLDER, TOOLKIT], ascii_name)
         return [overlay, REFERENCE_FOLDER / "bin"]
-    if find_spec(TENSORRT_LLM) is not None:
+    if _is_installed():
         return [Path(sysconfig.get_path("scripts"))]
     return []
 
@@ -63,3 +61,8 @@ def python_overlay(folder: Path, packages: Iterable[Path], ascii_name: AsciiName
     lines += [f"import site; site.addsitedir({str(ascii_name(path))!r})" for path in own]
     (site_packages / "overlay.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "bin"
+
+
+def _is_installed() -> bool:
+    """Whether this Python has the real engine, which is not imported to find out."""
+    return find_spec(engines.default().module) is not None

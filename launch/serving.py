@@ -47,7 +47,7 @@ class Served:
 
 @contextmanager
 def serve(
-    target: Target, engine: engines.EngineName, run: Run, limits: Limits, interrupts: Interrupts
+    target: Target, engine: str, run: Run, limits: Limits, interrupts: Interrupts
 ) -> Iterator[Served]:
     """The ready server, for as long as the block runs; its evidence goes to `run`.
 
@@ -102,7 +102,7 @@ def not_ready(target: Target, what: str, run: Run, last_lines: list[str]) -> Not
     return NotReady(Diagnostic(f"target {target.name}", f"{what}; its log {run.log} ends:{words}"))
 
 
-def with_checkpoint(target: Target, engine: engines.EngineName, bundle: Bundle, run: Run) -> Target:
+def with_checkpoint(target: Target, engine: str, bundle: Bundle, run: Run) -> Target:
     """The target on the checkpoints that variables name, or else on the bundle's own.
 
     The reference engine takes a miniature where that is no folder of this machine.
@@ -142,7 +142,7 @@ def _working_folder(run: Run) -> Path:
 
 
 def _environment(
-    target: Target, engine: engines.EngineName, folder: Path, ascii_paths: AsciiPaths
+    target: Target, engine: str, folder: Path, ascii_paths: AsciiPaths
 ) -> dict[str, str]:
     entries = engines.path_entries(engine, folder / "python", ascii_paths)
     if target.server.program == triton.PROGRAM:
