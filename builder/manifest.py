@@ -14,8 +14,7 @@ from .engines import EngineConfig
 from .facts import advisories, hardware
 from .facts import published_results as results
 from .planning import Facts, Plan
-from .rules import heuristics
-from .rules import vulnerability_policy as gate
+from .rules import heuristics, vulnerability_policy
 from .rules.constraints import RULES
 
 
@@ -34,7 +33,7 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
         "warnings": [
             {"where": row.where, "what": row.message, "remedy": row.fix} for row in warnings
         ],
-        "accepted_advisories": gate.record(request, facts.release.name),
+        "accepted_advisories": vulnerability_policy.record(request, facts.release.name),
         "memory": memory(plan),
         "published": [_published(row) for row in facts.published],
     }

@@ -20,8 +20,7 @@ from .facts import advisories, checkpoint, servers
 from .facts.checkpoint import Checkpoint
 from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, gather
-from .rules import constraints
-from .rules import vulnerability_policy as gate
+from .rules import constraints, vulnerability_policy
 from .servers import BundleContext
 from .targets import components
 from .targets.components import mirror, sbom
@@ -51,7 +50,7 @@ class Planned:
     def warnings(self) -> list[Diagnostic]:
         """Those of the other side come with it, but for its versions, which are the same."""
         targets = target_table.warnings(self.context)
-        versions = gate.problems(self.plan.deployment, self.plan.facts.release.name)
+        versions = vulnerability_policy.problems(self.plan.deployment, self.plan.facts.release.name)
         own = [*self.plan.warnings, *self.engine.warnings, *targets, *versions]
         others = self.prefill.warnings if self.prefill else []
         return own + [
@@ -142,7 +141,7 @@ def _taken_variables(planned: Planned) -> Iterator[Diagnostic]:
     taken = planned.context.reserved_environment
     for name in given.keys() & taken.keys():
         what = f"is set by the start script of {taken[name]}"
-        remedy = "drop it here: set it when you start the script, or as an option of the target"
+        remedy = "remove it here: set it when you start the script, or as an option of the target"
         yield Diagnostic(f"environment.{name}", what, remedy)
 
 
@@ -200,7 +199,9 @@ def _bills(planned: Planned, files: Mapping[str, File]) -> dict[str, File]:
     found = components.of(planned.context, files)
     lists = mirror.render(found)
     name = planned.plan.deployment.name
-    accepted = gate.accepted(planned.plan.deployment, planned.plan.facts.release.name)
+    accepted = vulnerability_policy.accepted(
+        planned.plan.deployment, planned.plan.facts.release.name
+    )
     return {**lists, sbom.FILE: sbom.render(name, found, {**files, **lists}, accepted)}
 
 

@@ -18,7 +18,7 @@ from .facts.checkpoint import Checkpoint
 from .facts.engines import Engine
 from .facts.release import Release
 from .planning import Facts
-from .rules import vulnerability_policy as gate
+from .rules import vulnerability_policy
 from .rules.validation import validate
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
     if table and isinstance(overrides := document.get("engine_config"), dict):
         kinds.append(BadInput(_wrong_overrides(table, overrides)))
     if request and table:
-        found = gate.problems(request, table.name)
+        found = vulnerability_policy.problems(request, table.name)
         kinds.append(BadInput(row for row in found if row.severity == "error"))
     if request:
         kinds.append(BadInput(_server_problems(request)))

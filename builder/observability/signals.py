@@ -65,7 +65,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SignalInputs:
     """What a server exports, which jobs are scraped, and the thresholds that are known.
 
     `absent` says of the others why they are not there.
@@ -113,8 +113,8 @@ def by_reference() -> Mapping[str, tuple[Signal, str | None]]:
     }
 
 
-def select(around: Surroundings) -> Selection:
-    """The first source of each signal that these surroundings can feed."""
+def select(around: SignalInputs) -> Selection:
+    """The first source of each signal that these inputs can feed."""
     sources: dict[str, Source] = {}
     missing: dict[str, str] = {}
     for name in all_of():
@@ -155,7 +155,7 @@ def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
         )
 
 
-def _obstacles(source: Source, around: Surroundings) -> Iterator[str]:
+def _obstacles(source: Source, around: SignalInputs) -> Iterator[str]:
     """Why a source has nothing to give."""
     for job in sorted(source.jobs - set(around.jobs)):
         yield around.absent[job]

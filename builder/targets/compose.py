@@ -179,7 +179,7 @@ def _files(container: Container) -> dict[str, Any]:
 def _health(container: Container) -> dict[str, Any]:
     """Asked with Python, which every image of a server has, and without gRPC, which it may not."""
     start = container.start_s
-    if container.asked_by == "http":
+    if container.health_protocol == "http":
         url = f"http://{LOOPBACK}:{container.ports['http']}{container.live_path}"
         probe = f"import urllib.request as r; r.urlopen('{url}', timeout=8)"
     else:

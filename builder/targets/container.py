@@ -116,7 +116,7 @@ class Container:
         return ARCHITECTURES[load_gpu(self.context.deployment.hardware.gpu).cpu_arch.value]
 
     @property
-    def asked_by(self) -> Literal["http", "grpc", "tcp"]:
+    def health_protocol(self) -> Literal["http", "grpc", "tcp"]:
         """How others ask it for its health: over HTTP where that is on and open to all.
 
         An open port says as much as it can: servers listen when their models are loaded.

@@ -21,7 +21,6 @@ from markdown_it import MarkdownIt
 from builder import deployment, pipeline
 from builder.bundle import Bundle
 from builder.facts import checkpoint
-from builder.targets.handoff import markdown, page
 from builder.targets.handoff.document import (
     Bullets,
     Command,
@@ -36,6 +35,7 @@ from builder.targets.handoff.document import (
     code,
     plain,
 )
+from builder.targets.handoff.formats import markdown, page
 from tests.handoff import runbook
 
 REQUEST: dict[str, Any] = {
@@ -264,8 +264,8 @@ def test_any_words_stay_words(words: str) -> None:
 
 def assert_words_stay_words(words: str) -> None:
     plain_document, awkward = everywhere("words"), everywhere(words)
-    assert outline(page.write(awkward)).tags == outline(page.write(plain_document)).tags
-    written, expected = markdown.write(awkward), markdown.write(plain_document)
+    assert outline(page(awkward)).tags == outline(page(plain_document)).tags
+    written, expected = markdown(awkward), markdown(plain_document)
     assert markdown_structure(written) == markdown_structure(expected), written
 
 

@@ -187,7 +187,7 @@ def _vulnerabilities(components: Components, accepted: Accepted) -> Iterator[dic
 
 def _vulnerability(product: str, row: Advisory, reason: str | None) -> dict[str, Any]:
     source = {"name": f"NVIDIA security bulletin {row.bulletin}"}
-    fixed = f"take version {row.fixed_in} or later" if row.fixed_in else "no fix is known"
+    fixed = f"upgrade to {row.fixed_in} or later" if row.fixed_in else "no fix is known"
     cwe = {"cwes": [int(row.cwe.removeprefix("CWE-"))]} if row.cwe else {}
     return {
         "bom-ref": f"vulnerability:{product}/{row.cve}",

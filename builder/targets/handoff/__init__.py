@@ -1,8 +1,8 @@
 """Target `handoff`: a runbook and a document of objectives for a team that did not make this.
 
-`runbook` and `objectives` say it, with `network`, `capacity`, `alerting`, `decisions` and
-`assurance` for their parts; `prose` holds our own words, `servers` the settings of a shell. Both
-are a `document`, of which `markdown` and `page` write the two forms. `ci` are examples for the
+`runbook` and `objectives` say it, with `network`, `capacity` and `review` for parts of the runbook;
+`runbook_text` reads its text and commands from the data, `servers` makes the settings of a shell.
+Both are a `document`, which `formats` writes as Markdown and as a page. `ci` are examples for the
 pipelines of that team.
 """
 
@@ -11,18 +11,22 @@ from __future__ import annotations
 from ...bundle import File
 from ...deployment import Strict
 from ...servers import BundleContext
-from . import ci, markdown, page
+from . import ci
+from .formats import markdown, page
 from .objectives import objectives
 from .runbook import runbook
 
 FOLDER = "handoff"
 
 
-class Options(Strict):
+class HandoffOptions(Strict):
     """There is nothing to choose: all comes from the plan."""
 
 
-def render(context: BundleContext, options: Options) -> dict[str, File]:
+Options = HandoffOptions
+
+
+def render(context: BundleContext, options: HandoffOptions) -> dict[str, File]:
     monitoring = context.deployment.targets.get("monitoring", {})
     documents = {
         "runbook": runbook(context),
@@ -30,6 +34,6 @@ def render(context: BundleContext, options: Options) -> dict[str, File]:
     }
     files = ci.files(context)
     for name, document in documents.items():
-        files[f"{FOLDER}/{name}.md"] = File(markdown.write(document).encode())
-        files[f"{FOLDER}/{name}.html"] = File(page.write(document).encode())
+        files[f"{FOLDER}/{name}.md"] = File(markdown(document).encode())
+        files[f"{FOLDER}/{name}.html"] = File(page(document).encode())
     return files

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from ...facts.published_results import Published, describe
 from ...servers import BundleContext
-from . import prose
 from .document import Block, Facts, Note, Paragraph, Section, Shares, Table, Text, code, plain
-from .servers import Server
+from .runbook_text import section
+from .servers import RunbookServer
 
 # Limits of the engine's options and of the model behind Triton: what each does to a request.
 ENGINE_LIMITS = {
@@ -25,7 +25,7 @@ MODEL_LIMITS = {
 }
 
 
-def capacity(context: BundleContext, servers: Sequence[Server]) -> Section:
+def capacity(context: BundleContext, servers: Sequence[RunbookServer]) -> Section:
     budget = context.plan.budget
     parts = (
         ("weights", budget.weights_gib),
@@ -44,7 +44,7 @@ def capacity(context: BundleContext, servers: Sequence[Server]) -> Section:
     columns = ("limit", "value", "of", "what it means")
     limits = Table("Limits", columns, tuple(_limits(context, servers)), frozenset({1}))
     values = {"uncertainty_gib": f"{budget.uncertainty_gib:.0f}"}
-    return prose.section("capacity", values, memory, Facts(tuple(_kv_cache(context))), limits)
+    return section("capacity", values, memory, Facts(tuple(_kv_cache(context))), limits)
 
 
 def _kv_cache(context: BundleContext) -> Iterator[tuple[str, Text]]:
@@ -68,14 +68,14 @@ def _kv_cache(context: BundleContext) -> Iterator[tuple[str, Text]]:
     )
 
 
-def _limits(context: BundleContext, servers: Sequence[Server]) -> Iterator[tuple[Text, ...]]:
+def _limits(context: BundleContext, servers: Sequence[RunbookServer]) -> Iterator[tuple[Text, ...]]:
     for name, meaning in ENGINE_LIMITS.items():
         if (value := context.engine.options.get(name)) is not None:
             yield code(name), plain(f"{value:,}"), plain("engine"), plain(meaning)
     for server in servers:
         for name, meaning in MODEL_LIMITS.items():
-            if (value := server.settings.get(name)) is not None:
-                yield code(name), plain(f"{value:,}"), plain(server.title), plain(meaning)
+            if (value := server.rendered.settings.get(name)) is not None:
+                yield code(name), plain(f"{value:,}"), plain(server.record.title), plain(meaning)
 
 
 def figures(context: BundleContext) -> Section:
@@ -96,7 +96,7 @@ def figures(context: BundleContext) -> Section:
     else:
         text = "No figures for this model on these GPUs are known."
         blocks.append(Paragraph(plain(text)))
-    return prose.section("figures", {}, *blocks)
+    return section("figures", {}, *blocks)
 
 
 def _published(row: Published) -> Iterator[tuple[Text, ...]]:

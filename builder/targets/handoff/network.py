@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ... import site
 from ...servers import PORT_STEP, BundleContext
-from . import prose
 from .document import Block, Note, Paragraph, Section, Span, Table, Text, code, plain
-from .servers import Server
+from .runbook_text import section
+from .servers import RunbookServer
 
-# Who asks at a port, by its name.
-ASKED_BY = {
+# The clients of a port, by its name.
+CLIENTS = {
     "http": "clients or their gateway; health checks",
     "grpc": "clients or their gateway",
     "metrics": "Prometheus only",
@@ -20,9 +20,9 @@ PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "metrics": "HTTP, for metrics"}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def ports(context: BundleContext, servers: Sequence[Server]) -> Section:
+def ports(context: BundleContext, servers: Sequence[RunbookServer]) -> Section:
     rows = tuple(_row(server, name) for server in servers for name in server.ports)
-    columns = ("port", "protocol", "server", "listens on", "asked by", "protected by")
+    columns = ("port", "protocol", "server", "listens on", "clients", "protected by")
     blocks: list[Block] = [Table("Ports", columns, rows)]
     blocks += [Paragraph(plain(words)) for words in _notes(context)]
     if any(server.entry["host"] not in LOOPBACK for server in servers):
@@ -31,22 +31,22 @@ def ports(context: BundleContext, servers: Sequence[Server]) -> Section:
             "that does before it, and let nothing else reach its ports."
         )
         blocks.append(Note("warning", "Reachable by others", plain(text)))
-    return prose.section("network", {}, *blocks)
+    return section("network", {}, *blocks)
 
 
-def _row(server: Server, name: str) -> tuple[Text, ...]:
+def _row(server: RunbookServer, name: str) -> tuple[Text, ...]:
     return (
         code(server.ports[name]),
         plain(PROTOCOLS[name]),
-        plain(server.title),
+        plain(server.record.title),
         code(server.entry["host"]),
-        plain(ASKED_BY[name]),
+        plain(CLIENTS[name]),
         plain(_protection(server, name)),
     )
 
 
-def _protection(server: Server, name: str) -> str:
-    tls = getattr(server.options, "grpc_tls", None)
+def _protection(server: RunbookServer, name: str) -> str:
+    tls = server.tls
     if name == "grpc" and tls:
         return "mutual TLS" if tls.client_ca else "TLS"
     closed = bool(server.entry.get("restricted_apis")) and name in ("http", "grpc")
@@ -96,24 +96,26 @@ def _behind(context: BundleContext) -> Iterator[str]:
         yield "With Docker Compose the ports of the container are published as compose.yaml says."
 
 
-def secrets(context: BundleContext, servers: Sequence[Server]) -> Section:
+def secrets(context: BundleContext, servers: Sequence[RunbookServer]) -> Section:
     rows = tuple(_secrets(context, servers))
     columns = ("secret", "what for", "where it lies")
-    return prose.section("secrets", {}, Table("Secrets", columns, rows))
+    return section("secrets", {}, Table("Secrets", columns, rows))
 
 
-def _secrets(context: BundleContext, servers: Sequence[Server]) -> Iterator[tuple[Text, ...]]:
+def _secrets(
+    context: BundleContext, servers: Sequence[RunbookServer]
+) -> Iterator[tuple[Text, ...]]:
     for server in servers:
         environment: Mapping[str, str] = server.entry["environment"]
         if file := environment.get("SERVE_KEY_FILE"):
-            yield _secret("management key", f"closed APIs of {server.title}", file)
+            yield _secret("management key", f"closed APIs of {server.record.title}", file)
         elif server.entry.get("restricted_apis"):
             words = "none: the server makes a random one at each start, which closes these APIs"
-            use = f"closed APIs of {server.title}"
+            use = f"closed APIs of {server.record.title}"
             yield (plain("management key"), plain(use), plain(words))
-        if tls := getattr(server.options, "grpc_tls", None):
-            yield _secret("TLS certificate", f"gRPC of {server.title}", tls.certificate)
-            yield _secret("TLS key", f"gRPC of {server.title}", tls.key)
+        if tls := server.tls:
+            yield _secret("TLS certificate", f"gRPC of {server.record.title}", tls.certificate)
+            yield _secret("TLS key", f"gRPC of {server.record.title}", tls.key)
             if tls.client_ca:
                 yield _secret("CA of the clients", "who may ask over gRPC", tls.client_ca)
     yield (
@@ -128,10 +130,10 @@ def _secrets(context: BundleContext, servers: Sequence[Server]) -> Iterator[tupl
         ),
     )
     for server in servers:
-        if image := context.image(server.target):
+        if image := context.image(server.record.name):
             host = image.name.partition("/")[0]
             words = f"where {host} asks for one: in the store of the container runtime"
-            yield (plain("registry login"), plain(f"image of {server.title}"), plain(words))
+            yield (plain("registry login"), plain(f"image of {server.record.title}"), plain(words))
 
 
 def _secret(name: str, use: str, file: str) -> tuple[Text, ...]:

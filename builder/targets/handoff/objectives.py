@@ -40,7 +40,7 @@ def _promises(context: BundleContext, found: tuple[slo.Objective, ...]) -> Itera
         )
         for one in found
     )
-    columns = ("objective", "share", "a request is good if it is, or has,", "whose word")
+    columns = ("objective", "share", "a request is good if it is, or has,", "source")
     yield Table("Objectives", columns, rows)
     if any(one.evidence == "assumed" for one in found):
         text = (
@@ -84,7 +84,7 @@ def _measured() -> Iterator[Text]:
         "begins when the request is there, and ends when the first token leaves."
     )
     yield plain(
-        "What users feel also has their network and gateway in it. Measure that from where they "
+        "Client-side latency also includes the network and the gateway. Measure it where clients "
         "are: the command is in the runbook, under Watch and measure."
     )
 
@@ -94,4 +94,4 @@ def _missed() -> Iterator[Text]:
         "The alerts link into the runbook. The fast one is for now, at any hour; the slow one is "
         "for the next working day."
     )
-    yield plain("While a budget is spent, no upgrade goes out but one that mends it.")
+    yield plain("While a budget is spent, only a release that fixes it is rolled out.")

@@ -5,12 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...facts.images import Image
+from ...observability.alerts import Alert
 from ...servers import START_TIMEOUT_S, BundleContext
 from ...site import TARGET
 from ..kubernetes.workload import object_name
-from . import alerting, assurance, capacity, decisions, network, prose, servers
-from .document import Block, Bullets, Command, Document, Facts, Note, Section, Text, code, plain
-from .servers import Server
+from ..monitoring.monitored import TARGET as MONITORING
+from ..monitoring.monitored import MonitoredServer, MonitoringOptions
+from ..monitoring.rules import Rules
+from . import capacity, network, review, servers
+from .document import (
+    Block,
+    Bullets,
+    Command,
+    Document,
+    Facts,
+    Note,
+    Paragraph,
+    Remedies,
+    Section,
+    Text,
+    code,
+    plain,
+)
+from .runbook_text import fill, procedures, section
+from .servers import RunbookServer
 
 # Where a deployment can run, in the order of its sections.
 RUNS_ON = ("node", "slurm", "kubernetes", "compose")
@@ -24,7 +42,7 @@ def runbook(context: BundleContext) -> Document:
     made = {"servers": _settings(found)}
 
     def chapter(name: str) -> Section:
-        return prose.section(name, values, *prose.procedures(name, values, known, made))
+        return section(name, values, *procedures(name, values, known, made))
 
     sections = [
         _overview(context, found, values),
@@ -35,13 +53,13 @@ def runbook(context: BundleContext) -> Document:
         chapter("setup"),
         chapter("verify"),
         *(chapter(name) for name in RUNS_ON if name in known),
-        prose.section("slo", values),
-        alerting.alerts(context, found, prose.procedures("alerts", values, known, made)),
-        decisions.decisions(context),
+        section("slo", values),
+        alerts(context, found, procedures("alerts", values, known, made)),
+        review.decisions(context),
         chapter("evidence"),
-        assurance.terms(context),
-        assurance.vulnerabilities(context),
-        prose.section("air-gap", values),
+        review.terms(context),
+        review.vulnerabilities(context),
+        section("air-gap", values),
     ]
     return Document(
         f"Runbook of {context.deployment.name}", "Runbook", _subject(context), tuple(sections)
@@ -57,7 +75,7 @@ def _subject(context: BundleContext) -> tuple[str, ...]:
     )
 
 
-def _known(context: BundleContext, found: Sequence[Server]) -> frozenset[str]:
+def _known(context: BundleContext, found: Sequence[RunbookServer]) -> frozenset[str]:
     """The words that procedures and commands may ask for."""
     deployment = context.deployment
     words = {
@@ -68,7 +86,7 @@ def _known(context: BundleContext, found: Sequence[Server]) -> frozenset[str]:
         "several_nodes": context.nodes > 1,
         "one_instance": deployment.instances == 1,
         "several_instances": deployment.instances > 1,
-        "streams": all(server.settings.get("decoupled", True) for server in found),
+        "streams": all(server.rendered.settings.get("decoupled", True) for server in found),
     }
     return frozenset({*deployment.targets, *(word for word, holds in words.items() if holds)})
 
@@ -85,11 +103,11 @@ def _state_folder(context: BundleContext) -> str | None:
     return folder
 
 
-def _values(context: BundleContext, found: Sequence[Server]) -> dict[str, object]:
+def _values(context: BundleContext, found: Sequence[RunbookServer]) -> dict[str, object]:
     """What the words of the data have blanks for."""
     deployment, facts = context.deployment, context.plan.facts
     concurrency = deployment.workload.concurrency
-    drains = [server.settings["drain_timeout_s"] for server in found if server.settings]
+    settings = [server.rendered.settings for server in found]
     return {
         "name": deployment.name,
         "object": object_name(deployment.name),
@@ -98,7 +116,7 @@ def _values(context: BundleContext, found: Sequence[Server]) -> dict[str, object
         "where": _where(context, found),
         "weights_gb": f"{facts.checkpoint.nbytes / 1e9:,.3g}",
         "start_timeout_s": START_TIMEOUT_S,
-        "drain_timeout_s": max(drains, default=0),
+        "drain_timeout_s": max((row["drain_timeout_s"] for row in settings if row), default=0),
         "concurrency": concurrency,
         "concurrencies": ",".join(map(str, dict.fromkeys((1, concurrency)))),
         "twice": 2 * concurrency,
@@ -106,14 +124,14 @@ def _values(context: BundleContext, found: Sequence[Server]) -> dict[str, object
     }
 
 
-def _where(context: BundleContext, found: Sequence[Server]) -> str:
-    images = [(server.title, context.image(server.target)) for server in found]
+def _where(context: BundleContext, found: Sequence[RunbookServer]) -> str:
+    images = [(server.record.title, context.image(server.record.name)) for server in found]
     named = [f"{image.reference} for {title}" for title, image in images if image]
     return " or ".join(named) or "no image of this release is known"
 
 
 def _overview(
-    context: BundleContext, found: Sequence[Server], values: Mapping[str, object]
+    context: BundleContext, found: Sequence[RunbookServer], values: Mapping[str, object]
 ) -> Section:
     deployment, budget = context.deployment, context.plan.budget
     glance = (
@@ -129,10 +147,10 @@ def _overview(
     if deployment.notes:
         notes = Bullets(tuple(map(plain, deployment.notes)))
         blocks.append(Section("notes", "Notes of the deployment", (notes,)))
-    return prose.section("overview", values, *blocks)
+    return section("overview", values, *blocks)
 
 
-def _identity(context: BundleContext, found: Sequence[Server]) -> Iterator[tuple[str, Text]]:
+def _identity(context: BundleContext, found: Sequence[RunbookServer]) -> Iterator[tuple[str, Text]]:
     deployment, checkpoint = context.deployment, context.plan.facts.checkpoint
     workload = deployment.workload
     yield "Name", code(deployment.name)
@@ -142,9 +160,9 @@ def _identity(context: BundleContext, found: Sequence[Server]) -> Iterator[tuple
         yield "Draft model", code(deployment.draft.checkpoint)
     yield "Engine", plain(f"{context.engine_record.title} {context.release.name}")
     for server in found:
-        image = context.image(server.target)
+        image = context.image(server.record.name)
         named = _image(image) if image else plain("none of this release is known")
-        yield f"Image of {server.title}", named
+        yield f"Image of {server.record.title}", named
     yield (
         "Planned for",
         plain(
@@ -153,18 +171,63 @@ def _identity(context: BundleContext, found: Sequence[Server]) -> Iterator[tuple
         ),
     )
     words = "`sha256sum manifest.json` in the bundle; `builder verify` prints it"
-    yield "Digest of the bundle", prose.fill(words, {})
+    yield "Digest of the bundle", fill(words, {})
 
 
 def _image(image: Image) -> Text:
     if image.digest:
         return code(image.reference)
     words = "; without a digest, the tag may come to name another: pin one under `images`"
-    return (*code(image.reference), *prose.fill(words, {}))
+    return (*code(image.reference), *fill(words, {}))
 
 
-def _settings(found: Sequence[Server]) -> tuple[Command, ...]:
+def _settings(found: Sequence[RunbookServer]) -> tuple[Command, ...]:
     """The blocks that set a shell up, one for each server."""
     return tuple(
-        Command(f"Settings for {server.title}", servers.settings(server), ()) for server in found
+        Command(f"Settings for {server.record.title}", servers.settings(server), ())
+        for server in found
     )
+
+
+# What stands for the value of an alert, which only the alert has.
+VALUE = "shown in the alert"
+
+
+def alerts(
+    context: BundleContext, found: Sequence[RunbookServer], before: Sequence[Section]
+) -> Section:
+    """A part for each alert, under the name that its rule links to."""
+    parts = {
+        alert.anchor: _part(alert, rules)
+        for rules in _rules(context, found)
+        for alert in rules.alerts
+    }
+    return section("alerts", {}, *before, *parts.values())
+
+
+def _rules(context: BundleContext, found: Sequence[RunbookServer]) -> Iterator[Rules]:
+    """Those of the target `monitoring`, or those that it would have for any of the servers."""
+    given = context.deployment.targets.get(MONITORING)
+    if given is not None:
+        yield Rules(MonitoredServer(context, MonitoringOptions.model_validate(given)))
+        return
+    for server in found:
+        yield Rules(
+            MonitoredServer(
+                context, MonitoringOptions.model_validate({"server": server.record.name})
+            )
+        )
+
+
+def _part(alert: Alert, rules: Rules) -> Section:
+    said = rules.annotations(alert, VALUE)
+    words = f"{alert.severity.capitalize()}. {said['summary']} {said['description']}"
+    causes = tuple(
+        (
+            fill(one.symptom, {}),
+            fill(one.cause, {}),
+            "".join(f"{line}\n" for line in one.commands),
+        )
+        for one in alert.causes
+    )
+    return Section(alert.anchor, alert.name, (Paragraph(plain(words)), Remedies(causes)))

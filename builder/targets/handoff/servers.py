@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...facts import servers
+from ...facts.servers import Server
 from ...servers import PORT_STEP, BundleContext, RenderedServer
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -23,31 +23,33 @@ CLIENTS_OWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """One server: its target's options and entry, and its model's own settings as rendered.
+class RunbookServer:
+    """One server as its operators see it.
 
     `exports` tells whether the engine's options let it show metrics.
     """
 
-    target: str
-    options: Any
-    entry: Mapping[str, Any]
-    settings: Mapping[str, Any]
+    rendered: RenderedServer
     instances: int
     exports: bool
 
     @property
-    def record(self) -> servers.Server:
-        return servers.load(self.target)
+    def record(self) -> Server:
+        return self.rendered.record
 
     @property
-    def title(self) -> str:
-        return self.record.title
+    def entry(self) -> Mapping[str, Any]:
+        """Its entry in `launch.json`."""
+        return self.rendered.entry
 
     @property
     def ports(self) -> Mapping[str, int]:
-        found: Mapping[str, int] = self.entry["ports"]
-        return found
+        return self.rendered.ports
+
+    @property
+    def tls(self) -> Any:
+        """What encrypts gRPC, if anything does."""
+        return getattr(self.rendered.options, "grpc_tls", None)
 
     @property
     def at(self) -> str:
@@ -66,7 +68,7 @@ class Server:
         """A command that prints its metrics, or why there are none."""
         protocol = self.record.metrics.protocol
         if protocol not in self.ports:
-            return f'echo "# none: targets.{self.target}.{protocol} is off"'
+            return f'echo "# none: targets.{self.record.name}.{protocol} is off"'
         if not self.exports:
             return f'echo "# none: engine_config.{self.record.metrics.needs} is off"'
         port = f"$SERVE_{protocol.upper()}_PORT"
@@ -97,31 +99,27 @@ class Server:
         found = {}
         if self.entry["environment"].get("SERVE_KEY_FILE"):
             found["--key-file"] = "SERVE_KEY_FILE"
-        tls = getattr(self.options, "grpc_tls", None)
-        if tls:
+        if self.tls:
             found["--tls-ca"] = "TLS_CA"
-        if tls and tls.client_ca:
+        if self.tls and self.tls.client_ca:
             found |= {"--tls-certificate": "TLS_CERTIFICATE", "--tls-key": "TLS_KEY"}
         return found
 
 
-def of(context: BundleContext) -> tuple[Server, ...]:
-    return tuple(_server(context, server) for server in context.servers.values())
-
-
-def _server(context: BundleContext, server: RenderedServer) -> Server:
-    needed = server.record.metrics.needs
-    return Server(
-        server.record.name,
-        server.options,
-        server.entry,
-        server.settings,
-        context.deployment.instances,
-        needed is None or bool(context.engine.options.get(needed)),
+def of(context: BundleContext) -> tuple[RunbookServer, ...]:
+    """The servers of a deployment, in its order."""
+    return tuple(
+        RunbookServer(
+            server,
+            context.deployment.instances,
+            server.record.metrics.needs is None
+            or bool(context.engine.options.get(server.record.metrics.needs)),
+        )
+        for server in context.servers.values()
     )
 
 
-def settings(server: Server) -> str:
+def settings(server: RunbookServer) -> str:
     """What a shell has to know of a server: its checkpoint, where it listens, how it is asked.
 
     `use` takes a bundle, and how far its ports are from the planned ones.
@@ -129,9 +127,9 @@ def settings(server: Server) -> str:
     return "\n".join(_settings(server)) + "\n"
 
 
-def _settings(server: Server) -> Iterator[str]:
+def _settings(server: RunbookServer) -> Iterator[str]:
     environment = server.entry["environment"]
-    yield f"export SERVER={server.target}"
+    yield f"export SERVER={server.record.name}"
     for name in ("CHECKPOINT", "DRAFT_CHECKPOINT", "SERVE_KEY_FILE"):
         if value := environment.get(name):
             yield f"export {name}={shlex.quote(value)}"
@@ -150,7 +148,7 @@ def _settings(server: Server) -> Iterator[str]:
     yield 'use "$BUNDLE" 0'
 
 
-def _use(server: Server) -> Iterator[str]:
+def _use(server: RunbookServer) -> Iterator[str]:
     several = server.instances > 1
     yield 'export BUNDLE="$1" RUN="$1-run' + ("-$INSTANCE" if several else "") + '"'
     for name, port in server.ports.items():
@@ -159,7 +157,7 @@ def _use(server: Server) -> Iterator[str]:
     yield f'export URL="{server.url}"'
 
 
-def canary_step(servers: Sequence[Server]) -> int:
+def canary_step(servers: Sequence[RunbookServer]) -> int:
     """How far from its ports a second server listens on the same machine."""
     highest = max((port for server in servers for port in server.ports.values()), default=0)
     return CANARY_STEP if highest + CANARY_STEP <= HIGHEST_PORT else -CANARY_STEP

@@ -33,7 +33,7 @@ def configuration(workload: Workload) -> File:
         front=ports(workload),
         health_port=HEALTH_PORT,
         ports=container.ports,
-        ready=container.ready_path if container.asked_by == "http" else None,
+        ready=container.ready_path if container.health_protocol == "http" else None,
         most_servers=_most_servers(workload),
         drain_s=container.stop_s,
     )

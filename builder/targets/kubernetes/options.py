@@ -175,7 +175,7 @@ def _own_problems(deployment: Deployment, options: KubernetesOptions) -> Iterato
     if options.kserve:
         what = f"is there, and a server has {nodes} nodes"
         yield Diagnostic(
-            f"targets.{TARGET}.kserve", what, "drop it: the LeaderWorkerSet holds them"
+            f"targets.{TARGET}.kserve", what, "remove it: the LeaderWorkerSet holds them"
         )
     yield from _gateway_problems(deployment, options)
 
@@ -184,4 +184,4 @@ def _gateway_problems(deployment: Deployment, options: KubernetesOptions) -> Ite
     server = selected_server(deployment, options.server)
     if options.gateway and deployment.targets[server].get("grpc_tls"):
         what = "is there, and the gateway speaks plain gRPC with the servers"
-        yield Diagnostic(f"targets.{server}.grpc_tls", what, "drop it: the gateway encrypts")
+        yield Diagnostic(f"targets.{server}.grpc_tls", what, "remove it: the gateway encrypts")

@@ -141,7 +141,7 @@ def _environment(workload: Workload) -> dict[str, str]:
 
 
 def _probe(container: Container, path: str) -> dict[str, Any]:
-    match container.asked_by:
+    match container.health_protocol:
         case "http":
             return {"httpGet": {"path": path, "port": "http", "scheme": "HTTP"}}
         case "grpc":

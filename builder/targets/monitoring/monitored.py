@@ -212,7 +212,7 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
         what = f"{TARGET} has no server to watch"
         yield Diagnostic("targets", what, f"add {' or '.join(records.names())}")
     elif given is not None and given not in servers:
-        what = f"{given} is no target of the deployment"
+        what = f"{given} is not a target of the deployment"
         yield Diagnostic(f"targets.{TARGET}.server", what, nearest(given, servers))
 
 

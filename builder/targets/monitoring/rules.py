@@ -16,7 +16,7 @@ from typing import Any
 
 from ...observability import alerts, signals, slo
 from ...observability.alerts import Alert
-from ...observability.signals import Selection, Signal, Source, Surroundings, quoted
+from ...observability.signals import Selection, Signal, SignalInputs, Source, quoted
 from ...render import CommentedValue
 from .monitored import MonitoredServer
 
@@ -54,7 +54,7 @@ class Rules:
         known = {word for word, row in self.thresholds.items() if row.value is not None}
         unknown = {word: row.reason for word, row in self.thresholds.items() if row.value is None}
         return signals.select(
-            Surroundings(
+            SignalInputs(
                 monitored.server,
                 monitored.context.release.name,
                 monitored.context.release.metrics.prefix,

@@ -50,7 +50,7 @@ def _role_problems(deployment: Deployment, options: Options) -> Iterator[Diagnos
     where = f"targets.{TARGET}.prefill"
     if deployment.role != "decode":
         what = f"is there, and role is {deployment.role}"
-        yield Diagnostic(where, what, "set role: decode, or drop the prefill servers")
+        yield Diagnostic(where, what, "set role: decode, or remove the prefill servers")
     if deployment.instances > 1:
         what = f"is there, and instances is {deployment.instances}"
         yield Diagnostic(

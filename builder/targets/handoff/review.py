@@ -1,20 +1,76 @@
-"""What a reviewer asks before a deployment is let in: license, remote code, vulnerabilities."""
+"""What a reviewer asks: what was decided and why, the licence, remote code, vulnerabilities."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from ...facts import advisories
-from ...rules import vulnerability_policy as gate
+from ...rules import vulnerability_policy
 from ...servers import BundleContext
-from . import prose
-from .document import Block, Facts, Note, Paragraph, Section, Span, Table, Text, code, link, plain
+from .document import (
+    Block,
+    Bullets,
+    Facts,
+    Note,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Text,
+    code,
+    link,
+    plain,
+)
+from .runbook_text import section
+
+
+def decisions(context: BundleContext) -> Section:
+    rows = (*context.engine.decisions, *context.plan.flags, *context.plan.environment)
+    columns = ("setting", "value", "why", "evidence")
+    table = tuple(
+        (
+            code(row.path),
+            code(_value(row.value)),
+            plain(row.reason),
+            plain(f"{row.evidence}: {row.source}"),
+        )
+        for row in rows
+    )
+    return section("decisions", {}, Table("Settings", columns, table), *_doubts(context))
+
+
+def _doubts(context: BundleContext) -> Iterator[Block]:
+    if context.plan.differences:
+        columns = ("option", "published", "here", "why")
+        yield Table("Published options that are not used", columns, tuple(_differences(context)))
+    if warnings := (*context.plan.warnings, *context.engine.warnings):
+        items = tuple(
+            (
+                Span(row.where, code=True),
+                Span(f" {row.message}" + (f": {row.fix}" * bool(row.fix))),
+            )
+            for row in warnings
+        )
+        yield Section("warnings", "Warnings of the plan", (Bullets(items),))
+
+
+def _differences(context: BundleContext) -> Iterator[tuple[Text, ...]]:
+    for row in context.plan.differences:
+        planned = plain("not set") if row.planned is None else code(_value(row.planned))
+        reason = plain(f"{row.reason} ({row.source})")
+        yield code(row.path), code(_value(row.published)), planned, reason
+
+
+def _value(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
 
 REMOTE_CODE = "trust_remote_code"
 
 
 def terms(context: BundleContext) -> Section:
-    return prose.section("licence", {}, Facts((*_licenses(context), _remote_code(context))))
+    return section("licence", {}, Facts((*_licenses(context), _remote_code(context))))
 
 
 def _licenses(context: BundleContext) -> Iterator[tuple[str, Text]]:
@@ -50,8 +106,8 @@ def _remote_code(context: BundleContext) -> tuple[str, Text]:
 
 
 def vulnerabilities(context: BundleContext) -> Section:
-    found = gate.uses(context.deployment, context.release.name)
-    accepted = gate.accepted(context.deployment, context.release.name)
+    found = vulnerability_policy.uses(context.deployment, context.release.name)
+    accepted = vulnerability_policy.accepted(context.deployment, context.release.name)
     blocks: list[Block] = []
     for use in found:
         blocks += _open(use, accepted.get((use.product, use.version)))
@@ -64,10 +120,10 @@ def vulnerabilities(context: BundleContext) -> Section:
         if row.image.product not in known:
             text = f"Which version of {row.title} the image holds is not known here: look it up."
             blocks.append(Note("warning", "Unknown version", plain(text)))
-    return prose.section("vulnerabilities", {}, *blocks)
+    return section("vulnerabilities", {}, *blocks)
 
 
-def _open(use: gate.Use, accepted: str | None) -> Iterator[Block]:
+def _open(use: vulnerability_policy.Use, accepted: str | None) -> Iterator[Block]:
     title = f"{advisories.name(use.product)} {use.version}"
     found, day = advisories.open_for(use.product, use.version), advisories.as_of(use.product)
     if not found:

@@ -1,11 +1,17 @@
-"""A document as Markdown, in the dialect of GitHub and GitLab."""
+"""A document as Markdown, in the dialect of GitHub and GitLab, and as one HTML page.
+
+The page loads nothing and runs nothing.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from functools import singledispatch
 
+from ...render import html
 from .document import (
     Block,
     Bullets,
@@ -29,7 +35,7 @@ _INSIDE_A_WORD = re.compile(r"(?<=[A-Za-z0-9])\\_(?=[A-Za-z0-9])")
 _AT_THE_BEGINNING = re.compile(r"^([#+=:-]|\d+(?=[.)]))")
 
 
-def write(document: Document) -> str:
+def markdown(document: Document) -> str:
     about = f"{document.kind}. {' · '.join(document.subject)}"
     lines = [f"# {_line(document.title)}", _text(plain(about)), _contents(document.sections)]
     for section in document.sections:
@@ -156,3 +162,37 @@ def _code(text: str) -> str:
 
 def _longest_run(text: str) -> int:
     return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+FOLDER = "handoff"
+WIDTH = 640
+
+
+def page(document: Document) -> str:
+    return html(
+        f"{FOLDER}/page.html.j2",
+        document=document,
+        style_hash=_hash(html(f"{FOLDER}/page.css")),
+        kind=_kind,
+        drawn=_drawn,
+        width=WIDTH,
+    )
+
+
+def _kind(block: Block) -> str:
+    return type(block).__name__.lower()
+
+
+def _drawn(shares: Shares) -> list[tuple[str, float, float]]:
+    """Each part's name, and where its piece of the bar begins and how wide it is."""
+    total, at, pieces = shares.whole[1] or 1.0, 0.0, []
+    for name, value in shares.parts:
+        width = value / total * WIDTH
+        pieces.append((name, round(at, 1), round(width, 1)))
+        at += width
+    return pieces
+
+
+def _hash(text: str) -> str:
+    """What the content security policy knows the style by."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
