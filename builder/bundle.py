@@ -175,7 +175,7 @@ def _check_replaceable(folder: Path, force: bool) -> None:
         return
     remedy = "choose another folder, or add --force to replace it"
     if not (folder / MANIFEST).is_file():
-        raise BadInput(Diagnostic(str(folder), "exists and is no bundle", remedy))
+        raise BadInput(Diagnostic(str(folder), "exists and is not a bundle", remedy))
     try:
         read(folder)
     except DamagedBundle as fault:
@@ -251,7 +251,7 @@ def _swap_evidence(folder: Path, files: Mapping[str, File]) -> None:
 def read(folder: Path) -> Bundle:
     """A bundle whose files all match its manifest.
 
-    Raises `BadInput` if the folder is no bundle, `DamagedBundle` with every file that differs.
+    Raises `BadInput` if the folder is not a bundle, `DamagedBundle` with every file that differs.
     """
     path = folder / MANIFEST
     try:
@@ -263,7 +263,7 @@ def read(folder: Path) -> Bundle:
                 Diagnostic(str(path), f"cannot be read: {fault.strerror}")
             ) from None
         raise BadInput(
-            Diagnostic(str(folder), f"is no bundle: it has no {MANIFEST}", remedy)
+            Diagnostic(str(folder), f"is not a bundle: it has no {MANIFEST}", remedy)
         ) from None
     try:
         manifest = json_document(raw)

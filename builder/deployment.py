@@ -150,7 +150,9 @@ class Deployment(Strict):
     @classmethod
     def _refuse_images_of_no_server(cls, value: dict[str, str]) -> dict[str, str]:
         if unknown := sorted(value.keys() - {*servers.names()}):
-            raise ValueError(f"{unknown[0]} is no server; {nearest(unknown[0], servers.names())}")
+            raise ValueError(
+                f"{unknown[0]} is not a server; {nearest(unknown[0], servers.names())}"
+            )
         return value
 
     @field_validator("engine_config")
@@ -239,7 +241,7 @@ class Document:
         for name, given in self.targets().items():
             if name not in target_options:
                 remedy = nearest(name, target_options)
-                problems.append(Diagnostic("targets", f"{name} is no target", remedy))
+                problems.append(Diagnostic("targets", f"{name} is not a target", remedy))
                 continue
             try:
                 targets[name] = target_options[name].model_validate(given).model_dump()
@@ -311,7 +313,7 @@ def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
         path, equals, text = item.partition("=")
         *parents, last = path.split(".")
         if not equals or not all((*parents, last)):
-            raise BadInput(Diagnostic(where, "is no override", "write path=value"))
+            raise BadInput(Diagnostic(where, "is not an override", "write path=value"))
         place = data
         for key in parents:
             inner = place.get(key)
@@ -319,7 +321,7 @@ def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
                 inner = dict.fromkeys(inner)  # a list of names: a mapping without options
             place[key] = {} if inner is None else inner
             if not isinstance(place[key], dict):
-                raise BadInput(Diagnostic(where, f"{key} is no mapping", "check the path"))
+                raise BadInput(Diagnostic(where, f"{key} is not a mapping", "check the path"))
             place = place[key]
         place[last] = parse_yaml(text, where).data
         paths.add(path)
@@ -346,7 +348,7 @@ def _schema_problem(error: dict[str, Any], model: type[Strict], prefix: str) -> 
             bound = context.get("ge", context.get("gt"))
             return Diagnostic(path, f"{shown} is out of range", f"give a value {word} {bound}")
         case "less_than_equal":
-            remedy = f"give a value of at most {context['le']}"
+            remedy = f"must be <= {context['le']}"
             return Diagnostic(path, f"{shown} is out of range", remedy)
         case "string_pattern_mismatch":
             remedy = f"it must match {context['pattern']}"

@@ -96,7 +96,7 @@ def _resolved(
 
 
 def _gather_draft(request: Deployment, folder: Path, known: Known) -> Checkpoint | None:
-    """The facts of a draft model; `None` where they are not known here, which is no fault."""
+    """The facts of a draft model; `None` where they are not known here, which is not a fault."""
     if request.draft is None:
         return None
     try:

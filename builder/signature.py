@@ -79,7 +79,7 @@ def check(
     shared = ("-n", NAMESPACE, "-s", str(signature))
     done = _ssh_keygen("-Y", "check-novalidate", *shared, data=data)
     if done.returncode:
-        return f"is no signature of these bytes for {NAMESPACE}"
+        return f"is not a signature of these bytes for {NAMESPACE}"
     key = re.search(rb"SHA256:\S+", done.stdout)
     if key is None:
         return "was made with a key of unknown kind"
@@ -118,7 +118,7 @@ def _sign_with_openssl(data: bytes, key: Path) -> bytes:
     public = _openssl(key, "pkey", "-in", str(key), "-pubout", "-outform", "DER")
     if not public.startswith(_ED25519_DER):
         raise BadInput(
-            Diagnostic(str(key), "is no ed25519 key", "give an ed25519 key, or an SSH key")
+            Diagnostic(str(key), "is not an ed25519 key", "give an ed25519 key, or an SSH key")
         )
     subject = _strings(NAMESPACE.encode(), b"", b"sha512")
     with tempfile.NamedTemporaryFile() as file:  # openssl 3.0 signs files only with this kind
@@ -138,7 +138,7 @@ def _strings(*values: bytes) -> bytes:
 def _openssl(key: Path, *arguments: str) -> bytes:
     done = _run(("openssl", *arguments), b"")
     if done.returncode:
-        what = "is no private key that openssl can use without a passphrase"
+        what = "is not a private key that openssl can use without a passphrase"
         raise BadInput(Diagnostic(str(key), what, "give an ed25519 key, or an SSH key"))
     return done.stdout
 

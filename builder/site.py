@@ -67,9 +67,9 @@ class Container(Strict):
     def _used(self) -> Self:
         given = [name for name in ("images", "mounts", "remap_root") if getattr(self, name)]
         if self.runtime == "none" and given:
-            raise ValueError(f"runtime none uses no {given[0]}; drop it, or name a runtime")
+            raise ValueError(f"runtime none uses no {given[0]}; remove it, or name a runtime")
         if self.remap_root and self.runtime != "pyxis":
-            raise ValueError("remap_root is of pyxis only; drop it")
+            raise ValueError("remap_root is of pyxis only; remove it")
         return self
 
 
@@ -128,12 +128,12 @@ class Site(Strict):
                 "exclusive is false, and a task would get one core; name cpus_per_node"
             )
         if self.gpu_request == "none" and self.gpu_type:
-            raise ValueError("gpu_type is not asked for with gpu_request none; drop it")
+            raise ValueError("gpu_type is not asked for with gpu_request none; remove it")
         for key, ours in _OURS.items():
             for option in getattr(self, key):
                 name = option.removeprefix("--").partition("=")[0]
                 if name in ours:
-                    raise ValueError(f"{key} has {option}, which the scripts set; drop it")
+                    raise ValueError(f"{key} has {option}, which the scripts set; remove it")
         return self
 
 

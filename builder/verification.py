@@ -124,7 +124,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """What lies in a folder: its files, and what is no file."""
+    """What lies in a folder: its files, and what is not a file."""
 
     folder: Path
     files: Mapping[str, File]
@@ -137,13 +137,13 @@ class _Contents:
 def verify(folder: Path, signers: Path | None = None, identity: str | None = None) -> Verification:
     """Everything that is wrong with a bundle; with `signers`, it must be signed by one of them.
 
-    Raises `BadInput` if the folder is no bundle.
+    Raises `BadInput` if the folder is not a bundle.
     """
     if signers and not os.access(signers, os.R_OK):
         raise BadInput(Diagnostic(str(signers), "cannot be read", "give a file of allowed signers"))
     contents = _contents(folder)
     if MANIFEST not in contents.files and SUMS not in contents.files:
-        what = f"is no bundle: it has no {MANIFEST}"
+        what = f"is not a bundle: it has no {MANIFEST}"
         remedy = "give a folder made by: python -m builder render"
         raise BadInput(Diagnostic(str(folder), what, remedy))
     report = Verification(folder.resolve(), contents.digest(MANIFEST) or "")
@@ -194,7 +194,7 @@ def _contents(folder: Path) -> _Contents:
                 path = Path(parent, name)
                 inside = path.relative_to(folder).as_posix()
                 if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                    kind = "is a link" if path.is_symlink() else "is no file"
+                    kind = "is a link" if path.is_symlink() else "is not a file"
                     strange.append(Corruption(inside, kind, "remove it, or put the file there"))
                 elif path.is_file() and path.stat().st_size > LARGEST_BYTES:
                     strange.append(Corruption(inside, "is too large for a bundle", "remove it"))
@@ -345,7 +345,7 @@ def _wrong_bill(contents: _Contents) -> Iterator[Corruption]:
     try:
         told = sbom.digests(json.loads(contents.files[sbom.FILE].data))
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as fault:
-        yield Corruption(sbom.FILE, f"is no bill of materials: {fault}", "render again")
+        yield Corruption(sbom.FILE, f"is not a bill of materials: {fault}", "render again")
         return
     for path, digest in told.items():
         if contents.digest(path) != digest:

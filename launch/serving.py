@@ -105,7 +105,7 @@ def not_ready(target: Target, what: str, run: Run, last_lines: list[str]) -> Not
 def with_checkpoint(target: Target, engine: str, bundle: Bundle, run: Run) -> Target:
     """The target on the checkpoints that variables name, or else on the bundle's own.
 
-    The reference engine takes a miniature where that is no folder of this machine.
+    The reference engine takes a miniature where that is not a folder of this machine.
     """
     named = {name: os.environ.get(name) or value for name, value in target.checkpoints.items()}
     folders = {name: Path(value).expanduser() for name, value in named.items()}

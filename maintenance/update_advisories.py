@@ -182,7 +182,7 @@ def _version(product: str, text: str) -> str:
     """A version as the data spells it: bulletins write `v1.3.0 rc17`."""
     version = advisories.container(product, re.sub(r"\s", "", text).removeprefix("v"))
     if order(version) is None:
-        raise ValueError(f"{text} is no version")
+        raise ValueError(f"{text} is not a version")
     return version
 
 

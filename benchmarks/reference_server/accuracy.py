@@ -82,7 +82,7 @@ class Accuracy:
 
 
 def timing(record: RequestRecord) -> RequestTiming:
-    """Of a record that is no failure and has output."""
+    """Of a record that is not a failure and has output."""
     assert record.first_token_ns is not None
     assert record.last_token_ns is not None
     tokens = record.output_tokens or 0

@@ -162,9 +162,11 @@ def problem(product: str, version: str, where: str) -> Diagnostic | None:
         f"CVSS {found[0].cvss}: {scores}{more} (as of {as_of(product)})"
     )
     if not refused:
-        return Diagnostic(where, what, f"take {closes_all(product)} or later", RULE, "warning")
+        return Diagnostic(
+            where, what, f"upgrade to {closes_all(product)} or later", RULE, "warning"
+        )
     least = minimum(product)
-    return Diagnostic(where, what, f"take {least.version} or later: {least.reason}", RULE)
+    return Diagnostic(where, what, f"upgrade to {least.version} or later: {least.reason}", RULE)
 
 
 def _score(row: Advisory) -> str:
@@ -175,7 +177,7 @@ def _order(version: str) -> Order:
     """The order of a version of the data, which always has one."""
     found = order(version)
     if found is None:
-        raise ValueError(f"{version} is no version")
+        raise ValueError(f"{version} is not a version")
     return found
 
 

@@ -111,7 +111,7 @@ def image(server: str, release: str, given: str | None = None) -> Image | None:
         return _image(row.image, row, product) if row else None
     found = re.match(_PATTERN, given)
     if found is None:
-        raise ValueError(f"{given} is no image reference")
+        raise ValueError(f"{given} is not an image reference")
     last = f"{found['name'].rpartition('/')[2]}:{found['tag']}"
     same = (row for row in _rows() if row.image.rpartition("/")[2] == last)
     return _image(given, next((row for row in same if row.server == server), None), product)

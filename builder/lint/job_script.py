@@ -237,7 +237,7 @@ def faults(job: Job, block: int | None) -> Iterator[Diagnostic]:
         what = "stands below a command, where sbatch does not look"
         yield fault("job-late-directive", option.location, what, f"--{option.name}")
     for word in job.stray:
-        what = f"{word.text[:40]!r} is no option: sbatch refuses the script"
+        what = f"{word.text[:40]!r} is not an option: sbatch refuses the script"
         yield fault("job-stray-word", word.location, what)
     for part in job.parts:
         for option in part:
@@ -279,7 +279,7 @@ def _unknown(option: Option, program: str) -> Iterator[Diagnostic]:
         remedy = nearest(option.name, known)
         yield fault("job-unknown-option", option.location, "is unknown", path, remedy)
     elif program == "sbatch":
-        what = "is no option of sbatch, which refuses it where no plug-in has it"
+        what = "is not an option of sbatch, which refuses it where no plug-in has it"
         yield fault("job-plugin-option", option.location, what, path)
 
 

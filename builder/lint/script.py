@@ -68,7 +68,7 @@ def read(text: str) -> Script:
     """The server commands and written files of a script."""
     script = Script(files=list(_here_documents(text)))
     rest = text.splitlines(keepends=True)
-    for document in script.files:  # what is data to the shell is no command
+    for document in script.files:  # what is data to the shell is not a command
         first = document.start.line - 1
         for index in range(first, first + document.text.count("\n")):
             rest[index] = "\n"
@@ -141,7 +141,7 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
         while index < len(lines) and lines[index].strip() != found.group(2):
             index += 1
         target = _TARGET.search(line)
-        if target:  # one that is no file may be a script for another shell
+        if target:  # one that is not a file may be a script for another shell
             name = target.group(1).strip("\"'")
             yield HereDocument(name, "".join(lines[begin:index]), Location(begin + 1, 1))
 

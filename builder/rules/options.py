@@ -86,7 +86,7 @@ def bounds(field: Field, value: Any, path: str) -> Iterator[Diagnostic]:
                 yield Diagnostic(path, f"{value} is out of range", remedy, rule="value-range")
                 return
         if isinstance(number, float) and not math.isfinite(number):
-            what, remedy = f"{value} is no finite number", "give a number"
+            what, remedy = f"{value} is not a finite number", "give a number"
             yield Diagnostic(path, what, remedy, rule="value-range", severity="warning")
     elif isinstance(value, str) and len(value) < field.get("min_length", 0):
         yield Diagnostic(path, "is empty", "give a value", rule="value-range")

@@ -21,7 +21,7 @@ from .request import RequestRecord
 BENCH, POINTS, REQUESTS = "bench.json", "points.csv", "requests.jsonl"
 FORMAT = 1
 KIND = "bench"
-# What of a point is no single value, or for reports only.
+# What of a point is not a single value, or for reports only.
 NOT_IN_CSV = ("samples", "server", "errors")
 
 

@@ -14,7 +14,7 @@ Outcome = Literal["passed", "failed", "warned", "skipped"]
 class CheckResult:
     """`reason` is why the check is there, `evidence` what was found.
 
-    Only what `failed` fails the suite. What is `skipped` does not apply here and is no check.
+    Only what `failed` fails the suite. What is `skipped` does not apply here and is not a check.
     """
 
     id: str

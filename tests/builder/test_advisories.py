@@ -116,7 +116,7 @@ def test_a_refusal_lists_every_open_advisory_worst_first_and_the_version_to_take
     found = advisories.problem("triton", "26.06-py3", "image")
     assert found is not None and (found.where, found.rule) == ("image", "vulnerable-version")
     assert "1 known" in found.message and "CVE-2026-16497 (7.5)" in found.message
-    assert found.fix.startswith("take 26.07 or later")
+    assert found.fix.startswith("upgrade to 26.07 or later")
     worse = advisories.problem("triton", "25.06", "image")
     assert worse is not None
     rows = advisories.open_for("triton", "25.06")

@@ -77,7 +77,7 @@ def test_an_unreadable_manifest_is_damage(bundle: Path, builder: Run) -> None:
 def test_a_folder_without_a_manifest_is_no_bundle(tmp_path: Path, builder: Run) -> None:
     done = builder("verify", tmp_path)
     assert done.returncode == 2
-    assert "is no bundle" in done.stderr
+    assert "is not a bundle" in done.stderr
 
 
 def test_rendering_again_replaces_an_unchanged_bundle(bundle: Path, builder: Run) -> None:
@@ -112,7 +112,7 @@ def test_a_folder_of_other_files_is_kept(tmp_path: Path, builder: Run) -> None:
     (tmp_path / "out" / "thesis.tex").write_text("years of work")
     done = builder("render", PRESET, "-o", "out")
     assert done.returncode == 2
-    assert "exists and is no bundle" in done.stderr
+    assert "exists and is not a bundle" in done.stderr
     assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
 
 

@@ -71,7 +71,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "negative isl": (
         edited("isl: 800", "isl: -800"),
         2,
-        [":5: workload.isl: -800 is out of range; give a value of at least 1"],
+        [":5: workload.isl: -800 is out of range; must be >= 1"],
     ),
     "missing checkpoint": (
         edited("nvidia/DeepSeek-V3.2-NVFP4", "/models/absent"),
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
             ":4: engine.release: release 9.9.9",
             ":5: workload.isl: -1 is out of range",
             ":5: workload.concurrency: is missing",
-            ":6: targets: trtlm_serve is no target",
+            ":6: targets: trtlm_serve is not a target",
         ],
     ),
     "wrong engine option": (
@@ -190,7 +190,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         + "engine_config: {max_num_tokens: 100000000000000000000}\n",
         2,
         [
-            ":5: workload.osl: 1000000000 is out of range; give a value of at most 100000000",
+            ":5: workload.osl: 1000000000 is out of range; must be <= 100000000",
             ":5: workload.concurrency: 10000000000000 is out of range",
             ":7: engine_config: max_num_tokens is 1e+20",
         ],

@@ -139,7 +139,7 @@ def test_an_exception_for_another_version_does_not_help(version: str) -> None:
 def test_an_exception_for_nothing_is_warned_of() -> None:
     planned = pipeline.plan("llama-tiny", [ENGINE % "nobody uses this version"])
     (found,) = [row for row in planned.warnings if row.where.startswith("accepted_advisories")]
-    assert found.severity == "warning" and found.fix == "drop it"
+    assert found.severity == "warning" and found.fix == "remove it"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ REFUSED = {
     "no server": (("targets={kubernetes: {}}",), "kubernetes has no server to run"),
     "another server": (
         ("targets={trtllm_serve: {}, kubernetes: {server: triton}}",),
-        "triton is no target of the deployment; Known: trtllm_serve",
+        "triton is not a target of the deployment; Known: trtllm_serve",
     ),
     "a port of root's": ((TRITON, "targets.triton.http_port=80"), "port 80 for http needs rights"),
     "open HTTP beside encrypted gRPC": (

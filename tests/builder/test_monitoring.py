@@ -497,7 +497,10 @@ def test_what_no_exporter_measures_is_left_out(render: Render) -> None:
         ("targets.monitoring.availability=1", "targets.monitoring.availability"),
         ("targets.monitoring.speed=61", "targets.monitoring.speed"),
         ("targets={monitoring: {}}", "monitoring has no server to watch"),
-        ("targets={triton: {}, monitoring: {server: trtllm_serve}}", "is no target of the deploym"),
+        (
+            "targets={triton: {}, monitoring: {server: trtllm_serve}}",
+            "is not a target of the deploym",
+        ),
     ],
 )
 def test_what_cannot_be_watched_is_refused(setting: str, message: str, render: Render) -> None:

@@ -70,7 +70,7 @@ def test_the_published_options_are_valid_for_every_release(name: str) -> None:
         ),
         (
             {"kv_cache_config": {"free_gpu_memory_fraction": 1.5}},
-            "free_gpu_memory_fraction: 1.5 is out of range; give a value of at most 1",
+            "free_gpu_memory_fraction: 1.5 is out of range; must be <= 1",
         ),
         (
             {"speculative_config": {"num_nextn_predict_layers": 3}},
@@ -221,7 +221,7 @@ def test_a_number_that_is_none_is_out_of_every_range() -> None:
     assert rejected({"max_seq_len": float("inf")})
     threshold = {"algorithm": "skip_softmax", "threshold_scale_factor": float("inf")}
     (unbounded,) = warned({"sparse_attention_config": threshold})
-    assert "inf is no finite number" in unbounded
+    assert "inf is not a finite number" in unbounded
 
 
 @pytest.mark.parametrize(
@@ -538,8 +538,8 @@ def test_a_good_file_costs_one_table(tmp_path: Path) -> None:
     [
         (0.5, []),
         ({"prefill": 0.5}, []),
-        (1.5, ["give a value of at most 1"]),
-        (-1, ["give a value of at least 0"]),
+        (1.5, ["must be <= 1"]),
+        (-1, ["must be >= 0"]),
     ],
 )
 def test_bounds_hold_for_the_number_among_several_types(given: object, found: list[str]) -> None:

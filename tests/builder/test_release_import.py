@@ -379,7 +379,7 @@ def test_a_file_that_is_no_manifest_is_refused(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(BadFacts, match="holds no list of TorchLlmArgs rows"):
             release_import.from_manifest(path, "x", like)
-    with pytest.raises(BadInput, match="--name: '' is no name of a release"):
+    with pytest.raises(BadInput, match="--name: '' is not a name of a release"):
         release_import.from_manifest(path, "", like)
 
 
@@ -401,7 +401,7 @@ def test_a_file_that_is_no_manifest_is_refused(tmp_path: Path) -> None:
 def test_a_row_that_is_none_is_named(row: object, tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     path.write_text(json.dumps({"TorchLlmArgs": [{"path": "a"}, row]}))
-    with pytest.raises(BadFacts, match=r"TorchLlmArgs\.1 is no row of a manifest"):
+    with pytest.raises(BadFacts, match=r"TorchLlmArgs\.1 is not a row of a manifest"):
         release_import.from_manifest(path, "x", release.load("1.2.1"))
 
 

@@ -75,14 +75,14 @@ def test_a_key_that_is_not_allowed_is_refused(signed: Path, tmp_path: Path) -> N
 
 
 def test_other_data_is_not_signed(signed: Path) -> None:
-    assert "is no signature of these bytes" in str(signature.check(b"the fist\n", signed))
+    assert "is not a signature of these bytes" in str(signature.check(b"the fist\n", signed))
 
 
 def test_a_signature_for_another_purpose_is_none(key: Path, tmp_path: Path) -> None:
     command = ["ssh-keygen", "-Y", "sign", "-f", str(key), "-n", "git"]
     made = subprocess.run(command, input=DATA, capture_output=True, check=True).stdout
     (tmp_path / "git.sig").write_bytes(made)
-    assert "is no signature of these bytes" in str(signature.check(DATA, tmp_path / "git.sig"))
+    assert "is not a signature of these bytes" in str(signature.check(DATA, tmp_path / "git.sig"))
 
 
 def test_no_byte_of_a_signature_can_change(signed: Path) -> None:
@@ -153,7 +153,7 @@ def test_what_is_no_key_is_said(tmp_path: Path) -> None:
     assert "is no SSH key; make one: ssh-keygen" in fault(tmp_path / "text")
     assert "cannot be read: no such file" in fault(tmp_path / "none")
     assert "cannot be read: is a directory" in fault(tmp_path)
-    assert "is no ed25519 key" in fault(pem_key(tmp_path / "x.pem", "x25519"))
+    assert "is not an ed25519 key" in fault(pem_key(tmp_path / "x.pem", "x25519"))
 
 
 def test_a_key_that_others_can_read_is_refused(key: Path) -> None:

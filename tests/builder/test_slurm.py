@@ -440,7 +440,7 @@ def test_site_is_an_argument_of_render_and_adds_the_target(
         ),
         (
             {"targets": {"triton": {}, "slurm": {"site": SITE, "server": "trtllm_serve"}}},
-            "trtllm_serve is no target of the deployment; Known: triton",
+            "trtllm_serve is not a target of the deployment; Known: triton",
         ),
         ({"hardware": {"gpu": "gb200", "num_gpus": 6}}, "give a multiple of 4: whole nodes"),
         (
@@ -485,7 +485,7 @@ def test_what_cannot_be_a_job_is_refused(
             "targets.slurm.host: is node, and Triton itself listens on addresses only",
         ),
         ({"server": "triton", "host": "login1"}, "host: is login1, and Triton itself listens"),
-        ({"successor_lead_s": 70_000}, "give a value of at most 65535"),
+        ({"successor_lead_s": 70_000}, "must be <= 65535"),
     ],
 )
 def test_wrong_options_are_refused(render: Render, options: dict[str, Any], words: str) -> None:

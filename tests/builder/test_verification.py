@@ -222,7 +222,7 @@ def test_evidence_of_another_bundle_is_found(bundle: Path) -> None:
     ("path", "what"),
     [
         ("launch.json", "tells another digest of launch.json"),
-        ("handoff/sbom.cdx.json", "is no bill of materials"),
+        ("handoff/sbom.cdx.json", "is not a bill of materials"),
     ],
 )
 def test_a_bill_of_materials_of_other_files_is_found(path: str, what: str, bundle: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_list_that_was_made_again_has_lost_its_signature(bundle: Path, key: Pa
     (bundle / bundles.SIGNATURE).write_bytes(signature)
     (row,) = damage_of(bundle)
     assert row.file == bundles.SIGNATURE
-    assert "is no signature of these bytes" in row.message
+    assert "is not a signature of these bytes" in row.message
 
 
 def test_json_says_all_of_it(bundle: Path, builder: Run) -> None:

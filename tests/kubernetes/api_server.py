@@ -178,7 +178,7 @@ class _Request(BaseHTTPRequestHandler):
                 field = partial(schemas.field, MINOR)
                 new = patches.strategic(old, patch, schemas.schema(MINOR, old), field)
             case other:
-                raise Refused(415, "UnsupportedMediaType", f"{other} is no patch known here")
+                raise Refused(415, "UnsupportedMediaType", f"{other} is not a patch known here")
         _check(new, old)
         return new
 
@@ -267,7 +267,7 @@ def _pairs(selector: str | None) -> Iterator[tuple[str, str]]:
     for term in (selector or "").split(",") if selector else ():
         name, is_equal, value = term.partition("=")
         if not is_equal or name.endswith("!"):
-            raise Refused(400, "BadRequest", f"{term} is no selector known here")
+            raise Refused(400, "BadRequest", f"{term} is not a selector known here")
         yield name, value.removeprefix("=")
 
 

@@ -1,6 +1,6 @@
 """A stand-in for the node that runs the pods of a cluster as processes.
 
-It is no scheduler and no kubelet: there is one node, which has so many GPUs; the startup and the
+It is not a scheduler and no kubelet: there is one node, which has so many GPUs; the startup and the
 readiness probe are asked more often than they say; a container that ends stays ended.
 """
 

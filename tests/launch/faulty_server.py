@@ -34,7 +34,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
 
 
 def version(fault: str) -> str:
-    """Of the engine; one stands in for it, which is no fault."""
+    """Of the engine; one stands in for it, which is not a fault."""
     return "1.2.1+reference" if fault == "reference" else "1.2.1"
 
 
@@ -54,7 +54,7 @@ class Server(ThreadingHTTPServer):
         self.one_by_one = threading.Lock() if fault == "serial" else nullcontext()
 
     def handle_error(self, *_: object) -> None:
-        """A client that leaves is no error."""
+        """A client that leaves is not an error."""
 
 
 class Handler(BaseHTTPRequestHandler):

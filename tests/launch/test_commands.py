@@ -29,7 +29,7 @@ def test_every_verb_has_help(verb: str) -> None:
 def test_a_folder_that_is_no_bundle_is_bad_input(verb: str, tmp_path: Path) -> None:
     done = run(verb, tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {tmp_path}: is no bundle")
+    assert done.stderr.startswith(f"error: {tmp_path}: is not a bundle")
 
 
 @pytest.mark.parametrize("verb", ["up", "smoke", "rehearse"])

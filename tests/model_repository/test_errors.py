@@ -118,7 +118,7 @@ def test_wrong_token_ids_are_named(served: Served, inputs: dict[str, Any], messa
 def test_a_misspelt_input_is_named(served: Served) -> None:
     response = served.client.generate(text_input="tokens=1", sampling_param_temprature=0.5)
     assert response.status_code == 400
-    assert "sampling_param_temprature: is no input of this model" in response.json()["error"]
+    assert "sampling_param_temprature: is not an input of this model" in response.json()["error"]
 
 
 def test_a_guide_reaches_an_engine_that_has_guided_decoding(start: Serve) -> None:

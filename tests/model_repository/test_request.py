@@ -116,7 +116,10 @@ def test_a_trace_context_that_is_wrong_counts_as_none(wrong: Any) -> None:
         ({"timeout": -1}, "timeout: is -1; it must be microseconds, at least 1"),
         ({"timeout": 1.5}, "timeout: is 1.5; it must be microseconds, at least 1"),
         ({"timeout": True}, "timeout: is true; it must be microseconds, at least 1"),
-        ({"sampling_param_temprature": 1}, "sampling_param_temprature: is no input of this model"),
+        (
+            {"sampling_param_temprature": 1},
+            "sampling_param_temprature: is not an input of this model",
+        ),
     ],
 )
 def test_a_wrong_parameter_is_named_with_what_is_allowed(sent: Any, message: str) -> None:

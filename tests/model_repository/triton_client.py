@@ -58,7 +58,7 @@ class Triton:
         parameters: Mapping[str, bool | int | str] | None = None,
         **inputs: Any,
     ) -> Any:
-        """An input that is no list is sent with one element. `max_tokens` and the like may go
+        """An input that is not a list is sent with one element. `max_tokens` and the like may go
         without their prefix."""
         request = service_pb2.ModelInferRequest(model_name="tensorrt_llm", id=id)
         request.parameters["triton_enable_empty_final_response"].bool_param = True

@@ -58,7 +58,7 @@ def test_all_wrong_options_are_named_at_once() -> None:
 
 
 def test_a_model_that_is_no_folder_is_refused() -> None:
-    with pytest.raises(BadFacts, match="nowhere: is no folder"):
+    with pytest.raises(BadFacts, match="nowhere: is not a folder"):
         LLM("nowhere")
 
 

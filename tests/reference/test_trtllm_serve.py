@@ -362,7 +362,7 @@ def test_other_subcommands_are_not_here(capsys: pytest.CaptureFixture[str]) -> N
     ("text", "message"),
     [
         ("max_batch_sizes: 3", "max_batch_sizes: unknown option"),
-        ("[1, 2]", "is no mapping of options"),
+        ("[1, 2]", "is not a mapping of options"),
         ("a: b: c", "is not YAML"),
     ],
 )

@@ -28,7 +28,7 @@ def check_name(name: str) -> None:
     """Raises `BadInput` for a name that no release can have."""
     if not _NAME.fullmatch(name):
         remedy = "give a version, or letters, digits and ._+-"
-        raise BadInput(Diagnostic("--name", f"{name!r} is no name of a release", remedy))
+        raise BadInput(Diagnostic("--name", f"{name!r} is not a name of a release", remedy))
 
 
 def table(name: str, like: Release, source: str, confidence: str) -> dict[str, Any]:

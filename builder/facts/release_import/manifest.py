@@ -33,7 +33,7 @@ def read(path: Path) -> list[Row]:
         what, remedy = f"holds no list of {ROOT} rows", "give llm_args_golden_manifest.json"
         raise BadFacts(Diagnostic(str(path), what, remedy))
     if wrong := [index for index, row in enumerate(rows) if not _is_row(row)]:
-        what = f"{ROOT}.{wrong[0]} is no row of a manifest"
+        what = f"{ROOT}.{wrong[0]} is not a row of a manifest"
         raise BadFacts(Diagnostic(str(path), what, "give llm_args_golden_manifest.json"))
     return rows
 

@@ -16,7 +16,7 @@ from ...servers import BundleContext
 
 PACKAGES = DATA / "packages.yaml"
 
-# Where a name that is no folder is looked for; its own variable HF_ENDPOINT moves it.
+# Where a name that is not a folder is looked for; its own variable HF_ENDPOINT moves it.
 HUB = "huggingface.co"
 
 # How the files for container platforms name an image.

@@ -116,7 +116,7 @@ class ConfigMap:
     files: Mapping[str, File]
 
     def document(self, labels: Mapping[str, str]) -> dict[str, Any]:
-        """A file that is no text stands in another place."""
+        """A file that is not text stands in another place."""
         places: dict[str, dict[str, str]] = {"data": {}, "binaryData": {}}
         for path, file in self.files.items():
             place, content = _content(file)

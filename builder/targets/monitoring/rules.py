@@ -227,7 +227,7 @@ def _of_objectives(monitored: MonitoredServer) -> Iterator[Threshold]:
 def _of_latency(
     monitored: MonitoredServer, name: str, objective: slo.Objective | None
 ) -> Iterator[Threshold]:
-    """What a latency is compared with: the first bound of its histogram that is no stricter."""
+    """What a latency is compared with: the first bound of its histogram that is not a stricter."""
     words = (f"{name}_bound", f"{name}_le", f"{name}_fast", f"{name}_slowly")
     if objective is None or objective.limit_ms is None:
         yield from (Threshold(word, None, f"slo.{name}_ms is not set") for word in words)

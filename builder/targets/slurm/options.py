@@ -104,5 +104,5 @@ class Options(Strict):
     def _two_sides(self) -> Self:
         if self.servers > 1 and self.prefill is None:
             what = f"servers is {self.servers}, which only a deployment with prefill servers has"
-            raise ValueError(f"{what}; drop it, or submit the job so many times")
+            raise ValueError(f"{what}; remove it, or submit the job so many times")
         return self

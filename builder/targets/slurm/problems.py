@@ -75,10 +75,12 @@ def _access_problems(deployment: Deployment, options: Options, server: str) -> I
         return
     if options.host != options.heard_at and server == "triton" and deployment.instances == 1:
         what = f"is {options.host}, and Triton itself listens on addresses only, not on names"
-        yield Diagnostic(f"targets.{TARGET}.host", what, "drop it, or name an address of all nodes")
+        yield Diagnostic(
+            f"targets.{TARGET}.host", what, "remove it, or name an address of all nodes"
+        )
     if given.get("grpc_tls") and deployment.instances > 1:
         what = "is there, and the router of several instances speaks plain gRPC"
-        yield Diagnostic(f"targets.{server}.grpc_tls", what, "drop it, or set instances: 1")
+        yield Diagnostic(f"targets.{server}.grpc_tls", what, "remove it, or set instances: 1")
     model = load(server).Options
     try:
         model.model_validate({**given, "host": options.heard_at})

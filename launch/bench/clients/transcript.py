@@ -112,7 +112,7 @@ class Transcript:
         return told if self.output_tokens is None else self.output_tokens
 
     def _check(self, message_tokens: tuple[int, ...]) -> None:
-        """Finds why this is no success, unless something is known already."""
+        """Finds why this is not a success, unless something is known already."""
         request, count = self.request, self.output_tokens
         if not self.is_final:
             self.fail("unfinished", "the stream ended without its final mark")

@@ -91,7 +91,7 @@ class Model:
 
 
 def load(folder: Path, with_mtp: bool) -> Model:
-    """Raises `BadFacts` if the folder is no complete checkpoint of a known architecture."""
+    """Raises `BadFacts` if the folder is not a complete checkpoint of a known architecture."""
     log: Any = transformers.utils.logging
     log.set_verbosity_error()
     log.disable_progress_bar()

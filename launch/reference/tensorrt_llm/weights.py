@@ -113,7 +113,7 @@ def _read(folder: Path) -> Weights:
 
 def _file(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118 - the file is no mapping
+        for name in file.keys():  # noqa: SIM118 - the file is not a mapping
             yield name, file.get_tensor(name)
 
 

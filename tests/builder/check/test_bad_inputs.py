@@ -71,7 +71,7 @@ FILES: dict[str, tuple[Make, str]] = {
     "an empty file": (text(""), "is empty"),
     "only a comment": (text("# nothing\n"), "is empty"),
     "two documents": (text(GOOD + "---\nname: two\n"), "begins a second document"),
-    "a value that is no data": (text("max_batch_size: !!set {a}\n"), "a value that no option"),
+    "a value that is not data": (text("max_batch_size: !!set {a}\n"), "a value that no option"),
     "a number of 5,000 digits": (text(f"max_batch_size: {'9' * 5000}\n"), "5000 digits"),
     "deep nesting": (text("max_batch_size: " + "[" * 50_000), "is nested too deeply"),
     "deep blocks": (

@@ -356,7 +356,7 @@ CASES: dict[str, tuple[str, str, str, list[tuple[int, int, str, str, str]]]] = {
         "gpu: h10, num_gpus: 0}\nengine: {relese",
         [
             (3, 12, "hardware.gpu", "deployment", "did you mean h100?"),
-            (3, 22, "hardware.num_gpus", "deployment", "give a value of at least 1"),
+            (3, 22, "hardware.num_gpus", "deployment", "must be >= 1"),
             (4, 1, "engine.release", "deployment", "add it"),
             (4, 10, "engine.relese", "deployment", "did you mean release?"),
         ],
@@ -455,7 +455,7 @@ def test_a_model_configuration_is_of_no_release(builder: Run, tmp_path: Path) ->
         done = builder("check", "config.pbtxt", *more)
         assert done.stdout.splitlines() == [
             "config.pbtxt:2:17: error[value-range] max_batch_size: -4 is out of range; "
-            "give a value of at least 0",
+            "must be >= 0",
             "",
             "config.pbtxt: Triton config.pbtxt",
             "checked 1 file: 1 error, 0 warnings",

@@ -142,7 +142,7 @@ def test_text_stands_out_from_what_is_behind_it(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_series_stand_out_from_the_paper(opened: Opened, session_page: PageOf, scheme: str) -> None:
-    """3 to 1, as WCAG AA asks for what is no text."""
+    """3 to 1, as WCAG AA asks for what is not text."""
     window = opened(session_page("one"), color_scheme=scheme)
     paper = _rgb(window.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
     for index in range(8):

@@ -133,7 +133,9 @@ def _read_options(path: Path) -> dict[str, Any]:
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise BadInput(Diagnostic(str(path), "is no mapping of options", "write key: value lines"))
+        raise BadInput(
+            Diagnostic(str(path), "is not a mapping of options", "write key: value lines")
+        )
     return document
 
 

@@ -36,7 +36,7 @@ class LLM:
 
     `model` is a checkpoint folder, `tokenizer` a folder or a tokenizer object, and `options` are
     the engine's options. Raises `OptionError` for options that the release rejects and `BadFacts`
-    for a folder that is no complete checkpoint.
+    for a folder that is not a complete checkpoint.
     """
 
     def __init__(self, model: str | Path, tokenizer: Any = None, **options: Any) -> None:
@@ -47,7 +47,7 @@ class LLM:
         self.args = engine_options.read(given)
         folder = Path(model).expanduser()
         if not folder.is_dir():
-            what = "is no folder; the reference engine downloads nothing"
+            what = "is not a folder; the reference engine downloads nothing"
             raise BadFacts(Diagnostic(str(model), what, "give a checkpoint folder"))
         self._model = models.load(folder, with_mtp=self.args.draft_tokens > 0)
         self.tokenizer = _tokenizer(tokenizer, folder, self._model)

@@ -133,10 +133,10 @@ def _priority(inputs: Inputs) -> float | None:
 
 
 def _refuse_unknown(parameters: Mapping[str, Any]) -> None:
-    """`/generate` makes a parameter of a key that is no input: misspelt, it would do nothing."""
+    """`/generate` makes parameters of keys that are no inputs; misspelt, they would be ignored."""
     for name in parameters:
         if name.startswith((PREFIX, "return_")):
-            raise RequestError(f"{name}: is no input of this model; its metadata lists them")
+            raise RequestError(f"{name}: is not an input of this model; its metadata lists them")
 
 
 def _switch(parameters: Mapping[str, Any], name: str) -> bool:

@@ -21,7 +21,7 @@ VERSION_FOLDER = Path(__file__).parents[1]
 class Settings:
     """`triton_config` of the file, with every key that it may have, and the engine's options.
 
-    A limit of `None` is no limit.
+    A limit of `None` is not a limit.
     """
 
     max_batch_size: int

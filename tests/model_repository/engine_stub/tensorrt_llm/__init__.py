@@ -75,7 +75,7 @@ class Script:
     of a RuntimeError; `die`: of one after which the engine is not healthy. `hang`: at step
     `fail_at` this request stops (`request`), with the event loop (`loop`), or is not healthy for
     anyone from its end on (`sick`). `gone=1`: the engine ends without a final output. `text`: the
-    words, joined by `_`. `split=1`: a token is a byte of `text`, and what is no whole character yet
+    words, joined by `_`. `split=1`: a token is a byte of `text`, and half a character
     reads U+FFFD. `blind=1`: no log probabilities. `silent_at`: a step that adds no text until the
     next one. `input`: number of prompt tokens. `tokenize_ms`: the time that it takes to get them.
     """
