@@ -344,9 +344,9 @@ def _schema_problem(error: dict[str, Any], model: type[Strict], prefix: str) -> 
         case "missing":
             return Diagnostic(path, "is missing", "add it")
         case "greater_than_equal" | "greater_than":
-            word = "of at least" if "ge" in context else "above"
+            sign = ">=" if "ge" in context else ">"
             bound = context.get("ge", context.get("gt"))
-            return Diagnostic(path, f"{shown} is out of range", f"give a value {word} {bound}")
+            return Diagnostic(path, f"{shown} is out of range", f"must be {sign} {bound}")
         case "less_than_equal":
             remedy = f"must be <= {context['le']}"
             return Diagnostic(path, f"{shown} is out of range", remedy)

@@ -80,9 +80,9 @@ def spelled(field: Field, value: Any) -> Any:
 def bounds(field: Field, value: Any, path: str) -> Iterator[Diagnostic]:
     if field["type"] in ("int", "float", "either") and (_is_number(value) or _is_int(value)):
         number = value if isinstance(value, int) else float(value)
-        for bound, holds, text in _BOUNDS:
+        for bound, holds, sign in _BOUNDS:
             if (limit := field.get(bound)) is not None and not holds(number, limit):
-                remedy = f"give a value {text} {limit}"
+                remedy = f"must be {sign} {limit}"
                 yield Diagnostic(path, f"{value} is out of range", remedy, rule="value-range")
                 return
         if isinstance(number, float) and not math.isfinite(number):
@@ -93,10 +93,10 @@ def bounds(field: Field, value: Any, path: str) -> Iterator[Diagnostic]:
 
 
 _BOUNDS: tuple[tuple[str, Callable[[float, float], bool], str], ...] = (
-    ("ge", lambda value, limit: value >= limit, "of at least"),
-    ("gt", lambda value, limit: value > limit, "above"),
-    ("le", lambda value, limit: value <= limit, "of at most"),
-    ("lt", lambda value, limit: value < limit, "below"),
+    ("ge", lambda value, limit: value >= limit, ">="),
+    ("gt", lambda value, limit: value > limit, ">"),
+    ("le", lambda value, limit: value <= limit, "<="),
+    ("lt", lambda value, limit: value < limit, "<"),
 )
 
 

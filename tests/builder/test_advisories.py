@@ -129,4 +129,4 @@ def test_a_warning_names_count_score_the_worst_and_the_version_that_closes_all()
     assert found is not None and found.severity == "warning"
     for part in ("15 known", "CVSS 8.4", "CVE-2026-24233", "and 12 more", "2026-10-27"):
         assert part in found.message
-    assert found.fix == "take 1.3.0rc17 or later"
+    assert found.fix == "upgrade to 1.3.0rc17 or later"

@@ -51,9 +51,9 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         [":7: tragets: unknown key; did you mean targets?"],
     ),
     "misspelt GPU": (
-        edited("gb200", "gb20"),
+        edited("gb200", "gb2000"),
         2,
-        [":3: hardware.gpu: gb20 is unknown; did you mean gb200?"],
+        [":3: hardware.gpu: gb2000 is unknown; did you mean gb200?"],
     ),
     "three GPUs": (
         edited("num_gpus: 4", "num_gpus: 3"),
@@ -243,8 +243,8 @@ def test_an_absent_file_suggests_the_nearest_preset(builder: Run) -> None:
 
 
 def test_an_override_is_blamed_where_it_was_given(builder: Run) -> None:
-    done = builder("plan", "llama-tiny", "--set", "hardware.gpu=h10")
-    assert done.stderr.startswith("error: --set hardware.gpu: h10 is unknown; did you mean h100?")
+    done = builder("plan", "llama-tiny", "--set", "hardware.gpu=h1000")
+    assert done.stderr.startswith("error: --set hardware.gpu: h1000 is unknown; did you mean h100?")
 
 
 @pytest.mark.parametrize("override", ["workload.isl", "=3", "name.x=1", "..=1", "workload.isl={"])

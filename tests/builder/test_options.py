@@ -83,7 +83,7 @@ def test_the_published_options_are_valid_for_every_release(name: str) -> None:
         ),
         (
             {"speculative_config": {"decoding_type": "MTP", "num_nextn_predict_layers": 0}},
-            "num_nextn_predict_layers: 0 is out of range; give a value above 0",
+            "num_nextn_predict_layers: 0 is out of range; must be > 0",
         ),
         (
             {"cuda_graph_config": {"batch_sizes": [1, "two"]}},

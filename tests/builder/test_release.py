@@ -163,7 +163,7 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "an option without a type": (
         lambda table: table["types"]["KvCacheConfig"]["fields"].update(dtype={}),
-        "types.KvCacheConfig.fields.dtype.type: is no type",
+        "types.KvCacheConfig.fields.dtype.type: is not a type",
     ),
     "a record of nothing": (
         lambda table: table["types"].pop("MoeConfig"),

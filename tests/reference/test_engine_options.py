@@ -32,7 +32,7 @@ def test_it_always_runs_in_one_process() -> None:
         ({"tensor_paralel_size": 4}, r"tensor_paralel_size: .*did you mean tensor_parallel_size"),
         ({"kv_cache_config": {"dtyp": "fp8"}}, r"kv_cache_config\.dtyp: .*did you mean dtype"),
         ({"max_batch_size": "many"}, r"max_batch_size: is many; expected a whole number"),
-        ({"stream_interval": 0}, r"stream_interval: 0 is out of range; give a value above 0"),
+        ({"stream_interval": 0}, r"stream_interval: 0 is out of range; must be > 0"),
         ({"moe_config": {"backend": "AUTO"}}, r"moe_config\.backend: AUTO is not allowed"),
         ({"kv_cache_config": {"free_gpu_memory_fraction": 1.5}}, r"fraction: 1.5 is out of range"),
         ({"speculative_config": {"max_draft_len": 3}}, r"speculative_config: decoding_type is"),

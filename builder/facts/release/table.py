@@ -253,7 +253,7 @@ def faults(table: Mapping[str, Any]) -> Iterator[Fault]:
 def lacking(paths: Collection[str], default: Callable[[str], Any]) -> Iterator[Fault]:
     """What planning needs of the options by path and of their defaults, and does not find."""
     if _SPECULATION not in paths:
-        yield _SPECULATION, "is no option, and planning asks for it"
+        yield _SPECULATION, "is not an option, and planning asks for it"
     for path in _NUMERIC_DEFAULTS:
         value = default(path)
         if not isinstance(value, _NUMBER) or isinstance(value, bool):
@@ -282,11 +282,11 @@ def _option(row: Any, table: Mapping[str, Any], path: str, depth: int) -> Iterat
         yield path, "is nested too deeply"
         return
     if not isinstance(kind, str) or kind not in (*_PLAIN, *_REQUIRED):
-        yield f"{path}.type", "is no type of an option"
+        yield f"{path}.type", "is not a type of an option"
         return
     for name in ("default", "effective_default"):
         if kind in ("int", "float", "bool") and isinstance(row.get(name), str | list | dict):
-            yield f"{path}.{name}", "is no value of the option's type"
+            yield f"{path}.{name}", "is not a value of the option's type"
     if kind not in _REQUIRED:
         return
     key, needed = _REQUIRED[kind]
@@ -312,7 +312,7 @@ def _names(table: Mapping[str, Any]) -> Iterator[Fault]:
         yield "serve.flags", "has no extra_llm_api_options, the flag of the option file"
     for index, row in enumerate(table["serve"]["flags_by_architecture"]):
         if row["flag"] not in names:
-            yield f"serve.flags_by_architecture.{index}.flag", f"{row['flag']} is no flag"
+            yield f"serve.flags_by_architecture.{index}.flag", f"{row['flag']} is not a flag"
     for index, pair in enumerate(table["endpoints"]["server"]):
         if len(pair) != 2:
             yield f"endpoints.server.{index}", "is not a method and a path"

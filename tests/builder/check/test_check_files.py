@@ -200,7 +200,7 @@ CASES: dict[str, tuple[str, str, str, list[tuple[int, int, str, str, str]]]] = {
         "engine options",
         "0.8",
         "1.8",
-        [(6, 3, "kv_cache_config.free_gpu_memory_fraction", "value-range", "give a value")],
+        [(6, 3, "kv_cache_config.free_gpu_memory_fraction", "value-range", "must be")],
     ),
     "a broken relation": (
         "engine options",
