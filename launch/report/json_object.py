@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
 REMEDY = "write the file again with the tool that made it"
+
+T = TypeVar("T")
+
+
+def json_field(kind: Literal["text", "number", "count", "flag"], path: str) -> Any:
+    """A dataclass field that `JsonObject.read` takes from a dotted path, as this kind of value."""
+    return field(metadata={"json": (kind, path)})
 
 
 class JsonObject:
@@ -29,6 +37,7 @@ class JsonObject:
             self._wrong("", document, "an object")
             document = {}
         self.values: dict[str, Any] = document
+        self._children: dict[str, JsonObject] = {}
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -64,10 +73,11 @@ class JsonObject:
 
     def child(self, key: str) -> JsonObject:
         """The object under a key, empty where there is none."""
-        value = self.values.get(key)
-        return JsonObject(
-            {} if value is None else value, self.where, self._at(key), self.diagnostics
-        )
+        if key not in self._children:
+            found = {} if (value := self.values.get(key)) is None else value
+            child = JsonObject(found, self.where, self._at(key), self.diagnostics)
+            self._children[key] = child
+        return self._children[key]
 
     def children(self, key: str) -> Iterator[JsonObject]:
         """The objects of the list under a key."""
@@ -83,6 +93,19 @@ class JsonObject:
         """The objects of the object under a key, by name."""
         child = self.child(key)
         return {name: child.child(name) for name in child.values}
+
+    def read(self, dataclass: type[T], **others: Any) -> T:
+        """A dataclass: its `json_field`s from their paths, the others as given."""
+        values = {}
+        for one in fields(dataclass):  # type: ignore[arg-type]
+            if one.name not in others:
+                kind, path = one.metadata["json"]
+                *parents, key = path.split(".")
+                holder = self
+                for parent in parents:
+                    holder = holder.child(parent)
+                values[one.name] = getattr(holder, kind)(key)
+        return dataclass(**values, **others)
 
     def require(self, key: str) -> None:
         """A diagnostic if the key is missing."""

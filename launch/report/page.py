@@ -151,17 +151,12 @@ def _legend(
 
 def _others(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     rows = list(dict.fromkeys(row for run in runs for row in published.for_run(run)))
+    compared = [comparison.settings(runs), comparison.changes(runs)] if len(runs) > 1 else []
     return {
-        "comparison": [t for t in _comparison(runs) if t.rows],
+        "comparison": [table for table in compared if table.rows],
         "published": tables.published(rows) if rows else None,
         "workload_warning": _warning(rows),
     }
-
-
-def _comparison(runs: Sequence[RunEvidence]) -> Iterator[Any]:
-    if len(runs) > 1:
-        yield comparison.settings(runs)
-        yield comparison.changes(runs)
 
 
 def _warning(rows: Sequence[PublishedFigure]) -> str:

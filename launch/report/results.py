@@ -9,9 +9,10 @@ from typing import Any
 from builder.diagnostics import Diagnostic
 
 from ..bench.results import FORMAT
-from .json_object import JsonObject
+from .json_object import JsonObject, json_field
 
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms")
+SLO_MEASURES = ("ttft_ms", "itl_ms", "e2e_ms")
 SIZES = ("prompt_tokens", "output_tokens")
 SMOKE_COUNTS = ("checks", "passed", "failed", "warnings", "skipped")
 SMOKE_TEXTS = ("id", "title", "outcome", "transport", "evidence", "reason")
@@ -51,29 +52,31 @@ class FailureKind:
     example: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPoint:
     """One load level and its results. `distributions` and `rates` have the names of bench.json."""
 
     label: str
-    concurrency: int | None
-    rate_per_s: float | None
-    sent: int | None
-    ok: int | None
-    failed: int | None
+    concurrency: int | None = json_field("count", "load.concurrency")
+    rate_per_s: float | None = json_field("number", "load.rate_per_s")
+    sent: int | None = json_field("count", "requests.sent")
+    ok: int | None = json_field("count", "requests.ok")
+    failed: int | None = json_field("count", "requests.failed")
     errors: tuple[FailureKind, ...]
     itl_of: str
     distributions: Mapping[str, Distribution]
     rates: Mapping[str, float | None]
-    client_limited: bool
-    goodput_share: float | None
-    acceptance_rate: float | None
-    tokens_per_step: float | None
-    kv_reused_share: float | None
-    usd_per_million_output_tokens: float | None
-    usd_per_task: float | None
-    tasks: int | None
-    tasks_ok: int | None
+    client_limited: bool = json_field("flag", "client_limited")
+    goodput_share: float | None = json_field("number", "goodput.share")
+    acceptance_rate: float | None = json_field("number", "speculative.acceptance_rate")
+    tokens_per_step: float | None = json_field("number", "speculative.tokens_per_step")
+    kv_reused_share: float | None = json_field("number", "kv_cache.reused_share")
+    usd_per_million_output_tokens: float | None = json_field(
+        "number", "cost.usd_per_million_output_tokens"
+    )
+    usd_per_task: float | None = json_field("number", "cost.usd_per_task")
+    tasks: int | None = json_field("count", "tasks.count")
+    tasks_ok: int | None = json_field("count", "tasks.ok")
     task_s: Distribution
     server: Mapping[str, float | None]
 
@@ -84,24 +87,24 @@ class LoadPoint:
         return self.rates.get(name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSystem:
     """The system under test: model, hardware, engine, bundle and server."""
 
     name: str
-    model: str | None
-    precision: str | None
-    gpu: str | None
-    num_gpus: int | None
-    engine: str | None
-    release: str | None
-    rehearsal: bool
-    bundle_name: str | None
-    bundle_folder: str | None
-    bundle_digest: str | None
-    target: str | None
-    url: str | None
-    server_version: str | None
+    model: str | None = json_field("text", "model")
+    precision: str | None = json_field("text", "precision")
+    gpu: str | None = json_field("text", "gpu")
+    num_gpus: int | None = json_field("count", "num_gpus")
+    engine: str | None = json_field("text", "engine.name")
+    release: str | None = json_field("text", "engine.release")
+    rehearsal: bool = json_field("flag", "engine.rehearsal")
+    bundle_name: str | None = json_field("text", "bundle.name")
+    bundle_folder: str | None = json_field("text", "bundle.folder")
+    bundle_digest: str | None = json_field("text", "bundle.digest")
+    target: str | None = json_field("text", "target")
+    url: str | None = json_field("text", "url")
+    server_version: str | None = json_field("text", "server_version")
 
     @property
     def gpus(self) -> str | None:
@@ -112,33 +115,39 @@ class MeasuredSystem:
         return " ".join(filter(None, (self.engine, self.release)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResults:
     """A bench.json. `imported` says that another tool measured; `share_of_limit` is how near the
     client came to its own limit."""
 
     subject: MeasuredSystem
-    started: str | None
-    ended: str | None
-    interrupted: bool
-    imported: bool
-    toolkit_version: str | None
+    started: str | None = json_field("text", "started")
+    ended: str | None = json_field("text", "ended")
+    outcome: str | None = json_field("text", "outcome")
+    imported: bool = json_field("flag", "imported")
+    toolkit_version: str | None = json_field("text", "toolkit_version")
     tool: str
-    tool_version: str | None
-    api: str | None
-    processes: int | None
-    cpus: int | None
-    share_of_limit: float | None
-    near_limit: bool
-    workload: str | None
-    isl: float | None
-    osl: float | None
+    tool_version: str | None = json_field("text", "client.version")
+    api: str | None = json_field("text", "client.api")
+    processes: int | None = json_field("count", "client.processes")
+    cpus: int | None = json_field("count", "client.host.cpus")
+    share_of_limit: float | None = json_field("number", "client.share_of_limit")
+    near_limit: bool = json_field("flag", "client.marked")
+    workload: str | None = json_field("text", "workload.words")
+    isl: float | None = json_field("number", "workload.isl")
+    osl: float | None = json_field("number", "workload.osl")
     slo: Mapping[str, float]
-    price_per_gpu_hour_usd: float | None
-    seed: int | None
+    price_per_gpu_hour_usd: float | None = json_field("number", "price_per_gpu_hour_usd")
+    seed: int | None = json_field("count", "seed")
     points: tuple[LoadPoint, ...]
-    largest_concurrency_within_slo: int | None
+    largest_concurrency_within_slo: int | None = json_field(
+        "count", "largest_concurrency_within_slo"
+    )
     quality: Mapping[str, Any] | None
+
+    @property
+    def interrupted(self) -> bool:
+        return self.outcome == "interrupted"
 
     @property
     def sent(self) -> int:
@@ -149,36 +158,46 @@ class BenchResults:
         return sum(point.failed or 0 for point in self.points)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmokeResults:
+    """A smoke.json. Each row of `results` has the texts of `SMOKE_TEXTS`."""
+
+    checks: int
+    passed: int
+    failed: int
+    warnings: int
+    skipped: int
+    results: tuple[Mapping[str, str], ...]
+
+
 def read_bench(document: Any, where: str) -> BenchResults:
     """A bench.json as dataclasses. Raises `BadInput` with everything that is wrong in it."""
     top = JsonObject(document, where)
     _check_format(top)
-    points = tuple(_point(row) for row in top.children("points"))
-    client, workload = top.child("client"), top.child("workload")
-    results = BenchResults(
-        subject=_measured_system(top.child("subject"), where),
-        started=top.text("started"),
-        ended=top.text("ended"),
-        interrupted=top.text("outcome") == "interrupted",
-        imported=top.flag("imported"),
-        toolkit_version=top.text("toolkit_version"),
-        tool=client.text("tool") or "an unnamed client",
-        tool_version=client.text("version"),
-        api=client.text("api"),
-        processes=client.count("processes"),
-        cpus=client.child("host").count("cpus"),
-        share_of_limit=client.number("share_of_limit"),
-        near_limit=client.flag("marked"),
-        workload=workload.text("words"),
-        isl=workload.number("isl"),
-        osl=workload.number("osl"),
-        slo=_slo(top.child("slo")),
-        price_per_gpu_hour_usd=top.number("price_per_gpu_hour_usd"),
-        seed=top.count("seed"),
-        points=points,
-        largest_concurrency_within_slo=top.count("largest_concurrency_within_slo"),
+    subject = top.child("subject")
+    slo = {name: top.child("slo").number(name) for name in SLO_MEASURES}
+    results = top.read(
+        BenchResults,
+        subject=subject.read(
+            MeasuredSystem, name=subject.text("name") or subject.text("model") or where
+        ),
+        tool=top.child("client").text("tool") or "an unnamed client",
+        slo={name: value for name, value in slo.items() if value is not None},
+        points=tuple(_point(row) for row in top.children("points")),
         quality=top.child("quality").values or None,
     )
+    top.check()
+    return results
+
+
+def read_smoke(document: Any, where: str) -> SmokeResults:
+    """Raises `BadInput` with everything that is wrong in the document."""
+    top = JsonObject(document, where)
+    rows = tuple(
+        {name: row.text(name) or "" for name in SMOKE_TEXTS} for row in top.children("results")
+    )
+    counts = {name: top.count(name) or 0 for name in SMOKE_COUNTS}
+    results = SmokeResults(**counts, results=rows)
     top.check()
     return results
 
@@ -195,42 +214,11 @@ def _check_format(top: JsonObject) -> None:
         top.require(key)
 
 
-def _measured_system(fields: JsonObject, where: str) -> MeasuredSystem:
-    engine, bundle = fields.child("engine"), fields.child("bundle")
-    return MeasuredSystem(
-        name=fields.text("name") or fields.text("model") or where,
-        model=fields.text("model"),
-        precision=fields.text("precision"),
-        gpu=fields.text("gpu"),
-        num_gpus=fields.count("num_gpus"),
-        engine=engine.text("name"),
-        release=engine.text("release"),
-        rehearsal=engine.flag("rehearsal"),
-        bundle_name=bundle.text("name"),
-        bundle_folder=bundle.text("folder"),
-        bundle_digest=bundle.text("digest"),
-        target=fields.text("target"),
-        url=fields.text("url"),
-        server_version=fields.text("server_version"),
-    )
-
-
-def _slo(fields: JsonObject) -> dict[str, float]:
-    values = {name: fields.number(name) for name in ("ttft_ms", "itl_ms", "e2e_ms")}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _point(row: JsonObject) -> LoadPoint:
-    load, requests, tasks = row.child("load"), row.child("requests"), row.child("tasks")
-    goodput, speculative = row.child("goodput"), row.child("speculative")
     row.require("label")
-    return LoadPoint(
+    return row.read(
+        LoadPoint,
         label=row.text("label") or "",
-        concurrency=load.count("concurrency"),
-        rate_per_s=load.number("rate_per_s"),
-        sent=requests.count("sent"),
-        ok=requests.count("ok"),
-        failed=requests.count("failed"),
         errors=tuple(
             FailureKind(kind, one.count("count") or 0, one.text("example") or "")
             for kind, one in row.named("errors").items()
@@ -238,16 +226,7 @@ def _point(row: JsonObject) -> LoadPoint:
         itl_of=row.text("itl_of") or "tokens",
         distributions={name: _distribution(row.child(name)) for name in (*LATENCIES, *SIZES)},
         rates={name: row.number(name) for name in RATES},
-        client_limited=row.flag("client_limited"),
-        goodput_share=goodput.number("share"),
-        acceptance_rate=speculative.number("acceptance_rate"),
-        tokens_per_step=speculative.number("tokens_per_step"),
-        kv_reused_share=row.child("kv_cache").number("reused_share"),
-        usd_per_million_output_tokens=row.child("cost").number("usd_per_million_output_tokens"),
-        usd_per_task=row.child("cost").number("usd_per_task"),
-        tasks=tasks.count("count"),
-        tasks_ok=tasks.count("ok"),
-        task_s=_distribution(tasks.child("total_s")),
+        task_s=_distribution(row.child("tasks").child("total_s")),
         server=_server(row.child("server")),
     )
 
@@ -267,28 +246,3 @@ def _server(fields: JsonObject) -> dict[str, float | None]:
         else:
             values[name] = fields.number(name)
     return values
-
-
-@dataclass(frozen=True, slots=True)
-class SmokeResults:
-    """A smoke.json. Each row of `results` has the texts of `SMOKE_TEXTS`."""
-
-    checks: int
-    passed: int
-    failed: int
-    warnings: int
-    skipped: int
-    results: tuple[Mapping[str, str], ...]
-
-
-def read_smoke(document: Any, where: str) -> SmokeResults:
-    """Raises `BadInput` with everything that is wrong in the document."""
-    top = JsonObject(document, where)
-    results = SmokeResults(
-        **{name: top.count(name) or 0 for name in SMOKE_COUNTS},
-        results=tuple(
-            {name: row.text(name) or "" for name in SMOKE_TEXTS} for row in top.children("results")
-        ),
-    )
-    top.check()
-    return results
