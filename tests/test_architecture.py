@@ -88,6 +88,11 @@ def test_launch_knows_little_of_the_builder() -> None:
     assert known <= known_to_launch()
 
 
+def test_the_reference_engine_also_knows_how_options_are_checked() -> None:
+    known = set().union(*map(builder_modules, (ROOT / "launch" / "reference").rglob("*.py")))
+    assert known <= known_to_launch() | {"documents", "rules", "lint"}
+
+
 @pytest.mark.parametrize("heavy", ["numpy", "grpc", "torch", "jinja2", "pydantic"])
 def test_importing_the_builder_stays_light(heavy: str) -> None:
     code = f"import builder, builder.cli.main, sys; sys.exit({heavy!r} in sys.modules)"
