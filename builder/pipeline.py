@@ -21,7 +21,7 @@ from .facts.checkpoint import Checkpoint
 from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, gather
 from .rules import constraints, vulnerability_policy
-from .servers import BundleContext
+from .servers import BundleContext, ServiceContext
 from .targets import components
 from .targets.components import mirror, sbom
 
@@ -33,27 +33,51 @@ PREFILL = f"targets.{site.TARGET}.prefill.deployment"
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A plan and its spelling for the release; `prefill` is that of the other side, if any."""
+class RolePlan:
+    """The plan of servers of one role, and its spelling for the release."""
 
     document: Document
     plan: Plan
     engine: EngineConfig
-    prefill: Planned | None = None
 
     @cached_property
     def context(self) -> BundleContext:
         """What servers and targets render from, which renders each server once."""
-        return BundleContext(self.plan, self.engine, self.prefill.context if self.prefill else None)
+        return BundleContext(self.plan, self.engine)
 
     @property
     def warnings(self) -> list[Diagnostic]:
-        """Those of the other side come with it, but for its versions, which are the same."""
+        """What a reader should know of the plan, its targets and its versions."""
         targets = target_table.warnings(self.context)
         versions = vulnerability_policy.problems(self.plan.deployment, self.plan.facts.release.name)
-        own = [*self.plan.warnings, *self.engine.warnings, *targets, *versions]
+        return [*self.plan.warnings, *self.engine.warnings, *targets, *versions]
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """One plan per role: that of a deployment itself, and of the prefill servers that it names."""
+
+    own: RolePlan
+    prefill: RolePlan | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return self.own.plan
+
+    @property
+    def engine(self) -> EngineConfig:
+        return self.own.engine
+
+    @property
+    def context(self) -> ServiceContext:
+        """What targets render from."""
+        return ServiceContext(self.own.context, self.prefill.context if self.prefill else None)
+
+    @property
+    def warnings(self) -> list[Diagnostic]:
+        """Those of both plans, but for the versions of the prefill servers, which are the same."""
         others = self.prefill.warnings if self.prefill else []
-        return own + [
+        return self.own.warnings + [
             replace(row, where=f"{PREFILL}.{row.where}")
             for row in others
             if row.rule != advisories.RULE
@@ -62,24 +86,29 @@ class Planned:
 
 def plan(
     reference: str, overrides: Iterable[str] = (), more_targets: Sequence[str] = ()
-) -> Planned:
-    """Plan a deployment file or preset.
+) -> ServicePlan:
+    """Plan a deployment file or preset, and the prefill servers that it names.
 
     Raises `BadInput` or `BadFacts` with every independent fault, each at its file and line.
     """
     return _plan(site.with_profile(deployment.read(reference, overrides, more_targets)), {})
 
 
-def _plan(document: Document, known: Known) -> Planned:
+def _plan(document: Document, known: Known) -> ServicePlan:
     request, facts = gather(document, known)
-    prefill = _plan_prefill(document, known)
-    if prefill:
-        request = _with_prefill(request, prefill.plan.deployment)
+    if (other := _prefill_document(document)) is None:
+        return ServicePlan(_plan_role(document, request, facts))
+    prefill = _plan_role(other, *gather(other, known))
+    own = _plan_role(document, _with_prefill(request, prefill.plan.deployment), facts)
+    if problems := list(_disagreements(prefill, own)):
+        raise BadInput(document.locate_all(problems))
+    return ServicePlan(own, prefill)
+
+
+def _plan_role(document: Document, request: Deployment, facts: Facts) -> RolePlan:
     try:
         decided = planning.plan(request, facts)
-        planned = Planned(document, decided, engines.translate(decided), prefill)
-        if prefill and (problems := list(_disagreements(prefill, planned))):
-            raise BadInput(problems)
+        planned = RolePlan(document, decided, engines.translate(decided))
         if problems := list(_taken_variables(planned)):
             raise BadInput(problems)
         return planned
@@ -87,8 +116,8 @@ def _plan(document: Document, known: Known) -> Planned:
         raise BadInput(document.locate_all(fault.diagnostics)) from None
 
 
-def _plan_prefill(document: Document, known: Known) -> Planned | None:
-    """The plan of the prefill servers that a deployment names, by a file, a preset or in itself.
+def _prefill_document(document: Document) -> Document | None:
+    """The prefill servers that a deployment names, by a file, a preset or in itself.
 
     A file's name is relative to the deployment file; one given as an override, to here.
     """
@@ -103,7 +132,7 @@ def _plan_prefill(document: Document, known: Known) -> Planned | None:
         name = f"{document.name}: {PREFILL}"
         other = Document(name, given, folder=document.folder)
     served = {name: other.get(f"targets.{name}") or {} for name in servers.with_role("prefill")}
-    return _plan(replace(other, data={**other.data, "targets": served}), known)
+    return replace(other, data={**other.data, "targets": served})
 
 
 def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
@@ -114,7 +143,7 @@ def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
     return request.model_copy(update={"targets": targets})
 
 
-def _disagreements(prefill: Planned, decode: Planned) -> Iterator[Diagnostic]:
+def _disagreements(prefill: RolePlan, decode: RolePlan) -> Iterator[Diagnostic]:
     """What both sides of a service must have in common and have not."""
     one, two = prefill.plan.deployment, decode.plan.deployment
     if one.role != "prefill":
@@ -134,7 +163,7 @@ def _disagreements(prefill: Planned, decode: Planned) -> Iterator[Diagnostic]:
         yield replace(problem, where=f"engine_config.{problem.where}")
 
 
-def _taken_variables(planned: Planned) -> Iterator[Diagnostic]:
+def _taken_variables(planned: RolePlan) -> Iterator[Diagnostic]:
     """Variables of the deployment that a start script sets itself, over them."""
     if not (given := planned.plan.deployment.environment):
         return
@@ -175,34 +204,32 @@ def _by_reference(document: Document, facts: Mapping[str, Checkpoint]) -> Known:
     return {str(named[name]): row for name, row in facts.items() if row.listing.files}
 
 
-def _files(planned: Planned) -> dict[str, File]:
+def _files(planned: ServicePlan) -> dict[str, File]:
     """The files of a bundle; that of the prefill servers is a bundle in the bundle."""
+    request, facts = planned.plan.deployment, planned.plan.facts
     files = target_table.render(planned.context)
-    request = planned.plan.deployment.model_dump(exclude_none=True)
     if planned.prefill:
-        inner = bundle.complete(_files(planned.prefill), manifest_facts(planned.prefill))
+        other = ServicePlan(planned.prefill)
+        inner = bundle.complete(_files(other), manifest_facts(other))
         files |= {f"{target_table.PREFILL_FOLDER}/{path}": file for path, file in inner.items()}
     files |= {
-        "deployment.yaml": File(dump_yaml(request).encode()),
-        "checkpoint.json": File(bundle.to_json(_checkpoints(planned.plan.facts))),
-        "launch.json": File(bundle.to_json(_launch(planned.context))),
+        "deployment.yaml": File(dump_yaml(request.model_dump(exclude_none=True)).encode()),
+        "checkpoint.json": File(bundle.to_json(_checkpoints(facts))),
+        "launch.json": File(bundle.to_json(_launch(planned.own.context))),
     }
-    if not (table := planned.plan.facts.release).ships:
-        files[IMPORTED_RELEASE] = File(table.path.read_bytes())
-    if HANDOFF in planned.plan.deployment.targets:
+    if not facts.release.ships:
+        files[IMPORTED_RELEASE] = File(facts.release.path.read_bytes())
+    if HANDOFF in request.targets:
         files |= _bills(planned, files)
     return files
 
 
-def _bills(planned: Planned, files: Mapping[str, File]) -> dict[str, File]:
+def _bills(planned: ServicePlan, files: Mapping[str, File]) -> dict[str, File]:
     """What the bundle is made from: the mirror list, and the bill of materials of all its files."""
-    found = components.of(planned.context, files)
+    found, request = components.of(planned.context, files), planned.plan.deployment
     lists = mirror.render(found)
-    name = planned.plan.deployment.name
-    accepted = vulnerability_policy.accepted(
-        planned.plan.deployment, planned.plan.facts.release.name
-    )
-    return {**lists, sbom.FILE: sbom.render(name, found, {**files, **lists}, accepted)}
+    accepted = vulnerability_policy.accepted(request, planned.plan.facts.release.name)
+    return {**lists, sbom.FILE: sbom.render(request.name, found, {**files, **lists}, accepted)}
 
 
 def _checkpoints(facts: Facts) -> dict[str, Any]:
@@ -226,7 +253,7 @@ def _launch(context: BundleContext) -> dict[str, Any]:
     }
 
 
-def manifest_facts(planned: Planned) -> dict[str, Any]:
+def manifest_facts(planned: ServicePlan) -> dict[str, Any]:
     """What the manifest and `plan --json` say of a plan."""
     return manifest.facts_of(planned.plan, planned.engine, planned.warnings)
 
@@ -240,4 +267,4 @@ def deployment_problems(path: Path, overrides: Iterable[str] = ()) -> list[Diagn
         planned = plan(str(path), overrides)
     except ToolkitError as fault:
         return fault.diagnostics
-    return planned.document.locate_all(planned.warnings)
+    return planned.own.document.locate_all(planned.warnings)

@@ -75,11 +75,10 @@ class RenderedServer:
 
 @dataclass(frozen=True)
 class BundleContext:
-    """What servers and targets render from; `prefill` is the other side, if there is one."""
+    """What servers and targets render from: one plan, in the options of its engine."""
 
     plan: Plan
     engine: EngineConfig
-    prefill: BundleContext | None = None
 
     @cached_property
     def servers(self) -> dict[str, RenderedServer]:
@@ -160,6 +159,17 @@ class BundleContext:
             "draft": self.deployment.draft,
             "draft_option": self.release.option_path("draft_model").rpartition(".")[2],
         }
+
+
+@dataclass(frozen=True)
+class ServiceContext:
+    """A service by role: the context of the deployment itself, and of its prefill servers if any.
+
+    Only targets that run both kinds of servers read it.
+    """
+
+    own: BundleContext
+    prefill: BundleContext | None = None
 
 
 class ServerOptions(Strict):

@@ -1,8 +1,9 @@
 """The targets: what is rendered around the servers of a deployment. One module or folder for each.
 
 A target module offers `Options`, the options of the target in a deployment file, and
-`render(context, options)`, its files. It may also offer `problems(deployment)`, why it cannot be
-rendered, and `warnings(context, options)`, what a reader should know of it.
+`render(context, options)`, its files; one that runs prefill and decode servers together offers
+`render_service(service, options)` instead. It may also offer `problems(deployment)`, why it cannot
+be rendered, and `warnings(context, options)`, what a reader should know of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..bundle import File
 from ..deployment import Deployment, Strict
 from ..diagnostics import Diagnostic, nearest
 from ..facts import servers as records
-from ..servers import BundleContext
+from ..servers import BundleContext, ServiceContext
 from ..servers import load as load_server
 
 # Targets that run one of the deployment's servers, and those that are about servers of any role.
@@ -42,15 +43,19 @@ def load(name: str) -> TargetModule:
     return cast(TargetModule, import_module(f"{__name__}.{name}"))
 
 
-def render(context: BundleContext) -> dict[str, File]:
+def render(service: ServiceContext) -> dict[str, File]:
     """The files of every target and server of a deployment."""
     files: dict[str, File] = {}
+    context = service.own
     for name, given in context.deployment.targets.items():
         if name in context.servers:
             files |= context.servers[name].files
         else:
             target = load(name)
-            files |= target.render(context, target.Options.model_validate(given))
+            options = target.Options.model_validate(given)
+            whole: Callable[[ServiceContext, Any], Mapping[str, File]] | None
+            whole = getattr(target, "render_service", None)
+            files |= whole(service, options) if whole else target.render(context, options)
     return files
 
 

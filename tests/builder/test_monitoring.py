@@ -544,7 +544,7 @@ def test_a_text_in_promql_stays_a_text(text: str, tmp_path: Path) -> None:
 def test_monitoring_renders_fast() -> None:
     """All targets together have a second; this one takes a small part of it."""
     planned = pipeline.plan("llama-tiny", [SLO], ["monitoring"])
-    context = planned.context
+    context = planned.own.context
     monitoring.render(context, monitoring.Options())  # reads the data
     before_s = time.process_time()
     monitoring.render(context, monitoring.Options())

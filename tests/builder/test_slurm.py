@@ -436,7 +436,7 @@ def test_site_is_an_argument_of_render_and_adds_the_target(
         ({"targets": {"slurm": {"site": SITE}}}, "slurm has no server to run"),
         (
             {"targets": {"triton": {}, "trtllm_serve": {}, "slurm": {"site": SITE}}},
-            "targets.slurm.server: is needed",
+            "targets.slurm.server: must be given",
         ),
         (
             {"targets": {"triton": {}, "slurm": {"site": SITE, "server": "trtllm_serve"}}},

@@ -12,7 +12,7 @@ from ...documents import DATA
 from ...facts import data_file
 from ...facts.checkpoint import Checkpoint
 from ...facts.images import Image
-from ...servers import BundleContext
+from ...servers import BundleContext, ServiceContext
 
 PACKAGES = DATA / "packages.yaml"
 
@@ -85,8 +85,9 @@ class Components:
         return "1" in self.telemetry.values()
 
 
-def of(context: BundleContext, files: Mapping[str, File]) -> Components:
-    """The components of a deployment and of its rendered files."""
+def of(service: ServiceContext, files: Mapping[str, File]) -> Components:
+    """The components of a service and of its rendered files."""
+    context = service.own
     release = context.release.name
     given = context.environment
     engine = context.engine_record
@@ -99,7 +100,7 @@ def of(context: BundleContext, files: Mapping[str, File]) -> Components:
             for row in (server.record for server in context.servers.values())
             if row.image.product != engine.product
         ),
-        checkpoints=tuple(_checkpoints(context)),
+        checkpoints=tuple(_checkpoints(service)),
         hosts=tuple(_hosts(context)),
         telemetry={name: given[name] for name in engine.telemetry_variables if name in given},
     )
@@ -143,12 +144,12 @@ def _unknown(reference: str) -> Image:
     return Image(f"{folder}{slash}{name}", tag or None, digest or None, known=False)
 
 
-def _checkpoints(context: BundleContext) -> Iterator[Checkpoint]:
+def _checkpoints(service: ServiceContext) -> Iterator[Checkpoint]:
     """The model and the draft models, those of the other side included, each once."""
-    facts = context.plan.facts
+    facts = service.own.plan.facts
     seen = {facts.checkpoint.name}
     yield facts.checkpoint
-    for one in (context, context.prefill):
+    for one in (service.own, service.prefill):
         if one and (draft := one.plan.facts.draft) and draft.name not in seen:
             seen.add(draft.name)
             yield draft

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from .options import Options
 from .problems import problems
-from .rendering import render
+from .rendering import render_service
 
-__all__ = ["Options", "problems", "render"]
+__all__ = ["Options", "problems", "render_service"]

@@ -10,7 +10,7 @@ from typing import Any
 from ...bundle import File, to_json
 from ...facts.hardware import load as load_gpu
 from ...render import resource_root, text, yaml_text
-from ...servers import BundleContext
+from ...servers import BundleContext, ServiceContext
 from .. import PREFILL_FOLDER, selected_server
 from . import directives, layout, service
 from .options import Options
@@ -21,7 +21,7 @@ SUPERVISOR = "supervisor"
 BENCH_LIMIT_S = 3600
 
 
-def render(context: BundleContext, options: Options) -> dict[str, File]:
+def render_service(context: ServiceContext, options: Options) -> dict[str, File]:
     """The batch scripts, the supervisor and what it reads."""
     found = _service(context, options)
     files = {
@@ -45,16 +45,17 @@ def _supervisor() -> dict[str, File]:
     return {f"{SUPERVISOR}/{path.name}": File(path.read_bytes()) for path in modules}
 
 
-def _service(context: BundleContext, options: Options) -> Service:
-    deployment, target = context.deployment, selected_server(context.deployment, options.server)
+def _service(context: ServiceContext, options: Options) -> Service:
+    own, deployment = context.own, context.own.deployment
+    target = selected_server(deployment, options.server)
     sides: tuple[Side, ...]
     if context.prefill and options.prefill:
         sides = (
             _side("prefill", context.prefill, target, options, options.prefill.servers),
-            _side("decode", context, target, options, options.servers),
+            _side("decode", own, target, options, options.servers),
         )
     else:
-        sides = (_side("server", context, target, options, deployment.instances),)
+        sides = (_side("server", own, target, options, deployment.instances),)
     size = load_gpu(deployment.hardware.gpu).gpus_per_node.value
     return Service(target, options, sides, layout.of([side.group for side in sides], size))
 
