@@ -129,7 +129,7 @@ def _success_counters(found: metrics.Metrics, endpoint: Endpoint) -> dict[str, d
 async def soak(client: SmokeClient, endpoint: Endpoint) -> str:
     """Time does not count. Where the KV cache is reported, it is as free afterwards as before."""
     gate = asyncio.Semaphore(SOAK_AT_ONCE)
-    before = await _kv_cache(endpoint)
+    before = metrics.total(await metrics.read_if_any(endpoint), KV_CACHE)
 
     async def one(number: int) -> None:
         async with gate:
@@ -150,13 +150,6 @@ async def soak(client: SmokeClient, endpoint: Endpoint) -> str:
     if used > idle:
         raise CheckFailure(f"the KV cache is used to {used:.1%} afterwards, {before:.1%} before")
     return f"{evidence}; KV cache used to {used:.1%}"
-
-
-async def _kv_cache(endpoint: Endpoint) -> float | None:
-    try:
-        return metrics.total(await metrics.read(endpoint), KV_CACHE)
-    except NotSupported:
-        return None
 
 
 async def _begun_before_an_end(client: SmokeClient, limit: int | None) -> int:

@@ -55,8 +55,8 @@ async def generate(client: SmokeClient, _: Endpoint) -> str:
 async def chat(client: SmokeClient, _: Endpoint) -> str:
     try:
         response = await client.generate(SmokeRequest(None, max_tokens=TOKENS, messages=CHAT))
-    except RequestRejected as refusal:
-        if "template" in str(refusal):
+    except RequestRejected as rejection:
+        if "template" in str(rejection):
             raise NotSupported("the model's tokenizer has no chat template") from None
         raise
     expect_text(response)

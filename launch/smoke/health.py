@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,20 @@ async def ready(client: SmokeClient, _: Endpoint) -> str:
     return await client.ready()
 
 
-async def served(client: SmokeClient, endpoint: Endpoint) -> str:
+@contextmanager
+def _needs_key(endpoint: Endpoint, api: str) -> Iterator[None]:
+    """Without a key, a check of a restricted API does not apply."""
     try:
-        return await client.served()
-    except RequestRejected as refusal:
-        if "restricted" in str(refusal) and endpoint.access.key is None:
-            raise NotSupported("the model index is closed, and no key is given") from None
+        yield
+    except RequestRejected as rejection:
+        if "restricted" in str(rejection) and endpoint.access.key is None:
+            raise NotSupported(f"{api} is closed, and no key is given") from None
         raise
+
+
+async def served(client: SmokeClient, endpoint: Endpoint) -> str:
+    with _needs_key(endpoint, "the model index"):
+        return await client.served()
 
 
 async def metadata(client: SmokeClient, endpoint: Endpoint) -> str:
@@ -57,12 +65,8 @@ async def metadata(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def config(client: SmokeClient, endpoint: Endpoint) -> str:
-    try:
+    with _needs_key(endpoint, "model-config"):
         return compare_config(await client.config(), endpoint)
-    except RequestRejected as refusal:
-        if "restricted" in str(refusal) and endpoint.access.key is None:
-            raise NotSupported("model-config is closed, and no key is given") from None
-        raise
 
 
 async def closed_apis(client: SmokeClient, endpoint: Endpoint) -> str:

@@ -47,6 +47,14 @@ async def read(endpoint: Endpoint) -> Metrics:
     return metrics
 
 
+async def read_if_any(endpoint: Endpoint) -> Metrics:
+    """All samples, or none of a server without metrics."""
+    try:
+        return await read(endpoint)
+    except NotSupported:
+        return {}
+
+
 def total(metrics: Metrics, name: str, **labels: str) -> float | None:
     """The sum over all samples of a name that have these labels, or `None` without any."""
     words = [f'{key}="{value}"' for key, value in labels.items()]

@@ -43,8 +43,8 @@ def rejects(may_serve: tuple[str, ...] = (), **wrong: Any) -> CheckFunction:
     async def check(client: SmokeClient, endpoint: Endpoint) -> str:
         try:
             response = await client.generate(request)
-        except RequestRejected as refusal:
-            return _rejection(refusal)
+        except RequestRejected as rejection:
+            return _rejection(rejection)
         if endpoint.api in may_serve:
             return "served, which this kind of server may do"
         raise CheckFailure(f"served with text {response.text[:40]!r}, an error is expected")
@@ -60,8 +60,8 @@ def rejects_misuse(*ways: str, harmless: bool = False) -> CheckFunction:
         for how in ways:
             try:
                 answer = await client.misuse(how, SHORT)
-            except RequestRejected as refusal:
-                evidence.append(_rejection(refusal))
+            except RequestRejected as rejection:
+                evidence.append(_rejection(rejection))
                 continue
             if not harmless:
                 raise CheckFailure(f"{how.replace('_', ' ')} is answered with {answer[:80]!r}")
@@ -77,8 +77,8 @@ async def many_responses(client: SmokeClient, _: Endpoint) -> str:
     whole = (await client.generate(request)).text
     try:
         answer = await client.misuse("many_responses", request)
-    except RequestRejected as refusal:
-        return _rejection(refusal)
+    except RequestRejected as rejection:
+        return _rejection(rejection)
     if whole not in answer:
         raise CheckFailure(f"a part of the text passes for all of it: {answer[:80]!r}")
     return "the text came in one response"
@@ -89,8 +89,8 @@ async def too_long(client: SmokeClient, endpoint: Endpoint) -> str:
     limit = limit_tokens(endpoint)
     try:
         response = await client.generate(SmokeRequest("word " * (limit + 8), max_tokens=4))
-    except RequestRejected as refusal:
-        return f"{limit + 8} words {_rejection(refusal)}"
+    except RequestRejected as rejection:
+        return f"{limit + 8} words {_rejection(rejection)}"
     raise CheckFailure(
         f"{limit + 8} words are served with {response.text[:40]!r}, max_seq_len is {limit}"
     )
@@ -98,7 +98,7 @@ async def too_long(client: SmokeClient, endpoint: Endpoint) -> str:
 
 async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
     """Where the model counts its requests, this one is counted as cancelled."""
-    before = await _metrics(endpoint)
+    before = await metrics.read_if_any(endpoint)
     async with aclosing(client.stream(LONG)) as responses:
         async for response in responses:
             if response.text:
@@ -125,8 +125,8 @@ async def deadline(client: SmokeClient, _: Endpoint) -> str:
         async with aclosing(client.stream(replace(LONG, max_tokens=1024), DEADLINE_S)) as responses:
             async for _response in responses:
                 count += 1
-    except RequestRejected as refusal:
-        return f"{count} responses, then {refusal}"
+    except RequestRejected as rejection:
+        return f"{count} responses, then {rejection}"
     return f"all {count} responses came in time"
 
 
@@ -148,8 +148,8 @@ async def overload(client: SmokeClient, endpoint: Endpoint) -> str:
                     begun.add(number)
                     if len(begun) > limit or len(refusals) >= ABOVE_LIMIT:
                         return
-        except RequestRejected as refusal:
-            refusals.append(str(refusal))
+        except RequestRejected as rejection:
+            refusals.append(str(rejection))
 
     await concurrently(map(one, range(wanted)))
     await _until_taken(client)
@@ -165,24 +165,15 @@ async def _until_taken(client: SmokeClient) -> None:
         try:
             await client.generate(SHORT)
             return
-        except RequestRejected as refusal:
+        except RequestRejected as rejection:
             if time.monotonic() > deadline_s:
-                what = f"still refused {FREE_TIMEOUT_S:g} s after all others left: {refusal}"
+                what = f"still refused {FREE_TIMEOUT_S:g} s after all others left: {rejection}"
                 raise CheckFailure(what) from None
         await asyncio.sleep(RETRY_S)
 
 
-def _rejection(refusal: RequestRejected) -> str:
-    text = str(refusal)
+def _rejection(rejection: RequestRejected) -> str:
+    text = str(rejection)
     if shown := next((word for word in INTERNALS if word in text), None):
         raise CheckFailure(f"the error shows the inside of the server ({shown}): {text[:80]!r}")
     return f"refused: {text}"
-
-
-async def _metrics(endpoint: Endpoint) -> metrics.Metrics:
-    if endpoint.api != "kserve":
-        return {}
-    try:
-        return await metrics.read(endpoint)
-    except NotSupported:
-        return {}
