@@ -199,9 +199,9 @@ def _sample(case: ClientCase, client: str) -> dict[str, float]:
 def measure(case: ClientCase, client: str) -> dict[str, float]:
     """One test by a client in a process of its own. Raises `ChecksFailed` where that failed."""
     server_core, client_core = accuracy.cores()
-    asked = case.test
-    with ReferenceServer(case.api, asked.schedule, server_core) as server:
-        size = (asked.streams, asked.requests, asked.tokens, asked.itl_ms)
+    test = case.test
+    with ReferenceServer(case.api, test.schedule, server_core) as server:
+        size = (test.streams, test.requests, test.tokens, test.itl_ms)
         load = ClientLoad(case.api, server.address, client_core, *size)
         begun_ns = time.monotonic_ns()
         done = subprocess.run(
@@ -216,10 +216,10 @@ def measure(case: ClientCase, client: str) -> dict[str, float]:
         if done.returncode:
             what = done.stderr.strip().rpartition("\n")[2]
             raise ChecksFailed(Diagnostic(f"{case.name}, {client}", what))
-        told = json.loads(done.stdout)
-        log = server.log(asked.requests)
-    seen = {int(number): RequestTiming(*times) for number, times in told["seen"].items()}
-    found = accuracy.compare(asked, seen, log, told["cpu_s"], told["peak_mib"])
+        output = json.loads(done.stdout)
+        log = server.log(test.requests)
+    seen = {int(number): RequestTiming(*times) for number, times in output["seen"].items()}
+    found = accuracy.compare(test, seen, log, output["cpu_s"], output["peak_mib"])
     loaded_ns = max(one.last_ns for one in seen.values()) - min(s.begun_ns for s in seen.values())
     return {**asdict(found), "start_s": (ended_ns - begun_ns - loaded_ns) / 1e9}
 

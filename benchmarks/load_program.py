@@ -33,8 +33,8 @@ OURS = "toolkit"
 OTHERS = {"httpx": "httpx", "openai": "openai", "aiohttp": "aiohttp"}
 PATH = "/v1/chat/completions"
 # What a client sees of a request: first byte sent, first and last token, in ns, and its tokens.
-Seen = list[int]
-Send = Callable[[int], Awaitable[Seen]]
+Times = list[int]
+Send = Callable[[int], Awaitable[Times]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,22 @@ def installed() -> list[str]:
     return [name for name, module in OTHERS.items() if importlib.util.find_spec(module)]
 
 
-def ours(load: ClientLoad) -> None:
+def run_toolkit(load: ClientLoad) -> None:
     """Records come from the process that sends; both processes count."""
     before_s = time.process_time()
     calls = tuple(Call(number, ask) for number, ask in enumerate(load.test.asks()))
     plan = LoadPlan("concurrency", calls, concurrency=load.streams)
-    seen: dict[int, Seen] = {}
+    times: dict[int, Times] = {}
 
     def received(record: RequestRecord) -> None:
         if record.failure is not None:
             sys.exit(f"request {record.index}: {record.failure}")
-        seen[record.index] = list(dataclasses.astuple(accuracy.timing(record)))
+        times[record.index] = list(dataclasses.astuple(accuracy.timing(record)))
 
     cores = () if load.core is None else (load.core,)
     endpoint = process.endpoint(load.api, load.address)
-    [spent] = workers.run(plan, endpoint, load.api, 1, received, threading.Event(), cores)
-    show(seen, spent.cpu_s + time.process_time() - before_s, spent.peak_mib)
+    [usage] = workers.run(plan, endpoint, load.api, 1, received, threading.Event(), cores)
+    show(times, usage.cpu_s + time.process_time() - before_s, usage.peak_mib)
 
 
 def body(tokens: int) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Chunks:
         self.tokens += 1
 
     @property
-    def seen(self) -> Seen:
+    def times(self) -> Times:
         return [self.sent_ns, self.first_ns, self.last_ns, self.tokens]
 
 
@@ -120,14 +120,14 @@ async def _httpx(load: ClientLoad) -> None:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(timeout=60, trust_env=False, limits=limits) as client:
 
-        async def send(number: int) -> Seen:
+        async def send(number: int) -> Times:
             chunks = Chunks()
             async with client.stream(
                 "POST", load.url + PATH, json=body(load.tokens), headers=header(number)
             ) as response:
                 async for line in response.aiter_lines():
                     chunks.line(line)
-            return chunks.seen
+            return chunks.times
 
         await drive(load, send)
 
@@ -138,14 +138,14 @@ async def _aiohttp(load: ClientLoad) -> None:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
 
-        async def send(number: int) -> Seen:
+        async def send(number: int) -> Times:
             chunks = Chunks()
             async with session.post(
                 load.url + PATH, json=body(load.tokens), headers=header(number)
             ) as response:
                 async for line in response.content:
                     chunks.line(line.decode())
-            return chunks.seen
+            return chunks.times
 
         await drive(load, send)
 
@@ -155,7 +155,7 @@ async def _openai(load: ClientLoad) -> None:
 
     client = AsyncOpenAI(base_url=load.url + "/v1", api_key="none", timeout=60)
 
-    async def send(number: int) -> Seen:
+    async def send(number: int) -> Times:
         chunks = Chunks()
         stream = await client.chat.completions.create(
             **body(load.tokens), extra_headers=header(number)
@@ -163,7 +163,7 @@ async def _openai(load: ClientLoad) -> None:
         async for chunk in stream:
             if chunk.choices and chunk.choices[0].delta.content:
                 chunks.token()
-        return chunks.seen
+        return chunks.times
 
     await drive(load, send)
 
@@ -174,21 +174,21 @@ def header(number: int) -> dict[str, str]:
 
 async def drive(load: ClientLoad, send: Send) -> None:
     numbers = iter(range(load.requests))
-    seen: dict[int, Seen] = {}
+    times: dict[int, Times] = {}
 
     async def stream() -> None:
         for number in numbers:
-            seen[number] = await send(number)
+            times[number] = await send(number)
 
     before_s = time.process_time()
     await asyncio.gather(*(stream() for _ in range(load.streams)))
-    show(seen, time.process_time() - before_s, 0)
+    show(times, time.process_time() - before_s, 0)
 
 
-def show(seen: Mapping[int, Seen], cpu_s: float, other_mib: float) -> None:
+def show(times: Mapping[int, Times], cpu_s: float, other_mib: float) -> None:
     """`other_mib` is the memory of processes besides this one."""
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 + other_mib
-    print(json.dumps({"seen": seen, "cpu_s": cpu_s, "peak_mib": peak_mib}))
+    print(json.dumps({"seen": times, "cpu_s": cpu_s, "peak_mib": peak_mib}))
 
 
 PROGRAMS: Mapping[str, Callable[[ClientLoad], Coroutine[Any, Any, None]]] = {
@@ -201,7 +201,7 @@ PROGRAMS: Mapping[str, Callable[[ClientLoad], Coroutine[Any, Any, None]]] = {
 def main() -> None:
     name, load = sys.argv[1], ClientLoad(**json.loads(sys.argv[2]))
     if name == OURS:
-        ours(load)
+        run_toolkit(load)
         return
     if load.core is not None:
         os.sched_setaffinity(0, {load.core})

@@ -66,7 +66,7 @@ def rows() -> list[dict[str, Any]]:
         with ReferenceServer(case.api) as server:
             records = asyncio.run(send(case, server))
             log = server.log(REQUESTS)
-        faults = list(judge(case, records, log, WITHIN))
+        faults = list(check_records(case, records, log, WITHIN))
         row = {"row": "trap", "trap": case.trap, "api": case.api, "hangs": case.hangs}
         found.append({**row, "passed": not faults, "faults": faults})
     return found
@@ -97,7 +97,7 @@ async def send(case: TrapCase, server: ReferenceServer) -> list[RequestRecord]:
     return records
 
 
-def judge(
+def check_records(
     case: TrapCase, records: Sequence[RequestRecord], log: Mapping[int, LogEntry], within: float
 ) -> Iterator[str]:
     """What is wrong. Times are right if their median is `within` a share of the server's own."""
@@ -106,9 +106,9 @@ def judge(
     good = []
     for record in records:
         expected = case.failure if record.index % EVERY == 0 else None
-        told = record.failure.kind if record.failure else None
-        if told != expected:
-            yield f"request {record.index} is told as {told or 'good'}, not {expected or 'good'}"
+        kind = record.failure.kind if record.failure else None
+        if kind != expected:
+            yield f"request {record.index} is {kind or 'good'}, not {expected or 'good'}"
         elif expected is None:
             good.append((record, log[record.index]))
             yield from wrong_counts(*good[-1], case.counted)
@@ -126,18 +126,18 @@ def wrong_counts(record: RequestRecord, entry: LogEntry, counted: bool) -> Itera
 
 
 def wrong_times(good: Sequence[tuple[RequestRecord, LogEntry]], within: float) -> Iterator[str]:
-    told = [
+    timings = [
         (accuracy.timing(one), accuracy.logged(entry)) for one, entry in good if one.first_token_ns
     ]
-    if len(told) != len(good):
-        yield f"{len(good) - len(told)} requests have no first token"
+    if len(timings) != len(good):
+        yield f"{len(good) - len(timings)} requests have no first token"
         return
     times: Mapping[str, Callable[[RequestTiming], float]] = {
         "TTFT": lambda one: one.ttft_ms,
         "time after the first token": lambda one: (one.last_ns - one.first_ns) / MS,
     }
     for name, of in times.items():
-        seen_ms = statistics.median(of(seen) for seen, _ in told)
-        true_ms = statistics.median(of(true) for _, true in told)
+        seen_ms = statistics.median(of(seen) for seen, _ in timings)
+        true_ms = statistics.median(of(true) for _, true in timings)
         if abs(seen_ms - true_ms) > within * true_ms:
             yield f"the median {name} is {seen_ms:.1f} ms, {true_ms:.1f} ms is true"

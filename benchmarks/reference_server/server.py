@@ -120,7 +120,7 @@ class StreamingServer:
 
     def _read(self, connection: ServerConnection) -> None:
         try:
-            data, told, _, _ = connection.socket.recvmsg(READ_BYTES, STAMP_SPACE)
+            data, control, _, _ = connection.socket.recvmsg(READ_BYTES, STAMP_SPACE)
         except BlockingIOError:
             return
         except OSError:
@@ -131,7 +131,7 @@ class StreamingServer:
         connection.asked += data
         if connection.entry is None:
             now_ns = time.monotonic_ns()
-            self._look(connection, arrival_ns(told, now_ns, time.time_ns() - now_ns))
+            self._look(connection, arrival_ns(control, now_ns, time.time_ns() - now_ns))
 
     def _look(self, connection: ServerConnection, arrived_ns: int) -> None:
         """Whether a request is whole."""
@@ -230,8 +230,8 @@ class StreamingServer:
 def _document(path: bytes) -> bytes:
     """What a server tells of itself, whatever it is asked."""
     inputs = [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in DECLARED.items()]
-    told = {"data": [{"id": MODEL}], "name": MODEL, "versions": ["1"], "inputs": inputs}
-    body = json.dumps(told).encode()
+    about = {"data": [{"id": MODEL}], "name": MODEL, "versions": ["1"], "inputs": inputs}
+    body = json.dumps(about).encode()
     return b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
         len(body),
         body,

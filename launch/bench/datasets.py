@@ -13,7 +13,7 @@ from builder.errors import BadInput
 
 from .prompts import Prompt, Prompts
 from .request import LoadRequest
-from .workload import BenchWorkload, asking, joined, random_of
+from .workload import BenchWorkload, filled, joined, random_of
 
 # A prompt or an answer below this is dropped.
 LEAST_TOKENS = 2
@@ -47,7 +47,7 @@ def sharegpt(
     facts = {"isl": None, "osl": osl, "context_length": context, "file": str(file), "words": words}
     facts |= {"conversations": len(kept), "prompts": tokens.source}
     return BenchWorkload(
-        "sharegpt", facts, lambda place: asking(template, *kept[place % len(kept)]), size=len(kept)
+        "sharegpt", facts, lambda place: filled(template, *kept[place % len(kept)]), size=len(kept)
     )
 
 
@@ -101,7 +101,7 @@ def trace(tokens: Prompts, file: Path, template: LoadRequest, seed: int = 0) -> 
             # The beginning of a block: the same source of chance gives the same tokens.
             own = ("block", ids[-1]) if len(ids) > len(parts) else ("row", place)
             parts.append(tokens.make(left, random_of(seed, *own)))
-        return asking(template, joined(*parts), int(row["output_length"]))
+        return filled(template, joined(*parts), int(row["output_length"]))
 
     start_ms = rows[0]["timestamp"]
     times_s = [(row["timestamp"] - start_ms) / MS_PER_S for row in rows]

@@ -89,7 +89,7 @@ def _at(
 ) -> Iterator[PointDifference]:
     label = a["label"]
 
-    def judged(
+    def difference(
         measure: str, values: Sequence[float], percent: float, interval: Interval, less: bool
     ) -> PointDifference:
         verdict = _verdict(percent, interval, less, margin_percent)
@@ -100,15 +100,15 @@ def _at(
     if speeds[0]:
         percent = (speeds[1] / speeds[0] - 1) * 100
         interval = _throughput_interval(a, b, percent)
-        yield judged("output tokens per second", speeds, percent, interval, False)
+        yield difference("output tokens per second", speeds, percent, interval, False)
     for name, key, take in MEASURES:
         one, other = (_samples(side, key) for side in (a, b))
         if min(len(one), len(other)) >= LEAST_SAMPLES and take(one) > 0:
             values = [take(one), take(other)]
             percent = (values[1] / values[0] - 1) * 100
-            yield judged(name, values, percent, _interval(one, other, take), True)
+            yield difference(name, values, percent, _interval(one, other, take), True)
     failed = [100 * side["requests"]["failed"] / side["requests"]["sent"] for side in (a, b)]
-    yield judged("failed requests in percent", failed, failed[1] - failed[0], None, True)
+    yield difference("failed requests in percent", failed, failed[1] - failed[0], None, True)
 
 
 def _verdict(

@@ -72,13 +72,13 @@ class LoadPlan:
             return replace(self, calls=self.calls[number::of])
         streams = range(number, self.concurrency, of)
 
-        def ours(place: int) -> bool:
+        def is_in_share(place: int) -> bool:
             return place % self.concurrency in streams
 
         return replace(
             self,
-            calls=tuple(call for place, call in enumerate(self.calls) if ours(place)),
-            tasks=tuple(task for place, task in enumerate(self.tasks) if ours(place)),
+            calls=tuple(call for place, call in enumerate(self.calls) if is_in_share(place)),
+            tasks=tuple(task for place, task in enumerate(self.tasks) if is_in_share(place)),
             concurrency=len(streams),
             period=self.period or len(self.calls) or len(self.tasks),
         )

@@ -73,7 +73,7 @@ class MetricOptions:
 def measure(
     records: Sequence[RequestRecord],
     plan: LoadPlan,
-    settings: MetricOptions,
+    options: MetricOptions,
     perf: Sequence[server_metrics.Row] = (),
     usage: Sequence[ProcessUsage] = (),
 ) -> dict[str, Any]:
@@ -89,11 +89,11 @@ def measure(
     document: dict[str, Any] = {"requests": counts, "errors": _errors(records)}
     if not good:
         return {**document, **_NOTHING, "tasks": _tasks(records, plan)}
-    held = measurement_window(records, plan, settings.window)
+    held = measurement_window(records, plan, options.window)
     chosen = [one for one in held.chosen if one.ok]
     counts["in_window"] = len(chosen)
     tasks = _tasks(records, plan)
-    throughput = _throughput(good, held, settings)
+    throughput = _throughput(good, held, options)
     per_s = {key: throughput[f"{key}_per_s"] for key in ("output_tokens", "total_tokens")}
     per_s["tasks"] = tasks and tasks["ok"] / held.seconds
     return {
@@ -104,10 +104,10 @@ def measure(
         "queue_ms": server_metrics.queue_ms(chosen, perf),
         "server_ttft_ms": server_metrics.server_ttft_ms(chosen, perf),
         **throughput,
-        "goodput": _goodput(held.chosen, throughput["requests_per_s"], settings.slo),
+        "goodput": _goodput(held.chosen, throughput["requests_per_s"], options.slo),
         "speculative": server_metrics.speculative(chosen, perf),
         "kv_cache": server_metrics.kv_cache(chosen, perf),
-        "cost": _cost(settings.price_per_gpu_hour_usd, settings.num_gpus, per_s),
+        "cost": _cost(options.price_per_gpu_hour_usd, options.num_gpus, per_s),
         "tasks": tasks,
         **_client_limit(usage, held),
         "samples": _samples(chosen),
@@ -159,13 +159,13 @@ def _latencies(chosen: Sequence[RequestRecord]) -> dict[str, Any]:
 
 
 def _throughput(
-    good: Sequence[RequestRecord], held: Window, settings: MetricOptions
+    good: Sequence[RequestRecord], held: Window, options: MetricOptions
 ) -> dict[str, Any]:
     """Of the window's time; what the server did not count is not guessed."""
     ended = [one for one in good if held.from_ns <= one.ended_ns < held.to_ns]
     output, total = _tokens_per_s(good, held)
     tpot = summarize(one.tpot_ms for one in held.chosen if one.ok)
-    per_gpu = output / settings.num_gpus if output is not None and settings.num_gpus else None
+    per_gpu = output / options.num_gpus if output is not None and options.num_gpus else None
     return {
         "output_tokens_per_s": _rounded(output),
         "total_tokens_per_s": _rounded(total),

@@ -22,7 +22,7 @@ def run(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:
     api = clients.offered(system.endpoint)[0]
     checkpoint = system.checkpoint
     made_of = prompts.of_folder(checkpoint) if checkpoint else prompts.of_words()
-    asked = BenchConfig(
+    quick = BenchConfig(
         workload=workload.fixed(made_of, ISL, OSL, workload.TEMPLATE),
         levels=config.closed("concurrency", CONCURRENCIES),
         prompts=made_of,
@@ -34,8 +34,8 @@ def run(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:
     about = system_under_test.described(system.endpoint, system.bundle, system.run, reported)
     files = results.create(folder, "quick")
     try:
-        facts = config.facts(asked, about)
-        runner = Runner(asked, system.endpoint, files, Progress(lines=False), facts)
+        facts = config.facts(quick, about)
+        runner = Runner(quick, system.endpoint, files, Progress(lines=False), facts)
         runner.run()
     finally:
         files.close()

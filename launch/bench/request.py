@@ -17,7 +17,9 @@ US_PER_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """`prompt` is a text or token ids; `messages` is a chat in its place.
+    """What is sent to the server, whatever its API.
+
+    `prompt` is a text or token ids; `messages` is a chat in its place.
 
     With `ignore_eos` exactly `max_tokens` tokens must come. A chat API is given a text as one
     message of the user. What is `None` is not sent. `timeout_s` bounds the whole request.
@@ -61,6 +63,8 @@ CountSource = Literal["usage", "token_ids", "final", "tokenizer"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
+    """Why a request is no success; `retryable` says that the server may have room later."""
+
     kind: FailureKind
     message: str
     retryable: bool = False
@@ -68,7 +72,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """Times are CLOCK_MONOTONIC in ns, which is one clock for all processes of a machine.
+    """What a client saw of one request.
+
+    Times are CLOCK_MONOTONIC in ns, which is one clock for all processes of a machine.
 
     `message_ns` are the arrivals of messages with output, and `message_tokens` how many tokens
     each one has, or nothing where that is not known. Of `output_tokens`, `count_source` says who

@@ -20,7 +20,14 @@ PERCENTILE_DEFINITION = (
 )
 DIGITS = 4
 
+# A closed loop needs its first wave, its last wave and as much between them.
+WAVES = 3
+# Of the arrivals of an open loop, this share at each end is left out.
+OPEN_RAMP = 0.1
+OPEN_LEAST = 20
+
 Summary = dict[str, float]
+WindowKind = Literal["steady", "whole"]
 
 
 def summarize(values: Iterable[float | None]) -> Summary | None:
@@ -46,15 +53,6 @@ def summarize_counts(counts: Mapping[float, int]) -> Summary | None:
     found = {"mean": mean, "stddev": math.sqrt(variance), "min": rising[0]}
     found |= {f"p{percent}": at(percent) for percent in PERCENTILES} | {"max": rising[-1]}
     return {"n": n, **{name: round(value, DIGITS) for name, value in found.items()}}
-
-
-WindowKind = Literal["steady", "whole"]
-
-# A closed loop needs its first wave, its last wave and as much between them.
-WAVES = 3
-# Of the arrivals of an open loop, this share at each end is left out.
-OPEN_RAMP = 0.1
-OPEN_LEAST = 20
 
 
 @dataclass(frozen=True, slots=True)

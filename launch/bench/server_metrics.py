@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ..smoke.metrics import Metrics
 
 ANSWERS, PERF_METRICS = "answers", "/perf_metrics"
+ITERATIONS = "/metrics"
+# Parts of histograms say nothing as a difference of two readings that their sums do not.
+LEFT_OUT = ("_bucket", "_created")
 NS_PER_S = 1e9
 # What a stream of trtllm-serve says of speculation.
 TOKENS_PER_STEP = "tokens_per_step"
@@ -120,14 +123,9 @@ def _sources(
     return (ANSWERS, [one.server for one in records]), (PERF_METRICS, perf)
 
 
-ITERATIONS = "/metrics"
-# Parts of histograms say nothing as a difference of two readings that their sums do not.
-LEFT_OUT = ("_bucket", "_created")
-
-
 @dataclass(frozen=True, slots=True)
 class MetricsReading:
-    """`absent` says in words what this server does not tell."""
+    """What a server tells at one time. `absent` says in words what this server does not tell."""
 
     samples: Metrics = field(default_factory=dict)
     iterations: Sequence[Mapping[str, Any]] = ()

@@ -113,11 +113,11 @@ async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
         async with AsyncExitStack() as stack:
             first = (await clients(endpoint, stack))[0]
             try:
-                word = await first.served()
+                version = await first.served()
             except RequestRejected:  # the model index is closed to those without the key
-                word = f"Triton {UNKNOWN}"
+                version = f"Triton {UNKNOWN}"
             release = await metrics.engine_version(endpoint)
-            return f"{word}{ENGINE_WORD}{release}" if release else word, None
+            return f"{version}{ENGINE_WORD}{release}" if release else version, None
     model = endpoint.model
     if model is None:
         async with session(endpoint.url or "", TIMEOUT_S) as http:
@@ -161,7 +161,7 @@ def running(bundle: Bundle, ports: Mapping[str, int], runs: Path) -> Mapping[str
     """The `run.json` of the server that was started from this bundle on these ports, if it runs."""
     for file in sorted(runs.glob(f"*/{SUMMARY}"), reverse=True):
         facts: Mapping[str, Any] = json.loads(file.read_bytes())
-        ours = facts.get("bundle", {}).get("digest") == bundle.digest
-        if ours and facts.get("outcome") == "ready" and facts.get("ports") == dict(ports):
+        is_ours = facts.get("bundle", {}).get("digest") == bundle.digest
+        if is_ours and facts.get("outcome") == "ready" and facts.get("ports") == dict(ports):
             return facts
     return None

@@ -60,9 +60,9 @@ def run(
             core = cores[number % len(cores)] if cores else None
             worker.send(LoadJob(plan.share(number, processes), endpoint, api, core))
         try:
-            return _led(workers, on_record, stop)
+            return _collect(workers, on_record, stop)
         except BaseException:
-            _hand_over(workers, on_record)
+            _drain(workers, on_record)
             raise
 
 
@@ -78,7 +78,7 @@ def share_of_limit(
     return max(known) / min(1, cpus / len(usage)) if known else None
 
 
-def _led(
+def _collect(
     workers: Sequence[_Worker], on_record: OnRecord, stop: threading.Event
 ) -> tuple[ProcessUsage, ...]:
     ready, usage, stopped = 0, [], False
@@ -100,7 +100,7 @@ def _led(
     return tuple(usage)
 
 
-def _hand_over(workers: Sequence[_Worker], on_record: OnRecord) -> None:
+def _drain(workers: Sequence[_Worker], on_record: OnRecord) -> None:
     """What was measured until now; whoever does not end in time is killed afterwards."""
     _send(workers, "stop")
     deadline = time.monotonic() + STOP_S

@@ -1,4 +1,4 @@
-"""A workload: what is asked, the same for the same seed, made here or read from a user's file."""
+"""A workload: which requests are sent, the same ones for the same seed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from .prompts import Prompt, Prompts
 from .request import LoadRequest
 
 Kind = Literal["fixed", "sharegpt", "trace", "shared_prefix", "agent"]
-
-
 # What all requests of a run share, unless options say otherwise.
 TEMPLATE = LoadRequest(ignore_eos=True, temperature=0.0)
 
@@ -48,7 +46,7 @@ class BenchWorkload:
         )
 
 
-def asking(template: LoadRequest, prompt: Prompt, max_tokens: int) -> LoadRequest:
+def filled(template: LoadRequest, prompt: Prompt, max_tokens: int) -> LoadRequest:
     """A request with what all requests of a run share."""
     return replace(template, prompt=prompt, max_tokens=max_tokens)
 
@@ -71,7 +69,7 @@ def fixed(
     def request(place: int) -> LoadRequest:
         chance = random_of(seed, place)
         count, out = (_drawn(full, range_ratio, chance) for full in (isl, osl))
-        return asking(template, tokens.make(count, chance), out)
+        return filled(template, tokens.make(count, chance), out)
 
     words = f"{_range(isl, range_ratio)} prompt tokens, {_range(osl, range_ratio)} output tokens"
     facts = {"isl": isl, "osl": osl, "range_ratio": range_ratio, "words": words}
@@ -101,7 +99,7 @@ def shared_prefix(
 
     def request(place: int) -> LoadRequest:
         own = tokens.make(isl - prefix, random_of(seed, place))
-        return asking(template, joined(prefixes[place % groups], own), osl)
+        return filled(template, joined(prefixes[place % groups], own), osl)
 
     words = (
         f"{isl} prompt tokens, of which {prefix} are shared within {groups} groups, {osl} output"
@@ -126,7 +124,7 @@ def agent(
     def task(place: int) -> tuple[LoadRequest, ...]:
         chance = random_of(seed, place)
         prompts = [str(tokens.make(turn if call else isl, chance)) for call in range(calls)]
-        return tuple(_turn(asking(template, prompt, osl), chat) for prompt in prompts)
+        return tuple(_turn(filled(template, prompt, osl), chat) for prompt in prompts)
 
     words = (
         f"tasks of {calls} calls: {isl} prompt tokens, then {turn} new ones, {osl} output tokens"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 WORKLOADS = ("fixed", "sharegpt", "trace", "shared-prefix", "agent")
 EPILOG = """\
 Another form, with a --help of its own:
-  bench diff A B    judge two results: exit code 6 if B is worse than A
+  bench diff A B    compare two results: exit code 6 if B is worse than A
 """
 
 
@@ -53,10 +53,10 @@ def add(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Judge two results point by point; exit code 6 if B is worse than A."
+    parser.description = "Compare two results point by point; exit code 6 if B is worse than A."
     parser.set_defaults(run=diff)
     parser.add_argument("a", type=Path, metavar="A", help="a run folder or a bench.json")
-    parser.add_argument("b", type=Path, metavar="B", help="the one to judge")
+    parser.add_argument("b", type=Path, metavar="B", help="the one that is compared with A")
     parser.add_argument(
         "--margin", type=percent, default=5.0, metavar="PERCENT", help="less is no difference (5)"
     )
@@ -70,9 +70,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="BUNDLE|URL", help="a bundle's folder, or a URL")
     parser.add_argument("--target", help="needed if the bundle has several")
     parser.add_argument("--api", choices=APIS, help="how requests are sent; by default what fits")
-    _add_workload(parser.add_argument_group("what is asked"))
-    _add_load(parser.add_argument_group("when it is asked"))
-    _add_measures(parser.add_argument_group("what is measured"))
+    _add_workload(parser.add_argument_group("workload"))
+    _add_load(parser.add_argument_group("load"))
+    _add_measures(parser.add_argument_group("metrics"))
     _add_quality(parser.add_argument_group("quality, by an lm-eval of your own environment"))
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="for the results; under runs/")
     parser.add_argument("--json", action="store_true", help="print the whole document")
@@ -178,17 +178,17 @@ def bench(options: argparse.Namespace) -> None:
     from ..interrupts import Interrupts
 
     system = _system_under_test(options)
-    asked = config.of_options(options, system)
-    evaluation = _evaluation(options, system, asked)
+    bench_config = config.of_options(options, system)
+    evaluation = _evaluation(options, system, bench_config)
     system.endpoint.check_listens()
     reported = system_under_test.reported(system.endpoint)
     about = system_under_test.described(
         system.endpoint, system.bundle, system.run, reported, options.gpus
     )
     files = results.create(options.run_dir, _folder_name(system))
-    facts = config.facts(asked, about)
-    _say(f"{facts['workload']['words']}; prompts are {asked.prompts.source}")
-    runner = Runner(asked, system.endpoint, files, Progress(), facts)
+    facts = config.facts(bench_config, about)
+    _say(f"{facts['workload']['words']}; prompts are {bench_config.prompts.source}")
+    runner = Runner(bench_config, system.endpoint, files, Progress(), facts)
     try:
         with Interrupts(exit_at_second=True):
             runner.run()
@@ -201,7 +201,7 @@ def bench(options: argparse.Namespace) -> None:
         files.close()
         _print(options, runner.document)
         _say(f"results in {files.folder}")
-    _judge(runner.document)
+    _check_results(runner.document)
 
 
 def _print(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
@@ -213,7 +213,7 @@ def _print(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
         print(text_tables.bench_table(found), flush=True)
 
 
-def _judge(found: Mapping[str, Any]) -> None:
+def _check_results(found: Mapping[str, Any]) -> None:
     """Raises `ChecksFailed` for points that nothing came of, and for a quality below reference."""
     from ..bench import quality
 
@@ -259,7 +259,7 @@ def _folder_name(system: SystemUnderTest) -> str:
 
 
 def _evaluation(
-    options: argparse.Namespace, system: SystemUnderTest, asked: BenchConfig
+    options: argparse.Namespace, system: SystemUnderTest, bench_config: BenchConfig
 ) -> quality.Evaluation | None:
     """lm-eval speaks to OpenAI endpoints only."""
     if not options.quality:
@@ -277,28 +277,28 @@ def _evaluation(
         include=options.quality_include,
         limit=options.quality_limit,
         tokenizer=options.tokenizer,
-        chat=asked.api == "openai_chat",
+        chat=bench_config.api == "openai_chat",
         references=options.quality_reference,
     )
 
 
 def diff(options: argparse.Namespace) -> None:
-    """Judge B against A. Raises `ChecksFailed` where it is worse."""
+    """Compare B with A. Raises `ChecksFailed` where it is worse."""
     from ..bench import diff as differences
     from ..bench import results
     from . import text_tables
 
     a, b = results.read(options.a), results.read(options.b)
     found = differences.of(a, b, options.margin)
-    warnings, word = differences.unlike(a, b), differences.worst(found)
+    warnings, verdict = differences.unlike(a, b), differences.worst(found)
     if options.json:
         rows = [dataclasses.asdict(one) for one in found]
-        report = {"verdict": word, "margin_percent": options.margin}
+        report = {"verdict": verdict, "margin_percent": options.margin}
         print(json.dumps({**report, "warnings": warnings, "differences": rows}, indent=2))
     else:
         for warning in warnings:
             _say(f"warning: {warning}")
-        print(text_tables.differences_table(found, word))
+        print(text_tables.differences_table(found, verdict))
     if worse := [one for one in found if one.verdict == "worse"]:
         raise ChecksFailed(
             [

@@ -47,7 +47,7 @@ def test_a_trap_is_told_as_what_it_is(
     server = reference_servers(case.api)
     records = asyncio.run(load_traps.send(case, server))
     log = server.log(load_traps.REQUESTS)
-    assert list(load_traps.judge(case, records, log, WITHIN)) == []
+    assert list(load_traps.check_records(case, records, log, WITHIN)) == []
 
 
 def test_the_suite_notices_wrong_numbers(
@@ -59,5 +59,5 @@ def test_the_suite_notices_wrong_numbers(
     late = [replace(one, first_token_ns=(one.first_token_ns or 0) + 40 * MS) for one in records]
     many = [replace(one, output_tokens=one.index) for one in records]
     for wrong in (late, many, records[1:]):
-        assert list(load_traps.judge(case, wrong, log, WITHIN))
-    assert list(load_traps.judge(TrapCase("plain", failure="cut"), records, log, WITHIN))
+        assert list(load_traps.check_records(case, wrong, log, WITHIN))
+    assert list(load_traps.check_records(TrapCase("plain", failure="cut"), records, log, WITHIN))

@@ -114,13 +114,13 @@ class GrpcClient:
 
     async def prepare(self) -> None:
         """Raises `NotReady` where the model is not served."""
-        asked = protobuf("ModelMetadataRequest")(name=self._model).SerializeToString()
-        exchange = self._exchange("ModelMetadata", asked, {}, PREPARE_TIMEOUT_S)
+        message = protobuf("ModelMetadataRequest")(name=self._model).SerializeToString()
+        exchange = self._exchange("ModelMetadata", message, {}, PREPARE_TIMEOUT_S)
         found = protobuf("ModelMetadataResponse")()
         async with self._server.exchange(exchange, PREPARE_TIMEOUT_S) as failure:
             try:
-                for _, message in messages(exchange):
-                    found.ParseFromString(message)
+                for _, answer in messages(exchange):
+                    found.ParseFromString(answer)
             except Malformed as fault:
                 failure = Failure("malformed", str(fault))
         if failure := failure or _failure(exchange, False):

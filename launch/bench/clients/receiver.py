@@ -2,7 +2,7 @@
 
 A token that goes through callbacks costs three times as much, and waking up for each one costs as
 much as all else that is done for it. So the loop sleeps a little between two looks, and the kernel
-tells when data came. Everything else is asyncio as usual.
+tells when data stamp. Everything else is asyncio as usual.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from selectors import EVENT_READ, EVENT_WRITE, SelectorKey
 from typing import Any
 
 READ_BYTES = 1 << 13  # at a time; room for more costs time for each token
-# Only Linux tells of a TCP stream when its data came; elsewhere it has come when it is read.
+# Only Linux tells of a TCP stream when its data stamp; elsewhere it has come when it is read.
 STAMPS = sys.platform == "linux"
 SO_TIMESTAMPNS = 35  # has no name in `socket`
 STAMP = struct.Struct("@ll")  # seconds and ns of CLOCK_REALTIME
@@ -35,13 +35,13 @@ def ask_for_stamps(stream: socket.socket) -> None:
         stream.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
 
-def arrival_ns(told: Sequence[tuple[int, int, bytes]], now_ns: int, clocks_ns: int) -> int:
-    """When data came that the kernel told this of, or now. `clocks_ns` is by how much
+def arrival_ns(control: Sequence[tuple[int, int, bytes]], now_ns: int, clocks_ns: int) -> int:
+    """When data came by the kernel's `control` messages with it, or now. `clocks_ns` is by how much
     CLOCK_REALTIME is ahead of CLOCK_MONOTONIC."""
-    if not told:
+    if not control:
         return now_ns
-    came: tuple[int, int] = STAMP.unpack(told[0][2])
-    return min(now_ns, came[0] * NS_PER_S + came[1] - clocks_ns)
+    stamp: tuple[int, int] = STAMP.unpack(control[0][2])
+    return min(now_ns, stamp[0] * NS_PER_S + stamp[1] - clocks_ns)
 
 
 # Takes data with its arrival: nothing at the end of the connection, or the error that broke it.
@@ -118,7 +118,7 @@ class Receiver(selectors.BaseSelector):
 
     def _read(self, stream: socket.socket, sink: Sink, now_ns: int, clocks_ns: int) -> bool:
         try:
-            data, told, _, _ = stream.recvmsg(READ_BYTES, STAMP_SPACE)
+            data, control, _, _ = stream.recvmsg(READ_BYTES, STAMP_SPACE)
         except BlockingIOError:
             return False
         except OSError as fault:
@@ -126,7 +126,7 @@ class Receiver(selectors.BaseSelector):
             return sink(now_ns, fault)
         if not data:
             self.unwatch(stream)
-        return sink(arrival_ns(told, now_ns, clocks_ns), data)
+        return sink(arrival_ns(control, now_ns, clocks_ns), data)
 
 
 class Loop(asyncio.SelectorEventLoop):

@@ -52,10 +52,10 @@ async def send(
     index: int,
     scheduled_ns: int | None,
 ) -> RequestRecord:
-    asked = transcript.request
-    all_headers = {**headers, **asked.headers}
+    request = transcript.request
+    all_headers = {**headers, **request.headers}
     exchange = HttpExchange(request_bytes(server.url, "POST", path, all_headers, body))
-    async with server.exchange(exchange, asked.timeout_s) as failure:
+    async with server.exchange(exchange, request.timeout_s) as failure:
         status, events = None, 0
         try:
             answer = exchange.answer()
@@ -94,7 +94,9 @@ def document(data: bytes, transcript: Transcript) -> dict[str, Any] | None:
         return None
     if "error" in found or found.get("object") == "error":
         error = found.get("error") or found
-        told: Mapping[str, Any] = error if isinstance(error, dict) else {"message": error}
-        transcript.fail("in_stream", str(told.get("message", told)), told.get("code") in BUSY)
+        details: Mapping[str, Any] = error if isinstance(error, dict) else {"message": error}
+        transcript.fail(
+            "in_stream", str(details.get("message", details)), details.get("code") in BUSY
+        )
         return None
     return found

@@ -92,37 +92,39 @@ class Transcript:
             return came_ns, (1,) * len(came_ns) if self.output_tokens == len(came_ns) else ()
         arrivals: list[int] = []
         tokens: list[int] = []
-        length = told = 0
-        is_told = bool(self.messages)
+        length = counted = 0
+        is_counted = bool(self.messages)
         for arrival, text, so_far in self.messages:
             new = len(text) - length if cumulative else len(text)
-            more = 0 if so_far is None else so_far - told
+            more = 0 if so_far is None else so_far - counted
             if new > 0 or more > 0:
                 arrivals.append(arrival)
                 tokens.append(more)
-                is_told = is_told and so_far is not None
-            length, told = max(length, len(text)), told + max(more, 0)
-        if is_told and sum(tokens) == self._counted(told):
+                is_counted = is_counted and so_far is not None
+            length, counted = max(length, len(text)), counted + max(more, 0)
+        if is_counted and sum(tokens) == self._counted(counted):
             return tuple(arrivals), tuple(tokens)
         if self.output_tokens == len(arrivals):
             return tuple(arrivals), (1,) * len(arrivals)
         return tuple(arrivals), ()
 
-    def _counted(self, told: int) -> int:
-        return told if self.output_tokens is None else self.output_tokens
+    def _counted(self, counted: int) -> int:
+        return counted if self.output_tokens is None else self.output_tokens
 
     def _check(self, message_tokens: tuple[int, ...]) -> None:
         """Finds why this is not a success, unless something is known already."""
         request, count = self.request, self.output_tokens
         if not self.is_final:
             self.fail("unfinished", "the stream ended without its final mark")
-        told = max((so_far for _, _, so_far in self.messages if so_far is not None), default=None)
+        counted = max(
+            (so_far for _, _, so_far in self.messages if so_far is not None), default=None
+        )
         if count is None:
             if request.ignore_eos and self.finish_reason not in (None, "length"):
                 what = f"ended with {self.finish_reason}"
                 self.fail("wrong_count", f"{what}, {request.max_tokens} tokens are due")
-        elif told is not None and told != count:
-            self.fail("wrong_count", f"{told} tokens came, the server counts {count}")
+        elif counted is not None and counted != count:
+            self.fail("wrong_count", f"{counted} tokens came, the server counts {count}")
         elif count > request.max_tokens or (request.ignore_eos and count != request.max_tokens):
             due = "are due" if request.ignore_eos else "may come"
             self.fail("wrong_count", f"{count} tokens came, {request.max_tokens} {due}")
