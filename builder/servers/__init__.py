@@ -72,6 +72,22 @@ class RenderedServer:
         environment: Mapping[str, str] = self.entry["environment"]
         return environment
 
+    @property
+    def local_host(self) -> str:
+        """The address to use on its own machine."""
+        host = str(self.entry["host"])
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether a file with the key of its restricted APIs is given."""
+        return bool(self.environment.get("SERVE_KEY_FILE"))
+
+    @property
+    def tls(self) -> Any:
+        """The options by which it encrypts gRPC, `None` where it does not."""
+        return getattr(self.options, "grpc_tls", None)
+
 
 @dataclass(frozen=True)
 class BundleContext:
@@ -125,6 +141,11 @@ class BundleContext:
         """The container image of a server, `None` where none is known for the release."""
         given = self.deployment.images.get(server)
         return image(server, self.deployment.engine.release, given)
+
+    def exports_metrics(self, server: RenderedServer) -> bool:
+        """Whether the engine's options let a server show metrics."""
+        needed = server.record.metrics.needs
+        return needed is None or bool(self.engine.options.get(needed))
 
     @property
     def checkpoints(self) -> dict[str, str]:

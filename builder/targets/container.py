@@ -104,14 +104,6 @@ class Container:
         return [program, f"{BUNDLE}/{script}"]
 
     @property
-    def has_key(self) -> bool:
-        return bool(self.entry["environment"].get("SERVE_KEY_FILE"))
-
-    @property
-    def has_tls(self) -> bool:
-        return "SERVE_TLS_KEY" in self.entry["environment"]
-
-    @property
     def architecture(self) -> str:
         return ARCHITECTURES[load_gpu(self.context.deployment.hardware.gpu).cpu_arch.value]
 
@@ -122,7 +114,7 @@ class Container:
         An open port says as much as it can: servers listen when their models are loaded.
         """
         closed = "health" in self.entry.get("restricted_apis", ())
-        if closed or ("http" not in self.ports and self.has_tls):
+        if closed or ("http" not in self.ports and self.server.tls):
             return "tcp"
         return "http" if "http" in self.ports else "grpc"
 
@@ -144,9 +136,9 @@ class Container:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that differ from what the script and the deployment say."""
-        given = self.entry["environment"]
+        given = self.server.environment
         own = {"SERVE_HOST": self.options.host, **self.models, **_scratch_folders()}
-        if self.has_key:
+        if self.server.has_key:
             own["SERVE_KEY_FILE"] = KEY_FILE
         files = {"CERTIFICATE": "tls.crt", "KEY": "tls.key", "CLIENT_CA": "ca.crt"}
         for name, file in files.items():
@@ -174,23 +166,17 @@ class Container:
 
     @property
     def cpus(self) -> CommentedValue:
-        if self.options.cpus:
-            return CommentedValue(self.options.cpus, "As the deployment says [override]")
         reason = f"{CPUS_PER_GPU} cores for the processes of each GPU [assumed]"
-        return CommentedValue(self.gpus * CPUS_PER_GPU, reason)
+        return _overridden(self.options.cpus, self.gpus * CPUS_PER_GPU, reason)
 
     @property
     def shm_gib(self) -> CommentedValue:
-        if self.options.shm_gib:
-            return CommentedValue(self.options.shm_gib, "As the deployment says [override]")
         reason = f"{SHM_GIB_PER_GPU} GiB per GPU for what ranks and the server exchange [assumed]"
-        return CommentedValue(self.gpus * SHM_GIB_PER_GPU, reason)
+        return _overridden(self.options.shm_gib, self.gpus * SHM_GIB_PER_GPU, reason)
 
     @property
     def memory_gib(self) -> CommentedValue:
         """All host memory, with that of `/dev/shm`."""
-        if self.options.memory_gib:
-            return CommentedValue(self.options.memory_gib, "As the deployment says [override]")
         shared = int(self.shm_gib.value)
         processes = self.gpus * HOST_GIB_PER_GPU
         cached = math.ceil(_gigabytes(self.context) * 1e9 / GIB)
@@ -202,7 +188,13 @@ class Container:
             "the KV cache in host memory": offloaded,
         }
         said = " + ".join(f"{gib} GiB ({name})" for name, gib in parts.items() if gib)
-        return CommentedValue(sum(parts.values()), f"{said} [assumed]")
+        return _overridden(self.options.memory_gib, sum(parts.values()), f"{said} [assumed]")
+
+
+def _overridden(given: int | None, assumed: int, reason: str) -> CommentedValue:
+    if given:
+        return CommentedValue(given, "As the deployment says [override]")
+    return CommentedValue(assumed, reason)
 
 
 # A model comes from its volume or not at all. What the engine would report is off by the plan.

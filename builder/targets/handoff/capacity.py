@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ...facts.published_results import Published, describe
 from ...servers import BundleContext
 from .document import Block, Facts, Note, Paragraph, Section, Shares, Table, Text, code, plain
 from .runbook_text import section
-from .servers import RunbookServer
 
 # Limits of the engine's options and of the model behind Triton: what each does to a request.
 ENGINE_LIMITS = {
@@ -25,7 +24,7 @@ MODEL_LIMITS = {
 }
 
 
-def capacity(context: BundleContext, servers: Sequence[RunbookServer]) -> Section:
+def capacity(context: BundleContext) -> Section:
     budget = context.plan.budget
     parts = (
         ("weights", budget.weights_gib),
@@ -42,7 +41,7 @@ def capacity(context: BundleContext, servers: Sequence[RunbookServer]) -> Sectio
         ("total that CUDA reports", budget.total_gib),
     )
     columns = ("limit", "value", "of", "what it means")
-    limits = Table("Limits", columns, tuple(_limits(context, servers)), frozenset({1}))
+    limits = Table("Limits", columns, tuple(_limits(context)), frozenset({1}))
     values = {"uncertainty_gib": f"{budget.uncertainty_gib:.0f}"}
     return section("capacity", values, memory, Facts(tuple(_kv_cache(context))), limits)
 
@@ -68,13 +67,13 @@ def _kv_cache(context: BundleContext) -> Iterator[tuple[str, Text]]:
     )
 
 
-def _limits(context: BundleContext, servers: Sequence[RunbookServer]) -> Iterator[tuple[Text, ...]]:
+def _limits(context: BundleContext) -> Iterator[tuple[Text, ...]]:
     for name, meaning in ENGINE_LIMITS.items():
         if (value := context.engine.options.get(name)) is not None:
             yield code(name), plain(f"{value:,}"), plain("engine"), plain(meaning)
-    for server in servers:
+    for server in context.servers.values():
         for name, meaning in MODEL_LIMITS.items():
-            if (value := server.rendered.settings.get(name)) is not None:
+            if (value := server.settings.get(name)) is not None:
                 yield code(name), plain(f"{value:,}"), plain(server.record.title), plain(meaning)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ... import site
-from ...servers import PORT_STEP, BundleContext
+from ...servers import PORT_STEP, BundleContext, RenderedServer
 from .document import Block, Note, Paragraph, Section, Span, Table, Text, code, plain
 from .runbook_text import section
-from .servers import RunbookServer
 
 # The clients of a port, by its name.
 CLIENTS = {
@@ -20,12 +19,12 @@ PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "metrics": "HTTP, for metrics"}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def ports(context: BundleContext, servers: Sequence[RunbookServer]) -> Section:
-    rows = tuple(_row(server, name) for server in servers for name in server.ports)
+def ports(context: BundleContext) -> Section:
+    rows = tuple(_row(server, name) for server in context.servers.values() for name in server.ports)
     columns = ("port", "protocol", "server", "listens on", "clients", "protected by")
     blocks: list[Block] = [Table("Ports", columns, rows)]
     blocks += [Paragraph(plain(words)) for words in _notes(context)]
-    if any(server.entry["host"] not in LOOPBACK for server in servers):
+    if any(server.entry["host"] not in LOOPBACK for server in context.servers.values()):
         text = (
             "A server listens beyond its own machine. Neither knows users or rates: put a gateway "
             "that does before it, and let nothing else reach its ports."
@@ -34,7 +33,7 @@ def ports(context: BundleContext, servers: Sequence[RunbookServer]) -> Section:
     return section("network", {}, *blocks)
 
 
-def _row(server: RunbookServer, name: str) -> tuple[Text, ...]:
+def _row(server: RenderedServer, name: str) -> tuple[Text, ...]:
     return (
         code(server.ports[name]),
         plain(PROTOCOLS[name]),
@@ -45,7 +44,7 @@ def _row(server: RunbookServer, name: str) -> tuple[Text, ...]:
     )
 
 
-def _protection(server: RunbookServer, name: str) -> str:
+def _protection(server: RenderedServer, name: str) -> str:
     tls = server.tls
     if name == "grpc" and tls:
         return "mutual TLS" if tls.client_ca else "TLS"
@@ -96,17 +95,15 @@ def _behind(context: BundleContext) -> Iterator[str]:
         yield "With Docker Compose the ports of the container are published as compose.yaml says."
 
 
-def secrets(context: BundleContext, servers: Sequence[RunbookServer]) -> Section:
-    rows = tuple(_secrets(context, servers))
+def secrets(context: BundleContext) -> Section:
+    rows = tuple(_secrets(context))
     columns = ("secret", "what for", "where it lies")
     return section("secrets", {}, Table("Secrets", columns, rows))
 
 
-def _secrets(
-    context: BundleContext, servers: Sequence[RunbookServer]
-) -> Iterator[tuple[Text, ...]]:
-    for server in servers:
-        environment: Mapping[str, str] = server.entry["environment"]
+def _secrets(context: BundleContext) -> Iterator[tuple[Text, ...]]:
+    for server in context.servers.values():
+        environment: Mapping[str, str] = server.environment
         if file := environment.get("SERVE_KEY_FILE"):
             yield _secret("management key", f"closed APIs of {server.record.title}", file)
         elif server.entry.get("restricted_apis"):
@@ -129,7 +126,7 @@ def _secrets(
             Span(" in the environment of the first start"),
         ),
     )
-    for server in servers:
+    for server in context.servers.values():
         if image := context.image(server.record.name):
             host = image.name.partition("/")[0]
             words = f"where {host} asks for one: in the store of the container runtime"

@@ -12,7 +12,7 @@ from ..kubernetes.workload import object_name
 from ..monitoring.monitored import TARGET as MONITORING
 from ..monitoring.monitored import MonitoredServer, MonitoringOptions
 from ..monitoring.rules import Rules
-from . import capacity, network, review, servers
+from . import capacity, network, review, shell_settings
 from .document import (
     Block,
     Bullets,
@@ -28,7 +28,6 @@ from .document import (
     plain,
 )
 from .runbook_text import fill, procedures, section
-from .servers import RunbookServer
 
 # Where a deployment can run, in the order of its sections.
 RUNS_ON = ("node", "slurm", "kubernetes", "compose")
@@ -36,25 +35,24 @@ KINDS = {"agg": "Inference service", "prefill": "Prefill server", "decode": "Dec
 
 
 def runbook(context: BundleContext) -> Document:
-    found = servers.of(context)
-    known = _known(context, found)
-    values = _values(context, found)
-    made = {"servers": _settings(found)}
+    known = _known(context)
+    values = _values(context)
+    made = {"servers": _settings(context)}
 
     def chapter(name: str) -> Section:
         return section(name, values, *procedures(name, values, known, made))
 
     sections = [
-        _overview(context, found, values),
-        network.ports(context, found),
-        network.secrets(context, found),
-        capacity.capacity(context, found),
+        _overview(context, values),
+        network.ports(context),
+        network.secrets(context),
+        capacity.capacity(context),
         capacity.figures(context),
         chapter("setup"),
         chapter("verify"),
         *(chapter(name) for name in RUNS_ON if name in known),
         section("slo", values),
-        alerts(context, found, procedures("alerts", values, known, made)),
+        alerts(context, procedures("alerts", values, known, made)),
         review.decisions(context),
         chapter("evidence"),
         review.terms(context),
@@ -75,18 +73,20 @@ def _subject(context: BundleContext) -> tuple[str, ...]:
     )
 
 
-def _known(context: BundleContext, found: Sequence[RunbookServer]) -> frozenset[str]:
+def _known(context: BundleContext) -> frozenset[str]:
     """The words that procedures and commands may ask for."""
     deployment = context.deployment
     words = {
-        "node": bool(found) and _runs_alone(context),
+        "node": bool(context.servers) and _runs_alone(context),
         "state_folder": _state_folder(context) is not None,
         "no_state_folder": _state_folder(context) is None,
         "one_node": context.nodes == 1,
         "several_nodes": context.nodes > 1,
         "one_instance": deployment.instances == 1,
         "several_instances": deployment.instances > 1,
-        "streams": all(server.rendered.settings.get("decoupled", True) for server in found),
+        "streams": all(
+            server.settings.get("decoupled", True) for server in context.servers.values()
+        ),
     }
     return frozenset({*deployment.targets, *(word for word, holds in words.items() if holds)})
 
@@ -103,36 +103,37 @@ def _state_folder(context: BundleContext) -> str | None:
     return folder
 
 
-def _values(context: BundleContext, found: Sequence[RunbookServer]) -> dict[str, object]:
+def _values(context: BundleContext) -> dict[str, object]:
     """What the words of the data have blanks for."""
     deployment, facts = context.deployment, context.plan.facts
     concurrency = deployment.workload.concurrency
-    settings = [server.rendered.settings for server in found]
+    settings = [server.settings for server in context.servers.values()]
     return {
         "name": deployment.name,
         "object": object_name(deployment.name),
         "model": facts.checkpoint.name,
         "state": _state_folder(context),
-        "where": _where(context, found),
+        "where": _where(context),
         "weights_gb": f"{facts.checkpoint.nbytes / 1e9:,.3g}",
         "start_timeout_s": START_TIMEOUT_S,
         "drain_timeout_s": max((row["drain_timeout_s"] for row in settings if row), default=0),
         "concurrency": concurrency,
         "concurrencies": ",".join(map(str, dict.fromkeys((1, concurrency)))),
         "twice": 2 * concurrency,
-        "step": servers.canary_step(found),
+        "step": shell_settings.canary_step(context),
     }
 
 
-def _where(context: BundleContext, found: Sequence[RunbookServer]) -> str:
-    images = [(server.record.title, context.image(server.record.name)) for server in found]
+def _where(context: BundleContext) -> str:
+    images = [
+        (server.record.title, context.image(server.record.name))
+        for server in context.servers.values()
+    ]
     named = [f"{image.reference} for {title}" for title, image in images if image]
     return " or ".join(named) or "no image of this release is known"
 
 
-def _overview(
-    context: BundleContext, found: Sequence[RunbookServer], values: Mapping[str, object]
-) -> Section:
+def _overview(context: BundleContext, values: Mapping[str, object]) -> Section:
     deployment, budget = context.deployment, context.plan.budget
     glance = (
         ("GPUs", plain(f"{deployment.hardware.num_gpus}x {deployment.hardware.gpu.upper()}")),
@@ -140,7 +141,7 @@ def _overview(
         ("Requests at once", plain(f"{budget.max_concurrency:,}")),
         ("KV tokens per GPU", plain(f"{budget.kv_tokens:,}")),
     )
-    blocks: list[Block] = [Facts(glance, glance=True), Facts(tuple(_identity(context, found)))]
+    blocks: list[Block] = [Facts(glance, glance=True), Facts(tuple(_identity(context)))]
     if not _runs_alone(context) and not deployment.targets.keys() & {*RUNS_ON}:
         words = "needs several nodes, or another side: render it with slurm or kubernetes as well"
         blocks.append(Note("warning", "No instructions to start it", plain(f"It {words}.")))
@@ -150,7 +151,7 @@ def _overview(
     return section("overview", values, *blocks)
 
 
-def _identity(context: BundleContext, found: Sequence[RunbookServer]) -> Iterator[tuple[str, Text]]:
+def _identity(context: BundleContext) -> Iterator[tuple[str, Text]]:
     deployment, checkpoint = context.deployment, context.plan.facts.checkpoint
     workload = deployment.workload
     yield "Name", code(deployment.name)
@@ -159,7 +160,7 @@ def _identity(context: BundleContext, found: Sequence[RunbookServer]) -> Iterato
     if deployment.draft:
         yield "Draft model", code(deployment.draft.checkpoint)
     yield "Engine", plain(f"{context.engine_record.title} {context.release.name}")
-    for server in found:
+    for server in context.servers.values():
         image = context.image(server.record.name)
         named = _image(image) if image else plain("none of this release is known")
         yield f"Image of {server.record.title}", named
@@ -181,11 +182,11 @@ def _image(image: Image) -> Text:
     return (*code(image.reference), *fill(words, {}))
 
 
-def _settings(found: Sequence[RunbookServer]) -> tuple[Command, ...]:
+def _settings(context: BundleContext) -> tuple[Command, ...]:
     """The blocks that set a shell up, one for each server."""
     return tuple(
-        Command(f"Settings for {server.record.title}", servers.settings(server), ())
-        for server in found
+        Command(f"Settings for {server.record.title}", shell_settings.settings(context, server), ())
+        for server in context.servers.values()
     )
 
 
@@ -193,25 +194,21 @@ def _settings(found: Sequence[RunbookServer]) -> tuple[Command, ...]:
 VALUE = "shown in the alert"
 
 
-def alerts(
-    context: BundleContext, found: Sequence[RunbookServer], before: Sequence[Section]
-) -> Section:
+def alerts(context: BundleContext, before: Sequence[Section]) -> Section:
     """A part for each alert, under the name that its rule links to."""
     parts = {
-        alert.anchor: _part(alert, rules)
-        for rules in _rules(context, found)
-        for alert in rules.alerts
+        alert.anchor: _part(alert, rules) for rules in _rules(context) for alert in rules.alerts
     }
     return section("alerts", {}, *before, *parts.values())
 
 
-def _rules(context: BundleContext, found: Sequence[RunbookServer]) -> Iterator[Rules]:
+def _rules(context: BundleContext) -> Iterator[Rules]:
     """Those of the target `monitoring`, or those that it would have for any of the servers."""
     given = context.deployment.targets.get(MONITORING)
     if given is not None:
         yield Rules(MonitoredServer(context, MonitoringOptions.model_validate(given)))
         return
-    for server in found:
+    for server in context.servers.values():
         yield Rules(
             MonitoredServer(
                 context, MonitoringOptions.model_validate({"server": server.record.name})

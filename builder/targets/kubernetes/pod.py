@@ -229,8 +229,8 @@ def _secrets(workload: Workload) -> list[tuple[str, str, str]]:
     """The secrets that the server reads: volume, name of the Secret, and folder."""
     container, options = workload.container, workload.options
     rows = {
-        ("server-key", options.key_secret, KEY_FOLDER): container.has_key,
-        ("server-tls", options.tls_secret, TLS_FOLDER): container.has_tls,
+        ("server-key", options.key_secret, KEY_FOLDER): container.server.has_key,
+        ("server-tls", options.tls_secret, TLS_FOLDER): bool(container.server.tls),
         ("server-ssh", options.ssh_secret, SSH_FOLDER): workload.nodes > 1,
     }
     return [row for row, is_needed in rows.items() if is_needed]

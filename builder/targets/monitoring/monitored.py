@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ from ...facts import servers as records
 from ...facts.servers import Server
 from ...observability import metrics
 from ...observability.metrics import SERVER_JOB, Family
-from ...servers import PORT_STEP, BundleContext, Host, Port
+from ...servers import PORT_STEP, BundleContext, Host, Port, RenderedServer
 
 Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$")]
 Url = Annotated[str, Field(pattern=r"^[A-Za-z0-9._~:/?&=%+-]+$", max_length=500)]
@@ -49,7 +49,6 @@ class MonitoringOptions(Strict):
 
 
 TARGET = "monitoring"
-ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 # Servers bring their metrics up to date once a second, and no rate has less than two values.
 _SHORTEST_WINDOW_S = 5
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -81,43 +80,35 @@ class MonitoredServer:
         return _server(self.deployment, self.options)
 
     @property
-    def record(self) -> Server:
-        return records.load(self.server)
-
-    @cached_property
-    def entry(self) -> Mapping[str, Any]:
-        return self.context.servers[self.server].entry
+    def rendered(self) -> RenderedServer:
+        return self.context.servers[self.server]
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """The settings of the server's own model, where it has one."""
-        return self.context.servers[self.server].settings
+    def record(self) -> Server:
+        return self.rendered.record
 
     @property
     def front(self) -> str:
         """The protocol by which an instance is known."""
-        return str(self.entry["ready"]["port"])
+        return str(self.rendered.entry["ready"]["port"])
 
     @property
     def instances(self) -> list[Instance]:
-        own = str(self.entry["host"])
         return [
             Instance(
                 host,
-                {name: port + PORT_STEP * index for name, port in self.entry["ports"].items()},
+                {name: port + PORT_STEP * index for name, port in self.rendered.ports.items()},
             )
-            for host in self.options.hosts or [ANY_ADDRESS.get(own, own)]
+            for host in self.options.hosts or [self.rendered.local_host]
             for index in range(self.deployment.instances)
         ]
 
     @property
     def exposition(self) -> str | None:
         """The protocol at whose port the server shows metrics, if it shows any."""
-        on = self.record.metrics.needs
-        if on and not self.context.engine.options.get(on):
-            return None
         protocol = self.record.metrics.protocol
-        return protocol if protocol in self.entry["ports"] and self.can_export else None
+        is_on = self.context.exports_metrics(self.rendered) and protocol in self.rendered.ports
+        return protocol if is_on and self.can_export else None
 
     @cached_property
     def can_export(self) -> dict[str, Family]:
@@ -152,7 +143,7 @@ class MonitoredServer:
 
     @property
     def has_tls(self) -> bool:
-        return "SERVE_TLS_CERTIFICATE" in self.entry["environment"]
+        return self.rendered.tls is not None
 
     @property
     def readiness(self) -> str | None:
@@ -160,7 +151,7 @@ class MonitoredServer:
 
         A gRPC server that wants a client's certificate would refuse it.
         """
-        if self.front == "grpc" and "SERVE_TLS_CLIENT_CA" in self.entry["environment"]:
+        if self.front == "grpc" and "SERVE_TLS_CLIENT_CA" in self.rendered.environment:
             return None
         return self.front
 

@@ -265,7 +265,7 @@ def _of_load(monitored: MonitoredServer) -> Iterator[Threshold]:
         said = "a second in the queue [assumed]; slo.ttft_ms is not set"
         yield Threshold("most_queue_s", QUEUE_S_WITHOUT_OBJECTIVE, said)
     budget = monitored.context.plan.budget
-    if limit := monitored.settings.get("max_requests"):
+    if limit := monitored.rendered.settings.get("max_requests"):
         yield Threshold("most_requests", limit, "triton_config.max_requests of model.yaml")
     elif budget.max_concurrency > 0:
         said = "requests that the plan's batch and KV cache hold at once"
@@ -282,7 +282,7 @@ def _of_load(monitored: MonitoredServer) -> Iterator[Threshold]:
 def _of_engine(monitored: MonitoredServer) -> Iterator[Threshold]:
     release = monitored.context.release.name
     yield _acceptance(monitored)
-    settings = monitored.settings
+    settings = monitored.rendered.settings
     timeout_s = settings.get("engine_stall_timeout_s")
     stall_s = timeout_s // 2 if timeout_s else STALL_WITHOUT_TIMEOUT_S
     said = "half of engine_stall_timeout_s" if timeout_s else "five minutes [assumed]"

@@ -52,7 +52,7 @@ def _server(monitored: MonitoredServer) -> dict[str, Any]:
 
 
 def _ready(monitored: MonitoredServer) -> dict[str, Any]:
-    path = monitored.entry["ready"].get("path")
+    path = monitored.rendered.entry["ready"].get("path")
     targets = [
         f"http://{row.address('http')}{path}" if path else row.address("grpc")
         for row in monitored.instances

@@ -1,0 +1,105 @@
+"""What a shell is told of a server before the runbook's commands: names, ports and functions."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+
+from ...servers import PORT_STEP, BundleContext, RenderedServer
+
+# A server beside this one, on the same machine, listens this far away: beyond all instances.
+CANARY_STEP = 200
+HIGHEST_PORT = 65_535
+# Files that only a client has, by the variables that name them.
+CLIENT_FILES = {
+    "TLS_CA": "who signed the certificate of the server",
+    "TLS_CERTIFICATE": "your certificate as a client",
+    "TLS_KEY": "the key of your certificate",
+}
+
+
+def settings(context: BundleContext, server: RenderedServer) -> str:
+    """The checkpoint of a server, where it listens and how it is reached.
+
+    `use` takes a bundle, and how far its ports are from the planned ones.
+    """
+    return "\n".join(_settings(context, server)) + "\n"
+
+
+def canary_step(context: BundleContext) -> int:
+    """How far from its ports a second server listens on the same machine."""
+    ports = (port for server in context.servers.values() for port in server.ports.values())
+    return CANARY_STEP if max(ports, default=0) + CANARY_STEP <= HIGHEST_PORT else -CANARY_STEP
+
+
+def _settings(context: BundleContext, server: RenderedServer) -> Iterator[str]:
+    access, instances = _access(server), context.deployment.instances
+    yield f"export SERVER={server.record.name}"
+    for name in ("CHECKPOINT", "DRAFT_CHECKPOINT", "SERVE_KEY_FILE"):
+        if value := server.environment.get(name):
+            yield f"export {name}={shlex.quote(value)}"
+    for name in access.values():
+        if what := CLIENT_FILES.get(name):
+            yield f': "${{{name}:?is not set; name the file of {what}}}"'
+    if instances > 1:
+        yield f"export INSTANCE=0  # of 0 to {instances - 1}; all that follows, for each"
+    yield "use() {"
+    yield from (f"  {line}" for line in _use(server, instances))
+    yield "}"
+    for name, command in (("ready", _ready(server)), ("metrics", _metrics(context, server))):
+        yield f"{name}() {{"
+        yield f"  {command}"
+        yield "}"
+    words = [word for option, name in access.items() for word in (option, f'"${name}"')]
+    yield f"access=({' '.join(words)})"
+    yield 'use "$BUNDLE" 0'
+
+
+def _use(server: RenderedServer, instances: int) -> Iterator[str]:
+    several = instances > 1
+    yield 'export BUNDLE="$1" RUN="$1-run' + ("-$INSTANCE" if several else "") + '"'
+    for name, port in server.ports.items():
+        instance = f" + {PORT_STEP} * INSTANCE" if several else ""
+        yield f"export SERVE_{name.upper()}_PORT=$(({port} + $2{instance}))"
+    ports = {name: f"$SERVE_{name.upper()}_PORT" for name in server.ports}
+    url = server.record.url(_address(server), ports, server.entry.get("model_name"))
+    yield f'export URL="{url}"'
+
+
+def _ready(server: RenderedServer) -> str:
+    """A command that succeeds as soon as the server is ready."""
+    path = server.entry["ready"].get("path")
+    if path is None:
+        return f'grep --quiet "{server.record.ready_log}" "$RUN/server.log"'
+    url = f"http://{_address(server)}:$SERVE_HTTP_PORT{path}"
+    return f'curl --silent --show-error --fail --max-time 5 --output /dev/null \\\n    "{url}"'
+
+
+def _metrics(context: BundleContext, server: RenderedServer) -> str:
+    """A command that prints its metrics, or why there are none."""
+    record = server.record
+    if record.metrics.protocol not in server.ports:
+        return f'echo "# none: targets.{record.name}.{record.metrics.protocol} is off"'
+    if not context.exports_metrics(server):
+        return f'echo "# none: engine_config.{record.metrics.needs} is off"'
+    port = f"$SERVE_{record.metrics.protocol.upper()}_PORT"
+    url = f"http://{_address(server)}:{port}{record.paths.metrics}"
+    return f'curl --silent --show-error --fail --max-time 10 \\\n    "{url}"'
+
+
+def _access(server: RenderedServer) -> Mapping[str, str]:
+    """The files that a client shows, by options of `launch`, as the variables that name them."""
+    found = {}
+    if server.has_key:
+        found["--key-file"] = "SERVE_KEY_FILE"
+    if server.tls:
+        found["--tls-ca"] = "TLS_CA"
+    if server.tls and server.tls.client_ca:
+        found |= {"--tls-certificate": "TLS_CERTIFICATE", "--tls-key": "TLS_KEY"}
+    return found
+
+
+def _address(server: RenderedServer) -> str:
+    """The address to use on the server's own machine, as URLs have it."""
+    host = server.local_host
+    return f"[{host}]" if ":" in host else host
