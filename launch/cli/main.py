@@ -120,9 +120,9 @@ def _fill_report(parser: Verb, _: Sequence[str]) -> None:
 
 
 def _fill_slurm(parser: Verb, _: Sequence[str]) -> None:
-    from ..slurm import arguments
+    from . import slurm
 
-    arguments.add(parser)
+    slurm.add(parser)
 
 
 def _up(options: argparse.Namespace) -> None:

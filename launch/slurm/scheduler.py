@@ -1,4 +1,4 @@
-"""The scheduler: Slurm's commands, what they answer and why they refuse."""
+"""Slurm's commands on a login node: what they answer and why they refuse."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIELDS = "%i|%j|%T|%r|%N"
 LOGIN_NODE = "run this where Slurm's commands are, such as a login node of the cluster"
 SEE_CONTROLLER = "see whether slurmctld runs: scontrol ping"
 NO_SUCH_JOB = "Invalid job id"
-SPEAKER = re.compile(r"^(sbatch|srun|squeue|scancel|slurm_\w+): (error: |fatal: )?")
+COMMAND_PREFIX = re.compile(r"^(sbatch|srun|squeue|scancel|slurm_\w+): (error: |fatal: )?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,21 @@ class Job:
         return self.state not in ENDED
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         state = self.state.lower()
         return state if self.reason in ("None", "") else f"{state}, {self.reason}"
 
 
 def call(
     argv: Sequence[str],
-    environment: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
     timeout_s: float = COMMAND_TIMEOUT_S,
 ) -> subprocess.CompletedProcess[str]:
     """One command of Slurm, whatever its end. Raises `NotReady` if it is not there or hangs."""
     try:
         return subprocess.run(
             argv,
-            env=outside() if environment is None else environment,
+            env=environment() if variables is None else variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -68,7 +68,7 @@ def call(
         raise NotReady(Diagnostic(argv[0], what, SEE_CONTROLLER)) from None
 
 
-def outside() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This environment without what a job around it says: a new job must not inherit its shape."""
     return {
         name: value
@@ -80,19 +80,19 @@ def outside() -> dict[str, str]:
 def submit(
     script: Path,
     options: Sequence[str],
-    environment: Mapping[str, str],
+    variables: Mapping[str, str],
     arguments: Sequence[str] = (),
 ) -> str:
     """The id of a new job. Raises `BadInput` with the reasons of a refusal."""
-    done = call(["sbatch", "--parsable", *options, str(script), *arguments], environment)
+    done = call(["sbatch", "--parsable", *options, str(script), *arguments], variables)
     if done.returncode:
         raise BadInput(refusal(script, done))
     return done.stdout.strip().partition(";")[0]
 
 
-def check(script: Path, options: Sequence[str], environment: Mapping[str, str]) -> list[Diagnostic]:
+def check(script: Path, options: Sequence[str], variables: Mapping[str, str]) -> list[Diagnostic]:
     """Why Slurm would refuse the script; nothing is submitted."""
-    done = call(["sbatch", "--test-only", *options, str(script)], environment)
+    done = call(["sbatch", "--test-only", *options, str(script)], variables)
     return [refusal(script, done)] if done.returncode else []
 
 
@@ -100,13 +100,13 @@ def refusal(script: Path, done: subprocess.CompletedProcess[str]) -> Diagnostic:
     """Code 1 is a cluster that has no such nodes, 255 an option that its Slurm does not know."""
     unknown = done.returncode == 255
     remedy = "render with the profile of this site" if unknown else "see the nodes with: sinfo -Nl"
-    return Diagnostic(str(script), f"is refused by Slurm: {words(done.stderr)}", remedy)
+    return Diagnostic(str(script), f"is refused by Slurm: {message(done.stderr)}", remedy)
 
 
-def words(output: str) -> str:
-    """What a command of Slurm says, on one line, without its own name."""
-    lines = (SPEAKER.sub("", line.strip()) for line in output.splitlines())
-    return "; ".join(dict.fromkeys(filter(None, lines))) or "it says no reason"
+def message(output: str) -> str:
+    """The output of a command of Slurm on one line, without the command's name."""
+    lines = (COMMAND_PREFIX.sub("", line.strip()) for line in output.splitlines())
+    return "; ".join(dict.fromkeys(filter(None, lines))) or "no reason given"
 
 
 def jobs(only: str | None = None) -> dict[str, Job]:
@@ -116,7 +116,7 @@ def jobs(only: str | None = None) -> dict[str, Job]:
     """
     done = call(["squeue", "--noheader", "--states=all", f"--format={FIELDS}", *_only(only)])
     if done.returncode and NO_SUCH_JOB not in done.stderr:
-        raise NotReady(Diagnostic("squeue", words(done.stderr), SEE_CONTROLLER))
+        raise NotReady(Diagnostic("squeue", message(done.stderr), SEE_CONTROLLER))
     rows = (line.split("|") for line in done.stdout.splitlines())
     return {row[0].removesuffix("+0"): Job(row[0].removesuffix("+0"), *row[1:]) for row in rows}
 
@@ -137,4 +137,4 @@ def cancel(job_id: str, *options: str) -> None:
     """Whether the job is still there or not."""
     done = call(["scancel", "--quiet", *options, job_id])
     if done.returncode and NO_SUCH_JOB not in done.stderr:
-        raise NotReady(Diagnostic(f"job {job_id}", f"cannot be cancelled: {words(done.stderr)}"))
+        raise NotReady(Diagnostic(f"job {job_id}", f"cannot be cancelled: {message(done.stderr)}"))

@@ -1,9 +1,10 @@
-"""A submission: a bundle, checked and handed to Slurm as a job of its service."""
+"""Submitting a bundle: checked, tried on a node if wanted, handed to Slurm as a job."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,26 +13,30 @@ from typing import Any
 from builder import bundle as bundles
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
-from builder.errors import BadInput
+from builder.errors import BadInput, ChecksFailed, NotReady
+from supervisor import state
+from supervisor.state import JobFolder, ServiceFolder
 
-from ..engine import REFERENCE
-from ..run import now
-from . import scheduler, stopping
-from . import service as services
-from .service import JobFolder, Service
+from .. import engine as engines
+from . import jobs, scheduler, services
+from .jobs import LAST_LINES, Say
 
 SERVE, PREFLIGHT, BENCH = "serve.sbatch", "preflight.sbatch", "bench.sbatch"
-# What a job tells its successors; a person's new job has none of it.
-OF_ANOTHER_JOB = ("SERVICE_PREDECESSOR", "SERVICE_CANARY", "SERVICE_SUBMIT_OPTIONS")
+# What a job tells its successors; one that an operator submits inherits none of it.
+OF_ANOTHER_JOB = (state.PREDECESSOR, state.CANARY, state.SUBMIT_OPTIONS)
+COMPLETE = "whole"  # marks the folder of a reference engine that was prepared to its end
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A bundle with the service that its jobs belong to. `options` are for sbatch."""
+    """A bundle with the service that its jobs belong to.
+
+    `document` is its service.json, `options` are for sbatch, `variables` for the jobs' environment.
+    """
 
     bundle: Bundle
     document: Mapping[str, Any]
-    service: Service
+    service: ServiceFolder
     options: tuple[str, ...]
     variables: Mapping[str, str]
 
@@ -41,20 +46,26 @@ class Submission:
     @property
     def environment(self) -> dict[str, str]:
         """That of a job: successors inherit it, and submit with the same options."""
-        kept = {k: v for k, v in scheduler.outside().items() if k not in OF_ANOTHER_JOB}
+        kept = {k: v for k, v in scheduler.environment().items() if k not in OF_ANOTHER_JOB}
         return {
             **kept,
             "BUNDLE": str(self.bundle.folder),
-            services.VARIABLE: str(self.service.root),
-            "SERVICE_SUBMIT_OPTIONS": json.dumps(self._sbatch("%j")),
+            state.STATE_FOLDER: str(self.service.root),
+            state.SUBMIT_OPTIONS: json.dumps(self._sbatch("%j")),
             **self.variables,
         }
 
-    def with_variables(self, **variables: str) -> Submission:
+    @property
+    def drain_s(self) -> float:
+        """How long a job of the bundle may take to drain and to stop."""
+        stop_s = max(step["stop_timeout_s"] for step in self.document["steps"])
+        return float(self.document["time"]["drain_s"] + stop_s)
+
+    def with_variables(self, variables: Mapping[str, str]) -> Submission:
         return replace(self, variables={**self.variables, **variables})
 
     def check(self) -> None:
-        """Raises `BadInput` with what Slurm has against the scripts."""
+        """Raises `BadInput` where Slurm would refuse the scripts."""
         problems = [
             problem
             for name in (SERVE, PREFLIGHT)
@@ -65,20 +76,50 @@ class Submission:
 
     def submit(self) -> JobFolder:
         """The new job, which Slurm has taken."""
-        self.service.folder.mkdir(parents=True, exist_ok=True)
+        self.service.path.mkdir(parents=True, exist_ok=True)
         script = self.script(SERVE)
         job = self.service.job(scheduler.submit(script, self._sbatch("%j"), self.environment))
-        job.folder.mkdir(parents=True, exist_ok=True)
+        job.path.mkdir(parents=True, exist_ok=True)
         facts = {
-            "format": 1,
+            "format": state.FORMAT,
             "job_id": job.id,
             "bundle": str(self.bundle.folder),
             "bundle_digest": self.bundle.digest,
-            "submitted": now(),
+            "submitted": state.timestamp(),
             "sbatch": list(self.options),
         }
-        services.write_json(job.folder / "submission.json", facts)
+        state.write_json(job.path / state.SUBMISSION, facts)
         return job
+
+    def preflight(self, timeout_s: float, say: Say) -> None:
+        """Check a node by a short job. Raises `ChecksFailed` with every check that failed."""
+        self.service.path.mkdir(parents=True, exist_ok=True)
+        log = self.service.path / "preflight-%j.log"
+        options = ["--export=ALL", f"--output={log}", *self.options]
+        job = self.service.job(scheduler.submit(self.script(PREFLIGHT), options, self.environment))
+        say(f"job {job.id}: preflight")
+        try:
+            if not jobs.Watch(job, say).until_gone(timeout_s):
+                what = f"has not ended after {timeout_s:g} s"
+                raise NotReady(Diagnostic(f"preflight job {job.id}", what, "see: squeue --start"))
+        except BaseException:
+            scheduler.cancel(job.id)
+            raise
+        found = state.read_json(job.path / state.PREFLIGHT)
+        if found is None:
+            path = self.service.path / f"preflight-{job.id}.log"
+            text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+            last = "".join(f"\n    {line}" for line in text.splitlines()[-LAST_LINES:])
+            raise NotReady(
+                Diagnostic(f"preflight job {job.id}", f"left no result; {path} ends:{last}")
+            )
+        for row in found["checks"]:
+            say(f"  {'ok  ' if row['ok'] else 'FAIL'} {row['check']}: {row['what']}")
+        if failed := [row for row in found["checks"] if not row["ok"]]:
+            where = f"preflight on {found['node']}"
+            raise ChecksFailed(
+                [Diagnostic(f"{where}: {row['check']}", row["what"]) for row in failed]
+            )
 
     def _sbatch(self, job: str) -> list[str]:
         name = self.service.name  # what a job is known by
@@ -86,30 +127,28 @@ class Submission:
         return ["--export=ALL", f"--output={log}", *self.options, f"--job-name={name}"]
 
 
-def of(
-    folder: Path, state: Path | None, options: Sequence[str] = (), engine: str | None = None
+def read_bundle(
+    folder: Path, root: Path | None, options: Sequence[str] = (), engine: str | None = None
 ) -> Submission:
     """A bundle that is whole and has a job. Raises `BadInput` or `DamagedBundle`."""
     bundle = bundles.read(folder)
-    document = services.read_json(bundle.folder / "slurm" / "service.json")
+    document = state.read_json(bundle.folder / "slurm" / "service.json")
     if document is None:
         remedy = "render it with target slurm and a site profile"
         raise BadInput(Diagnostic(str(folder), "has no target slurm", remedy))
-    service = Service(services.root(state, document), document["name"])
+    service = ServiceFolder(services.root(root, document), document["name"])
     _check_writable(service.root)
     variables: dict[str, str] = {}
-    if engine == REFERENCE:
-        from . import rehearsal_engine  # with what renders a miniature
-
-        made = service.root / ".reference" / bundle.digest[:16]
-        variables = rehearsal_engine.environment(bundle, made)
+    if engine == engines.REFERENCE:
+        prepared = service.root / ".reference" / bundle.digest[:16]
+        variables = _reference_engine(bundle, prepared)
     return Submission(bundle, document, service, tuple(options), variables)
 
 
-def check_free(service: Service) -> None:
+def check_free(service: ServiceFolder) -> None:
     """Raises `BadInput` if the service has a job already."""
-    if alive := stopping.living(service):
-        what = f"has job {alive[-1].id} already, {alive[-1].words}"
+    if alive := jobs.alive_jobs(service):
+        what = f"has job {alive[-1].id} already, {alive[-1].summary}"
         remedy = "replace it, stop it, or name another state folder with --state"
         raise BadInput(Diagnostic(f"service {service.name}", what, remedy))
 
@@ -123,3 +162,32 @@ def _check_writable(root: Path) -> None:
     if fault:
         remedy = "name a folder that this host and all nodes see with --state"
         raise BadInput(Diagnostic(str(root), fault, remedy))
+
+
+def _reference_engine(bundle: Bundle, folder: Path) -> dict[str, str]:
+    """Variables with which jobs serve a miniature, prepared once in a folder that nodes see."""
+    if not (folder / COMPLETE).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        _prepare_reference_engine(bundle, folder)
+        (folder / COMPLETE).touch()
+    entries = [folder / "python" / "bin", engines.REFERENCE_FOLDER / "bin"]
+    launcher = folder / "tritonserver" / "bin"
+    entries += [launcher] if launcher.is_dir() else []
+    return {
+        "PATH": os.pathsep.join([*map(str, entries), os.environ.get("PATH", os.defpath)]),
+        "CHECKPOINT": str(folder / "miniature"),
+        "TENSORRT_LLM_REFERENCE_RELEASE": bundle.launch["engine"]["release"],
+    }
+
+
+def _prepare_reference_engine(bundle: Bundle, folder: Path) -> None:
+    from builder.facts import checkpoint  # with numpy, which nothing else here needs
+    from builder.miniature import checkpoint as miniature
+
+    from .. import triton
+
+    (folder / "miniature").mkdir(parents=True)
+    miniature.write(checkpoint.from_bundle(bundle.folder), folder / "miniature")
+    engines.path_entries("reference", folder / "python", lambda path: path)
+    if "triton" in bundle.launch["targets"]:
+        triton.prepare(folder / "tritonserver")

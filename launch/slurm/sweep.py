@@ -19,11 +19,11 @@ from ..cli.main import main
 from ..report import REPORT, page
 from ..smoke import endpoint as endpoints
 from . import scheduler
+from .jobs import Say
 from .scheduler import Job
 from .submission import BENCH, Submission
-from .waiting import Say
 
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,18 @@ class Sweep:
     order: Submission
     url: str
     folder: Path
-    words: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     @property
     def options(self) -> list[str]:
-        """The bundle's own workload; a person's words win, since they come last."""
+        """The bundle's own workload; an operator's arguments win, since they come last."""
         asked = system_under_test.deployment(self.order.bundle)
         workload, slo = asked.get("workload") or {}, asked.get("slo") or {}
         given = {name: workload.get(name) for name in ("isl", "osl")}
         given["gpus"] = (asked.get("hardware") or {}).get("num_gpus")
         given["slo"] = ",".join(f"{name}={value}" for name, value in slo.items() if value)
         named = [(f"--{name}", str(value)) for name, value in given.items() if value]
-        return [*(word for pair in named for word in pair), *self.words]
+        return [*(text for pair in named for text in pair), *self.arguments]
 
     def make_folder(self) -> None:
         """Raises `BadInput` if there is something in it."""
@@ -122,27 +122,27 @@ def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> 
 
 def _wait(array: str, say: Say) -> list[Job]:
     """The jobs of the array as Slurm saw them last, when it has ended them all."""
-    seen, said = dict[str, Job](), ""
+    seen, last = dict[str, Job](), ""
     while True:
         rows = scheduler.jobs(array)
         seen |= rows
         alive = [job for job in rows.values() if job.is_alive]
-        words = ", ".join(f"{job.id} {job.words}" for job in alive)
+        summary = ", ".join(f"{job.id} {job.summary}" for job in alive)
         if not alive:
             return [job for job in seen.values() if "[" not in job.id]
-        if words != said:
-            said = words
-            say(f"job array {array}: {words}")
-        time.sleep(LOOK_S)
+        if summary != last:
+            last = summary
+            say(f"job array {array}: {summary}")
+        time.sleep(POLL_S)
 
 
 def _fault(job: Job, folder: Path) -> Diagnostic:
-    """Why a job of the array failed, in the words of its log's last error."""
+    """Why a job of the array failed, by the last error in its log."""
     log = folder / f"point-{job.id.rpartition('_')[2]}.log"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return Diagnostic(
-        f"job {job.id}", f"{job.words}; {errors[-1] if errors else 'no error'} in {log}"
+        f"job {job.id}", f"{job.summary}; {errors[-1] if errors else 'no error'} in {log}"
     )
 
 

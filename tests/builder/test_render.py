@@ -180,7 +180,7 @@ def test_a_wheel_holds_the_protocol_that_launch_and_supervisor_share(
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     code = (
-        "import sys; sys.path.insert(0, 'site'); import launch.slurm, supervisor.state\n"
+        "import sys; sys.path.insert(0, 'site'); import launch.cli.slurm, supervisor.state\n"
         "sys.exit('site' not in launch.__file__ or 'site' not in supervisor.__file__)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -1,8 +1,9 @@
-"""The profile: what was found and how, as the text of a site profile."""
+"""The site profile that a probe writes: what was given, what was found and how, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,35 +14,60 @@ from builder import site
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
+from .. import services
+
+
+@dataclass(frozen=True, slots=True)
+class SiteOptions:
+    """What is already known of the site, and a part of every trial."""
+
+    name: str | None
+    given: Mapping[str, str]
+    images: Mapping[str, str]
+    mounts: tuple[str, ...]
+    root: Path
+    timeout_s: float
+
+    @classmethod
+    def from_arguments(cls, options: argparse.Namespace) -> SiteOptions:
+        names = ("partition", "account", "qos", "reservation", "constraint")
+        given = {name: value for name in names if (value := getattr(options, name))}
+        pairs = [text.partition("=") for text in options.image]
+        if wrong := [name for name, _, image in pairs if not image]:
+            raise BadInput(Diagnostic("--image", f"must be SERVER=IMAGE, not {wrong[0]}"))
+        images = {name: image for name, _, image in pairs}
+        root = services.root(options.state)
+        return cls(options.name, given, images, tuple(options.mount), root, options.timeout)
+
+    @property
+    def sbatch(self) -> list[str]:
+        return [f"--{name}={value}" for name, value in self.given.items()]
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A line of the profile and how it was found."""
+    """A line of the profile and how it was found.
+
+    `value` is `None` for what the profile leaves out; `how` is then the reason.
+    """
 
     key: str
     value: Any
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What the profile leaves out, and why."""
-
-    key: str
-    why: str
+def left_out(key: str, why: str) -> Finding:
+    return Finding(key, None, why)
 
 
-Found = Finding | Left
-
-
-def text(found: Sequence[Found]) -> str:
+def text(found: Sequence[Finding]) -> str:
     """A profile in which each line says how it was found; what is left out stands below."""
     lines = []
     for one in found:
-        if isinstance(one, Finding):
+        if one.value is not None:
             value = yaml.safe_dump({one.key: one.value}, sort_keys=False, width=1000)
             lines += [f"# {one.how}", value.rstrip()]
-    left = [f"# - {one.key}: {one.why}" for one in found if isinstance(one, Left)]
+    left = [f"# - {one.key}: {one.how}" for one in found if one.value is None]
     heading = ["", "# Left out:"] if left else []
     return "\n".join([*lines, *heading, *left, ""])
 

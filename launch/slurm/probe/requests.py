@@ -11,8 +11,7 @@ from builder.errors import NotReady
 
 from .. import scheduler
 from . import trial
-from .asked import Asked
-from .profile import Finding, Found, Left
+from .profile import Finding, SiteOptions, left_out
 from .trial import UNKNOWN_OPTION
 
 GPU_REQUESTS = {"gpus_per_node": "--gpus-per-node={}", "gres": "--gres=gpu:{}"}
@@ -28,9 +27,9 @@ class Partition:
     is_default: bool
 
 
-def name(asked: Asked) -> Finding:
-    if asked.name:
-        return Finding("name", asked.name, "given with --name")
+def name(options: SiteOptions) -> Finding:
+    if options.name:
+        return Finding("name", options.name, "given with --name")
     shown = scheduler.call(["scontrol", "show", "config"]).stdout
     named = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
     return Finding("name", named.group(1) if named else "site", "Slurm's name of the cluster")
@@ -40,7 +39,7 @@ def partitions() -> list[Partition]:
     """Those that are up, the default one first. They are tried before they are believed."""
     done = scheduler.call(["sinfo", "--noheader", "--format=%R|%P|%a|%D"])
     if done.returncode:
-        raise NotReady(Diagnostic("sinfo", scheduler.words(done.stderr), scheduler.LOGIN_NODE))
+        raise NotReady(Diagnostic("sinfo", scheduler.message(done.stderr), scheduler.LOGIN_NODE))
     nodes: dict[tuple[str, bool], int] = {}
     for line in done.stdout.splitlines():
         name, marked, state, count = line.split("|")
@@ -51,25 +50,27 @@ def partitions() -> list[Partition]:
     return sorted(found, key=lambda one: not one.is_default)
 
 
-def gpu_partition(asked: Asked, partitions: Sequence[Partition]) -> tuple[Partition, Finding, int]:
+def gpu_partition(
+    options: SiteOptions, partitions: Sequence[Partition]
+) -> tuple[Partition, Finding, int]:
     """The first partition that takes a request for GPUs, how it does, and how many on a node.
 
     Without such a one, the first that takes whole nodes.
     """
-    wanted = asked.given.get("partition")
+    wanted = options.given.get("partition")
     candidates = [one for one in partitions if wanted in (None, one.name)]
     refusals = []
     for one in candidates:
-        base = [*asked.sbatch, f"--partition={one.name}", "--nodes=1"]
+        base = [*options.sbatch, f"--partition={one.name}", "--nodes=1"]
         for request, option in GPU_REQUESTS.items():
-            answer = trial.ask(*base, option.format(1))
-            if answer.ok:
+            result = trial.test_request(*base, option.format(1))
+            if result.ok:
                 count = _most_gpus(base, option)
                 how = f"tried: {option.format(count)} is accepted, {count + 1} is not"
                 return one, Finding("gpu_request", request, how), count
-            refusals.append(f"{one.name}, {option.format(1)}: {answer.words}")
+            refusals.append(f"{one.name}, {option.format(1)}: {result.output}")
     for one in candidates:
-        if trial.ask(*asked.sbatch, f"--partition={one.name}", "--exclusive").ok:
+        if trial.test_request(*options.sbatch, f"--partition={one.name}", "--exclusive").ok:
             how = "tried: no request for GPUs is accepted, one for a whole node is"
             return one, Finding("gpu_request", "none", how), 0
     remedy = "name --partition, --account or --qos"
@@ -78,7 +79,7 @@ def gpu_partition(asked: Asked, partitions: Sequence[Partition]) -> tuple[Partit
 
 
 def _most_gpus(base: Sequence[str], option: str) -> int:
-    return _most(lambda count: trial.ask(*base, option.format(count)).ok, MOST_GPUS)
+    return _most(lambda count: trial.test_request(*base, option.format(count)).ok, MOST_GPUS)
 
 
 def gpu_options(request: Finding, gpus: int) -> list[str]:
@@ -86,61 +87,61 @@ def gpu_options(request: Finding, gpus: int) -> list[str]:
     return [option.format(gpus)] if option else ["--exclusive"]
 
 
-def given(asked: Asked, partition: Partition) -> Iterator[Finding]:
-    how = "given with --partition" if "partition" in asked.given else "tried: it takes such jobs"
+def given(options: SiteOptions, partition: Partition) -> Iterator[Finding]:
+    how = "given with --partition" if "partition" in options.given else "tried: it takes such jobs"
     yield Finding("partition", partition.name, how)
-    for name, value in asked.given.items():
+    for name, value in options.given.items():
         if name != "partition":
             yield Finding(name, value, f"given with --{name}; part of every trial")
 
 
 def client(
-    asked: Asked, partitions: Sequence[Partition], gpu_partition: Partition
-) -> Iterator[Found]:
+    options: SiteOptions, partitions: Sequence[Partition], gpu_partition: Partition
+) -> Iterator[Finding]:
     """A partition that has no GPUs to waste on a client."""
-    rest = [option for option in asked.sbatch if not option.startswith("--partition=")]
+    rest = [option for option in options.sbatch if not option.startswith("--partition=")]
     for one in partitions:
         base = [*rest, f"--partition={one.name}", "--nodes=1"]
-        gpus = [trial.ask(*base, option.format(1)) for option in GPU_REQUESTS.values()]
-        if one != gpu_partition and not any(a.ok for a in gpus) and trial.ask(*base).ok:
+        gpus = [trial.test_request(*base, option.format(1)) for option in GPU_REQUESTS.values()]
+        if one != gpu_partition and not any(a.ok for a in gpus) and trial.test_request(*base).ok:
             how = "tried: it takes jobs, and none that ask for a GPU"
             yield Finding("client_partition", one.name, how)
             return
-    yield Left("client_partition", "tried: each partition has GPUs; clients share the servers'")
+    yield left_out("client_partition", "tried: each partition has GPUs; clients share the servers'")
 
 
 def exclusive(base: Sequence[str]) -> Finding:
-    answer = trial.ask(*base, "--exclusive", "--mem=0")
-    if answer.ok:
+    result = trial.test_request(*base, "--exclusive", "--mem=0")
+    if result.ok:
         return Finding("exclusive", True, "tried: --exclusive --mem=0 is accepted")
-    return Finding("exclusive", False, f"tried: --exclusive --mem=0 is refused: {answer.words}")
+    return Finding("exclusive", False, f"tried: --exclusive --mem=0 is refused: {result.output}")
 
 
-def block_size(base: Sequence[str], partition: Partition) -> Found:
-    """The largest segment that the nodes of a job can be asked to stand in."""
+def block_size(base: Sequence[str], partition: Partition) -> Finding:
+    """The largest segment that the nodes of a job may be asked to stand in."""
 
-    def ask(nodes: int) -> trial.Answer:
-        return trial.ask(*base, f"--nodes={nodes}", f"--segment={nodes}")
+    def ask(nodes: int) -> trial.TrialResult:
+        return trial.test_request(*base, f"--nodes={nodes}", f"--segment={nodes}")
 
     first = ask(1)
     if first.code == UNKNOWN_OPTION:
-        return Left("block_size", "tried: this Slurm does not know --segment")
+        return left_out("block_size", "tried: this Slurm does not know --segment")
     if not first.ok:
-        return Left("block_size", f"tried: --segment=1 is refused: {first.words}")
+        return left_out("block_size", f"tried: --segment=1 is refused: {first.output}")
     most = _most(lambda nodes: ask(nodes).ok, partition.nodes)
     if most == partition.nodes:
         why = f"tried: --segment={most}, all nodes, is accepted: the topology has no blocks, or one"
-        return Left("block_size", why)
+        return left_out("block_size", why)
     how = f"tried: --segment={most} is accepted for {most} nodes, {most + 1} is not"
     return Finding("block_size", most, how)
 
 
-def cpus(base: Sequence[str]) -> Found:
-    def ask(count: int) -> trial.Answer:
-        return trial.ask(*base, "--nodes=1", "--ntasks=1", f"--cpus-per-task={count}")
+def cpus(base: Sequence[str]) -> Finding:
+    def ask(count: int) -> trial.TrialResult:
+        return trial.test_request(*base, "--nodes=1", "--ntasks=1", f"--cpus-per-task={count}")
 
     if not (first := ask(1)).ok:
-        return Left("cpus_per_node", f"tried: --cpus-per-task=1 is refused: {first.words}")
+        return left_out("cpus_per_node", f"tried: --cpus-per-task=1 is refused: {first.output}")
     most = _most(lambda count: ask(count).ok, MOST_CPUS)
     how = f"tried: --cpus-per-task={most} is accepted, {most + 1} is not"
     return Finding("cpus_per_node", most, how)

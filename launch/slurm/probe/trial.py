@@ -1,4 +1,4 @@
-"""A trial: something that is asked of the cluster to see whether it takes it."""
+"""Trials: requests that Slurm accepts or refuses, and commands that a job runs on nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from builder.errors import NotReady
 from .. import scheduler
 
 UNKNOWN_OPTION = 255
-LOOK_S = 0.5
+POLL_S = 0.5
 # Of one live trial; the import of a cold image takes minutes.
 STEP_TIMEOUT_S = 600
 SCRIPT = """\
@@ -33,26 +33,26 @@ touch whole
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """How it went. `words` are those of Slurm, or what the trial printed."""
+class TrialResult:
+    """The exit code, and what Slurm or the command printed."""
 
     code: int
-    words: str
+    output: str
 
     @property
     def ok(self) -> bool:
         return self.code == 0
 
 
-def ask(*options: str) -> Answer:
+def test_request(*options: str) -> TrialResult:
     """Whether Slurm would take a job with these options, if its nodes were free; nothing runs."""
     done = scheduler.call(["sbatch", "--test-only", *options, "--wrap=true"])
-    return Answer(done.returncode, scheduler.words(done.stderr))
+    return TrialResult(done.returncode, scheduler.message(done.stderr))
 
 
 def run(
     trials: Mapping[str, Sequence[str]], options: Sequence[str], folder: Path, timeout_s: float
-) -> dict[str, Answer]:
+) -> dict[str, TrialResult]:
     """What each trial did in one job, whose results are left in a folder that its nodes see.
 
     Raises `NotReady` if the job does not start in time, or does not see the folder.
@@ -63,7 +63,7 @@ def run(
     text = SCRIPT.format(timeout_s=STEP_TIMEOUT_S, folder=place, trials="\n".join(lines))
     script.write_text(text, encoding="utf-8")
     log = folder / "trial.log"
-    job_id = scheduler.submit(script, [f"--output={log}", *options], scheduler.outside())
+    job_id = scheduler.submit(script, [f"--output={log}", *options], scheduler.environment())
     try:
         _wait(job_id, timeout_s)
     except BaseException:
@@ -73,12 +73,12 @@ def run(
         said = log.read_text(errors="replace").strip() if log.exists() else "it left nothing here"
         remedy = "name a folder that this host and all nodes see with --state"
         raise NotReady(Diagnostic(f"job {job_id}", f"left no results in {folder}: {said}", remedy))
-    return {name: _answer(folder, name) for name in trials}
+    return {name: _result(folder, name) for name in trials}
 
 
-def _answer(folder: Path, name: str) -> Answer:
+def _result(folder: Path, name: str) -> TrialResult:
     output = (folder / f"{name}.out").read_text(encoding="utf-8", errors="replace")
-    return Answer(int((folder / f"{name}.code").read_text()), output.strip())
+    return TrialResult(int((folder / f"{name}.code").read_text()), output.strip())
 
 
 def _wait(job_id: str, timeout_s: float) -> None:
@@ -88,4 +88,4 @@ def _wait(job_id: str, timeout_s: float) -> None:
         if job.state == "PENDING" and time.monotonic() > deadline:
             what = f"still waits after {timeout_s:g} s: {job.reason}"
             raise NotReady(Diagnostic(f"job {job_id}", what, "wait longer with --timeout"))
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)

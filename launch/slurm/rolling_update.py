@@ -1,4 +1,4 @@
-"""A replacement: a new bundle takes over a service, or the old one stays as it is.
+"""A rolling update: a new bundle takes over a service, or the old one stays as it is.
 
 The new job is a canary first: it starts and is admitted while the old one serves all clients. Then
 it publishes itself, and the old one drains; should the new one die in that time, the old one takes
@@ -8,16 +8,18 @@ the clients back.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
+from supervisor.state import CANARY, PREDECESSOR, PROMOTE, JobFolder, ServiceFolder, SuccessorLock
 
 from ..interrupts import Interrupts
-from . import scheduler, succession, waiting
-from .service import JobFolder, Service
+from . import jobs, scheduler
+from .jobs import POLL_S, Say
+from .services import is_running
 from .submission import Submission
-from .waiting import LOOK_S, Say
 
 # A canary looks for its promotion several times a second.
 SWITCH_TIMEOUT_S = 60.0
@@ -25,42 +27,43 @@ SWITCH_TIMEOUT_S = 60.0
 BACK_MARGIN_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long the new job may take to be admitted, and stands by before clients are sent to it;
-    and how long the old one may drain."""
+def replace(
+    order: Submission,
+    admission_s: float | None,
+    stand_by_s: float,
+    interrupts: Interrupts,
+    say: Say,
+) -> JobFolder:
+    """The job of the new bundle, which serves. Raises `ChecksFailed` if the old one still does.
 
-    admission_s: float | None
-    stand_by_s: float
-    drain_s: float
-
-
-def replace(order: Submission, patience: Patience, interrupts: Interrupts, say: Say) -> JobFolder:
-    """The job of the new bundle, which serves. Raises `ChecksFailed` if the old one still does."""
+    The new job may take `admission_s` to be admitted, and must then live for `stand_by_s` before
+    clients are sent to it.
+    """
     service = order.service
     old = serving(service)
-    ordered = order.with_variables(SERVICE_PREDECESSOR=old.id, SERVICE_CANARY="1")
-    with succession.lock(service, old.id) as lock:
+    drain_s = order.drain_s
+    canary = order.with_variables({PREDECESSOR: old.id, CANARY: "1"})
+    with _successor_lock(service, old.id) as lock:
         with interrupts.held():
-            new = ordered.submit()
-            lock.name(new.id)
+            new = canary.submit()
+            lock.name_successor(new.id)
         say(f"job {new.id}: canary of {order.bundle.folder}; job {old.id} serves")
         try:
-            waiting.until_run_has(new, "admitted", say, patience.admission_s)
-            _stand_by(new, patience.stand_by_s)
+            jobs.until_run_has(new, "admitted", say, admission_s)
+            _stand_by(new, stand_by_s)
             with interrupts.held():
                 _switch(service, new, say)
-                _drain(service, old, new, patience.drain_s, say)
+                _drain(service, old, new, drain_s, say)
         except BaseException as fault:
             scheduler.cancel(new.id)
             if not isinstance(fault, ToolkitError):
                 raise
-            waiting.Watch(new, say).until_gone(patience.drain_s)
-            raise _refused(service, old, patience.drain_s, fault) from None
+            jobs.Watch(new, say).until_gone(drain_s)
+            raise _refused(service, old, drain_s, fault) from None
     return new
 
 
-def serving(service: Service) -> JobFolder:
+def serving(service: ServiceFolder) -> JobFolder:
     """The job that clients are sent to. Raises `NotReady` if there is none."""
     endpoint = service.live_endpoint()
     if endpoint is None or service.stop_file.exists():
@@ -70,7 +73,7 @@ def serving(service: Service) -> JobFolder:
     return service.job(endpoint["job_id"])
 
 
-def check_name(service: Service, order: Submission) -> None:
+def check_name(service: ServiceFolder, order: Submission) -> None:
     """A service is known by its name: the new bundle must have it. Raises `BadInput`."""
     if order.service.name != service.name:
         what = f"is of the service {order.service.name}, not of {service.name}"
@@ -83,26 +86,28 @@ def _stand_by(new: JobFolder, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         _check_lives(new)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
-def _switch(service: Service, new: JobFolder, say: Say) -> None:
+def _switch(service: ServiceFolder, new: JobFolder, say: Say) -> None:
     """Tell the admitted job to publish itself, and see that it did."""
-    (new.folder / "promote").touch()
+    (new.path / PROMOTE).touch()
     deadline = time.monotonic() + SWITCH_TIMEOUT_S
     while not _is_owner(service, new):
         _check_lives(new)
         if time.monotonic() > deadline:
             what = f"did not publish itself within {SWITCH_TIMEOUT_S:g} s"
             raise NotReady(Diagnostic(f"job {new.id}", what, f"its log is {new.log}"))
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     say(f"job {new.id}: clients are sent here")
 
 
-def _drain(service: Service, old: JobFolder, new: JobFolder, timeout_s: float, say: Say) -> None:
+def _drain(
+    service: ServiceFolder, old: JobFolder, new: JobFolder, timeout_s: float, say: Say
+) -> None:
     """Until the old job is no more, while the new one must hold."""
-    watch, deadline = waiting.Watch(old, say), time.monotonic() + timeout_s
-    while not watch.until_gone(LOOK_S):
+    watch, deadline = jobs.Watch(old, say), time.monotonic() + timeout_s
+    while not watch.until_gone(POLL_S):
         _check_lives(new)
         if not _is_owner(service, new):
             raise NotReady(Diagnostic(f"job {new.id}", "lost the endpoint"))
@@ -114,22 +119,34 @@ def _drain(service: Service, old: JobFolder, new: JobFolder, timeout_s: float, s
 def _check_lives(new: JobFolder) -> None:
     run = new.run
     if run is None or run["state"] in ("stopping", "ended"):
-        raise waiting.failure(new)
+        raise jobs.failure(new)
 
 
-def _is_owner(service: Service, job: JobFolder) -> bool:
-    return (service.endpoint or {}).get("job_id") == job.id
+def _is_owner(service: ServiceFolder, job: JobFolder) -> bool:
+    return service.owner == job.id
 
 
-def _refused(service: Service, old: JobFolder, drain_s: float, fault: ToolkitError) -> ToolkitError:
+def _refused(
+    service: ServiceFolder, old: JobFolder, drain_s: float, fault: ToolkitError
+) -> ToolkitError:
     """Why the new job is not taken, and who serves: the old one, at the latest after its drain."""
     deadline = time.monotonic() + drain_s + BACK_MARGIN_S
-    while not _is_owner(service, old) and not _has_ended(old) and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
+    while not _is_owner(service, old) and not old.has_ended and time.monotonic() < deadline:
+        time.sleep(POLL_S)
     still = "still serves" if _is_owner(service, old) else "does not serve any more"
     what = f"is not replaced; job {old.id} {still}"
     return ChecksFailed([*fault.diagnostics, Diagnostic(f"service {service.name}", what)])
 
 
-def _has_ended(job: JobFolder) -> bool:
-    return (job.run or {}).get("state") == "ended"
+@contextmanager
+def _successor_lock(service: ServiceFolder, owner: str) -> Iterator[SuccessorLock]:
+    """Held until the successor has taken over or failed. Raises `NotReady` if it is taken."""
+    lock = SuccessorLock(service, owner, lambda job: is_running(job, scheduler.jobs()))
+    if not lock.acquire():
+        what = f"has a successor under way: job {lock.content.get('successor') or 'not named yet'}"
+        remedy = "see it with: launch slurm status"
+        raise NotReady(Diagnostic(f"service {service.name}", what, remedy))
+    try:
+        yield lock
+    finally:
+        lock.release()

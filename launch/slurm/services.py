@@ -1,21 +1,54 @@
-"""The overview: what each service does now, from its folder and one question to Slurm."""
+"""The services in a state folder, and what each does now by its files and Slurm's queue."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+from builder.diagnostics import Diagnostic, nearest
+from builder.errors import BadInput
+from supervisor.state import JobFolder, ServiceFolder, is_silent, parse_time, state_root
 
 from . import scheduler
 from .scheduler import Job
-from .service import JobFolder, Service, is_silent, seconds_since
+
+ENDED = ("ended", "dead", "none")
+
+
+def root(given: Path | None, document: Mapping[str, Any] | None = None) -> Path:
+    """Where services keep their state: as given, as the environment or the site says, or here."""
+    return (given or state_root((document or {}).get("state_folder"))).absolute()
+
+
+def every(folder: Path) -> list[ServiceFolder]:
+    """All services with their state in a folder, by name."""
+    try:
+        found = [ServiceFolder(folder, entry.name) for entry in os.scandir(folder)]
+    except FileNotFoundError:
+        return []
+    except OSError as fault:
+        raise BadInput(Diagnostic(str(folder), f"cannot be read: {fault.strerror}")) from None
+    return sorted((one for one in found if one.jobs), key=lambda one: one.name)
+
+
+def find(folder: Path, name: str) -> ServiceFolder:
+    """Raises `BadInput` if no service has that name."""
+    known = {one.name: one for one in every(folder)}
+    if name not in known:
+        remedy = nearest(name, known) if known else "name the state folder with --state"
+        raise BadInput(Diagnostic(f"service {name}", f"has no state in {folder}", remedy))
+    return known[name]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One service. `job_id` is the job that clients are sent to, or else the newest.
+class ServiceStatus:
+    """What one service does. `job_id` is the job that clients are sent to, or else the newest.
 
-    `state` is the supervisor's word while it lives; `dead` is a job that Slurm has no more and
+    `state` is as the supervisor says while it lives; `dead` is a job that Slurm has no more and
     whose supervisor said nothing at its end, `silent` one whose supervisor says nothing now.
     """
 
@@ -37,12 +70,12 @@ class Row:
         return asdict(self)
 
 
-def of(services: Iterable[Service], known: Iterable[Job]) -> list[Row]:
+def statuses(services: Iterable[ServiceFolder], known: Iterable[Job]) -> list[ServiceStatus]:
     named = scheduler.by_name(known)
-    return [row(service, named.get(service.name, {})) for service in services]
+    return [status(service, named.get(service.name, {})) for service in services]
 
 
-def row(service: Service, known: Mapping[str, Job]) -> Row:
+def status(service: ServiceFolder, known: Mapping[str, Job]) -> ServiceStatus:
     """`known` are the jobs of that service's name."""
     endpoint, jobs = service.live_endpoint(), service.jobs
     if endpoint and not is_running(endpoint["job_id"], known):
@@ -51,33 +84,30 @@ def row(service: Service, known: Mapping[str, Job]) -> Row:
     run = (job.run if job else None) or {}
     state = _state(run, known.get(job.id) if job else None)
     successor = _successor(job, jobs, run, known)
-    left = -seconds_since(run["until"]) if run.get("until") and state not in ENDS else None
-    return Row(
+    ends_at = run.get("until") if state not in ENDED else None
+    return ServiceStatus(
         name=service.name,
         job_id=job.id if job else None,
         generation=run.get("generation"),
         state=state,
         outcome=run.get("outcome"),
         why=run.get("why"),
-        slurm=known[job.id].words if job and job.id in known else None,
+        slurm=known[job.id].summary if job and job.id in known else None,
         url=endpoint["urls"].get("http") if endpoint else None,
         model=endpoint["model"] if endpoint else None,
         bundle_digest=run.get("bundle_digest"),
-        seconds_left=None if left is None else max(0, round(left)),
+        seconds_left=max(0, round(parse_time(ends_at) - time.time())) if ends_at else None,
         successor=successor,
         successor_state=_state_of(successor, service, known) if successor else None,
     )
-
-
-ENDS = ("ended", "dead", "none")
 
 
 def is_running(job_id: str, known: Mapping[str, Job]) -> bool:
     return job_id in known and known[job_id].is_alive
 
 
-def _state(run: Mapping[str, Any], job: Job | None) -> str:
-    """The supervisor's word, where it can still have one."""
+def _state(run: dict[str, Any], job: Job | None) -> str:
+    """As the supervisor says, where it can still say so."""
     if run.get("state") == "ended":
         return "ended"
     if job is None or not job.is_alive:
@@ -92,27 +122,27 @@ def _successor(
 ) -> str | None:
     """The one that the job named, or a newer one that a person asked for; while it is there."""
     named = [run["successor"]] if run.get("successor") else []
-    newer = [one.id for one in jobs if job and int(one.id) > int(job.id) and one.has_not_ended]
+    newer = [one.id for one in jobs if job and int(one.id) > int(job.id) and not one.has_ended]
     alive = [one for one in (*newer, *named) if is_running(one, known)]
     return alive[-1] if alive else None
 
 
-def _state_of(job_id: str, service: Service, known: Mapping[str, Job]) -> str:
+def _state_of(job_id: str, service: ServiceFolder, known: Mapping[str, Job]) -> str:
     return _state(service.job(job_id).run or {}, known.get(job_id))
 
 
-def table(rows: Iterable[Row]) -> str:
+def table(rows: Iterable[ServiceStatus]) -> str:
     """A line for each service; why it ended stands under it."""
     lines = [f"{'NAME':<28} {'JOB':>8} {'GEN':>4} {'STATE':<11} {'LEFT':>8} {'NEXT':>8}  ENDPOINT"]
     for one in rows:
-        end = one.url or (f"{one.outcome or ''}" if one.state in ENDS else one.slurm or "")
+        last = one.url or (f"{one.outcome or ''}" if one.state in ENDED else one.slurm or "")
         left = "-" if one.seconds_left is None else duration(one.seconds_left)
         generation = "-" if one.generation is None else one.generation
         lines.append(
             f"{one.name:<28} {one.job_id or '-':>8} {generation:>4} {one.state:<11} {left:>8}"
-            f" {one.successor or '-':>8}  {end}".rstrip()
+            f" {one.successor or '-':>8}  {last}".rstrip()
         )
-        if one.why and one.state in ENDS and one.outcome not in ("stopped", "handed_over"):
+        if one.why and one.state in ENDED and one.outcome not in ("stopped", "handed_over"):
             lines.append(f"    {one.why}")
     return "\n".join(lines)
 

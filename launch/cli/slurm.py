@@ -1,0 +1,318 @@
+"""The command line of `launch slurm`: what its commands take, do and print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from builder import bundle as bundles
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, ChecksFailed, NotReady
+from supervisor.state import ServiceFolder
+
+from ..interrupts import Interrupts
+from ..slurm import jobs, rolling_update, scheduler, services, submission
+from ..slurm.submission import Submission
+from .arguments import seconds
+
+ENGINES = ("tensorrt_llm", "reference")
+PREFLIGHT_TIMEOUT_S = 3600.0
+GOOD_OUTCOMES = ("stopped", "handed_over", "cancelled")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The commands, each with its arguments."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            run.__name__, help=text, description=f"{text[0].upper()}{text[1:]}."
+        )
+        sub.set_defaults(run=lambda options: _with_access(run, options))
+        sub.add_argument(
+            "--state",
+            type=Path,
+            metavar="DIR",
+            help="where services keep their state, seen by all nodes; "
+            "else $SERVICE_STATE_FOLDER, the bundle's, or runs",
+        )
+        return sub
+
+    _add_probe(command(probe, "try out what works on a cluster and write its site profile"))
+    _add_submit(command(submit, "start the service of a bundle as a job"))
+    _add_status(command(status, "show services, their jobs and where they are reached"))
+    _add_logs(command(logs, "print the log of a service's job"))
+    _add_stop(command(stop, "drain a service and end its jobs"))
+    _add_replace(command(replace, "let a new bundle take over a service, or leave it as it is"))
+    _add_bench(command(bench, "measure a service by a job array and write one report"))
+
+
+def _with_access(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
+    """Jobs leave files that only their owner may read. Raises `BadInput` for those of others."""
+    try:
+        run(options)
+    except PermissionError as fault:
+        remedy = "ask its owner, or name another state folder with --state"
+        problem = Diagnostic(str(fault.filename), "cannot be accessed: permission denied", remedy)
+        raise BadInput(problem) from None
+
+
+def _add_sbatch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sbatch",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="one more option for sbatch, as in --sbatch=--partition=debug; may be repeated",
+    )
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    _add_sbatch(parser)
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default=ENGINES[0],
+        help="reference serves a miniature without a GPU, on nodes that see this installation",
+    )
+
+
+def _add_probe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the profile; or stdout")
+    parser.add_argument("--name", help="of the site; else Slurm's name of the cluster")
+    for name in ("partition", "account", "qos", "reservation", "constraint"):
+        parser.add_argument(f"--{name}", help="that jobs ask for; tried with all else")
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="SERVER=IMAGE",
+        help="an image of trtllm_serve or triton to try containers with; may be repeated",
+    )
+    parser.add_argument(
+        "--mount", action="append", default=[], metavar="SRC:DST", help="tried in the container"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=300.0, metavar="S", help="that a trial may wait (300)"
+    )
+
+
+def _add_submit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path)
+    _add_job(parser)
+    parser.add_argument(
+        "--preflight", action="store_true", help="look on a node first, by a short job"
+    )
+    parser.add_argument("--wait", action="store_true", help="until clients can use the service")
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="that a wait may take")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="else every service")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_logs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--job", metavar="ID", help="else the newest")
+    parser.add_argument("--step", metavar="STEP", help="that of a step, else the supervisor's")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on until the job is no more"
+    )
+
+
+def _add_stop(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--now", action="store_true", help="cancel instead of draining")
+    parser.add_argument(
+        "--timeout", type=seconds, default=900.0, metavar="S", help="to wait for its end (900)"
+    )
+
+
+def _add_replace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("bundle", type=Path, help="a bundle of the same name")
+    _add_job(parser)
+    parser.add_argument(
+        "--preflight", action="store_true", help="look on a node first, by a short job"
+    )
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="until it must be admitted")
+    parser.add_argument(
+        "--stand-by",
+        type=seconds,
+        default=5.0,
+        metavar="S",
+        help="that the admitted job must hold before clients are sent to it (5)",
+    )
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "service", metavar="NAME|BUNDLE", help="one that runs, or a bundle to serve meanwhile"
+    )
+    _add_job(parser)
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="one more option for launch bench, as in --option=--isl=512; may be repeated; "
+        "else the workload is the bundle's",
+    )
+    parser.add_argument(
+        "--here", action="store_true", help="measure from this host instead of by jobs"
+    )
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="for the results; under runs/")
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="that a start may take")
+
+
+def probe(options: argparse.Namespace) -> None:
+    from ..slurm.probe import profile, run  # with the schema of a profile
+
+    with Interrupts():
+        text = run.probe(profile.SiteOptions.from_arguments(options), say)
+    if options.output is None:
+        print(text, end="")
+        return
+    profile.save(text, options.output)
+    say(f"site profile: {options.output}")
+
+
+def submit(options: argparse.Namespace) -> None:
+    order = _order(options)
+    submission.check_free(order.service)
+    _check(order, options)
+    order.service.stop_file.unlink(missing_ok=True)
+    job = order.submit()
+    say(f"{order.service.name}: job {job.id} submitted; its state in {order.service.path}")
+    endpoint = None
+    if options.wait:
+        jobs.until_run_has(job, "published", say, options.timeout)
+        endpoint = order.service.endpoint
+    facts = {"job_id": job.id, "service": order.service.name, "state": str(order.service.path)}
+    _print(options, {**facts, "endpoint": endpoint}, _urls(endpoint) if endpoint else job.id)
+
+
+def status(options: argparse.Namespace) -> None:
+    root = services.root(options.state)
+    found = [services.find(root, name) for name in options.names] or services.every(root)
+    rows = services.statuses(found, scheduler.jobs().values())
+    if not rows and not options.json:
+        say(f"no service has its state in {root}")
+        return
+    _print(options, [row.as_json() for row in rows], services.table(rows))
+
+
+def logs(options: argparse.Namespace) -> None:
+    service = _service(options)
+    job, path = jobs.log_of(service, options.job, options.step)
+    with Interrupts():
+        jobs.follow_log(job, path) if options.follow else jobs.print_log(path)
+
+
+def stop(options: argparse.Namespace) -> None:
+    service = _service(options)
+    stopped = jobs.stop(service, options.now, options.timeout, say)
+    if not stopped:
+        say(f"{service.name}: has no job")
+    problems = []
+    for job in stopped:
+        run = job.run or {}
+        outcome, why = run.get("outcome"), run.get("why") or ""
+        print(f"job {job.id}: {outcome or 'cancelled before it started'}")
+        if outcome not in (None, *GOOD_OUTCOMES):
+            problems.append(Diagnostic(f"job {job.id}", f"ended as {outcome}: {why}"))
+    if problems:
+        raise ChecksFailed(problems)
+
+
+def replace(options: argparse.Namespace) -> None:
+    service, order = _service(options), _order(options)
+    rolling_update.check_name(service, order)
+    rolling_update.serving(service)
+    _check(order, options)
+    with Interrupts() as interrupts:
+        job = rolling_update.replace(order, options.timeout, options.stand_by, interrupts, say)
+    say(f"{service.name}: job {job.id} serves {order.bundle.folder}")
+    print(_urls(service.endpoint or {}))
+
+
+def bench(options: argparse.Namespace) -> None:
+    """A running service is measured as it is; a bundle is served for that time."""
+    folder = Path(options.service)
+    with Interrupts():
+        if (folder / bundles.MANIFEST).is_file():
+            options.bundle = folder
+            _bench_bundle(options)
+        else:
+            options.name = options.service
+            _bench_service(options)
+
+
+def _bench_bundle(options: argparse.Namespace) -> None:
+    order = _order(options)
+    submission.check_free(order.service)
+    order.check()
+    order.service.stop_file.unlink(missing_ok=True)
+    job = order.submit()
+    say(f"{order.service.name}: job {job.id} submitted")
+    try:
+        jobs.until_run_has(job, "published", say, options.timeout)
+        _measure(order, options)
+    finally:
+        jobs.stop(order.service, False, order.document["time"]["limit_s"], say)
+
+
+def _bench_service(options: argparse.Namespace) -> None:
+    service = _service(options)
+    endpoint = service.live_endpoint()
+    if endpoint is None:
+        remedy = "start it with: launch slurm submit BUNDLE --wait"
+        raise NotReady(Diagnostic(f"service {service.name}", "has no live endpoint", remedy))
+    run = service.job(endpoint["job_id"]).run or {}
+    options.bundle = Path(run["bundle"])
+    _measure(_order(options), options)
+
+
+def _measure(order: Submission, options: argparse.Namespace) -> None:
+    from ..slurm import sweep  # with what reads results and draws the report
+
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    name = f"{order.service.name}-bench-{stamp}"
+    folder = (options.run_dir or order.service.root / ".bench" / name).absolute()
+    url = sweep.server_url(order, order.service.endpoint or {})
+    measure = sweep.here if options.here else sweep.run
+    print(measure(sweep.Sweep(order, url, folder, tuple(options.option)), say))
+
+
+def _check(order: Submission, options: argparse.Namespace) -> None:
+    """What can be known before the job: from Slurm, and from a node if that is wanted."""
+    order.check()
+    if options.preflight:
+        order.preflight(options.timeout or PREFLIGHT_TIMEOUT_S, say)
+
+
+def _order(options: argparse.Namespace) -> Submission:
+    return submission.read_bundle(options.bundle, options.state, options.sbatch, options.engine)
+
+
+def _service(options: argparse.Namespace) -> ServiceFolder:
+    return services.find(services.root(options.state), options.name)
+
+
+def _urls(endpoint: Any) -> str:
+    return "\n".join(f"{name}: {url}" for name, url in endpoint["urls"].items())
+
+
+def _print(options: argparse.Namespace, document: Any, text: str) -> None:
+    print(json.dumps(document, indent=2, ensure_ascii=False) if options.json else text, flush=True)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,204 @@
+"""The jobs of a service: waited for, their logs printed, drained or cancelled."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from builder.diagnostics import Diagnostic, nearest
+from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
+from supervisor.state import JobFolder, ServiceFolder
+
+from . import scheduler
+from .scheduler import Job
+
+POLL_S = 0.25
+SLURM_POLL_S = 1.0
+# slurmctld may restart while a job is waited for.
+SLURM_SILENT_S = 120.0
+LAST_LINES = 8
+NOT_ADMITTED = "not_admitted"
+CHUNK_BYTES = 65536
+# The content of a stop file, for those who find it.
+STOP_NOTE = "stopped by launch slurm stop\n"
+
+Say = Callable[[str], None]
+Run = Mapping[str, Any]
+
+
+class Watch:
+    """Looks at one job: often at its folder, now and then at Slurm. Tells each change once."""
+
+    def __init__(self, job: JobFolder, say: Say) -> None:
+        self.job = job
+        self._say = say
+        self._said = ""
+        self._asked = self._answered = time.monotonic()
+        self._known: Job | None = scheduler.jobs(job.id).get(job.id)
+
+    def until(self, wanted: Callable[[Run], bool], timeout_s: float | None = None) -> Run | None:
+        """What the supervisor says once it is as wanted or at its end; `None` when time is up.
+
+        A job that ended without the supervisor's word gives what it said last, if anything.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            gone = self._is_gone()  # asked before the last look at what the job left
+            run = self.job.run
+            if run and (wanted(run) or run["state"] == "ended"):
+                self._tell(run)
+                return run
+            if gone:
+                return run or {}
+            self._tell(run)
+            if deadline is not None and time.monotonic() > deadline:
+                return None
+            time.sleep(POLL_S)
+
+    def until_gone(self, timeout_s: float) -> bool:
+        """Whether Slurm has ended the job by then, and so released its nodes."""
+        deadline = time.monotonic() + timeout_s
+        while not self._is_gone():
+            if time.monotonic() > deadline:
+                return False
+            self._tell(self.job.run)
+            time.sleep(POLL_S)
+        self._tell(self.job.run)
+        return True
+
+    @property
+    def slurm_state(self) -> str:
+        return self._known.summary if self._known else "unknown to Slurm"
+
+    def _is_gone(self) -> bool:
+        now = time.monotonic()
+        if now - self._asked >= SLURM_POLL_S:
+            self._asked = now
+            try:
+                self._known = scheduler.jobs(self.job.id).get(self.job.id)
+                self._answered = time.monotonic()
+            except NotReady:
+                if now - self._answered > SLURM_SILENT_S:
+                    raise
+        return self._known is None or not self._known.is_alive
+
+    def _tell(self, run: Run | None) -> None:
+        state = run["state"] if run else self.slurm_state
+        if state != self._said:
+            self._said = state
+            self._say(f"job {self.job.id}: {state}")
+
+
+def until_run_has(job: JobFolder, moment: str, say: Say, timeout_s: float | None = None) -> Run:
+    """What the supervisor says once it was `admitted`, or `published`. Raises why it was not."""
+    run = Watch(job, say).until(lambda run: bool(run[moment]), timeout_s)
+    if run is None:
+        what = f"is not {moment} after {timeout_s:g} s"
+        raise NotReady(Diagnostic(f"job {job.id}", what, f"its log is {job.log}"))
+    if not run.get(moment) or run["state"] == "ended":
+        raise failure(job)
+    return run
+
+
+def failure(job: JobFolder) -> ToolkitError:
+    """Why a job was not admitted or has ended, by its supervisor, else by Slurm."""
+    run = job.run or {}
+    outcome, why = run.get("outcome"), run.get("why")
+    if outcome:
+        what = f"ended as {outcome}" + (f": {why}" if why else "")
+    else:
+        known = scheduler.jobs(job.id).get(job.id)
+        state = known.summary if known else "nothing of it"
+        what = f"ended before its supervisor gave a reason; Slurm says {state}"
+    problem = Diagnostic(f"job {job.id}", f"{what}; {_evidence(job)}")
+    return ChecksFailed(problem) if outcome == NOT_ADMITTED else NotReady(problem)
+
+
+def _evidence(job: JobFolder) -> str:
+    """Where to read on, and the last lines of the log there."""
+    ended = [s["name"] for s in (job.run or {}).get("steps", ()) if s.get("exit_code")]
+    logs = [job.step_log(ended[0])] if ended else []
+    found = [path for path in (*logs, job.log) if path.is_file() and path.stat().st_size]
+    if not found:
+        return f"it left no log in {job.log.parent}"
+    lines = found[0].read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+    return f"its log {found[0]} ends:" + "".join(f"\n    {line[:300]}" for line in lines)
+
+
+def log_of(service: ServiceFolder, job_id: str | None, step: str | None) -> tuple[JobFolder, Path]:
+    """The log of the newest job or of another one. Raises `BadInput` for what is not there."""
+    known = {job.id: job for job in service.jobs}
+    if not known:
+        raise BadInput(Diagnostic(f"service {service.name}", "has had no job yet"))
+    job = known.get(job_id) if job_id else list(known.values())[-1]
+    if job is None:
+        where = f"job {job_id}"
+        raise BadInput(
+            Diagnostic(where, f"is not a job of {service.name}", nearest(job_id or "", known))
+        )
+    path = job.step_log(step) if step else job.log
+    if not path.is_file():
+        steps = sorted(one.stem for one in job.path.glob("*.log"))
+        remedy = f"steps with a log: {', '.join(steps)}" if steps else "it may not have started"
+        raise BadInput(Diagnostic(str(path), "does not exist", remedy))
+    return job, path
+
+
+def print_log(path: Path) -> None:
+    with path.open("rb") as content:
+        _copy(content)
+
+
+def follow_log(job: JobFolder, path: Path) -> None:
+    """As it comes, until the job is no more."""
+    with path.open("rb") as content:
+        while True:
+            known = scheduler.jobs(job.id).get(job.id)
+            _copy(content)
+            if known is None or not known.is_alive:
+                return
+            for _ in range(8):
+                time.sleep(POLL_S)
+                _copy(content)
+
+
+def _copy(file: BinaryIO) -> None:
+    while data := file.read(CHUNK_BYTES):
+        sys.stdout.buffer.write(data)
+    sys.stdout.flush()
+
+
+def stop(service: ServiceFolder, now: bool, timeout_s: float, say: Say) -> list[JobFolder]:
+    """The jobs that are no more, the oldest first. Raises `NotReady` for those that remain."""
+    service.stop_file.write_text(STOP_NOTE, encoding="utf-8")
+    deadline, stopped = time.monotonic() + timeout_s, dict[str, JobFolder]()
+    while alive := alive_jobs(service):
+        stopped |= {job.id: service.job(job.id) for job in alive}
+        for job in alive:
+            if now or job.state == "PENDING":
+                scheduler.cancel(job.id)
+        for job in alive:
+            watch = Watch(service.job(job.id), say)
+            if not watch.until_gone(max(0.0, deadline - time.monotonic())):
+                raise NotReady(_remains(service, watch, timeout_s))
+    return [stopped[job_id] for job_id in sorted(stopped, key=int)]
+
+
+def alive_jobs(service: ServiceFolder) -> list[Job]:
+    """The jobs of a service that Slurm still has, with those that only a predecessor names."""
+    ids = {job.id for job in service.jobs}
+    ids |= {run["successor"] for job in service.jobs if (run := job.run) and run["successor"]}
+    known = scheduler.by_name(scheduler.jobs().values()).get(service.name, {})
+    return [known[one] for one in sorted(ids, key=int) if one in known and known[one].is_alive]
+
+
+def _remains(service: ServiceFolder, watch: Watch, timeout_s: float) -> Diagnostic:
+    what = f"is still {watch.slurm_state} after {timeout_s:g} s"
+    return Diagnostic(
+        f"job {watch.job.id} of {service.name}",
+        what,
+        f"wait longer with --timeout, or cancel it with --now; its log is {watch.job.log}",
+    )
