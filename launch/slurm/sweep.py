@@ -8,11 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed
+from builder.facts import servers
 
 from ..bench import point_metrics, results, system_under_test
 from ..cli.main import main
@@ -148,11 +148,8 @@ def _fault(job: Job, folder: Path) -> Diagnostic:
 
 def server_url(order: Submission, endpoint: Mapping[str, Any]) -> str:
     """The published endpoint as `launch bench` and `launch smoke` take it."""
-    ports, host = dict(endpoint["ports"]), endpoint["host"]
-    if order.document.get("server") != "triton":
-        is_disaggregated = any(step["role"] == "prefill" for step in order.document["steps"])
-        named = f"?model={quote(endpoint['model'])}" if is_disaggregated else ""
-        return f"{endpoint['urls']['http']}{named}"
-    others = {"grpc": "off", "metrics": "off", **ports, "model": endpoint["model"]}
-    rest = "&".join(f"{name}={value}" for name, value in others.items() if name != "http")
-    return f"triton://{host}:{ports['http']}?{rest}"
+    record = servers.load(order.document["server"])
+    is_disaggregated = any(step["role"] == "prefill" for step in order.document["steps"])
+    is_named = is_disaggregated or record.default_model is not None
+    model = endpoint["model"] if is_named else None
+    return record.url(endpoint["host"], endpoint["ports"], model)

@@ -22,7 +22,7 @@ from builder.lint import CheckOptions as CheckRequest
 from builder.lint import check
 from builder.lint.job_script import directives
 from builder.targets.slurm import layout
-from builder.targets.slurm.directives import segment
+from builder.targets.slurm.layout import segment
 from builder.verification import verify
 from tests.conftest import ROOT
 
@@ -193,7 +193,7 @@ def preset(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("servers", [1, 7, 40])
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4])
 def test_no_gpu_has_two_servers(gpus: int, servers: int) -> None:
-    found = layout.of([layout.Group("agg", servers, gpus, gpus)], 4)
+    found = layout.place([layout.ServerGroup("agg", servers, gpus, gpus)], 4)
     places = found.places[0]
     taken = [(place.first_node, gpu) for place in places for gpu in place.gpus or range(gpus)]
     assert len(set(taken)) == len(taken) == servers * gpus
@@ -207,7 +207,7 @@ def test_no_gpu_has_two_servers(gpus: int, servers: int) -> None:
 def test_segments_divide_the_nodes_and_keep_servers_whole(
     nodes: int, server_nodes: int, block: int, expected: int
 ) -> None:
-    assert segment(layout.Part(nodes, 4, 4, server_nodes), block) == expected
+    assert segment(layout.JobPart(nodes, 4, 4, server_nodes), block) == expected
 
 
 # --- What the site says
@@ -449,7 +449,7 @@ def test_site_is_an_argument_of_render_and_adds_the_target(
         ),
         (
             {"targets": {"triton": {"http": False}, "slurm": {"site": SITE}}},
-            "targets.triton.http: is off, and the supervisor asks for health over HTTP",
+            "targets.triton.http: is off, and the supervisor probes health over HTTP",
         ),
         (
             {
@@ -482,9 +482,9 @@ def test_what_cannot_be_a_job_is_refused(
         ({"prefill": {"deployment": PREFILL}}, "is there, and role is agg"),
         (
             {"server": "triton", "host": "node"},
-            "targets.slurm.host: is node, and Triton itself listens on addresses only",
+            "targets.slurm.host: node is a name, and Triton listens on addresses only",
         ),
-        ({"server": "triton", "host": "login1"}, "host: is login1, and Triton itself listens"),
+        ({"server": "triton", "host": "login1"}, "host: login1 is a name, and Triton listens"),
         ({"successor_lead_s": 70_000}, "must be <= 65535"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which nodes and GPUs of a job each server gets.
+"""The nodes of a job: which of them and of their GPUs each server gets, and how sbatch is asked.
 
 Servers that are smaller than a node share nodes; others take whole ones. A job has one part, or a
 heterogeneous one for each side of disaggregated serving where their servers differ in nodes.
@@ -6,13 +6,16 @@ heterogeneous one for each side of disaggregated serving where their servers dif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+
+from ...site import Site
+from .options import Options
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ServerGroup:
     """Servers alike: how many, the GPUs of each, and the tasks that start on them."""
 
     role: str
@@ -22,7 +25,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """Where a server runs: from `first_node` of a part on, on `gpus` where it shares its node.
 
     `slot` counts the servers on that node.
@@ -36,7 +39,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JobPart:
     """What one part of the job asks for; `server_nodes` of it belong together."""
 
     nodes: int
@@ -49,16 +52,16 @@ class Part:
 class Layout:
     """The parts of a job, and for each group the places of its servers."""
 
-    parts: tuple[Part, ...]
-    places: tuple[tuple[Place, ...], ...]
+    parts: tuple[JobPart, ...]
+    places: tuple[tuple[Placement, ...], ...]
 
     @property
     def heterogeneous(self) -> bool:
         return len(self.parts) > 1
 
 
-def of(groups: Sequence[Group], gpus_per_node: int) -> Layout:
-    """The layout of all groups on nodes that are alike."""
+def place(groups: Sequence[ServerGroup], gpus_per_node: int) -> Layout:
+    """All groups on nodes that are alike."""
     # 0 stands for servers that share a node
     nodes = {group.gpus // gpus_per_node for group in groups}
     if len(nodes) == 1:
@@ -69,18 +72,18 @@ def of(groups: Sequence[Group], gpus_per_node: int) -> Layout:
 
 
 def _part(
-    groups: Sequence[Group], size: int, part: int
-) -> tuple[Part, tuple[tuple[Place, ...], ...]]:
+    groups: Sequence[ServerGroup], size: int, part: int
+) -> tuple[JobPart, tuple[tuple[Placement, ...], ...]]:
     """Servers one after the other, each on the next GPUs of a node that hold all of it."""
     sizes = [group.gpus for group in groups for _ in range(group.servers)]
-    begins = _begins(sizes, size)
+    begins = _first_gpus(sizes, size)
     ends = list(accumulate((group.servers for group in groups), initial=0))
-    seats: list[Place] = []
+    seats: list[Placement] = []
     for begin, gpus in zip(begins, sizes, strict=True):
         node, first = divmod(begin, size)
         own = tuple(range(first, first + gpus)) if gpus < size and len(sizes) > 1 else None
         slot = sum(seat.first_node == node for seat in seats[-size:])
-        seats.append(Place(part, node, -(-gpus // size), own, slot))
+        seats.append(Placement(part, node, -(-gpus // size), own, slot))
     places = tuple(tuple(seats[first:last]) for first, last in pairwise(ends))
     flat = [(group, place) for group, row in zip(groups, places, strict=True) for place in row]
     nodes = max(place.first_node + place.nodes for _, place in flat)
@@ -90,10 +93,10 @@ def _part(
         for node in range(place.first_node, place.first_node + place.nodes):
             on_node[node] += group.gpus // place.nodes
             tasks[node] += -(-group.ranks // place.nodes)
-    return Part(nodes, max(on_node), max(tasks), flat[0][1].nodes), places
+    return JobPart(nodes, max(on_node), max(tasks), flat[0][1].nodes), places
 
 
-def _begins(sizes: Sequence[int], node: int) -> list[int]:
+def _first_gpus(sizes: Sequence[int], node: int) -> list[int]:
     """The first GPU of each server, all nodes counted through."""
     found, free = [], 0
     for gpus in sizes:
@@ -102,3 +105,110 @@ def _begins(sizes: Sequence[int], node: int) -> list[int]:
         found.append(free)
         free += gpus
     return found
+
+
+# --- Lines for sbatch: a list for each part of the job --------------------------------------------
+
+
+def serve_directives(name: str, options: Options, layout: Layout) -> list[list[str]]:
+    """The job that serves, which gets a signal early enough for a successor."""
+    site = options.site
+    own = [f"--signal=B:USR1@{options.successor_lead_s}"]
+    return [
+        [
+            *_head(name, options.time_limit_s),
+            *_where(site, site.partition),
+            *_nodes(site, part),
+            "--no-requeue",
+            *(own if index == 0 else []),
+            *site.sbatch,
+        ]
+        for index, part in enumerate(layout.parts)
+    ]
+
+
+def preflight_directives(
+    name: str, options: Options, layout: Layout, limit_s: int
+) -> list[list[str]]:
+    """A short job on one node of the same kind."""
+    site = options.site
+    lines = [
+        *_head(f"{name}-preflight", limit_s),
+        *_where(site, site.partition),
+        *_nodes(site, replace(layout.parts[0], nodes=1)),
+        "--no-requeue",
+        *site.sbatch,
+    ]
+    return [lines]
+
+
+def bench_directives(name: str, options: Options, points: int, limit_s: int) -> list[list[str]]:
+    """One client after the other, without a GPU."""
+    site = options.site
+    lines = [
+        *_head(f"{name}-bench", limit_s, "%x-%A-%a.log"),
+        *_where(site, site.client_partition or site.partition),
+        *("--nodes=1", "--ntasks=1"),
+        f"--array=0-{points - 1}%1",
+        "--no-requeue",
+        *site.sbatch,
+    ]
+    return [lines]
+
+
+def segment(part: JobPart, block_size: int) -> int:
+    """The most nodes that can be asked to stand in one block, no server in two of them if possible.
+
+    Slurm wants a divisor of all nodes.
+    """
+    sizes = [n for n in range(1, min(part.nodes, block_size) + 1) if part.nodes % n == 0]
+    return max(sizes, key=lambda n: (n % part.server_nodes == 0, n))
+
+
+def _head(name: str, limit_s: int, output: str = "%x-%j.log") -> Iterator[str]:
+    yield f"--job-name={name}"
+    yield f"--output={output}"
+    yield "--open-mode=append"
+    yield f"--time={_duration(limit_s)}"
+
+
+def _where(site: Site, partition: str | None) -> Iterator[str]:
+    given = {
+        "partition": partition,
+        "account": site.account,
+        "qos": site.qos,
+        "reservation": site.reservation,
+        "constraint": site.constraint,
+    }
+    yield from (f"--{name}={value}" for name, value in given.items() if value is not None)
+
+
+def _nodes(site: Site, part: JobPart) -> Iterator[str]:
+    """Nodes, ranks and GPUs, in the way that the site takes such requests."""
+    tasks = part.tasks_per_node
+    yield f"--nodes={part.nodes}"
+    yield f"--ntasks={tasks * part.nodes}"
+    yield f"--ntasks-per-node={tasks}"
+    gpus = ":".join(filter(None, (site.gpu_type, str(part.gpus_per_node))))
+    if site.gpu_request == "gpus_per_node":
+        yield f"--gpus-per-node={gpus}"
+    elif site.gpu_request == "gres":
+        yield f"--gres=gpu:{gpus}"
+    if site.exclusive:
+        yield "--exclusive"
+    elif site.cpus_per_node:
+        yield f"--cpus-per-task={max(1, site.cpus_per_node // tasks)}"
+    if site.memory_gib_per_node:
+        yield f"--mem={site.memory_gib_per_node}G"
+    elif site.exclusive:
+        yield "--mem=0"
+    if site.block_size and part.nodes > 1:
+        yield f"--segment={segment(part, site.block_size)}"
+
+
+def _duration(seconds: int) -> str:
+    """As Slurm writes it: it counts whole minutes, and rounds up itself."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}-{hours:02}:{minutes:02}:{rest:02}"

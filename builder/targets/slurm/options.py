@@ -1,14 +1,18 @@
-"""What a deployment file says about the service under Slurm."""
+"""What a deployment file says about the service under Slurm, and why it cannot be a job."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from ...deployment import Strict
-from ...servers import Host, Port, is_address
-from ...site import Site
+from ...deployment import Deployment, ServerName, Strict, schema_problems
+from ...diagnostics import Diagnostic
+from ...facts.hardware import load as load_gpu
+from ...servers import PORT_STEP, Host, Port, is_address, load, options_of
+from ...site import TARGET, Site
+from .. import selected_server, selection_problems
 
 # Slurm keeps the time of `--signal` in 16 bits.
 LONGEST_LEAD_S = 65_535
@@ -16,6 +20,7 @@ LONGEST_LEAD_S = 65_535
 # Source: measured on Slurm 22.05 with --signal=B:USR1@70 -t 2.
 SIGNAL_SLACK_S = 60
 
+HIGHEST_PORT = 65_535
 EVERYWHERE = "0.0.0.0"
 THE_NODE = "node"
 
@@ -24,7 +29,7 @@ Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 
 
 class Router(Strict):
-    """Where the router before several servers listens."""
+    """Where the router in front of several servers listens."""
 
     http_port: Port = 9000
     grpc_port: Port = 9001
@@ -34,6 +39,11 @@ class Router(Strict):
         if self.http_port == self.grpc_port:
             raise ValueError("http_port and grpc_port collide; give each its own number")
         return self
+
+    def ports(self, served: Mapping[str, int]) -> dict[str, int]:
+        """Its ports for the protocols that its servers speak with clients."""
+        own = {"http": self.http_port, "grpc": self.grpc_port}
+        return {name: port for name, port in own.items() if name in served}
 
 
 class Prefill(Strict):
@@ -50,11 +60,11 @@ class Options(Strict):
     """How the service runs under Slurm.
 
     `site` is the profile of the cluster: in a deployment file, mostly the name of its file.
-    `server` is the target that runs, where there are several. A service under Slurm is asked from
-    other nodes: its front listens on every address of its node unless `host` says otherwise, as
-    `node` does: the one address that the node's name stands for.
+    `server` is the target that runs, where there are several. A service under Slurm has clients on
+    other nodes: its frontend listens on every address of its node unless `host` says otherwise;
+    `node` is the one address that the node's name stands for.
 
-    `successor_lead_s` before its time limit the job asks for a successor, which takes the time to
+    `successor_lead_s` before its time limit the job submits a successor, which takes the time to
     queue, to start and to be admitted. Then the job drains for `drain_s`.
 
     A deployment of role decode may name its `prefill` servers; so many `servers` of its own and a
@@ -62,7 +72,7 @@ class Options(Strict):
     """
 
     site: Site
-    server: Literal["trtllm_serve", "triton"] | None = None
+    server: ServerName | None = None
     host: Host = EVERYWHERE
     time_limit_s: Seconds = 28_800
     successor_lead_s: Annotated[int, Field(ge=60, le=LONGEST_LEAD_S)] = 3_000
@@ -73,13 +83,13 @@ class Options(Strict):
     prefill: Prefill | None = None
 
     @property
-    def listens(self) -> str:
+    def bind_host(self) -> str:
         """The address in the files of a job, in which `{host}` is filled in on its node."""
         return "{host}" if self.host == THE_NODE else self.host
 
     @property
-    def heard_at(self) -> str:
-        """An address as far as it is known before there is a job."""
+    def listen_address(self) -> str:
+        """The address as far as it is known before there is a job."""
         return self.host if is_address(self.host) else EVERYWHERE
 
     @model_validator(mode="before")
@@ -106,3 +116,97 @@ class Options(Strict):
             what = f"servers is {self.servers}, which only a deployment with prefill servers has"
             raise ValueError(f"{what}; remove it, or submit the job so many times")
         return self
+
+
+def instance_ports(ports: Mapping[str, int], slot: int) -> dict[str, int]:
+    """The ports of one of several servers on a node, as the start scripts set them."""
+    return {name: port + slot * PORT_STEP for name, port in ports.items()}
+
+
+def problems(deployment: Deployment) -> Iterator[Diagnostic]:
+    options = Options.model_validate(deployment.targets[TARGET])
+    if found := list(selection_problems(deployment, TARGET, options.server)):
+        yield from found
+        return
+    server = selected_server(deployment, options.server)
+    yield from _size_problems(deployment, options)
+    yield from _role_problems(deployment, options)
+    yield from _container_problems(options, server)
+    yield from _access_problems(deployment, options, server)
+    yield from _port_problems(deployment, options, server)
+
+
+def _size_problems(deployment: Deployment, options: Options) -> Iterator[Diagnostic]:
+    gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
+    size = load_gpu(gpu).gpus_per_node.value
+    if total > size and deployment.instances > 1:
+        what = f"{deployment.instances} have {total} GPUs and share one node: {gpu} has {size}"
+        yield Diagnostic(
+            "instances", what, "give at most one node's GPUs, and submit a job for each"
+        )
+    elif total > size and options.site.mpi == "none":
+        what = f"is none, and ranks on {-(-total // size)} nodes find each other by MPI"
+        yield Diagnostic(f"targets.{TARGET}.site.mpi", what, "name a plugin, such as pmix")
+
+
+def _role_problems(deployment: Deployment, options: Options) -> Iterator[Diagnostic]:
+    if options.prefill is None:
+        return
+    where = f"targets.{TARGET}.prefill"
+    if deployment.role != "decode":
+        what = f"is there, and role is {deployment.role}"
+        yield Diagnostic(where, what, "set role: decode, or remove the prefill servers")
+    if deployment.instances > 1:
+        what = f"is there, and instances is {deployment.instances}"
+        yield Diagnostic(
+            where, what, f"set instances: 1, and the number by targets.{TARGET}.servers"
+        )
+
+
+def _container_problems(options: Options, server: str) -> Iterator[Diagnostic]:
+    container = options.site.container
+    if container.runtime != "none" and server not in container.images:
+        what = f"has no image of {server} for runtime {container.runtime}"
+        where = f"targets.{TARGET}.site.container.images"
+        yield Diagnostic(where, what, f"add {server}: IMAGE")
+
+
+def _access_problems(deployment: Deployment, options: Options, server: str) -> Iterator[Diagnostic]:
+    """Health and smoke use HTTP, from outside of the server's node."""
+    given = deployment.targets[server]
+    if given.get("http") is False:
+        what = "is off, and the supervisor probes health over HTTP"
+        yield Diagnostic(f"targets.{server}.http", what, "set http: true")
+        return
+    if given.get("grpc_tls") and deployment.instances > 1:
+        what = "is there, and the router of several instances speaks plain gRPC"
+        yield Diagnostic(f"targets.{server}.grpc_tls", what, "remove it, or set instances: 1")
+    model = load(server).Options
+    behind_router = deployment.instances > 1
+    host = options.listen_address if behind_router else options.host
+    try:
+        model.model_validate({**given, "host": host})
+    except ValidationError as fault:
+        for problem in schema_problems(fault, model, f"targets.{server}"):
+            yield Diagnostic(f"targets.{TARGET}.host", problem.message, problem.fix)
+
+
+def _port_problems(deployment: Deployment, options: Options, server: str) -> Iterator[Diagnostic]:
+    """The servers on a node and their router have ports of their own."""
+    prefill = options.prefill.servers if options.prefill else 0
+    count = deployment.instances * options.servers + prefill
+    if count == 1:
+        return
+    most = min(count, load_gpu(deployment.hardware.gpu).gpus_per_node.value)
+    given = options_of(deployment, server)
+    ports = options.router.ports(given.ports)
+    owners = dict.fromkeys(ports.values(), "the router")
+    for number in range(most):
+        owner = f"server {number}"
+        for port in instance_ports(given.ports, number).values():
+            if (other := owners.setdefault(port, owner)) != owner:
+                what = f"port {port} is that of {other} and of {owner}"
+                yield Diagnostic(f"targets.{server}", what, "give ports that are further apart")
+            if port > HIGHEST_PORT:
+                what = f"{owner} has port {port}; the highest is {HIGHEST_PORT}"
+                yield Diagnostic(f"targets.{server}", what, "give lower ports, or fewer servers")

@@ -12,9 +12,9 @@ from ...facts.hardware import load as load_gpu
 from ...render import resource_root, text, yaml_text
 from ...servers import BundleContext, ServiceContext
 from .. import PREFILL_FOLDER, selected_server
-from . import directives, layout, service
+from . import layout, service
 from .options import Options
-from .service import Service, Side
+from .service import ServingSide, SlurmService
 
 FOLDER = "slurm"
 SUPERVISOR = "supervisor"
@@ -45,10 +45,10 @@ def _supervisor() -> dict[str, File]:
     return {f"{SUPERVISOR}/{path.name}": File(path.read_bytes()) for path in modules}
 
 
-def _service(context: ServiceContext, options: Options) -> Service:
+def _service(context: ServiceContext, options: Options) -> SlurmService:
     own, deployment = context.own, context.own.deployment
     target = selected_server(deployment, options.server)
-    sides: tuple[Side, ...]
+    sides: tuple[ServingSide, ...]
     if context.prefill and options.prefill:
         sides = (
             _side("prefill", context.prefill, target, options, options.prefill.servers),
@@ -57,43 +57,49 @@ def _service(context: ServiceContext, options: Options) -> Service:
     else:
         sides = (_side("server", own, target, options, deployment.instances),)
     size = load_gpu(deployment.hardware.gpu).gpus_per_node.value
-    return Service(target, options, sides, layout.of([side.group for side in sides], size))
+    return SlurmService(target, options, sides, layout.place([side.group for side in sides], size))
 
 
-def _side(name: str, context: BundleContext, target: str, options: Options, servers: int) -> Side:
+def _side(
+    name: str, context: BundleContext, target: str, options: Options, servers: int
+) -> ServingSide:
     """So many servers of a deployment, listening where the job wants them."""
     deployment, entry = context.deployment, context.servers[target].entry
     gpus = deployment.hardware.num_gpus // deployment.instances
     ranks = 1 if options.site.mpi == "none" else gpus
     folder = f"{PREFILL_FOLDER}/" if name == "prefill" else ""
-    return Side(name, context, entry, folder, layout.Group(deployment.role, servers, gpus, ranks))
+    return ServingSide(
+        name, context, entry, folder, layout.ServerGroup(deployment.role, servers, gpus, ranks)
+    )
 
 
-def _scripts(found: Service) -> dict[str, File]:
+def _scripts(found: SlurmService) -> dict[str, File]:
     name, options, nodes = found.deployment.name, found.options, found.layout
     points = _concurrencies(found.deployment.workload.concurrency)
     parts = {
-        "serve": directives.serve(name, options, nodes),
-        "preflight": directives.preflight(name, options, nodes, service.PREFLIGHT_TIMEOUT_S),
+        "serve": layout.serve_directives(name, options, nodes),
+        "preflight": layout.preflight_directives(name, options, nodes, service.PREFLIGHT_TIMEOUT_S),
     }
     if options.site.toolkit:
-        parts["bench"] = directives.bench(name, options, len(points), BENCH_LIMIT_S)
+        parts["bench"] = layout.bench_directives(name, options, len(points), BENCH_LIMIT_S)
     return {
-        f"{script}.sbatch": _script(script, asked, found, points) for script, asked in parts.items()
+        f"{script}.sbatch": _script(script, lines, found, points) for script, lines in parts.items()
     }
 
 
-def _script(name: str, asked: list[list[str]], found: Service, points: Sequence[int]) -> File:
+def _script(
+    name: str, directives: list[list[str]], found: SlurmService, points: Sequence[int]
+) -> File:
     """A batch script that Slurm reads as it was meant."""
     rendered = text(
         f"{FOLDER}/{name}.sbatch.j2",
         name=found.deployment.name,
-        parts=asked,
+        parts=directives,
         site=found.site,
         concurrencies=points,
     )
-    if (read := _directives(rendered)) != asked:
-        raise AssertionError(f"{name}.sbatch reads back as {read}, meant was {asked}")
+    if (read := _directives(rendered)) != directives:
+        raise AssertionError(f"{name}.sbatch reads back as {read}, meant was {directives}")
     return File(rendered.encode(), executable=True)
 
 
@@ -109,19 +115,19 @@ def _directives(script: str) -> list[list[str]]:
     return parts
 
 
-def _haproxy(found: Service) -> str:
+def _haproxy(found: SlurmService) -> str:
     return text(
         f"{FOLDER}/{service.HAPROXY_FILE}.j2",
         name=found.deployment.name,
-        host=found.options.listens,
-        front=found.front_ports,
+        host=found.options.bind_host,
+        front=found.frontend_ports,
         servers=found.servers,
         ready=found.sides[0].entry["ready"]["path"],
         drain_s=found.options.drain_s,
     )
 
 
-def _sides(found: Service) -> str:
+def _sides(found: SlurmService) -> str:
     document: dict[str, Any] = service.sides_document(found)
     return yaml_text(
         f"{FOLDER}/{service.SIDES_FILE}.j2",

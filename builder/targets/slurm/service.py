@@ -12,20 +12,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import quote
 
 from ...deployment import Deployment
-from ...servers import PORT_STEP, BundleContext
+from ...facts import servers
+from ...facts.servers import Server
+from ...servers import BundleContext
 from ...site import Site
-from .layout import Group, Layout, Place
-from .options import Options, Router
+from .layout import Layout, Placement, ServerGroup
+from .options import Options, instance_ports
 
 FORMAT = 1
 ROUTER = "router"
 HAPROXY_FILE = "router.cfg"
 SIDES_FILE = "disaggregated.yaml"
 LOOPBACK = "127.0.0.1"
-PROGRAMS = {"trtllm_serve": ["trtllm-serve"], "triton": ["tritonserver"]}
 LAUNCHER = "trtllm-llmapi-launch"
 # A server that drains answers what it has, and a little more is left to end in order.
 STOP_MARGIN_S = 30
@@ -44,7 +44,7 @@ LEAKED = ("UCX_TLS",)
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ServingSide:
     """Servers alike: the target's entry in `launch.json`, as it is under Slurm.
 
     `folder` is where the files of the target are in the bundle.
@@ -54,17 +54,22 @@ class Side:
     context: BundleContext
     entry: Mapping[str, Any]
     folder: str
-    group: Group
+    group: ServerGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class SlurmService:
     """All that a job runs. Several servers have a router before them."""
 
     target: str
     options: Options
-    sides: tuple[Side, ...]
+    sides: tuple[ServingSide, ...]
     layout: Layout
+
+    @property
+    def record(self) -> Server:
+        """What is known of the server that runs."""
+        return servers.load(self.target)
 
     @property
     def site(self) -> Site:
@@ -80,11 +85,11 @@ class Service:
         return len(self.sides) > 1
 
     @property
-    def servers(self) -> list[Server]:
+    def servers(self) -> list[ServerInstance]:
         """The servers of all sides; those on one node have ports of their own."""
         ports: Mapping[str, int] = self.sides[0].entry["ports"]
         return [
-            Server(side, f"{side.name}{number}", place, instance_ports(ports, place.slot))
+            ServerInstance(side, f"{side.name}{number}", place, instance_ports(ports, place.slot))
             for side, places in zip(self.sides, self.layout.places, strict=True)
             for number, place in enumerate(places)
         ]
@@ -94,46 +99,35 @@ class Service:
         return sum(side.group.servers for side in self.sides) > 1
 
     @property
-    def front_ports(self) -> dict[str, int]:
-        """Where clients ask: the router's, or those of the only server."""
+    def frontend_ports(self) -> dict[str, int]:
+        """Those that clients use: the router's, or those of the only server."""
         ports: Mapping[str, int] = self.sides[0].entry["ports"]
-        return front_ports(ports, self.options.router) if self.has_router else dict(ports)
+        return self.options.router.ports(ports) if self.has_router else dict(ports)
 
     @property
     def model(self) -> str:
         """The name by which clients ask for the model."""
-        if self.target == "triton":
-            return str(self.sides[0].entry["model_name"])
+        if named := self.sides[0].entry.get("model_name"):
+            return str(named)
         checkpoint = self.deployment.checkpoint
         folder = self.site.checkpoints.get(checkpoint, checkpoint)
         return PurePosixPath(folder).name if folder.startswith("/") else folder
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerInstance:
     """One server: its side's, at a place, with ports of its own."""
 
-    side: Side
+    side: ServingSide
     name: str
-    place: Place
+    place: Placement
     ports: Mapping[str, int]
 
 
-def instance_ports(ports: Mapping[str, int], slot: int) -> dict[str, int]:
-    """The ports of one of several servers on a node, as the start scripts set them."""
-    return {name: port + slot * PORT_STEP for name, port in ports.items()}
-
-
-def front_ports(ports: Mapping[str, int], router: Router) -> dict[str, int]:
-    """The ports of a router for the protocols that its servers speak with clients."""
-    own = {"http": router.http_port, "grpc": router.grpc_port}
-    return {name: port for name, port in own.items() if name in ports}
-
-
-def document(service: Service) -> dict[str, Any]:
+def document(service: SlurmService) -> dict[str, Any]:
     """`service.json` as a whole."""
     options, deployment = service.options, service.deployment
-    generation = {**_generation(service), "period_s": GENERATION_PERIOD_S}
+    generation = {**service.record.canary.for_model(service.model), "period_s": GENERATION_PERIOD_S}
     return {
         "format": FORMAT,
         "name": deployment.name,
@@ -156,13 +150,13 @@ def document(service: Service) -> dict[str, Any]:
     }
 
 
-def steps(service: Service) -> list[dict[str, Any]]:
+def steps(service: SlurmService) -> list[dict[str, Any]]:
     """One step for each server, and one for the router."""
     found = [_server(service, server) for server in service.servers]
     return found + ([_router(service)] if service.has_router else [])
 
 
-def _server(service: Service, server: Server) -> dict[str, Any]:
+def _server(service: SlurmService, server: ServerInstance) -> dict[str, Any]:
     side, place, site = server.side, server.place, service.site
     entry, group = side.entry, side.group
     default_stop_s = service.options.drain_s + STOP_MARGIN_S
@@ -185,7 +179,7 @@ def _server(service: Service, server: Server) -> dict[str, Any]:
     }
 
 
-def _extent(service: Service, place: Place, tasks: int, gpus: int) -> dict[str, Any]:
+def _extent(service: SlurmService, place: Placement, tasks: int, gpus: int) -> dict[str, Any]:
     """The nodes of a step and what starts on each."""
     return {
         "nodes": place.nodes,
@@ -197,24 +191,24 @@ def _extent(service: Service, place: Place, tasks: int, gpus: int) -> dict[str, 
     }
 
 
-def _router(service: Service) -> dict[str, Any]:
+def _router(service: SlurmService) -> dict[str, Any]:
     """HAProxy before servers that are alike, the engine's own before those of two sides."""
     site, entry = service.site, service.sides[0].entry
     program = service.target if service.is_disaggregated else ROUTER
     argv, file = ["haproxy", "-W", "-db", "-f"], HAPROXY_FILE
     if service.is_disaggregated:
         timeout = ["--request_timeout", str(ROUTER_REQUEST_TIMEOUT_S)]
-        argv, file = ["trtllm-serve", "disaggregated", *timeout, "-c"], SIDES_FILE
+        argv, file = [*(service.record.router or ()), *timeout, "-c"], SIDES_FILE
     return {
         "name": ROUTER,
         "role": "router",
-        **_extent(service, Place(), 1, 0),
+        **_extent(service, Placement(), 1, 0),
         "gpu_indices": None,
         "argv": [*argv, f"{{job}}/{file}"],
         "launcher": container_command(site, program),
         "environment": dict(site.environment),
         "srun": ["--mpi=none", "--gres=none", *_srun(site, program)],
-        "ports": service.front_ports,
+        "ports": service.frontend_ports,
         "ready": dict(entry["ready"]),
         "critical": True,
         "files": {file: f"slurm/{file}"},
@@ -230,7 +224,7 @@ def _srun(site: Site, program: str) -> list[str]:
     return [*shared, *container_options(site, program), *site.srun]
 
 
-def _launcher(service: Service, server: Server) -> list[str]:
+def _launcher(service: SlurmService, server: ServerInstance) -> list[str]:
     """What stands before the server's command: variables, the ranks' launcher, its memory.
 
     The ranks' launcher passes its words on without quotes, so that none of them may hold a space.
@@ -246,7 +240,7 @@ def _launcher(service: Service, server: Server) -> list[str]:
     return [*words, *(["numactl", "-m", site.memory_nodes] if site.memory_nodes else [])]
 
 
-def _environment(service: Service, server: Server) -> dict[str, str]:
+def _environment(service: SlurmService, server: ServerInstance) -> dict[str, str]:
     """Variables of all ranks. The engine's own are here since only one rank runs the start script.
 
     Those of the site win; a checkpoint is named where the site says where it is. What a router on
@@ -259,7 +253,7 @@ def _environment(service: Service, server: Server) -> dict[str, str]:
         **context.environment,
         **site.environment,
         **{name: folder for name, folder in folders.items() if folder},
-        "SERVE_HOST": LOOPBACK if behind else service.options.listens,
+        "SERVE_HOST": LOOPBACK if behind else service.options.bind_host,
         **{f"SERVE_{name.upper()}_PORT": f"{{port:{name}}}" for name in server.ports},
         **({"INSTANCE": server.name.removeprefix(server.side.name)} if behind else {}),
     }
@@ -295,33 +289,20 @@ def _mounts(site: Site) -> Iterator[str]:
         yield mount if ":" in mount else f"{mount}:{mount}"
 
 
-def _generation(service: Service) -> dict[str, Any]:
-    """The least that a working server can be asked for."""
-    if service.target == "triton":
-        path = f"/v2/models/{service.model}/generate"
-        return {"path": path, "body": {"text_input": "Hello", "sampling_param_max_tokens": 1}}
-    body = {"model": service.model, "prompt": "Hello", "max_tokens": 1}
-    return {"path": "/v1/completions", "body": body}
-
-
-def _smoke(service: Service) -> dict[str, Any] | None:
-    """The smoke suite, where the toolkit is installed; else the supervisor asks for one token."""
-    python, ports = service.site.toolkit, service.front_ports
+def _smoke(service: SlurmService) -> dict[str, Any] | None:
+    """The smoke suite, where the toolkit is installed; else there is the canary request only."""
+    python, ports = service.site.toolkit, service.frontend_ports
     if python is None:
         return None
-    url = "http://{host}:{port:http}"
-    if service.target == "triton":
-        others = {"grpc": "off", "metrics": "off", **{name: f"{{port:{name}}}" for name in ports}}
-        others["model"] = service.model
-        rest = "&".join(f"{name}={value}" for name, value in others.items() if name != "http")
-        url = f"triton://{{host}}:{{port:http}}?{rest}"
-    elif service.is_disaggregated:  # its router does not tell the model; NVIDIA/TensorRT-LLM#12213
-        url += f"?model={quote(service.model)}"
+    # The router of both sides does not tell the model; NVIDIA/TensorRT-LLM#12213.
+    is_named = service.is_disaggregated or service.record.default_model is not None
+    placeholders = {name: f"{{port:{name}}}" for name in ports}
+    url = service.record.url("{host}", placeholders, service.model if is_named else None)
     argv = [python, "-m", "launch", "smoke", url, "--json"]
     return {"argv": argv, "timeout_s": SMOKE_TIMEOUT_S}
 
 
-def _preflight(service: Service) -> dict[str, Any]:
+def _preflight(service: SlurmService) -> dict[str, Any]:
     """What a node must have before the long job may start."""
     site, context = service.site, service.sides[-1].context
     folders = context.checkpoints.items()
@@ -334,15 +315,15 @@ def _preflight(service: Service) -> dict[str, Any]:
         "images": {service.target: image} if image else {},
         "mounts": [mount.partition(":")[0] for mount in site.container.mounts],
         "checkpoints": {name: site.checkpoints.get(value, value) for name, value in folders},
-        "programs": [*PROGRAMS[service.target], *ranks],
+        "programs": [service.record.program, *ranks],
         "ports": sorted({port for step in steps(service) for port in step["ports"].values()}),
     }
 
 
-def sides_document(service: Service) -> dict[str, Any]:
+def sides_document(service: SlurmService) -> dict[str, Any]:
     """The option file of the router of both sides; `{NAME}` stands for the host of a server."""
 
-    def servers(side: Side) -> dict[str, Any]:
+    def servers(side: ServingSide) -> dict[str, Any]:
         urls = [
             f"{{{server.name}}}:{{port:{server.name}:http}}"
             for server in service.servers
@@ -352,7 +333,7 @@ def sides_document(service: Service) -> dict[str, Any]:
 
     prefill, decode = service.sides
     return {
-        "hostname": service.options.listens,
+        "hostname": service.options.bind_host,
         "port": service.options.router.http_port,
         "context_servers": servers(prefill),
         "generation_servers": servers(decode),
