@@ -1,6 +1,6 @@
-"""The site profile: how one cluster wants to be asked for nodes, GPUs and containers.
+"""The site profile: how jobs of one cluster request nodes, GPUs and containers.
 
-Nothing here has a default that belongs to one site: what is left out is not asked for.
+Nothing here has a default that belongs to one site: what is left out is not requested.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Program = Annotated[str, Field(pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/+=@-]*$")]
 Text = Annotated[str, Field(pattern=r"^[ -~]*$")]
 Option = Annotated[str, Field(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_./,:@+=%*\[\]&|-]+)?$")]
 
-# What the rendered scripts say themselves; in `sbatch` or `srun` it would be said twice.
+# Options that the rendered scripts set themselves; `sbatch` and `srun` must not repeat them.
 _OURS = {
     "sbatch": frozenset(
         (
@@ -76,8 +76,8 @@ class Container(Strict):
 class Site(Strict):
     """One cluster, or one way to use it.
 
-    `gpu_request` is how its Slurm wants GPUs to be asked for; `none` takes whole nodes as they are.
-    `block_size` are the nodes of one block of its topology: with it `--segment` is asked for.
+    `gpu_request` is how its Slurm takes requests for GPUs; `none` takes whole nodes as they are.
+    `block_size` are the nodes of one block of its topology: with it jobs request a `--segment`.
     `memory_nodes` are the NUMA nodes of the processors' memory, where the GPUs' memory has some
     too; servers are bound to them by `numactl`. `checkpoints` are the folders of models on the
     cluster by the name that deployments use. `state_folder` is seen by all nodes. `toolkit` is a
@@ -128,7 +128,7 @@ class Site(Strict):
                 "exclusive is false, and a task would get one core; name cpus_per_node"
             )
         if self.gpu_request == "none" and self.gpu_type:
-            raise ValueError("gpu_type is not asked for with gpu_request none; remove it")
+            raise ValueError("gpu_type is not used with gpu_request none; remove it")
         for key, ours in _OURS.items():
             for option in getattr(self, key):
                 name = option.removeprefix("--").partition("=")[0]

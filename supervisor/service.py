@@ -105,7 +105,7 @@ class Service:
         return argv, self._spec.canary_request.timeout_s + 30
 
     def _await_promotion(self) -> None:
-        """A canary is published when its operator says so."""
+        """A canary is published when its operator promotes it."""
         while os.environ.get(CANARY) and not (self._record.job.path / PROMOTE).exists():
             self._tick()
 
@@ -145,7 +145,7 @@ class Service:
         self._record.event("drained", seconds=round(waited_s, 1))
 
     def _idle_check(self) -> Callable[[], bool]:
-        """Whether no client is connected to the frontend, asked on its own node."""
+        """Whether no client is connected to the frontend, checked on its own node."""
         frontend = self._steps.frontend
         port, node = frontend.ports["http"], frontend.nodes[0]
         if node == self._cluster.node:

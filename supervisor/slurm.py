@@ -21,7 +21,7 @@ TERMINATING_TIMEOUT_S = 2.0  # of one when Slurm is about to kill this job
 JOB_PERIOD_S = 30.0  # between polls of the job's nodes, and its limit, which may be extended
 KILL_WAIT_S = 15.0  # for a step that Slurm was told to kill
 
-# Options that srun would take over from the job's environment. Each step says its own; and in a
+# Options that srun would take over from the job's environment. Each step sets its own; and in a
 # job with --gpus-per-node, --gres=none is refused unless these are gone (Slurm 22.05).
 SRUN_INPUT = re.compile(
     r"SLURM_(NTASKS|NPROCS|NNODES|TASKS_PER|GPUS|CPUS_PER|MEM_PER|TRES_PER|DISTRIBUTION)"

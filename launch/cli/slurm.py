@@ -288,7 +288,7 @@ def _measure(order: Submission, options: argparse.Namespace) -> None:
     folder = (options.run_dir or order.service.root / ".bench" / name).absolute()
     url = sweep.server_url(order, order.service.endpoint or {})
     measure = sweep.here if options.here else sweep.run
-    print(measure(sweep.Sweep(order, url, folder, tuple(options.option)), say))
+    print(measure(sweep.JobArray(order, url, folder, tuple(options.option)), say))
 
 
 def _check(order: Submission, options: argparse.Namespace) -> None:

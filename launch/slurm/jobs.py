@@ -13,7 +13,7 @@ from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
 from supervisor.state import JobFolder, ServiceFolder
 
 from . import scheduler
-from .scheduler import Job
+from .scheduler import SlurmJob
 
 POLL_S = 0.25
 SLURM_POLL_S = 1.0
@@ -37,16 +37,16 @@ class Watch:
         self._say = say
         self._said = ""
         self._asked = self._answered = time.monotonic()
-        self._known: Job | None = scheduler.jobs(job.id).get(job.id)
+        self._known: SlurmJob | None = scheduler.jobs(job.id).get(job.id)
 
     def until(self, wanted: Callable[[Run], bool], timeout_s: float | None = None) -> Run | None:
-        """What the supervisor says once it is as wanted or at its end; `None` when time is up.
+        """The run.json that is as wanted or the last one; `None` when time is up.
 
-        A job that ended without the supervisor's word gives what it said last, if anything.
+        A job whose supervisor recorded no end gives what it recorded last, if anything.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            gone = self._is_gone()  # asked before the last look at what the job left
+            gone = self._is_gone()  # before the last read of what the job left
             run = self.job.run
             if run and (wanted(run) or run["state"] == "ended"):
                 self._tell(run)
@@ -93,7 +93,7 @@ class Watch:
 
 
 def until_run_has(job: JobFolder, moment: str, say: Say, timeout_s: float | None = None) -> Run:
-    """What the supervisor says once it was `admitted`, or `published`. Raises why it was not."""
+    """The run.json of a job that was `admitted`, or `published`. Raises why it was not."""
     run = Watch(job, say).until(lambda run: bool(run[moment]), timeout_s)
     if run is None:
         what = f"is not {moment} after {timeout_s:g} s"
@@ -187,7 +187,7 @@ def stop(service: ServiceFolder, now: bool, timeout_s: float, say: Say) -> list[
     return [stopped[job_id] for job_id in sorted(stopped, key=int)]
 
 
-def alive_jobs(service: ServiceFolder) -> list[Job]:
+def alive_jobs(service: ServiceFolder) -> list[SlurmJob]:
     """The jobs of a service that Slurm still has, with those that only a predecessor names."""
     ids = {job.id for job in service.jobs}
     ids |= {run["successor"] for job in service.jobs if (run := job.run) and run["successor"]}

@@ -82,7 +82,7 @@ def check_name(service: ServiceFolder, order: Submission) -> None:
 
 
 def _stand_by(new: JobFolder, seconds: float) -> None:
-    """Its supervisor asks for its health all the while."""
+    """Its supervisor probes its health all the while."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         _check_lives(new)

@@ -25,7 +25,7 @@ COMMAND_PREFIX = re.compile(r"^(sbatch|srun|squeue|scancel|slurm_\w+): (error: |
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """A job as Slurm knows it. `reason` says why it waits, or how it ended."""
 
     id: str
@@ -69,7 +69,7 @@ def call(
 
 
 def environment() -> dict[str, str]:
-    """This environment without what a job around it says: a new job must not inherit its shape."""
+    """This environment without that of a job around it: a new job must not inherit its shape."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -109,7 +109,7 @@ def message(output: str) -> str:
     return "; ".join(dict.fromkeys(filter(None, lines))) or "no reason given"
 
 
-def jobs(only: str | None = None) -> dict[str, Job]:
+def jobs(only: str | None = None) -> dict[str, SlurmJob]:
     """All jobs that Slurm knows by id, in one call. The first part stands for a heterogeneous job.
 
     Raises `NotReady` if Slurm does not answer.
@@ -118,16 +118,18 @@ def jobs(only: str | None = None) -> dict[str, Job]:
     if done.returncode and NO_SUCH_JOB not in done.stderr:
         raise NotReady(Diagnostic("squeue", message(done.stderr), SEE_CONTROLLER))
     rows = (line.split("|") for line in done.stdout.splitlines())
-    return {row[0].removesuffix("+0"): Job(row[0].removesuffix("+0"), *row[1:]) for row in rows}
+    return {
+        row[0].removesuffix("+0"): SlurmJob(row[0].removesuffix("+0"), *row[1:]) for row in rows
+    }
 
 
 def _only(job_id: str | None) -> list[str]:
     return [f"--jobs={job_id}"] if job_id else []
 
 
-def by_name(known: Iterable[Job]) -> dict[str, dict[str, Job]]:
+def by_name(known: Iterable[SlurmJob]) -> dict[str, dict[str, SlurmJob]]:
     """A job is of the service whose name it has: a number may come again on a cluster."""
-    found: dict[str, dict[str, Job]] = {}
+    found: dict[str, dict[str, SlurmJob]] = {}
     for job in known:
         found.setdefault(job.name, {})[job.id] = job
     return found

@@ -14,7 +14,7 @@ from builder.errors import BadInput
 from supervisor.state import JobFolder, ServiceFolder, is_silent, parse_time, state_root
 
 from . import scheduler
-from .scheduler import Job
+from .scheduler import SlurmJob
 
 ENDED = ("ended", "dead", "none")
 
@@ -48,8 +48,8 @@ def find(folder: Path, name: str) -> ServiceFolder:
 class ServiceStatus:
     """What one service does. `job_id` is the job that clients are sent to, or else the newest.
 
-    `state` is as the supervisor says while it lives; `dead` is a job that Slurm has no more and
-    whose supervisor said nothing at its end, `silent` one whose supervisor says nothing now.
+    `state` is that of run.json while the supervisor lives; `dead` is a job that Slurm has no more
+    and whose supervisor recorded no end, `silent` one without a heartbeat.
     """
 
     name: str
@@ -70,12 +70,12 @@ class ServiceStatus:
         return asdict(self)
 
 
-def statuses(services: Iterable[ServiceFolder], known: Iterable[Job]) -> list[ServiceStatus]:
+def statuses(services: Iterable[ServiceFolder], known: Iterable[SlurmJob]) -> list[ServiceStatus]:
     named = scheduler.by_name(known)
     return [status(service, named.get(service.name, {})) for service in services]
 
 
-def status(service: ServiceFolder, known: Mapping[str, Job]) -> ServiceStatus:
+def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> ServiceStatus:
     """`known` are the jobs of that service's name."""
     endpoint, jobs = service.live_endpoint(), service.jobs
     if endpoint and not is_running(endpoint["job_id"], known):
@@ -102,12 +102,12 @@ def status(service: ServiceFolder, known: Mapping[str, Job]) -> ServiceStatus:
     )
 
 
-def is_running(job_id: str, known: Mapping[str, Job]) -> bool:
+def is_running(job_id: str, known: Mapping[str, SlurmJob]) -> bool:
     return job_id in known and known[job_id].is_alive
 
 
-def _state(run: dict[str, Any], job: Job | None) -> str:
-    """As the supervisor says, where it can still say so."""
+def _state(run: dict[str, Any], job: SlurmJob | None) -> str:
+    """That of run.json, where its supervisor can still keep it."""
     if run.get("state") == "ended":
         return "ended"
     if job is None or not job.is_alive:
@@ -118,21 +118,24 @@ def _state(run: dict[str, Any], job: Job | None) -> str:
 
 
 def _successor(
-    job: JobFolder | None, jobs: list[JobFolder], run: Mapping[str, Any], known: Mapping[str, Job]
+    job: JobFolder | None,
+    jobs: list[JobFolder],
+    run: Mapping[str, Any],
+    known: Mapping[str, SlurmJob],
 ) -> str | None:
-    """The one that the job named, or a newer one that a person asked for; while it is there."""
+    """The one that the job named, or a newer one that an operator submitted; while it is there."""
     named = [run["successor"]] if run.get("successor") else []
     newer = [one.id for one in jobs if job and int(one.id) > int(job.id) and not one.has_ended]
     alive = [one for one in (*newer, *named) if is_running(one, known)]
     return alive[-1] if alive else None
 
 
-def _state_of(job_id: str, service: ServiceFolder, known: Mapping[str, Job]) -> str:
+def _state_of(job_id: str, service: ServiceFolder, known: Mapping[str, SlurmJob]) -> str:
     return _state(service.job(job_id).run or {}, known.get(job_id))
 
 
 def table(rows: Iterable[ServiceStatus]) -> str:
-    """A line for each service; why it ended stands under it."""
+    """A line for each service; the reason of its end is under it."""
     lines = [f"{'NAME':<28} {'JOB':>8} {'GEN':>4} {'STATE':<11} {'LEFT':>8} {'NEXT':>8}  ENDPOINT"]
     for one in rows:
         last = one.url or (f"{one.outcome or ''}" if one.state in ENDED else one.slurm or "")

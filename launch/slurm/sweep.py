@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -15,19 +17,18 @@ from builder.errors import BadInput, ChecksFailed
 from builder.facts import servers
 
 from ..bench import point_metrics, results, system_under_test
-from ..cli.main import main
 from ..report import REPORT, page
 from ..smoke import endpoint as endpoints
 from . import scheduler
 from .jobs import Say
-from .scheduler import Job
+from .scheduler import SlurmJob
 from .submission import BENCH, Submission
 
 POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class JobArray:
     """What is measured: a service by its URL, with further options of `launch bench`."""
 
     order: Submission
@@ -38,10 +39,10 @@ class Sweep:
     @property
     def options(self) -> list[str]:
         """The bundle's own workload; an operator's arguments win, since they come last."""
-        asked = system_under_test.deployment(self.order.bundle)
-        workload, slo = asked.get("workload") or {}, asked.get("slo") or {}
+        deployment = system_under_test.deployment(self.order.bundle)
+        workload, slo = deployment.get("workload") or {}, deployment.get("slo") or {}
         given = {name: workload.get(name) for name in ("isl", "osl")}
-        given["gpus"] = (asked.get("hardware") or {}).get("num_gpus")
+        given["gpus"] = (deployment.get("hardware") or {}).get("num_gpus")
         given["slo"] = ",".join(f"{name}={value}" for name, value in slo.items() if value)
         named = [(f"--{name}", str(value)) for name, value in given.items() if value]
         return [*(text for pair in named for text in pair), *self.arguments]
@@ -53,7 +54,7 @@ class Sweep:
             raise BadInput(Diagnostic(str(self.folder), "is not empty", "choose another --run-dir"))
 
 
-def run(sweep: Sweep, say: Say) -> Path:
+def run(sweep: JobArray, say: Say) -> Path:
     """The report of all points, each measured by a job of the array. Raises what failed."""
     order, folder = sweep.order, sweep.folder
     script = order.script(BENCH)
@@ -76,16 +77,23 @@ def run(sweep: Sweep, say: Say) -> Path:
     return report
 
 
-def here(sweep: Sweep, _: Say) -> Path:
+def here(sweep: JobArray, _: Say) -> Path:
     """The report of the points that this host measured."""
     sweep.make_folder()
-    words = [*sweep.options, "--run-dir", str(sweep.folder / "0")]
-    if code := main(["bench", sweep.url, *words]):
+    arguments = [*sweep.options, "--run-dir", str(sweep.folder / "0")]
+    argv = [sys.executable, "-m", "launch", "bench", sweep.url, *arguments]
+    with subprocess.Popen(argv) as process:
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()  # it writes what it measured, and ends
+            raise
+    if code:
         raise ChecksFailed(Diagnostic(sweep.url, f"was not measured: exit code {code}"))
     return collect(sweep)
 
 
-def collect(sweep: Sweep) -> Path:
+def collect(sweep: JobArray) -> Path:
     """The points of all jobs as one result in the folder, and its report."""
     folder = sweep.folder
     parts = sorted(folder.glob(f"*/{results.BENCH}"), key=lambda file: int(file.parent.name))
@@ -101,11 +109,11 @@ def collect(sweep: Sweep) -> Path:
 
 
 def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> dict[str, Any]:
-    """One document: the first one's words, everyone's points, and what the bundle says of them."""
+    """One document: the points of all, and what the first one and the bundle say of the rest."""
     first, points = documents[0], [point for one in documents for point in one["points"]]
-    told = first["subject"]
+    measured = first["subject"]
     about = system_under_test.described(
-        endpoints.of_url(url), bundle, None, (told["server_version"], told["model"])
+        endpoints.of_url(url), bundle, None, (measured["server_version"], measured["model"])
     )
     whole = all(one["outcome"] == "complete" for one in documents)
     return {
@@ -120,9 +128,9 @@ def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> 
     }
 
 
-def _wait(array: str, say: Say) -> list[Job]:
+def _wait(array: str, say: Say) -> list[SlurmJob]:
     """The jobs of the array as Slurm saw them last, when it has ended them all."""
-    seen, last = dict[str, Job](), ""
+    seen, last = dict[str, SlurmJob](), ""
     while True:
         rows = scheduler.jobs(array)
         seen |= rows
@@ -136,7 +144,7 @@ def _wait(array: str, say: Say) -> list[Job]:
         time.sleep(POLL_S)
 
 
-def _fault(job: Job, folder: Path) -> Diagnostic:
+def _fault(job: SlurmJob, folder: Path) -> Diagnostic:
     """Why a job of the array failed, by the last error in its log."""
     log = folder / f"point-{job.id.rpartition('_')[2]}.log"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []

@@ -1,4 +1,4 @@
-"""The nodes of a job: which of them and of their GPUs each server gets, and how sbatch is asked.
+"""The nodes of a job: which of them and of their GPUs each server gets, and the sbatch lines.
 
 Servers that are smaller than a node share nodes; others take whole ones. A job has one part, or a
 heterogeneous one for each side of disaggregated serving where their servers differ in nodes.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from ...site import Site
-from .options import Options
+from .options import SlurmOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class JobPart:
-    """What one part of the job asks for; `server_nodes` of it belong together."""
+    """What one part of the job requests; `server_nodes` of it belong together."""
 
     nodes: int
     gpus_per_node: int
@@ -62,7 +62,7 @@ class Layout:
 
 def place(groups: Sequence[ServerGroup], gpus_per_node: int) -> Layout:
     """All groups on nodes that are alike."""
-    # 0 stands for servers that share a node
+    # 0 is for servers that share a node
     nodes = {group.gpus // gpus_per_node for group in groups}
     if len(nodes) == 1:
         part, places = _part(groups, gpus_per_node, 0)
@@ -110,7 +110,7 @@ def _first_gpus(sizes: Sequence[int], node: int) -> list[int]:
 # --- Lines for sbatch: a list for each part of the job --------------------------------------------
 
 
-def serve_directives(name: str, options: Options, layout: Layout) -> list[list[str]]:
+def serve_directives(name: str, options: SlurmOptions, layout: Layout) -> list[list[str]]:
     """The job that serves, which gets a signal early enough for a successor."""
     site = options.site
     own = [f"--signal=B:USR1@{options.successor_lead_s}"]
@@ -128,7 +128,7 @@ def serve_directives(name: str, options: Options, layout: Layout) -> list[list[s
 
 
 def preflight_directives(
-    name: str, options: Options, layout: Layout, limit_s: int
+    name: str, options: SlurmOptions, layout: Layout, limit_s: int
 ) -> list[list[str]]:
     """A short job on one node of the same kind."""
     site = options.site
@@ -142,7 +142,9 @@ def preflight_directives(
     return [lines]
 
 
-def bench_directives(name: str, options: Options, points: int, limit_s: int) -> list[list[str]]:
+def bench_directives(
+    name: str, options: SlurmOptions, points: int, limit_s: int
+) -> list[list[str]]:
     """One client after the other, without a GPU."""
     site = options.site
     lines = [
@@ -157,7 +159,7 @@ def bench_directives(name: str, options: Options, points: int, limit_s: int) -> 
 
 
 def segment(part: JobPart, block_size: int) -> int:
-    """The most nodes that can be asked to stand in one block, no server in two of them if possible.
+    """The most nodes that can be requested in one block, no server in two of them if possible.
 
     Slurm wants a divisor of all nodes.
     """

@@ -28,7 +28,7 @@ Count = Annotated[int, Field(ge=1, le=10_000)]
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 
 
-class Router(Strict):
+class RouterPorts(Strict):
     """Where the router in front of several servers listens."""
 
     http_port: Port = 9000
@@ -56,13 +56,13 @@ class Prefill(Strict):
     servers: Count = 1
 
 
-class Options(Strict):
+class SlurmOptions(Strict):
     """How the service runs under Slurm.
 
     `site` is the profile of the cluster: in a deployment file, mostly the name of its file.
     `server` is the target that runs, where there are several. A service under Slurm has clients on
     other nodes: its frontend listens on every address of its node unless `host` says otherwise;
-    `node` is the one address that the node's name stands for.
+    `node` is the one address of the node's name.
 
     `successor_lead_s` before its time limit the job submits a successor, which takes the time to
     queue, to start and to be admitted. Then the job drains for `drain_s`.
@@ -78,7 +78,7 @@ class Options(Strict):
     successor_lead_s: Annotated[int, Field(ge=60, le=LONGEST_LEAD_S)] = 3_000
     drain_s: Seconds = 300
     attempts: Annotated[int, Field(ge=1, le=100)] = 3
-    router: Router = Router()
+    router: RouterPorts = RouterPorts()
     servers: Count = 1
     prefill: Prefill | None = None
 
@@ -124,7 +124,7 @@ def instance_ports(ports: Mapping[str, int], slot: int) -> dict[str, int]:
 
 
 def problems(deployment: Deployment) -> Iterator[Diagnostic]:
-    options = Options.model_validate(deployment.targets[TARGET])
+    options = SlurmOptions.model_validate(deployment.targets[TARGET])
     if found := list(selection_problems(deployment, TARGET, options.server)):
         yield from found
         return
@@ -136,7 +136,7 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
     yield from _port_problems(deployment, options, server)
 
 
-def _size_problems(deployment: Deployment, options: Options) -> Iterator[Diagnostic]:
+def _size_problems(deployment: Deployment, options: SlurmOptions) -> Iterator[Diagnostic]:
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
     size = load_gpu(gpu).gpus_per_node.value
     if total > size and deployment.instances > 1:
@@ -149,7 +149,7 @@ def _size_problems(deployment: Deployment, options: Options) -> Iterator[Diagnos
         yield Diagnostic(f"targets.{TARGET}.site.mpi", what, "name a plugin, such as pmix")
 
 
-def _role_problems(deployment: Deployment, options: Options) -> Iterator[Diagnostic]:
+def _role_problems(deployment: Deployment, options: SlurmOptions) -> Iterator[Diagnostic]:
     if options.prefill is None:
         return
     where = f"targets.{TARGET}.prefill"
@@ -163,7 +163,7 @@ def _role_problems(deployment: Deployment, options: Options) -> Iterator[Diagnos
         )
 
 
-def _container_problems(options: Options, server: str) -> Iterator[Diagnostic]:
+def _container_problems(options: SlurmOptions, server: str) -> Iterator[Diagnostic]:
     container = options.site.container
     if container.runtime != "none" and server not in container.images:
         what = f"has no image of {server} for runtime {container.runtime}"
@@ -171,7 +171,9 @@ def _container_problems(options: Options, server: str) -> Iterator[Diagnostic]:
         yield Diagnostic(where, what, f"add {server}: IMAGE")
 
 
-def _access_problems(deployment: Deployment, options: Options, server: str) -> Iterator[Diagnostic]:
+def _access_problems(
+    deployment: Deployment, options: SlurmOptions, server: str
+) -> Iterator[Diagnostic]:
     """Health and smoke use HTTP, from outside of the server's node."""
     given = deployment.targets[server]
     if given.get("http") is False:
@@ -191,7 +193,9 @@ def _access_problems(deployment: Deployment, options: Options, server: str) -> I
             yield Diagnostic(f"targets.{TARGET}.host", problem.message, problem.fix)
 
 
-def _port_problems(deployment: Deployment, options: Options, server: str) -> Iterator[Diagnostic]:
+def _port_problems(
+    deployment: Deployment, options: SlurmOptions, server: str
+) -> Iterator[Diagnostic]:
     """The servers on a node and their router have ports of their own."""
     prefill = options.prefill.servers if options.prefill else 0
     count = deployment.instances * options.servers + prefill

@@ -13,7 +13,7 @@ from ...render import resource_root, text, yaml_text
 from ...servers import BundleContext, ServiceContext
 from .. import PREFILL_FOLDER, selected_server
 from . import layout, service
-from .options import Options
+from .options import SlurmOptions
 from .service import ServingSide, SlurmService
 
 FOLDER = "slurm"
@@ -21,7 +21,7 @@ SUPERVISOR = "supervisor"
 BENCH_LIMIT_S = 3600
 
 
-def render_service(context: ServiceContext, options: Options) -> dict[str, File]:
+def render_service(context: ServiceContext, options: SlurmOptions) -> dict[str, File]:
     """The batch scripts, the supervisor and what it reads."""
     found = _service(context, options)
     files = {
@@ -45,7 +45,7 @@ def _supervisor() -> dict[str, File]:
     return {f"{SUPERVISOR}/{path.name}": File(path.read_bytes()) for path in modules}
 
 
-def _service(context: ServiceContext, options: Options) -> SlurmService:
+def _service(context: ServiceContext, options: SlurmOptions) -> SlurmService:
     own, deployment = context.own, context.own.deployment
     target = selected_server(deployment, options.server)
     sides: tuple[ServingSide, ...]
@@ -61,7 +61,7 @@ def _service(context: ServiceContext, options: Options) -> SlurmService:
 
 
 def _side(
-    name: str, context: BundleContext, target: str, options: Options, servers: int
+    name: str, context: BundleContext, target: str, options: SlurmOptions, servers: int
 ) -> ServingSide:
     """So many servers of a deployment, listening where the job wants them."""
     deployment, entry = context.deployment, context.servers[target].entry

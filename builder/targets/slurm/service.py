@@ -1,9 +1,9 @@
 """What the job runs: the steps of `service.json`, which the supervisor reads.
 
 In it `{bundle}` is the bundle's folder, `{job}` the folder of this job's state and `{host}` the
-name of the node whose address clients are told. A step's `files` are copies in the job's folder of
-files of the bundle, in which `{NAME}` is the host of the step of that name, and a line `port: N`
-of its own port has the one that it got.
+node whose address clients get. A step's `files` are copies in the job's folder of files of the
+bundle, in which `{NAME}` is the host of the step of that name, and a line `port: N` of its own port
+has the one that it got.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...facts.servers import Server
 from ...servers import BundleContext
 from ...site import Site
 from .layout import Layout, Placement, ServerGroup
-from .options import Options, instance_ports
+from .options import SlurmOptions, instance_ports
 
 FORMAT = 1
 ROUTER = "router"
@@ -30,7 +30,7 @@ LAUNCHER = "trtllm-llmapi-launch"
 # A server that drains answers what it has, and a little more is left to end in order.
 STOP_MARGIN_S = 30
 ROUTER_START_TIMEOUT_S = 60
-# The engine's own router cuts every answer off after 180 s unless it is told otherwise.
+# The engine's own router cuts every answer off after 180 s by default.
 # Source: TensorRT-LLM tensorrt_llm/commands/serve.py, `disaggregated --request_timeout`.
 ROUTER_REQUEST_TIMEOUT_S = 3600
 HEALTH = {"period_s": 5, "timeout_s": 5, "failures": 6}
@@ -62,7 +62,7 @@ class SlurmService:
     """All that a job runs. Several servers have a router before them."""
 
     target: str
-    options: Options
+    options: SlurmOptions
     sides: tuple[ServingSide, ...]
     layout: Layout
 
@@ -225,26 +225,26 @@ def _srun(site: Site, program: str) -> list[str]:
 
 
 def _launcher(service: SlurmService, server: ServerInstance) -> list[str]:
-    """What stands before the server's command: variables, the ranks' launcher, its memory.
+    """What precedes the server's command: variables, the ranks' launcher, its memory.
 
-    The ranks' launcher passes its words on without quotes, so that none of them may hold a space.
+    The ranks' launcher passes its arguments on without quotes: none of them may hold a space.
     """
     site, gpus = service.site, server.place.gpus
     environment = _environment(service, server)
-    words = ["env"]
+    argv = ["env"]
     for name in LEAKED:
-        words += ["-u", name] if name not in environment else []
+        argv += ["-u", name] if name not in environment else []
     if gpus:  # Slurm itself would show a step all GPUs of the job
-        words.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}")
-    words += ["bash", "slurm/alone.sh"] if site.mpi == "none" else [LAUNCHER]
-    return [*words, *(["numactl", "-m", site.memory_nodes] if site.memory_nodes else [])]
+        argv.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}")
+    argv += ["bash", "slurm/alone.sh"] if site.mpi == "none" else [LAUNCHER]
+    return [*argv, *(["numactl", "-m", site.memory_nodes] if site.memory_nodes else [])]
 
 
 def _environment(service: SlurmService, server: ServerInstance) -> dict[str, str]:
     """Variables of all ranks. The engine's own are here since only one rank runs the start script.
 
-    Those of the site win; a checkpoint is named where the site says where it is. What a router on
-    the same node asks need not be heard by others.
+    Those of the site win; a checkpoint is named where the site says where it is. Behind a
+    router on the same node, a server listens on the loopback address only.
     """
     site, context = service.site, server.side.context
     folders = {name: site.checkpoints.get(value) for name, value in context.checkpoints.items()}
@@ -321,7 +321,7 @@ def _preflight(service: SlurmService) -> dict[str, Any]:
 
 
 def sides_document(service: SlurmService) -> dict[str, Any]:
-    """The option file of the router of both sides; `{NAME}` stands for the host of a server."""
+    """The option file of the router of both sides; `{NAME}` is the host of a server."""
 
     def servers(side: ServingSide) -> dict[str, Any]:
         urls = [

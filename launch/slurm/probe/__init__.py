@@ -1,1 +1,1 @@
-"""A site profile from what a cluster took when it was tried, not from what it lists."""
+"""A site profile of a cluster from what works there when it is tried, not from what it lists."""

@@ -74,8 +74,8 @@ def _mpi(results: Mapping[str, TrialResult], nodes: int) -> Finding:
     for name in MPI_PLUGINS:
         if results[name].ok:
             return Finding("mpi", name, f"tried: srun --mpi={name} ran on {nodes} nodes")
-    said = "; ".join(f"{name}: {_last(results[name])}" for name in MPI_PLUGINS)
-    return Finding("mpi", "none", f"tried: no plugin runs a step; {said}")
+    errors = "; ".join(f"{name}: {_last(results[name])}" for name in MPI_PLUGINS)
+    return Finding("mpi", "none", f"tried: no plugin runs a step; {errors}")
 
 
 def _python(results: Mapping[str, TrialResult], nodes: int) -> Iterator[Finding]:
@@ -102,8 +102,8 @@ def _container(options: SiteOptions, results: Mapping[str, TrialResult]) -> Iter
     yield Finding("container", {"runtime": "none"}, "no runtime ran an image")
     if options.images:
         for runtime in ("pyxis", "apptainer"):
-            said = next(iter(_last(results[f"{runtime}-{name}"]) for name in options.images))
-            yield left_out(f"container.runtime {runtime}", f"tried: {said}")
+            error = next(iter(_last(results[f"{runtime}-{name}"]) for name in options.images))
+            yield left_out(f"container.runtime {runtime}", f"tried: {error}")
         return
     known = results["pyxis-option"].code != UNKNOWN_OPTION
     pyxis = "srun knows --container-image; not tried" if known else "tried: srun does not know it"

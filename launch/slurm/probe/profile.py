@@ -61,7 +61,7 @@ def left_out(key: str, why: str) -> Finding:
 
 
 def text(found: Sequence[Finding]) -> str:
-    """A profile in which each line says how it was found; what is left out stands below."""
+    """A profile in which each line says how it was found; what is left out is below."""
     lines = []
     for one in found:
         if one.value is not None:

@@ -118,17 +118,17 @@ def exclusive(base: Sequence[str]) -> Finding:
 
 
 def block_size(base: Sequence[str], partition: Partition) -> Finding:
-    """The largest segment that the nodes of a job may be asked to stand in."""
+    """The largest segment that the nodes of a job may be requested in."""
 
-    def ask(nodes: int) -> trial.TrialResult:
+    def test(nodes: int) -> trial.TrialResult:
         return trial.test_request(*base, f"--nodes={nodes}", f"--segment={nodes}")
 
-    first = ask(1)
+    first = test(1)
     if first.code == UNKNOWN_OPTION:
         return left_out("block_size", "tried: this Slurm does not know --segment")
     if not first.ok:
         return left_out("block_size", f"tried: --segment=1 is refused: {first.output}")
-    most = _most(lambda nodes: ask(nodes).ok, partition.nodes)
+    most = _most(lambda nodes: test(nodes).ok, partition.nodes)
     if most == partition.nodes:
         why = f"tried: --segment={most}, all nodes, is accepted: the topology has no blocks, or one"
         return left_out("block_size", why)
@@ -137,12 +137,12 @@ def block_size(base: Sequence[str], partition: Partition) -> Finding:
 
 
 def cpus(base: Sequence[str]) -> Finding:
-    def ask(count: int) -> trial.TrialResult:
+    def test(count: int) -> trial.TrialResult:
         return trial.test_request(*base, "--nodes=1", "--ntasks=1", f"--cpus-per-task={count}")
 
-    if not (first := ask(1)).ok:
+    if not (first := test(1)).ok:
         return left_out("cpus_per_node", f"tried: --cpus-per-task=1 is refused: {first.output}")
-    most = _most(lambda count: ask(count).ok, MOST_CPUS)
+    most = _most(lambda count: test(count).ok, MOST_CPUS)
     how = f"tried: --cpus-per-task={most} is accepted, {most + 1} is not"
     return Finding("cpus_per_node", most, how)
 

@@ -70,9 +70,11 @@ def run(
         scheduler.cancel(job_id)
         raise
     if not (folder / "whole").exists():
-        said = log.read_text(errors="replace").strip() if log.exists() else "it left nothing here"
+        output = log.read_text(errors="replace").strip() if log.exists() else "it left nothing here"
         remedy = "name a folder that this host and all nodes see with --state"
-        raise NotReady(Diagnostic(f"job {job_id}", f"left no results in {folder}: {said}", remedy))
+        raise NotReady(
+            Diagnostic(f"job {job_id}", f"left no results in {folder}: {output}", remedy)
+        )
     return {name: _result(folder, name) for name in trials}
 
 
