@@ -47,7 +47,7 @@ def test_the_least_profile_asks_for_nothing_else() -> None:
         ({"srun": ["--mpi=none"]}, "srun has --mpi=none, which the scripts set; remove it"),
         ({"sbatch": ["-N2"]}, "sbatch.0: -N2 is not allowed"),
         ({"gpu_request": "none", "exclusive": False}, "set exclusive: true"),
-        ({"gpu_request": "none", "gpu_type": "h100"}, "gpu_type is not asked for"),
+        ({"gpu_request": "none", "gpu_type": "h100"}, "gpu_type is not used"),
         ({"container": {"runtime": "none", "mounts": ["/a"]}}, "runtime none uses no mounts"),
         (
             {"container": {"runtime": "apptainer", "remap_root": True}},
