@@ -93,6 +93,19 @@ def test_the_reference_engine_also_knows_how_options_are_checked() -> None:
     assert known <= known_to_launch() | {"documents", "rules", "lint"}
 
 
+def test_nothing_but_main_imports_the_command_line_of_launch() -> None:
+    files = [p for p in (ROOT / "launch").rglob("*.py") if p.parent.name != "cli"]
+    users = [p.relative_to(ROOT) for p in files if any("launch.cli" in name for name in imports(p))]
+    assert users == [Path("launch/__main__.py")]
+
+
+def test_launch_knows_the_state_files_of_the_supervisor_alone() -> None:
+    """They have one home; the rest of the supervisor runs on compute nodes only."""
+    names = {name for path in (ROOT / "launch").rglob("*.py") for name in imports(path)}
+    used = {name.split(".")[1] for name in names if name.startswith("supervisor.")}
+    assert used == {"state"}
+
+
 @pytest.mark.parametrize("heavy", ["numpy", "grpc", "torch", "jinja2", "pydantic"])
 def test_importing_the_builder_stays_light(heavy: str) -> None:
     code = f"import builder, builder.cli.main, sys; sys.exit({heavy!r} in sys.modules)"
