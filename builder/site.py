@@ -31,7 +31,7 @@ Text = Annotated[str, Field(pattern=r"^[ -~]*$")]
 Option = Annotated[str, Field(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_./,:@+=%*\[\]&|-]+)?$")]
 
 # Options that the rendered scripts set themselves; `sbatch` and `srun` must not repeat them.
-_OURS = {
+_RESERVED_OPTIONS = {
     "sbatch": frozenset(
         (
             *("job-name", "output", "error", "open-mode", "time", "signal", "array", "requeue"),
@@ -64,7 +64,7 @@ class Container(Strict):
     remap_root: bool = False
 
     @model_validator(mode="after")
-    def _used(self) -> Self:
+    def _consistent(self) -> Self:
         given = [name for name in ("images", "mounts", "remap_root") if getattr(self, name)]
         if self.runtime == "none" and given:
             raise ValueError(f"runtime none uses no {given[0]}; remove it, or name a runtime")
@@ -129,10 +129,10 @@ class Site(Strict):
             )
         if self.gpu_request == "none" and self.gpu_type:
             raise ValueError("gpu_type is not used with gpu_request none; remove it")
-        for key, ours in _OURS.items():
+        for key, reserved in _RESERVED_OPTIONS.items():
             for option in getattr(self, key):
                 name = option.removeprefix("--").partition("=")[0]
-                if name in ours:
+                if name in reserved:
                     raise ValueError(f"{key} has {option}, which the scripts set; remove it")
         return self
 

@@ -219,7 +219,7 @@ def _router(service: SlurmService) -> dict[str, Any]:
 
 
 def _srun(site: Site, program: str) -> list[str]:
-    """Of every step: it may share its node, its end is that of all ranks, it is bound nowhere."""
+    """Of every step: it may share its node, its end is that of all ranks, without CPU binding."""
     shared = ["--overlap", "--kill-on-bad-exit=1", "--cpu-bind=none"]
     return [*shared, *container_options(site, program), *site.srun]
 
@@ -260,7 +260,7 @@ def _environment(service: SlurmService, server: ServerInstance) -> dict[str, str
 
 
 def container_options(site: Site, program: str) -> list[str]:
-    """Pyxis options of a step; they stand on srun only, since sbatch may not know them."""
+    """Pyxis options of a step; they are given to srun only, since sbatch may not know them."""
     image = site.container.images.get(program)
     if site.container.runtime != "pyxis" or image is None:
         return []
