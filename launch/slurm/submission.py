@@ -181,7 +181,7 @@ def _reference_engine(bundle: Bundle, folder: Path) -> dict[str, str]:
 
 
 def _prepare_reference_engine(bundle: Bundle, folder: Path) -> None:
-    from builder.facts import checkpoint  # with numpy, which nothing else here needs
+    from builder.facts import checkpoint, servers  # with numpy, which nothing else here needs
     from builder.miniature import checkpoint as miniature
 
     from .. import triton
@@ -189,5 +189,6 @@ def _prepare_reference_engine(bundle: Bundle, folder: Path) -> None:
     (folder / "miniature").mkdir(parents=True)
     miniature.write(checkpoint.from_bundle(bundle.folder), folder / "miniature")
     engines.path_entries("reference", folder / "python", lambda path: path)
-    if "triton" in bundle.launch["targets"]:
+    programs = {servers.load(name).program for name in bundle.launch["targets"]}
+    if triton.PROGRAM in programs:
         triton.prepare(folder / "tritonserver")
