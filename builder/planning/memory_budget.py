@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..diagnostics import Diagnostic
-from .memory import Budget, Load, Sharding, budget
+from ..facts.hardware import Gpu
+from ..facts.release.support import compute_capability
+from .memory import MEASURED_SM, Budget, Load, Sharding, budget
 from .plan_builder import PlanBuilder
 
 _CACHE = "kv_cache_config"
@@ -78,6 +80,7 @@ def check_budget(builder: PlanBuilder, result: Budget) -> None:
     if not result.fits:
         builder.diagnostics.append(_too_large(builder, result))
         return
+    builder.warnings += _unmeasured(builder.facts.gpu)
     warnings = list(_waiting(builder, result))
     if not warnings and result.tight:
         what = (
@@ -87,6 +90,19 @@ def check_budget(builder: PlanBuilder, result: Budget) -> None:
         remedy = "measure with the real engine, or take more memory"
         warnings.append(Diagnostic("workload.concurrency", what, remedy, severity="warning"))
     builder.warnings += warnings
+
+
+def _unmeasured(gpu: Gpu) -> Iterator[Diagnostic]:
+    """A GPU of a kind whose memory no log of the engine tells."""
+    if gpu.sm.value in MEASURED_SM:
+        return
+    measured = ", ".join(map(compute_capability, MEASURED_SM))
+    what = (
+        f"what the engine itself takes of a {gpu.name} is unknown: the budget follows logs of GPUs "
+        f"of compute capability {measured}, and this one has {compute_capability(gpu.sm.value)}"
+    )
+    remedy = "compare the budget with the engine's log of its first start"
+    yield Diagnostic("hardware.gpu", what, remedy, severity="warning")
 
 
 def _waiting(builder: PlanBuilder, result: Budget) -> Iterator[Diagnostic]:

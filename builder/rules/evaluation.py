@@ -8,6 +8,7 @@ A compute capability is one of several values and has no order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from ..diagnostics import nearest
@@ -187,11 +188,17 @@ def value_faults(value: Any) -> Iterator[tuple[str, str]]:
 
 def word_faults(word: str, path: str) -> Iterator[tuple[str, str]]:
     """A word that is neither a fact, nor follows from facts, nor names an option of a release."""
-    if word in words():
-        return
-    tables = [releases.load(name) for name in releases.known()]
-    known = {*words(), *(name for table in tables for name in table.paths)}
-    known |= {f"{space}.{name}" for table in tables for space in MATRIX for name in table.features}
     option = option_of(word)
-    if word not in known and not (option and any(table.has(option) for table in tables)):
-        yield path, f"{word} is not a word or option; {nearest(word, known)}"
+    if word in words() or word in _release_words():
+        return
+    if not option or not any(releases.load(name).has(option) for name in releases.known()):
+        yield path, f"{word} is not a word or option; {nearest(word, words() | _release_words())}"
+
+
+@cache
+def _release_words() -> frozenset[str]:
+    """The options of all releases, and the columns of their support matrices."""
+    tables = [releases.load(name) for name in releases.known()]
+    options = frozenset(path for table in tables for path in table.paths)
+    columns = {f"{space}.{name}" for table in tables for space in MATRIX for name in table.features}
+    return options | columns

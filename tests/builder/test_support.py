@@ -9,7 +9,7 @@ import pytest
 
 from builder import pipeline
 from builder.errors import BadInput
-from builder.facts import release
+from builder.facts import hardware, release
 from builder.facts.hardware import Gpu
 from builder.planning import Facts, Plan, plan
 from builder.rules.constraints import violations
@@ -161,3 +161,31 @@ def test_the_support_matrix_keeps_a_feature_off() -> None:
         decisions = plan(found.deployment, replace(found.facts, gpu=card)).decisions
         values = {row.path: row.value for row in decisions}
         assert values.get("enable_chunked_prefill") is chunked
+
+
+UNMEASURED = sorted(n for n in hardware.known() if hardware.load(n).sm.value not in (90, 100, 103))
+
+
+@pytest.mark.parametrize("name", hardware.known())
+def test_a_budget_says_where_no_log_of_such_a_gpu_is_known(name: str) -> None:
+    facts = replace(pipeline.plan("llama-tiny").plan.facts, gpu=hardware.load(name), published=())
+    found = plan(pipeline.plan("llama-tiny").plan.deployment, facts).warnings
+    unknown = [row.message for row in found if row.where == "hardware.gpu"]
+    assert len(unknown) == (name in UNMEASURED)
+    assert all(f"what the engine itself takes of a {name} is unknown" in text for text in unknown)
+
+
+@pytest.mark.parametrize("name", UNMEASURED)
+def test_only_arithmetic_that_a_gpu_has_is_planned_for_it(name: str) -> None:
+    """An FP8 KV cache, too, is for GPUs that have FP8."""
+    card = hardware.load(name)
+    found = pipeline.plan("gpt-oss-120b-b200").plan
+    facts = replace(found.facts, gpu=replace(card, gpus_per_node=found.facts.gpu.gpus_per_node))
+    try:
+        decisions = plan(found.deployment, replace(facts, published=())).decisions
+    except BadInput as fault:
+        assert "arithmetic" in str(fault) or "does not fit" in str(fault)
+        return
+    values = {row.path: row.value for row in decisions}
+    assert "FP8" in card.precisions.value or values.get("kv_cache_config.dtype") != "fp8"
+    assert "TRTLLM" not in str(values.get("moe_config.backend"))

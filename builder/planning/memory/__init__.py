@@ -33,6 +33,7 @@ from .kv_cache import MtpLayers, kv_bytes_per_token, kv_dtype_bytes, state_bytes
 from .weights import Sharding, weights_bytes
 from .workspace import (
     GIB,
+    MEASURED_SM,
     activations_gib,
     cuda_graphs_gib,
     expert_workspace_gib,
@@ -42,6 +43,7 @@ from .workspace import (
 
 __all__ = [
     "GIB",
+    "MEASURED_SM",
     "Budget",
     "Load",
     "MtpLayers",

@@ -51,6 +51,9 @@ _DENSE_UNCERTAINTY_GIB = 1.0
 _UNCERTAINTY_GIB: dict[ServerRole, float] = {"agg": 2.0, "prefill": 6.5, "decode": 8.0}
 _ATTENTION_DP_UNCERTAINTY_GIB = 9.0
 
+# Compute capabilities of the GPUs in those logs and tables: Hopper and Blackwell for servers.
+MEASURED_SM = (90, 100, 103)
+
 _ACTIVATION_BYTES = {"NVFP4": 0.5, "MXFP4": 1.0, "FP8": 1.0, "FP8_BLOCK_SCALES": 1.0}
 
 
