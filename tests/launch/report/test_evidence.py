@@ -88,6 +88,21 @@ def test_all_faults_are_reported_at_once(tmp_path: Path, saved: Saved) -> None:
     assert "nowhere: does not exist; give a run folder" in text
 
 
+def test_a_wrong_object_is_reported_once(saved: Saved) -> None:
+    document = samples.bench()
+    document["subject"]["engine"] = 3
+    with pytest.raises(BadInput) as fault:
+        evidence.gather([saved(document)])
+    assert str(fault.value).count("subject.engine: is 3; an object is expected") == 1
+
+
+def test_an_own_document_never_counts_as_imported(saved: Saved) -> None:
+    document = samples.bench(imported=True)
+    del document["client"]
+    (run,) = evidence.gather([saved(document)])
+    assert not run.bench.imported
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
