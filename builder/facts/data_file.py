@@ -59,16 +59,6 @@ def validate(path: Path, kind: Any) -> list[Diagnostic]:
     return _read(path, text, kind)[1]
 
 
-def index() -> dict[str, str]:
-    """The digest of every data file as it lies there, by its path in the data folder."""
-    files = sorted(path for path in DATA.rglob("*") if path.suffix in (".yaml", ".json"))
-    return {
-        path.relative_to(DATA).as_posix(): _digest(path.read_text(encoding="utf-8"))
-        for path in files
-        if path != INDEX
-    }
-
-
 def _is_validated(path: Path, text: str) -> bool:
     """Whether this text of a shipped file was validated when the index was written."""
     return path.is_relative_to(DATA) and (
@@ -103,7 +93,10 @@ def _read(path: Path, text: str, kind: Any) -> tuple[Any, list[Diagnostic]]:
         places = scan_yaml(text)[0] if is_json and found else document
         faults += [replace(fault, location=places.locate(fault.path)) for fault in found]
     faults.sort(key=lambda fault: fault.location)
-    return value, [problem(fault, str(path)) for fault in faults]
+    return value, [
+        replace(problem(fault, str(path)), path=fault.path, location=fault.location)
+        for fault in faults
+    ]
 
 
 def _scan_yaml(text: str) -> Yaml:

@@ -10,7 +10,8 @@ from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, located, nearest
-from ..documents import DATA, load_yaml
+from ..documents import DATA
+from ..facts import data_file, plain_data
 from .script import Statement, Word, is_server, statements
 
 FORMAT = DATA / "formats" / "job_scripts.yaml"
@@ -119,7 +120,7 @@ def whole(value: str | None) -> int | None:
 
 @cache
 def table() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = load_yaml(FORMAT.read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = data_file.load(FORMAT, plain_data.JobScriptsFile)
     return found
 
 

@@ -9,8 +9,10 @@ from functools import cache
 from typing import Any
 
 from ..diagnostics import Diagnostic, located
-from ..documents import DATA, Yaml, load_yaml, scan_yaml
+from ..documents import DATA, Yaml, scan_yaml
+from ..facts import data_file
 from ..facts.release import Release, ServerRole, known, load
+from ..facts.release.table import FormatTable
 from ..rules.remedies import former_options
 from ..rules.validation import validate
 from .section import Section, StatedWorkload, below, get, whole
@@ -85,7 +87,7 @@ def stated_release(documents: Sequence[Yaml]) -> str:
 def _format(name: str) -> Release:
     """The keys of a file format, in the words of a release table."""
     path = FORMATS / f"{name}.yaml"
-    return Release(load_yaml(path.read_text(encoding="utf-8")), path)
+    return Release(data_file.load(path, FormatTable), path)
 
 
 def _fields(table: Release, name: str) -> Mapping[str, Any]:

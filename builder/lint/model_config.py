@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, located, nearest
-from ..documents import DATA, load_yaml
+from ..documents import DATA
+from ..facts import data_file, plain_data
 from .protobuf_text import Field, Message, Scalar, parse
 
 TRITON = DATA / "triton"
@@ -18,14 +19,18 @@ TRITON = DATA / "triton"
 @cache
 def schema() -> Mapping[str, Any]:
     """Names and types of the fields of every message, and the words of every enum."""
-    document: dict[str, Any] = load_yaml((TRITON / "model_config.yaml").read_text(encoding="utf-8"))
+    document: dict[str, Any] = data_file.load(
+        TRITON / "model_config.yaml", plain_data.ModelConfigFile
+    )
     return document
 
 
 @cache
 def llmapi() -> Mapping[str, Any]:
     """What the engine's own Triton model needs."""
-    document: dict[str, Any] = load_yaml((TRITON / "llmapi_model.yaml").read_text(encoding="utf-8"))
+    document: dict[str, Any] = data_file.load(
+        TRITON / "llmapi_model.yaml", plain_data.LlmApiModelFile
+    )
     return document
 
 

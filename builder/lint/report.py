@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from .. import __version__
 from ..diagnostics import Diagnostic, located
-from ..documents import DATA, load_yaml
+from ..documents import DATA
 from ..errors import BadInput
-from ..facts import advisories
+from ..facts import advisories, data_file, plain_data
 from ..facts.release import Release
 from ..rules import constraints
 from .job_script import table
@@ -163,7 +163,7 @@ def describe(rule: str) -> tuple[str, str]:
 
 @cache
 def _words() -> Mapping[str, str]:
-    document: Mapping[str, Any] = load_yaml(WORDS.read_text(encoding="utf-8"))
+    document: Mapping[str, Any] = data_file.load(WORDS, plain_data.Findings)
     words: Mapping[str, str] = document["findings"]
     return words
 

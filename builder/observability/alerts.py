@@ -12,7 +12,8 @@ from functools import cache
 from string import Template
 from typing import Any, Literal
 
-from ..documents import DATA, load_yaml
+from ..documents import DATA
+from ..facts import data_file, plain_data
 from . import signals
 
 ALERTS = DATA / "alerts.yaml"
@@ -113,5 +114,5 @@ def _alert(row: Mapping[str, Any]) -> Alert:
 
 @cache
 def _document() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = load_yaml(ALERTS.read_text(encoding="utf-8"))
+    document: Mapping[str, Any] = data_file.load(ALERTS, plain_data.AlertsFile)
     return document

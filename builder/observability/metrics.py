@@ -12,14 +12,15 @@ from functools import cache
 from string import Template
 from typing import Any, Literal
 
-from ..documents import DATA, load_yaml
-from ..facts import servers
+from ..documents import DATA
+from ..facts import data_file, plain_data, servers
 from ..facts.release import Release
 
 METRICS = DATA / "metrics"
 # The job by which Prometheus asks the servers; those of exporters are rows of the data.
 SERVER_JOB = "server"
 _EVERY_JOB = "prometheus"
+_EXPORTERS = "exporters"
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -66,7 +67,7 @@ def names(server: str, prefix: str) -> dict[str, str]:
 
 def of_jobs(jobs: Iterable[str]) -> dict[str, Family]:
     """What the exporters of these jobs export, and what Prometheus adds for each."""
-    document = _document("exporters")
+    document = _document(_EXPORTERS)
     found: dict[str, Family] = {}
     for job in (_EVERY_JOB, *jobs):
         if job != SERVER_JOB:
@@ -76,17 +77,17 @@ def of_jobs(jobs: Iterable[str]) -> dict[str, Family]:
 
 def jobs() -> tuple[str, ...]:
     """The jobs of exporters."""
-    return tuple(job for job in _document("exporters")["jobs"] if job != _EVERY_JOB)
+    return tuple(job for job in _document(_EXPORTERS)["jobs"] if job != _EVERY_JOB)
 
 
 def exporter(job: str) -> str:
     """The name of what stands behind a job."""
-    return str(_document("exporters")["jobs"][job]["exporter"])
+    return str(_document(_EXPORTERS)["jobs"][job]["exporter"])
 
 
 def job_of(family: str) -> str | None:
     """The job whose exporter exports a family, `None` for one of a server."""
-    jobs = _document("exporters")["jobs"]
+    jobs = _document(_EXPORTERS)["jobs"]
     return next((job for job, row in jobs.items() if family in row["families"]), None)
 
 
@@ -109,5 +110,8 @@ def _document(name: str) -> Mapping[str, Any]:
     path = METRICS / f"{name}.yaml"
     if not path.is_file():
         return {"names": {}, "families": {}}
-    document: Mapping[str, Any] = load_yaml(path.read_text(encoding="utf-8"))
+    kind: Any = plain_data.ServerMetricsFile
+    if name == _EXPORTERS:
+        kind = plain_data.ExportersFile
+    document: Mapping[str, Any] = data_file.load(path, kind)
     return document

@@ -13,8 +13,8 @@ from functools import cache
 from string import Template
 from typing import Any
 
-from ..documents import DATA, load_yaml
-from ..facts import servers
+from ..documents import DATA
+from ..facts import data_file, plain_data, servers
 from . import metrics
 from .metrics import Family
 
@@ -176,5 +176,5 @@ def quoted(text: str) -> str:
 
 @cache
 def _document() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = load_yaml(SIGNALS.read_text(encoding="utf-8"))
+    document: Mapping[str, Any] = data_file.load(SIGNALS, plain_data.SignalsFile)
     return document

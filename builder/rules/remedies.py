@@ -8,7 +8,8 @@ from functools import cache, cached_property
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest, nearest
-from ..documents import DATA, load_yaml
+from ..documents import DATA
+from ..facts import data_file, plain_data
 from ..facts import release as releases
 from ..facts.release import Field, Release
 from .options import ANY_KEY, OptionPath, by_name, shown, spelled
@@ -19,7 +20,7 @@ FORMER = DATA / "formats" / "former_options.yaml"
 @cache
 def former_options() -> Mapping[str, str]:
     """Options that were gone or had moved before the first release table: name to remedy."""
-    table: Mapping[str, str] = load_yaml(FORMER.read_text(encoding="utf-8"))["options"]
+    table: Mapping[str, str] = data_file.load(FORMER, plain_data.FormerOptions).options
     return table
 
 

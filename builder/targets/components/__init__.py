@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from ...bundle import File
 from ...documents import DATA
-from ...facts import data_file
+from ...facts import data_file, plain_data
 from ...facts.checkpoint import Checkpoint
 from ...facts.images import Image
+from ...facts.plain_data import Package
 from ...servers import BundleContext, ServiceContext
 
 PACKAGES = DATA / "packages.yaml"
@@ -29,27 +29,6 @@ class UsedImage:
 
     image: Image
     users: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A Python package by its requirement; `command` is the one that needs it."""
-
-    requirement: str
-    license: str
-    command: Literal["builder", "launch"]
-
-    @property
-    def name(self) -> str:
-        return re.split(r"[<>=\[]", self.requirement)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Packages:
-    """The packages that the toolkit takes from an index, and who says what they are."""
-
-    source: str
-    packages: tuple[Package, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +72,7 @@ def of(service: ServiceContext, files: Mapping[str, File]) -> Components:
     engine = context.engine_record
     return Components(
         images=tuple(_images(context, files)),
-        packages=data_file.load(PACKAGES, Packages).packages,
+        packages=data_file.load(PACKAGES, plain_data.Packages).packages,
         engine=Product(engine.title, engine.product, release, engine.license, engine.package),
         servers=tuple(
             Product(row.title, row.image.product, _version(context, row.name), row.license)

@@ -17,7 +17,8 @@ from ...facts import advisories
 from ...facts.advisories import Advisory
 from ...facts.checkpoint import Checkpoint
 from ...facts.checkpoint_files import CheckpointFile
-from . import Components, Package, Product, UsedImage
+from ...facts.plain_data import Package
+from . import Components, Product, UsedImage
 
 FILE = "handoff/sbom.cdx.json"
 TOOL = "trtllm-deployment-toolkit"

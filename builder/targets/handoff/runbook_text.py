@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from typing import Any
 
-from ...documents import DATA, load_yaml
+from ...documents import DATA
+from ...facts import data_file, plain_data
 from .document import Block, Command, Paragraph, Section, Span, Text
 
 FILE = DATA / "runbook.yaml"
@@ -95,5 +96,5 @@ def _outcome(row: Mapping[str, Any], values: Values) -> Text:
 
 @cache
 def _data() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = load_yaml(FILE.read_text(encoding="utf-8"))
+    document: Mapping[str, Any] = data_file.load(FILE, plain_data.RunbookFile)
     return document

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from ...documents import DATA, load_yaml
+from ...documents import DATA
+from ...facts import data_file, plain_data
 from .rules import Recording, Rules
 
 DASHBOARDS = DATA / "dashboards.yaml"
@@ -138,5 +139,5 @@ def _target(rules: Rules, panel: Mapping[str, Any], row: Recording, letter: str)
 
 @cache
 def _document() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = load_yaml(DASHBOARDS.read_text(encoding="utf-8"))
+    document: Mapping[str, Any] = data_file.load(DASHBOARDS, plain_data.Dashboards)
     return document

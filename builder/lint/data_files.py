@@ -1,0 +1,70 @@
+"""Which schema each data file has: every file of `builder/data`, by its path there.
+
+Presets are deployments, and have the deployment's own model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ..diagnostics import Diagnostic
+from ..documents import DATA
+from ..facts import data_file, plain_data
+from ..facts.advisories import ProductAdvisories
+from ..facts.engines import Engine
+from ..facts.hardware import Gpu
+from ..facts.images import PublishedImages
+from ..facts.model_facts import ModelFacts
+from ..facts.published_results import Publication
+from ..facts.release.table import FormatTable, ReleaseTable
+from ..facts.servers import Server
+from ..rules.constraints import RulesFile
+from ..rules.heuristics import HeuristicsFile
+
+SCHEMAS: Mapping[str, Any] = {
+    "advisories/*.yaml": ProductAdvisories,
+    "alerts.yaml": plain_data.AlertsFile,
+    "dashboards.yaml": plain_data.Dashboards,
+    "engines/*.yaml": Engine,
+    "findings.yaml": plain_data.Findings,
+    "formats/former_options.yaml": plain_data.FormerOptions,
+    "formats/job_scripts.yaml": plain_data.JobScriptsFile,
+    "formats/*.yaml": FormatTable,
+    "hardware/*.yaml": Gpu,
+    "images.yaml": PublishedImages,
+    "metrics/exporters.yaml": plain_data.ExportersFile,
+    "metrics/*.yaml": plain_data.ServerMetricsFile,
+    "models/*.yaml": ModelFacts,
+    "packages.yaml": plain_data.Packages,
+    "heuristics/*.yaml": HeuristicsFile,
+    "releases/*.json": ReleaseTable,
+    "results/*.yaml": Publication,
+    "rules.yaml": RulesFile,
+    "runbook.yaml": plain_data.RunbookFile,
+    "servers/*.yaml": Server,
+    "signals.yaml": plain_data.SignalsFile,
+    "triton/llmapi_model.yaml": plain_data.LlmApiModelFile,
+    "triton/model_config.yaml": plain_data.ModelConfigFile,
+}
+
+
+def schema_of(path: Path) -> Any:
+    """The schema of a data file; `None` for any other file, and for presets."""
+    for folder in (DATA, *(above for above in path.parents if (above / "hardware").is_dir())):
+        if path.is_relative_to(folder):
+            name = path.relative_to(folder).as_posix()
+            return next((kind for glob, kind in SCHEMAS.items() if fnmatchcase(name, glob)), None)
+    return None
+
+
+def validate(path: Path) -> list[Diagnostic]:
+    """Every fault of a data file, each with file, line, key and remedy."""
+    found = data_file.validate(path, schema_of(path))
+    name = path.stem if path.parent.name in ("hardware", "engines", "servers") else ""
+    if name and not found and (given := data_file.read(path, schema_of(path)).name) != name:
+        where = f"{path}:1: name"
+        found = [Diagnostic(where, f"{given} is not the name of the file", f"write {name}")]
+    return found

@@ -1,0 +1,250 @@
+"""Every shipped data file has a strict schema: what is missing, misspelt or of another type is
+reported with file, line and key."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import random
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+
+from builder import pipeline
+from builder.documents import DATA, load_yaml
+from builder.errors import BadFacts, ToolkitError
+from builder.facts import data_file
+from builder.lint import data_files
+from maintenance import index_data
+
+FILES = index_data.files()
+PRESETS = sorted((DATA / "presets").glob("*.yaml"))
+PER_FILE = 5
+
+Place = tuple[Any, ...]
+Mutation = tuple[Literal["missing", "misspelt", "type", "enum"], Place]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(DATA).as_posix()
+
+
+def test_every_data_file_has_a_schema() -> None:
+    others = {path for path in DATA.rglob("*") if path.is_file()} - {*FILES, *PRESETS}
+    assert {name_of(path) for path in others} == {"index.json", "miniature/words.txt"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_shipped_file_is_valid(path: Path) -> None:
+    assert data_files.validate(path) == []
+
+
+def test_the_index_lists_the_files_as_they_are() -> None:
+    """`python -m maintenance.index_data` writes it: a listed file is not validated again."""
+    assert data_file.INDEX.read_text() == index_data.index()
+
+
+def test_a_listed_file_is_read_without_being_validated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("validated")
+
+    monkeypatch.setattr(data_file, "build", fail)
+    for path in FILES:
+        data_file.read(path, data_files.schema_of(path))
+
+
+def test_both_ways_of_reading_give_the_same_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    trusted = [data_file.read(path, data_files.schema_of(path)) for path in FILES]
+    monkeypatch.setattr(data_file, "_validated", dict)
+    assert [data_file.read(path, data_files.schema_of(path)) for path in FILES] == trusted
+
+
+# Mutations, found by walking the schema and the data side by side.
+
+
+def alternatives(kind: Any) -> list[Any]:
+    """The types of a union, without what narrows them."""
+    if hasattr(kind, "__metadata__"):
+        return alternatives(typing.get_args(kind)[0])
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return [each for inner in typing.get_args(kind) for each in alternatives(inner)]
+    return [kind]
+
+
+def fields(kind: Any) -> dict[str, tuple[Any, bool]] | None:
+    """The keys of a kind of mapping with their types, and whether they are required."""
+    origin = typing.get_origin(kind) or kind
+    if typing.is_typeddict(origin) or dataclasses.is_dataclass(origin):
+        module = vars(__import__("sys").modules[origin.__module__])
+        hints = typing.get_type_hints(origin, module, include_extras=True)
+        arguments = dict(
+            zip(getattr(origin, "__parameters__", ()), typing.get_args(kind), strict=False)
+        )
+        optional = {
+            name
+            for name, hint in hints.items()
+            if typing.get_origin(hint) is typing.NotRequired
+            or (typing.is_typeddict(origin) and not origin.__total__)
+        }
+        if dataclasses.is_dataclass(origin):
+            optional = {
+                field.name
+                for field in dataclasses.fields(origin)
+                if field.default is not dataclasses.MISSING
+                or field.default_factory is not dataclasses.MISSING
+            }
+        return {
+            name: (
+                typing.get_args(hint)[0]
+                if typing.get_origin(hint) is typing.NotRequired
+                else arguments.get(hint, hint),
+                name not in optional,
+            )
+            for name, hint in hints.items()
+        }
+    if typing.get_origin(kind) in (dict, Mapping) or isinstance(origin, type(Mapping)):
+        keys, *values = typing.get_args(kind) or (str,)
+        if typing.get_origin(keys) is Literal:
+            exact = typing.get_origin(kind) is dict
+            return dict.fromkeys(typing.get_args(keys), (values[0], exact))
+    return None
+
+
+def mutations(kind: Any, data: Any, place: Place = ()) -> Iterator[Mutation]:
+    kinds = alternatives(kind)
+    if isinstance(data, dict):
+        for known in filter(None, map(fields, kinds)):
+            if not set(data) <= set(known):
+                continue
+            for key, value in data.items():
+                inner, required = known[key]
+                if required:
+                    yield "missing", (*place, key)
+                yield "misspelt", (*place, key)
+                yield from mutations(inner, value, (*place, key))
+            return
+        values = [typing.get_args(each)[1] for each in kinds if len(typing.get_args(each)) == 2]
+        if values and Any not in values:
+            for key, value in data.items():
+                yield from mutations(values[0], value, (*place, key))
+    elif isinstance(data, list):
+        items = [typing.get_args(each)[0] for each in kinds if typing.get_origin(each) is tuple]
+        for index, value in enumerate(data):
+            if items:
+                yield from mutations(items[0], value, (*place, index))
+    elif place and all(each in (str, int, float, bool, type(None)) for each in kinds):
+        yield "type", place
+    elif place and all(typing.get_origin(each) is Literal for each in kinds):
+        yield "enum", place
+
+
+def mutated(data: Any, mutation: Mutation) -> tuple[Any, str]:
+    """The data after a mutation, and the dotted path to blame."""
+    what, place = mutation
+    changed = copy.deepcopy(data)
+    inner = changed
+    for key in place[:-1]:
+        inner = inner[key]
+    last = place[-1]
+    if what == "missing":
+        del inner[last]
+    elif what == "misspelt":
+        items = list(inner.items())
+        inner.clear()
+        inner.update((f"{key}x" if key == last else key, value) for key, value in items)
+        last = f"{last}x"
+    else:
+        inner[last] = [{"x": []}] if what == "type" else "no-such-word"
+    return changed, ".".join(map(str, (*place[:-1], last)))
+
+
+def chosen(path: Path) -> list[Mutation]:
+    """Some mutations of a file: of every kind, at every depth that it has."""
+    text = path.read_text()
+    data = json.loads(text) if path.suffix == ".json" else load_yaml(text)
+    found = list(mutations(data_files.schema_of(path), data))
+    random.Random(name_of(path)).shuffle(found)
+    groups: dict[tuple[str, int], Mutation] = {}
+    for mutation in found:
+        groups.setdefault((mutation[0], len(mutation[1])), mutation)
+    return [*groups.values()][: PER_FILE + 3]
+
+
+def test_there_are_mutations_of_every_kind_and_depth() -> None:
+    every = [mutation for path in FILES for mutation in chosen(path)]
+    assert len(every) >= 200
+    assert {kind for kind, _ in every} == {"missing", "misspelt", "type", "enum"}
+    assert {len(place) for _, place in every} >= {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_each_mutation_is_reported_with_file_line_and_key(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "hardware").mkdir()
+    target = tmp_path / name_of(path)
+    target.parent.mkdir(exist_ok=True)
+    text = path.read_text()
+    data = json.loads(text) if path.suffix == ".json" else load_yaml(text)
+    for mutation in chosen(path):
+        changed, expected = mutated(data, mutation)
+        is_json = path.suffix == ".json"
+        target.write_text(json.dumps(changed, indent=1) if is_json else yaml.safe_dump(changed))
+        found = data_files.validate(target)
+        where = [each.where for each in found if each.path == expected]
+        assert where, (mutation, expected, [str(each) for each in found][:5])
+        assert re.fullmatch(rf"{re.escape(str(target))}:[1-9]\d*: {re.escape(expected)}", where[0])
+        with pytest.raises(BadFacts):
+            data_file.read(target, data_files.schema_of(target))
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=name_of)
+def test_each_mutation_of_a_preset_is_reported(path: Path, tmp_path: Path) -> None:
+    data = load_yaml(path.read_text())
+    places: list[Place] = [(key,) for key in data]
+    places += [(key, inner) for key in data if isinstance(data[key], dict) for inner in data[key]]
+    free = ("engine_config", "environment", "targets")  # other tests are about these
+    for place in [place for place in places if len(place) == 1 or place[0] not in free]:
+        changed, expected = mutated(data, ("misspelt", place))
+        target = tmp_path / "preset.yaml"
+        target.write_text(yaml.safe_dump(changed))
+        try:
+            found = list(pipeline.deployment_problems(target, []))
+        except ToolkitError as error:
+            found = error.diagnostics
+        where = [each.where for each in found]
+        assert any(re.search(rf":[1-9]\d*: {re.escape(expected)}$", each) for each in where), where
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "fault"),
+    [
+        ("hardware/gb200.yaml", "name: gb200\n", "", ":1: name: is missing; add it"),
+        ("hardware/gb200.yaml", "name: gb200", "name: gb20", ":1: name: gb20 is not the name of"),
+        ("heuristics/limits.yaml", "when: {", "whne: {", "whne: unknown key; did you mean when?"),
+        (
+            "heuristics/limits.yaml",
+            "when: {role",
+            "when: {rloe",
+            "rloe",
+        ),
+        ("releases/1.2.1.json", '"engine_default": "', '"x": "', "moe.engine_default: is missing"),
+        ("heuristics/limits.yaml", "when: {role", "when: {rloe", "rloe"),
+        ("rules.yaml", "at_least:", "at_laest:", "at_laest"),
+    ],
+)
+def test_a_slip_is_named_with_its_remedy(
+    name: str, old: str, new: str, fault: str, tmp_path: Path
+) -> None:
+    text = (DATA / name).read_text()
+    assert old in text
+    (tmp_path / "hardware").mkdir()
+    target = tmp_path / name
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(text.replace(old, new, 1))
+    assert any(fault in str(each) for each in data_files.validate(target))
