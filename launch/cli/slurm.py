@@ -18,9 +18,8 @@ from supervisor.state import ServiceFolder
 from ..interrupts import Interrupts
 from ..slurm import jobs, rolling_update, scheduler, services, submission
 from ..slurm.submission import Submission
-from .arguments import seconds
+from .arguments import ENGINES, seconds
 
-ENGINES = ("tensorrt_llm", "reference")
 PREFLIGHT_TIMEOUT_S = 3600.0
 GOOD_OUTCOMES = ("stopped", "handed_over", "cancelled")
 
@@ -288,7 +287,7 @@ def _measure(order: Submission, options: argparse.Namespace) -> None:
     folder = (options.run_dir or order.service.root / ".bench" / name).absolute()
     url = sweep.server_url(order, order.service.endpoint or {})
     measure = sweep.here if options.here else sweep.run
-    print(measure(sweep.JobArray(order, url, folder, tuple(options.option)), say))
+    print(measure(sweep.ServiceSweep(order, url, folder, tuple(options.option)), say))
 
 
 def _check(order: Submission, options: argparse.Namespace) -> None:

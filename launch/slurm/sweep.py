@@ -28,7 +28,7 @@ POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class JobArray:
+class ServiceSweep:
     """What is measured: a service by its URL, with further options of `launch bench`."""
 
     order: Submission
@@ -54,7 +54,7 @@ class JobArray:
             raise BadInput(Diagnostic(str(self.folder), "is not empty", "choose another --run-dir"))
 
 
-def run(sweep: JobArray, say: Say) -> Path:
+def run(sweep: ServiceSweep, say: Say) -> Path:
     """The report of all points, each measured by a job of the array. Raises what failed."""
     order, folder = sweep.order, sweep.folder
     script = order.script(BENCH)
@@ -77,7 +77,7 @@ def run(sweep: JobArray, say: Say) -> Path:
     return report
 
 
-def here(sweep: JobArray, _: Say) -> Path:
+def here(sweep: ServiceSweep, _: Say) -> Path:
     """The report of the points that this host measured."""
     sweep.make_folder()
     arguments = [*sweep.options, "--run-dir", str(sweep.folder / "0")]
@@ -93,7 +93,7 @@ def here(sweep: JobArray, _: Say) -> Path:
     return collect(sweep)
 
 
-def collect(sweep: JobArray) -> Path:
+def collect(sweep: ServiceSweep) -> Path:
     """The points of all jobs as one result in the folder, and its report."""
     folder = sweep.folder
     parts = sorted(folder.glob(f"*/{results.BENCH}"), key=lambda file: int(file.parent.name))
