@@ -65,10 +65,8 @@ def encode_fields(fields: Sequence[tuple[str, str]]) -> bytes:
 
 def decode_fields(block: bytes) -> list[tuple[str, str]]:
     """Of a peer that was told by `greeting` to keep no table. Raises `Malformed`."""
-    decoder = Decoder()
-    decoder.header_table_size = decoder.max_allowed_table_size = 0
     try:
-        return [(str(name), str(value)) for name, value in decoder.decode(block)]
+        return [(str(name), str(value)) for name, value in Decoder().decode(block)]
     except HPACKError as fault:
         raise Malformed(f"HPACK: {fault}") from None
 

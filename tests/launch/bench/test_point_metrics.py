@@ -245,8 +245,11 @@ def test_the_busiest_process_counts_and_more_processes_than_cpus_share_them() ->
     assert workers.share_of_limit([], 0, SECOND_NS, cpus=1) is None
 
 
-@pytest.mark.parametrize(("share", "limited"), [(0.69, False), (0.7, True), (1.0, True)])
-def test_a_point_whose_load_process_was_busy_is_marked(share: float, limited: bool) -> None:
+@pytest.mark.parametrize(("share", "limited"), [(0.7, False), (0.75, True), (1.0, True)])
+def test_a_point_whose_load_process_was_busy_is_marked(
+    share: float, limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(point_metrics, "CLIENT_LIMITED_SHARE", 0.75)
     rows = [seen(0), seen(1, sent_ms=100)]
     plan = LoadPlan("concurrency")
     found = point_metrics.measure(rows, plan, WHOLE, usage=[busy(share)])
