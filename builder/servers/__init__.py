@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from ipaddress import ip_address
-from typing import Annotated, Any, Protocol, cast
+from types import ModuleType
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -204,15 +205,9 @@ class ServerOptions(Strict):
         raise NotImplementedError
 
 
-class ServerModule(Protocol):
-    Options: type[ServerOptions]
-
-    def render(self, context: BundleContext, options: Any) -> RenderedServer: ...
-
-
-def load(name: str) -> ServerModule:
+def load(name: str) -> ModuleType:
     """The module of a server, by the name of its record."""
-    return cast(ServerModule, import_module(f"{__name__}.{name}"))
+    return import_module(f"{__name__}.{name}")
 
 
 def options_of(deployment: Deployment, name: str) -> Any:

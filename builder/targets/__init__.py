@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, Protocol, cast
+from types import ModuleType
+from typing import Any
 
 from ..bundle import File
 from ..deployment import Deployment, Strict
@@ -27,20 +28,14 @@ NON_SERVER_TARGETS = ("monitoring", "handoff")
 PREFILL_FOLDER = "prefill"
 
 
-class TargetModule(Protocol):
-    Options: type[Strict]
-
-    def render(self, context: BundleContext, options: Any) -> Mapping[str, File]: ...
-
-
 def names() -> tuple[str, ...]:
     """Everything that a deployment can name as a target: servers first."""
     return (*records.names(), *RUNNING_TARGETS, *NON_SERVER_TARGETS)
 
 
-def load(name: str) -> TargetModule:
+def load(name: str) -> ModuleType:
     """The module of a target that is not a server."""
-    return cast(TargetModule, import_module(f"{__name__}.{name}"))
+    return import_module(f"{__name__}.{name}")
 
 
 def render(service: ServiceContext) -> dict[str, File]:
@@ -78,7 +73,7 @@ def warnings(context: BundleContext) -> list[Diagnostic]:
     return list(dict.fromkeys(rows))
 
 
-def _around(deployment: Deployment) -> dict[str, TargetModule]:
+def _around(deployment: Deployment) -> dict[str, ModuleType]:
     """The modules of the targets that are not servers."""
     return {name: load(name) for name in deployment.targets if name not in records.names()}
 
@@ -114,7 +109,9 @@ class OptionTypes(Mapping[str, type[Strict]]):
     def __getitem__(self, name: str) -> type[Strict]:
         if name not in names():
             raise KeyError(name)
-        return load_server(name).Options if name in records.names() else load(name).Options
+        module = load_server(name) if name in records.names() else load(name)
+        options: type[Strict] = module.Options
+        return options
 
     def __iter__(self) -> Iterator[str]:
         return iter(names())

@@ -19,14 +19,11 @@ from .runbook import runbook
 FOLDER = "handoff"
 
 
-class HandoffOptions(Strict):
-    """There is nothing to choose: all comes from the plan."""
+# There is nothing to choose: all comes from the plan.
+Options = Strict
 
 
-Options = HandoffOptions
-
-
-def render(context: BundleContext, options: HandoffOptions) -> dict[str, File]:
+def render(context: BundleContext, options: Options) -> dict[str, File]:
     monitoring = context.deployment.targets.get("monitoring", {})
     documents = {
         "runbook": runbook(context),
