@@ -16,6 +16,7 @@ import yaml
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
+from builder.facts import engines
 
 from ..run import SUMMARY
 from ..smoke import metrics
@@ -94,7 +95,8 @@ def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> st
         return "reference"
     if run:
         return str(run["engine"]["used"])
-    return "tensorrt_llm" if endpoint.api == "openai" or ENGINE_WORD in version else UNKNOWN
+    is_known = endpoint.api == "openai" or ENGINE_WORD in version
+    return engines.default().name if is_known else UNKNOWN
 
 
 def reported(endpoint: Endpoint) -> tuple[str, str | None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import builder
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from ..smoke.endpoint import Endpoint
     from ..target import Target
 
-# Not the engines' records: they would be read for every `--help`.
-ENGINES = ("tensorrt_llm", "reference")
+# The names of the engines' records, which are not read for every `--help`, and the stand-in.
+_RECORDS = Path(builder.__file__).parent / "data" / "engines"
+ENGINES = (*sorted(path.stem for path in _RECORDS.glob("*.yaml")), "reference")
 
 
 def seconds(text: str) -> float:

@@ -24,20 +24,20 @@ from tests.conftest import ROOT
 
 ENGINE, SERVER = "second_engine", "third_server"
 NAMES = {*engines.names(), *servers.names()}
-# Where a name of an engine or a server may stand: its own module, the stand-in of the engine, and
-# the program that runs in the engine's own Python.
-OWN_MODULES = {
+# Where a name of an engine or a server may stand: its own module, the program that runs in the
+# engine's own Python, the check of Triton's own files, and the engine's stand-in.
+OWN_MODULES = (
     *(f"builder/engines/{name}.py" for name in engines.names()),
     *(f"builder/servers/{name}.py" for name in servers.names()),
-    "builder/facts/release_import/probe.py",
-}
-PENDING = ("builder/lint/", "builder/targets/slurm/")
+    *("builder/facts/release_import/probe.py", "builder/lint/model_config.py"),
+    "launch/reference/",
+)
+PACKAGES = ("builder", "launch", "model_repository", "supervisor")
 
 
 def sources() -> Iterator[Path]:
-    for path in sorted((ROOT / "builder").rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        if name not in OWN_MODULES and not name.startswith(PENDING):
+    for path in sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")):
+        if not path.relative_to(ROOT).as_posix().startswith(OWN_MODULES):
             yield path
 
 
