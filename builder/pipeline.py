@@ -21,7 +21,7 @@ from .facts.checkpoint import Checkpoint
 from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, gather
 from .rules import constraints, vulnerability_policy
-from .servers import BundleContext, ServiceContext
+from .servers import RenderContext, ServiceContext
 from .targets import components
 from .targets.components import mirror, sbom
 
@@ -41,9 +41,9 @@ class RolePlan:
     engine: EngineConfig
 
     @cached_property
-    def context(self) -> BundleContext:
+    def context(self) -> RenderContext:
         """What servers and targets render from, which renders each server once."""
-        return BundleContext(self.plan, self.engine)
+        return RenderContext(self.plan, self.engine)
 
     @property
     def warnings(self) -> list[Diagnostic]:
@@ -240,7 +240,7 @@ def _checkpoints(facts: Facts) -> dict[str, Any]:
     return document
 
 
-def _launch(context: BundleContext) -> dict[str, Any]:
+def _launch(context: RenderContext) -> dict[str, Any]:
     """`launch.json`: how each server is started, reached and known to be ready."""
     deployment = context.deployment
     return {

@@ -91,7 +91,7 @@ class RenderedServer:
 
 
 @dataclass(frozen=True)
-class BundleContext:
+class RenderContext:
     """What servers and targets render from: one plan, in the options of its engine."""
 
     plan: Plan
@@ -190,8 +190,8 @@ class ServiceContext:
     Only targets that run both kinds of servers read it.
     """
 
-    own: BundleContext
-    prefill: BundleContext | None = None
+    own: RenderContext
+    prefill: RenderContext | None = None
 
 
 class ServerOptions(Strict):

@@ -15,9 +15,9 @@ from ..facts import servers
 from ..render import resource_root, text, yaml_text
 from . import (
     START_TIMEOUT_S,
-    BundleContext,
     Host,
     Port,
+    RenderContext,
     RenderedServer,
     ServerOptions,
     is_address,
@@ -147,7 +147,7 @@ class Options(ServerOptions):
         return self
 
 
-def render(context: BundleContext, options: Options) -> RenderedServer:
+def render(context: RenderContext, options: Options) -> RenderedServer:
     host = options.host
     environment = _environment(context, options)
     script = text(
@@ -193,7 +193,7 @@ def render(context: BundleContext, options: Options) -> RenderedServer:
     )
 
 
-def _environment(context: BundleContext, options: Options) -> dict[str, str]:
+def _environment(context: RenderContext, options: Options) -> dict[str, str]:
     """The variables of the start script, with their defaults. Files are named, never read."""
     name, tls = context.deployment.name, options.grpc_tls
     files = {"SERVE_KEY_FILE": options.key_file or ""} if options.restricted_apis else {}
@@ -211,7 +211,7 @@ def _environment(context: BundleContext, options: Options) -> dict[str, str]:
     }
 
 
-def _model_yaml(context: BundleContext, triton_config: Mapping[str, Any]) -> str:
+def _model_yaml(context: RenderContext, triton_config: Mapping[str, Any]) -> str:
     engine = context.engine.options
     base = {"model": context.deployment.checkpoint}
     if "backend" not in engine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..bundle import File
 from ..facts import servers
 from ..render import text, yaml_text
-from . import START_TIMEOUT_S, BundleContext, Port, RenderedServer, ServerOptions, option_lines
+from . import START_TIMEOUT_S, Port, RenderContext, RenderedServer, ServerOptions, option_lines
 
 NAME = "trtllm_serve"
 
@@ -20,7 +20,7 @@ class Options(ServerOptions):
         return {"http": self.port}
 
 
-def render(context: BundleContext, options: Options) -> RenderedServer:
+def render(context: RenderContext, options: Options) -> RenderedServer:
     deployment = context.deployment
     config = yaml_text(
         f"{NAME}/config.yaml.j2",

@@ -17,7 +17,7 @@ from ..bundle import File
 from ..deployment import Deployment, Strict
 from ..diagnostics import Diagnostic, nearest
 from ..facts import servers as records
-from ..servers import BundleContext, ServiceContext
+from ..servers import RenderContext, ServiceContext
 from ..servers import load as load_server
 
 # Targets that run one of the deployment's servers, and those that are about servers of any role.
@@ -62,11 +62,11 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
             yield from found(deployment)
 
 
-def warnings(context: BundleContext) -> list[Diagnostic]:
+def warnings(context: RenderContext) -> list[Diagnostic]:
     """What a reader should know of the targets of a deployment, each thing once."""
     rows: list[Diagnostic] = []
     for name, module in _around(context.deployment).items():
-        found: Callable[[BundleContext, Any], Iterator[Diagnostic]] | None
+        found: Callable[[RenderContext, Any], Iterator[Diagnostic]] | None
         if found := getattr(module, "warnings", None):
             given = context.deployment.targets[name]
             rows += found(context, module.Options.model_validate(given))

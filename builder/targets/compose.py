@@ -11,7 +11,7 @@ from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..facts.hardware import load as load_gpu
 from ..render import CommentedValue, yaml_document
-from ..servers import PORT_STEP, BundleContext
+from ..servers import PORT_STEP, RenderContext
 from . import container as containers
 from .container import BUNDLE, HOME, KEY_FILE, SCRATCH_GIB, TLS_FOLDER, USER, Container
 from .container import ContainerOptions as Options
@@ -42,7 +42,7 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
         yield Diagnostic("hardware.num_gpus", what, "take compose out, or kubernetes or slurm")
 
 
-def render(context: BundleContext, options: Options) -> dict[str, File]:
+def render(context: RenderContext, options: Options) -> dict[str, File]:
     served = containers.container(context, options)
     name = context.deployment.name
     title = f"Serves {name} on this machine: docker compose -f {FILE} up --detach --wait"
@@ -54,7 +54,7 @@ def render(context: BundleContext, options: Options) -> dict[str, File]:
     return {FILE: yaml_document(title, document)}
 
 
-def warnings(context: BundleContext, options: Options) -> Iterator[Diagnostic]:
+def warnings(context: RenderContext, options: Options) -> Iterator[Diagnostic]:
     return containers.warnings(context, options)
 
 

@@ -21,7 +21,7 @@ from ..facts import images
 from ..facts.hardware import load as load_gpu
 from ..facts.images import Image
 from ..render import CommentedValue
-from ..servers import BundleContext, RenderedServer, load
+from ..servers import RenderContext, RenderedServer, load
 from . import selected_server, selection_problems
 
 # Where things are in the container.
@@ -73,7 +73,7 @@ class ContainerOptions(Strict):
 class Container:
     """One server of a deployment in its image."""
 
-    context: BundleContext
+    context: RenderContext
     options: ContainerOptions
     server: RenderedServer
     image: Image
@@ -223,7 +223,7 @@ def _scratch_folders() -> dict[str, str]:
     return {"HOME": HOME, "USER": "server", "TMPDIR": "/tmp", **folders}
 
 
-def container(context: BundleContext, options: ContainerOptions) -> Container:
+def container(context: RenderContext, options: ContainerOptions) -> Container:
     deployment = context.deployment
     server = selected_server(deployment, options.server)
     image = context.image(server)
@@ -243,7 +243,7 @@ def problems(
     yield from _access_problems(deployment, target, server, options)
 
 
-def warnings(context: BundleContext, options: ContainerOptions) -> Iterator[Diagnostic]:
+def warnings(context: RenderContext, options: ContainerOptions) -> Iterator[Diagnostic]:
     """What a reader should know of the image."""
     server = selected_server(context.deployment, options.server)
     image = context.image(server)
@@ -277,14 +277,14 @@ def _access_problems(
             yield Diagnostic(f"targets.{server}", what, f"give {FIRST_FREE_PORT} or more")
 
 
-def _gigabytes(context: BundleContext) -> float:
+def _gigabytes(context: RenderContext) -> float:
     """What is read from the checkpoint, and from that of the draft model where it is known."""
     facts = context.plan.facts
     known = [facts.checkpoint, *([facts.draft] if facts.draft else [])]
     return sum(model.nbytes for model in known) / 1e9
 
 
-def _host_cache_bytes(context: BundleContext) -> int:
+def _host_cache_bytes(context: RenderContext) -> int:
     """The KV cache that each rank keeps in host memory."""
     settings = context.engine.options.get("kv_cache_config", {})
     return int(settings.get("host_cache_size") or 0)

@@ -19,7 +19,7 @@ from builder.documents import DATA
 from builder.engines import tensorrt_llm
 from builder.errors import BadFacts, BadInput
 from builder.facts import engines, servers
-from builder.servers import BundleContext, Port, RenderedServer, ServerOptions, triton, trtllm_serve
+from builder.servers import Port, RenderContext, RenderedServer, ServerOptions, triton, trtllm_serve
 from tests.conftest import ROOT
 
 ENGINE, SERVER = "second_engine", "third_server"
@@ -93,7 +93,7 @@ def test_each_server_is_rendered_once_for_all_targets(
     def counted(module: Any) -> None:
         render = module.render
 
-        def once(context: BundleContext, options: Any) -> RenderedServer:
+        def once(context: RenderContext, options: Any) -> RenderedServer:
             counts.append(module.NAME)
             rendered: RenderedServer = render(context, options)
             return rendered
@@ -129,7 +129,7 @@ class _Options(ServerOptions):
         return {"http": self.port}
 
 
-def _render(context: BundleContext, options: _Options) -> RenderedServer:
+def _render(context: RenderContext, options: _Options) -> RenderedServer:
     script = File(b"#!/usr/bin/env bash\nexec third-server\n", executable=True)
     return RenderedServer(
         servers.load(SERVER),

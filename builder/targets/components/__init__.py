@@ -12,7 +12,7 @@ from ...facts import data_file, plain_data
 from ...facts.checkpoint import Checkpoint
 from ...facts.images import Image
 from ...facts.plain_data import Package
-from ...servers import BundleContext, ServiceContext
+from ...servers import RenderContext, ServiceContext
 
 PACKAGES = DATA / "packages.yaml"
 
@@ -85,12 +85,12 @@ def of(service: ServiceContext, files: Mapping[str, File]) -> Components:
     )
 
 
-def _version(context: BundleContext, server: str) -> str | None:
+def _version(context: RenderContext, server: str) -> str | None:
     image = context.image(server)
     return image.version if image else None
 
 
-def _images(context: BundleContext, files: Mapping[str, File]) -> Iterator[UsedImage]:
+def _images(context: RenderContext, files: Mapping[str, File]) -> Iterator[UsedImage]:
     """Those of the servers, and what else the files name."""
     found: dict[str, tuple[Image, list[str]]] = {}
     for server in context.servers:
@@ -101,7 +101,7 @@ def _images(context: BundleContext, files: Mapping[str, File]) -> Iterator[UsedI
     yield from (UsedImage(image, tuple(users)) for image, users in found.values())
 
 
-def _slurm_images(context: BundleContext) -> Iterator[tuple[str, str]]:
+def _slurm_images(context: RenderContext) -> Iterator[tuple[str, str]]:
     """Those of the site's profile, which may be files."""
     site = context.deployment.targets.get("slurm", {}).get("site", {})
     for reference in site.get("container", {}).get("images", {}).values():
@@ -134,7 +134,7 @@ def _checkpoints(service: ServiceContext) -> Iterator[Checkpoint]:
             yield draft
 
 
-def _hosts(context: BundleContext) -> Iterator[tuple[str, str]]:
+def _hosts(context: RenderContext) -> Iterator[tuple[str, str]]:
     """A name of the hub is downloaded, unless the start script is given a folder."""
     for variable, name in context.checkpoints.items():
         if not name.startswith("/"):

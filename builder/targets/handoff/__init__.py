@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ...bundle import File
 from ...deployment import Strict
-from ...servers import BundleContext
+from ...servers import RenderContext
 from . import ci
 from .formats import markdown, page
 from .objectives import objectives
@@ -23,7 +23,7 @@ FOLDER = "handoff"
 Options = Strict
 
 
-def render(context: BundleContext, options: Options) -> dict[str, File]:
+def render(context: RenderContext, options: Options) -> dict[str, File]:
     monitoring = context.deployment.targets.get("monitoring", {})
     documents = {
         "runbook": runbook(context),

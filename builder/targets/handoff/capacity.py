@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...facts.published_results import Published, describe
-from ...servers import BundleContext
+from ...servers import RenderContext
 from .document import Block, Facts, Note, Paragraph, Section, Shares, Table, Text, code, plain
 from .runbook_text import section
 
@@ -24,7 +24,7 @@ MODEL_LIMITS = {
 }
 
 
-def capacity(context: BundleContext) -> Section:
+def capacity(context: RenderContext) -> Section:
     budget = context.plan.budget
     parts = (
         ("weights", budget.weights_gib),
@@ -46,7 +46,7 @@ def capacity(context: BundleContext) -> Section:
     return section("capacity", values, memory, Facts(tuple(_kv_cache(context))), limits)
 
 
-def _kv_cache(context: BundleContext) -> Iterator[tuple[str, Text]]:
+def _kv_cache(context: RenderContext) -> Iterator[tuple[str, Text]]:
     budget, workload = context.plan.budget, context.deployment.workload
     yield (
         "KV cache",
@@ -67,7 +67,7 @@ def _kv_cache(context: BundleContext) -> Iterator[tuple[str, Text]]:
     )
 
 
-def _limits(context: BundleContext) -> Iterator[tuple[Text, ...]]:
+def _limits(context: RenderContext) -> Iterator[tuple[Text, ...]]:
     for name, meaning in ENGINE_LIMITS.items():
         if (value := context.engine.options.get(name)) is not None:
             yield code(name), plain(f"{value:,}"), plain("engine"), plain(meaning)
@@ -77,7 +77,7 @@ def _limits(context: BundleContext) -> Iterator[tuple[Text, ...]]:
                 yield code(name), plain(f"{value:,}"), plain(server.record.title), plain(meaning)
 
 
-def figures(context: BundleContext) -> Section:
+def figures(context: RenderContext) -> Section:
     """Whose figures these are stands before them: this deployment was never measured."""
     facts = context.plan.facts
     text = (

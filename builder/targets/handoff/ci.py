@@ -11,7 +11,7 @@ from typing import Any
 
 from ...bundle import File
 from ...render import yaml_document
-from ...servers import BundleContext
+from ...servers import RenderContext
 
 FOLDER = "handoff/ci"
 
@@ -22,7 +22,7 @@ SARIF = "deployment.sarif"
 QUALITY = "gl-code-quality-report.json"
 
 
-def files(context: BundleContext) -> dict[str, File]:
+def files(context: RenderContext) -> dict[str, File]:
     name = context.deployment.name
     check, verify = f"trtllm-builder check {name}", f"trtllm-builder verify {name}"
     where = f"{name} in folder {name} of this repository. {TOOLKIT} is a variable of the project:"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ... import site
-from ...servers import PORT_STEP, BundleContext, RenderedServer
+from ...servers import PORT_STEP, RenderContext, RenderedServer
 from .document import Block, Note, Paragraph, Section, Span, Table, Text, code, plain
 from .runbook_text import section
 
@@ -19,7 +19,7 @@ PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "metrics": "HTTP, for metrics"}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def ports(context: BundleContext) -> Section:
+def ports(context: RenderContext) -> Section:
     rows = tuple(_row(server, name) for server in context.servers.values() for name in server.ports)
     columns = ("port", "protocol", "server", "listens on", "clients", "protected by")
     blocks: list[Block] = [Table("Ports", columns, rows)]
@@ -52,7 +52,7 @@ def _protection(server: RenderedServer, name: str) -> str:
     return "nothing; management is closed by a key" if closed else "nothing"
 
 
-def _notes(context: BundleContext) -> Iterator[str]:
+def _notes(context: RenderContext) -> Iterator[str]:
     deployment = context.deployment
     if deployment.instances > 1:
         yield (
@@ -77,7 +77,7 @@ def _notes(context: BundleContext) -> Iterator[str]:
         yield "The engine sends usage statistics to its maker: the deployment switched them on."
 
 
-def _behind(context: BundleContext) -> Iterator[str]:
+def _behind(context: RenderContext) -> Iterator[str]:
     """Where the servers listen that something else runs."""
     targets = context.deployment.targets
     if slurm := targets.get(site.TARGET):
@@ -95,13 +95,13 @@ def _behind(context: BundleContext) -> Iterator[str]:
         yield "With Docker Compose the ports of the container are published as compose.yaml says."
 
 
-def secrets(context: BundleContext) -> Section:
+def secrets(context: RenderContext) -> Section:
     rows = tuple(_secrets(context))
     columns = ("secret", "what for", "where it lies")
     return section("secrets", {}, Table("Secrets", columns, rows))
 
 
-def _secrets(context: BundleContext) -> Iterator[tuple[Text, ...]]:
+def _secrets(context: RenderContext) -> Iterator[tuple[Text, ...]]:
     for server in context.servers.values():
         environment: Mapping[str, str] = server.environment
         if file := environment.get("SERVE_KEY_FILE"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...observability import slo
-from ...servers import BundleContext
+from ...servers import RenderContext
 from .document import Block, Bullets, Document, Note, Section, Span, Table, Text, plain
 
 MINUTES_A_DAY = 24 * 60
 
 
-def objectives(context: BundleContext, availability: float | None) -> Document:
+def objectives(context: RenderContext, availability: float | None) -> Document:
     deployment = context.deployment
     found = slo.objectives(deployment, availability)
     sections = (
@@ -30,7 +30,7 @@ def objectives(context: BundleContext, availability: float | None) -> Document:
     )
 
 
-def _promises(context: BundleContext, found: tuple[slo.Objective, ...]) -> Iterator[Block]:
+def _promises(context: RenderContext, found: tuple[slo.Objective, ...]) -> Iterator[Block]:
     rows = tuple(
         (
             plain(one.title),

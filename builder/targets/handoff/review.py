@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...facts import advisories
 from ...rules import vulnerability_policy
-from ...servers import BundleContext
+from ...servers import RenderContext
 from .document import (
     Block,
     Bullets,
@@ -25,7 +25,7 @@ from .document import (
 from .runbook_text import section
 
 
-def decisions(context: BundleContext) -> Section:
+def decisions(context: RenderContext) -> Section:
     rows = (*context.engine.decisions, *context.plan.flags, *context.plan.environment)
     columns = ("setting", "value", "why", "evidence")
     table = tuple(
@@ -40,7 +40,7 @@ def decisions(context: BundleContext) -> Section:
     return section("decisions", {}, Table("Settings", columns, table), *_doubts(context))
 
 
-def _doubts(context: BundleContext) -> Iterator[Block]:
+def _doubts(context: RenderContext) -> Iterator[Block]:
     if context.plan.differences:
         columns = ("option", "published", "here", "why")
         yield Table("Published options that are not used", columns, tuple(_differences(context)))
@@ -55,7 +55,7 @@ def _doubts(context: BundleContext) -> Iterator[Block]:
         yield Section("warnings", "Warnings of the plan", (Bullets(items),))
 
 
-def _differences(context: BundleContext) -> Iterator[tuple[Text, ...]]:
+def _differences(context: RenderContext) -> Iterator[tuple[Text, ...]]:
     for row in context.plan.differences:
         planned = plain("not set") if row.planned is None else code(_value(row.planned))
         reason = plain(f"{row.reason} ({row.source})")
@@ -69,11 +69,11 @@ def _value(value: object) -> str:
 REMOTE_CODE = "trust_remote_code"
 
 
-def terms(context: BundleContext) -> Section:
+def terms(context: RenderContext) -> Section:
     return section("licence", {}, Facts((*_licenses(context), _remote_code(context))))
 
 
-def _licenses(context: BundleContext) -> Iterator[tuple[str, Text]]:
+def _licenses(context: RenderContext) -> Iterator[tuple[str, Text]]:
     facts = context.plan.facts
     for title, model in (("Model", facts.checkpoint), ("Draft model", facts.draft)):
         if model is None:
@@ -89,7 +89,7 @@ def _licenses(context: BundleContext) -> Iterator[tuple[str, Text]]:
         yield title, (*plain(text), *((Span(" "), *link("Terms", found.url)) if found.url else ()))
 
 
-def _remote_code(context: BundleContext) -> tuple[str, Text]:
+def _remote_code(context: RenderContext) -> tuple[str, Text]:
     on = context.engine.options.get(REMOTE_CODE) or f"--{REMOTE_CODE}" in {
         flag.path for flag in context.flags
     }
@@ -105,7 +105,7 @@ def _remote_code(context: BundleContext) -> tuple[str, Text]:
     return "Remote code", plain(words)
 
 
-def vulnerabilities(context: BundleContext) -> Section:
+def vulnerabilities(context: RenderContext) -> Section:
     found = vulnerability_policy.uses(context.deployment, context.release.name)
     accepted = vulnerability_policy.accepted(context.deployment, context.release.name)
     blocks: list[Block] = []

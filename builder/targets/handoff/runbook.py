@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...facts.images import Image
 from ...observability.alerts import Alert
-from ...servers import START_TIMEOUT_S, BundleContext
+from ...servers import START_TIMEOUT_S, RenderContext
 from ...site import TARGET
 from ..kubernetes.workload import object_name
 from ..monitoring.monitored import TARGET as MONITORING
@@ -34,7 +34,7 @@ RUNS_ON = ("node", "slurm", "kubernetes", "compose")
 KINDS = {"agg": "Inference service", "prefill": "Prefill server", "decode": "Decode server"}
 
 
-def runbook(context: BundleContext) -> Document:
+def runbook(context: RenderContext) -> Document:
     known = _known(context)
     values = _values(context)
     made = {"servers": _settings(context)}
@@ -64,7 +64,7 @@ def runbook(context: BundleContext) -> Document:
     )
 
 
-def _subject(context: BundleContext) -> tuple[str, ...]:
+def _subject(context: RenderContext) -> tuple[str, ...]:
     facts, hardware = context.plan.facts, context.deployment.hardware
     return (
         f"{facts.checkpoint.name}, {facts.checkpoint.precision}",
@@ -73,7 +73,7 @@ def _subject(context: BundleContext) -> tuple[str, ...]:
     )
 
 
-def _known(context: BundleContext) -> frozenset[str]:
+def _known(context: RenderContext) -> frozenset[str]:
     """The words that procedures and commands may ask for."""
     deployment = context.deployment
     words = {
@@ -91,19 +91,19 @@ def _known(context: BundleContext) -> frozenset[str]:
     return frozenset({*deployment.targets, *(word for word, holds in words.items() if holds)})
 
 
-def _runs_alone(context: BundleContext) -> bool:
+def _runs_alone(context: RenderContext) -> bool:
     """Whether one node serves by itself: not a server of several, nor one side of a service."""
     return context.nodes == 1 and context.deployment.role == "agg"
 
 
-def _state_folder(context: BundleContext) -> str | None:
+def _state_folder(context: RenderContext) -> str | None:
     """Where services of a Slurm cluster keep their state, if the site's profile says it."""
     slurm = context.deployment.targets.get(TARGET) or {}
     folder: str | None = (slurm.get("site") or {}).get("state_folder")
     return folder
 
 
-def _values(context: BundleContext) -> dict[str, object]:
+def _values(context: RenderContext) -> dict[str, object]:
     """What the words of the data have blanks for."""
     deployment, facts = context.deployment, context.plan.facts
     concurrency = deployment.workload.concurrency
@@ -124,7 +124,7 @@ def _values(context: BundleContext) -> dict[str, object]:
     }
 
 
-def _where(context: BundleContext) -> str:
+def _where(context: RenderContext) -> str:
     images = [
         (server.record.title, context.image(server.record.name))
         for server in context.servers.values()
@@ -133,7 +133,7 @@ def _where(context: BundleContext) -> str:
     return " or ".join(named) or "no image of this release is known"
 
 
-def _overview(context: BundleContext, values: Mapping[str, object]) -> Section:
+def _overview(context: RenderContext, values: Mapping[str, object]) -> Section:
     deployment, budget = context.deployment, context.plan.budget
     glance = (
         ("GPUs", plain(f"{deployment.hardware.num_gpus}x {deployment.hardware.gpu.upper()}")),
@@ -151,7 +151,7 @@ def _overview(context: BundleContext, values: Mapping[str, object]) -> Section:
     return section("overview", values, *blocks)
 
 
-def _identity(context: BundleContext) -> Iterator[tuple[str, Text]]:
+def _identity(context: RenderContext) -> Iterator[tuple[str, Text]]:
     deployment, checkpoint = context.deployment, context.plan.facts.checkpoint
     workload = deployment.workload
     yield "Name", code(deployment.name)
@@ -182,7 +182,7 @@ def _image(image: Image) -> Text:
     return (*code(image.reference), *fill(words, {}))
 
 
-def _settings(context: BundleContext) -> tuple[Command, ...]:
+def _settings(context: RenderContext) -> tuple[Command, ...]:
     """The blocks that set a shell up, one for each server."""
     return tuple(
         Command(f"Settings for {server.record.title}", shell_settings.settings(context, server), ())
@@ -194,7 +194,7 @@ def _settings(context: BundleContext) -> tuple[Command, ...]:
 VALUE = "shown in the alert"
 
 
-def alerts(context: BundleContext, before: Sequence[Section]) -> Section:
+def alerts(context: RenderContext, before: Sequence[Section]) -> Section:
     """A part for each alert, under the name that its rule links to."""
     parts = {
         alert.anchor: _part(alert, rules) for rules in _rules(context) for alert in rules.alerts
@@ -202,7 +202,7 @@ def alerts(context: BundleContext, before: Sequence[Section]) -> Section:
     return section("alerts", {}, *before, *parts.values())
 
 
-def _rules(context: BundleContext) -> Iterator[Rules]:
+def _rules(context: RenderContext) -> Iterator[Rules]:
     """Those of the target `monitoring`, or those that it would have for any of the servers."""
     given = context.deployment.targets.get(MONITORING)
     if given is not None:

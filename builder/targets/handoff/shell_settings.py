@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
-from ...servers import PORT_STEP, BundleContext, RenderedServer
+from ...servers import PORT_STEP, RenderContext, RenderedServer
 
 # A server beside this one, on the same machine, listens this far away: beyond all instances.
 CANARY_STEP = 200
@@ -18,7 +18,7 @@ CLIENT_FILES = {
 }
 
 
-def settings(context: BundleContext, server: RenderedServer) -> str:
+def settings(context: RenderContext, server: RenderedServer) -> str:
     """The checkpoint of a server, where it listens and how it is reached.
 
     `use` takes a bundle, and how far its ports are from the planned ones.
@@ -26,13 +26,13 @@ def settings(context: BundleContext, server: RenderedServer) -> str:
     return "\n".join(_settings(context, server)) + "\n"
 
 
-def canary_step(context: BundleContext) -> int:
+def canary_step(context: RenderContext) -> int:
     """How far from its ports a second server listens on the same machine."""
     ports = (port for server in context.servers.values() for port in server.ports.values())
     return CANARY_STEP if max(ports, default=0) + CANARY_STEP <= HIGHEST_PORT else -CANARY_STEP
 
 
-def _settings(context: BundleContext, server: RenderedServer) -> Iterator[str]:
+def _settings(context: RenderContext, server: RenderedServer) -> Iterator[str]:
     access, instances = _access(server), context.deployment.instances
     yield f"export SERVER={server.record.name}"
     for name in ("CHECKPOINT", "DRAFT_CHECKPOINT", "SERVE_KEY_FILE"):
@@ -75,7 +75,7 @@ def _ready(server: RenderedServer) -> str:
     return f'curl --silent --show-error --fail --max-time 5 --output /dev/null \\\n    "{url}"'
 
 
-def _metrics(context: BundleContext, server: RenderedServer) -> str:
+def _metrics(context: RenderContext, server: RenderedServer) -> str:
     """A command that prints its metrics, or why there are none."""
     record = server.record
     if record.metrics.protocol not in server.ports:

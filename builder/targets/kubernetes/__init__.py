@@ -12,7 +12,7 @@ from typing import Any
 
 from ...bundle import File
 from ...render import resource_root, yaml_document
-from ...servers import BundleContext
+from ...servers import RenderContext
 from ..container import container
 from . import gateway, kserve, objects
 from .options import KubernetesOptions as Options
@@ -29,7 +29,7 @@ GROUP_SCRIPTS = ("group.sh", "rank.sh")
 Documents = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def render(context: BundleContext, options: Options) -> dict[str, File]:
+def render(context: RenderContext, options: Options) -> dict[str, File]:
     """A folder for each part, and one file that joins them."""
     served = container(context, options)
     scripts = dict(_scripts()) if context.nodes > 1 else {}

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ...deployment import Deployment, ImageReference, Strict
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
-from ...servers import BundleContext
+from ...servers import RenderContext
 from .. import container, selected_server
 from ..container import ContainerOptions, Count, Seconds
 
@@ -139,7 +139,7 @@ def problems(deployment: Deployment) -> Iterator[Diagnostic]:
     yield from found or _own_problems(deployment, options)
 
 
-def warnings(context: BundleContext, options: KubernetesOptions) -> Iterator[Diagnostic]:
+def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Diagnostic]:
     """What a reader should know of the images."""
     yield from container.warnings(context, options)
     if context.nodes > 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...bundle import File, to_json
 from ...render import text, yaml_document
-from ...servers import BundleContext
+from ...servers import RenderContext
 from .dashboards import dashboards
 from .monitored import TARGET, MonitoredServer, problems
 from .monitored import MonitoringOptions as Options
@@ -20,12 +20,12 @@ from .unit_tests import alert_tests, recording_tests
 __all__ = ["Options", "Rules", "problems", "render", "rules"]
 
 
-def rules(context: BundleContext, options: Options) -> Rules:
+def rules(context: RenderContext, options: Options) -> Rules:
     """What is recorded and alerted of a deployment."""
     return Rules(MonitoredServer(context, options))
 
 
-def render(context: BundleContext, options: Options) -> dict[str, File]:
+def render(context: RenderContext, options: Options) -> dict[str, File]:
     found = rules(context, options)
     monitored, name = found.monitored, context.deployment.name
     files = {

@@ -15,7 +15,7 @@ from ...facts import servers as records
 from ...facts.servers import Server
 from ...observability import metrics
 from ...observability.metrics import SERVER_JOB, Family
-from ...servers import PORT_STEP, BundleContext, Host, Port, RenderedServer
+from ...servers import PORT_STEP, Host, Port, RenderContext, RenderedServer
 
 Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$")]
 Url = Annotated[str, Field(pattern=r"^[A-Za-z0-9._~:/?&=%+-]+$", max_length=500)]
@@ -68,7 +68,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class MonitoredServer:
-    context: BundleContext
+    context: RenderContext
     options: MonitoringOptions
 
     @property

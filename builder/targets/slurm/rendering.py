@@ -10,7 +10,7 @@ from typing import Any
 from ...bundle import File, to_json
 from ...facts.hardware import load as load_gpu
 from ...render import resource_root, text, yaml_text
-from ...servers import BundleContext, ServiceContext
+from ...servers import RenderContext, ServiceContext
 from .. import PREFILL_FOLDER, selected_server
 from . import layout, service
 from .options import SlurmOptions
@@ -61,7 +61,7 @@ def _service(context: ServiceContext, options: SlurmOptions) -> SlurmService:
 
 
 def _side(
-    name: str, context: BundleContext, target: str, options: SlurmOptions, servers: int
+    name: str, context: RenderContext, target: str, options: SlurmOptions, servers: int
 ) -> ServingSide:
     """So many servers of a deployment, listening where the job wants them."""
     deployment, entry = context.deployment, context.servers[target].entry

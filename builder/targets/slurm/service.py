@@ -16,7 +16,7 @@ from typing import Any
 from ...deployment import Deployment
 from ...facts import servers
 from ...facts.servers import Server
-from ...servers import BundleContext
+from ...servers import RenderContext
 from ...site import Site
 from .layout import Layout, Placement, ServerGroup
 from .options import SlurmOptions, instance_ports
@@ -51,7 +51,7 @@ class ServingSide:
     """
 
     name: str
-    context: BundleContext
+    context: RenderContext
     entry: Mapping[str, Any]
     folder: str
     group: ServerGroup
