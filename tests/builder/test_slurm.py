@@ -387,7 +387,6 @@ def test_every_preset_runs_under_slurm_and_passes_check(name: str, tmp_path: Pat
     assert {"preflight.sbatch", "serve.sbatch"} <= {Path(row.file).name for row in report.files}
 
 
-@pytest.mark.alone
 def test_a_rack_costs_no_more_than_a_node(render: Render) -> None:
     """Rendering for 1 and for 144 nodes; most of it is the plan, which knows no nodes."""
 

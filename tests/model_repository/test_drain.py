@@ -99,11 +99,9 @@ def test_an_engine_that_says_it_cannot_serve_ends_an_idle_server(start: Serve) -
 @pytest.mark.parametrize("hang", ["request", "loop"])
 def test_an_engine_that_hangs_ends_the_server(start: Serve, hang: str) -> None:
     served = start(MODEL_YAML.replace("true}", "true, engine_stall_timeout_s: 1}"))
-    before_s = time.monotonic()
     running = served.client.stream(f"hang={hang} fail_at=3 step_ms=1", streaming=True)
     assert end(running).startswith("the engine is dead: it has given nothing for")
     assert_dead(served, "it has given nothing for")
-    assert time.monotonic() - before_s < 15
 
 
 def test_a_long_request_without_a_stream_is_no_hang(start: Serve) -> None:

@@ -27,6 +27,7 @@ from tests.model_repository.test_drain import DEAD, LONG, end
 from tests.model_repository.triton_client import Response, Triton
 
 NAME = f"script-test-{os.getpid()}"
+HANG_S = 30.0
 STAND_IN_WITHOUT_END = """#!/bin/sh
 [ "$1" = --help ] && exit
 trap "" TERM
@@ -81,18 +82,16 @@ class Script:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
 
-    def assert_ended(self, status: int, within_s: float) -> None:
-        before_s = time.monotonic()
-        assert self.process.exit_status(30) == status, self.log
-        assert time.monotonic() - before_s < within_s
-        deadline_s = time.monotonic() + 1
+    def assert_ended(self, status: int) -> None:
+        assert self.process.exit_status(HANG_S) == status, self.log
+        deadline_s = time.monotonic() + HANG_S
         while left := self.processes:  # what was killed is gone when the kernel is done with it
             assert time.monotonic() < deadline_s, left
         assert self.regions == []
 
 
 def wait_for_log(script: Script, text: str) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + HANG_S
     while text not in script.log:
         assert time.monotonic() < deadline_s, script.log
         threading.Event().wait(0.01)
@@ -154,7 +153,7 @@ def test_a_stop_lets_streams_end_whole_and_exits_0(begin: Begin) -> None:
         wholes: list[list[Response]] = list(pool.map(list, streams))
     ends = [responses[-1] for responses in wholes]
     assert all(last.final and last.text[0].endswith(" 0:99") for last in ends)
-    script.assert_ended(0, within_s=8)
+    script.assert_ended(0)
 
 
 def test_an_idle_connection_holds_nothing_up(begin: Begin) -> None:
@@ -164,7 +163,7 @@ def test_an_idle_connection_holds_nothing_up(begin: Begin) -> None:
         running = script.stream("tokens=50 step_ms=20")
         script.signal(signal.SIGTERM)
         assert list(running)[-1].final
-        script.assert_ended(0, within_s=8)
+        script.assert_ended(0)
     assert "Found 1 HTTP service connections" in script.log
 
 
@@ -176,12 +175,12 @@ def test_a_request_on_an_old_connection_is_refused_after_a_stop(begin: Begin) ->
         running = script.stream("tokens=100 step_ms=20")
         script.signal(signal.SIGTERM)
         wait_for_log(script, "Found 1 HTTP service connections")
-        deadline_s = time.monotonic() + 1
+        deadline_s = time.monotonic() + HANG_S
         while (refused := client.post(generate, json={"text_input": "tokens=1"})).is_success:
             assert time.monotonic() < deadline_s
         assert "the server is about to end; retry elsewhere or later" in refused.text
         assert list(running)[-1].final
-        script.assert_ended(0, within_s=8)
+        script.assert_ended(0)
 
 
 def test_a_second_signal_ends_it_at_once(begin: Begin) -> None:
@@ -191,7 +190,7 @@ def test_a_second_signal_ends_it_at_once(begin: Begin) -> None:
     next(running)
     wait_for_log(script, "Signal (15) received")
     script.signal(signal.SIGTERM)
-    script.assert_ended(128 + signal.SIGKILL, within_s=2)
+    script.assert_ended(128 + signal.SIGKILL)
     assert "the server is killed after a second signal" in script.log
 
 
@@ -199,20 +198,20 @@ def test_a_killed_server_leaves_nothing_and_starts_again_on_its_ports(begin: Beg
     script = begin()
     streams = [script.stream(LONG.format(index)) for index in range(8)]
     os.kill(script.server_pid, signal.SIGKILL)
-    script.assert_ended(128 + signal.SIGKILL, within_s=5)
+    script.assert_ended(128 + signal.SIGKILL)
     for responses in streams:
         end(responses)
     again = begin()
     assert again.client.ask("tokens=1")[0].text == ["0:0"]
     again.signal(signal.SIGTERM)
-    again.assert_ended(0, within_s=8)
+    again.assert_ended(0)
 
 
 @pytest.mark.parametrize("before", [(), IN_A_CONTAINER], ids=["plain", "first process"])
 def test_a_dead_engine_ends_it_with_an_error(begin: Begin, before: tuple[str, ...]) -> None:
     script = begin(*before)
     assert "gone" in end(script.client.stream("die=gone fail_at=3", streaming=True))
-    script.assert_ended(DEAD, within_s=10)
+    script.assert_ended(DEAD)
     assert "the server exits because the engine is dead: RuntimeError: gone" in script.log
 
 
@@ -222,7 +221,7 @@ def test_as_the_first_process_of_a_container_it_stops_in_order(begin: Begin) -> 
     [first] = [pid for pid, words in script.processes.items() if words[0] == "bash"]
     os.kill(first, signal.SIGTERM)
     assert list(running)[-1].final
-    script.assert_ended(0, within_s=8)
+    script.assert_ended(0)
 
 
 def test_nobody_else_can_read_what_passes_through_shared_memory(begin: Begin) -> None:
@@ -247,7 +246,7 @@ def test_a_server_that_does_not_end_is_killed_with_all_it_started(
     script = begin(first=stand_in.parent, script=hasty, wait=False)
     wait_for_log(script, "started")
     script.signal(number)
-    script.assert_ended(128 + signal.SIGKILL, within_s=5)
+    script.assert_ended(128 + signal.SIGKILL)
     assert "the server is killed as it has not ended in 1 s" in script.log
 
 
@@ -258,10 +257,10 @@ def test_a_full_disk_of_the_log_stops_nothing(begin: Begin) -> None:
     running = script.stream("tokens=50 step_ms=20")
     script.signal(signal.SIGTERM)
     assert list(running)[-1].final
-    script.assert_ended(0, within_s=8)
+    script.assert_ended(0)
 
 
 def test_a_full_disk_of_the_log_keeps_no_dead_engine_alive(begin: Begin) -> None:
     script = begin(*TO_A_FULL_DISK)
     assert "gone" in end(script.client.stream("die=gone fail_at=3", streaming=True))
-    script.assert_ended(DEAD, within_s=10)
+    script.assert_ended(DEAD)

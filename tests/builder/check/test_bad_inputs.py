@@ -26,7 +26,8 @@ workload: {isl: 64, osl: 64, concurrency: 4}
 targets: [trtllm_serve]
 """
 
-MAX_SECONDS = 1.0
+# Of processor time: it guards against what grows without bounds.
+MAX_SECONDS = 5.0
 MAX_PEAK_MB = 200
 
 Make = Callable[[Path], object]

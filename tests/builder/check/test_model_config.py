@@ -84,10 +84,13 @@ def test_what_protobuf_reads_has_no_fault_of_structure(text: str) -> None:
     assert not found(text)
 
 
-@pytest.mark.parametrize("text", [SHIPPED.read_text(), MANY], ids=["shipped", "many"])
-def test_what_protobuf_refuses_is_found_and_nothing_else(text: str) -> None:
-    """Both judge each variant alike; protobuf is the judge of what is right."""
-    cases = list(variants(text))
+@pytest.mark.parametrize(("text", "every"), [(SHIPPED.read_text(), 5), (MANY, 1)])
+def test_what_protobuf_refuses_is_found_and_nothing_else(text: str, every: int) -> None:
+    """Both judge each variant alike; protobuf is the judge of what is right.
+
+    The shipped file says the same of many tensors: a part of its variants is enough.
+    """
+    cases = list(variants(text))[::every]
     assert len(cases) > 500
     differing = [case for case in cases if refused(case) != found(case)]
     assert not differing, differing[0]

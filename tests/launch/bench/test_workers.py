@@ -67,9 +67,7 @@ def test_a_stop_gives_up_what_is_under_way(reference_servers: Servers) -> None:
         records.append(record)
         stop.set()
 
-    began = time.monotonic()
     workers.run(load(400, 2), server.endpoint, "openai_chat", 2, one, stop)
-    assert time.monotonic() - began < 10
     assert 1 <= len(records) < 400
     server.log(len(records))
 

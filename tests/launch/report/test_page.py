@@ -209,7 +209,6 @@ def test_a_rehearsal_is_not_set_beside_gpus(opened: Opened, session_page: PageOf
     expect(window.locator("main")).not_to_contain_text("$")
 
 
-@pytest.mark.alone
 def test_nothing_moves_after_the_page_is_drawn(opened: Opened, session_page: PageOf) -> None:
     window = opened(session_page("four"))
     assert window.evaluate(SHIFT) == 0
