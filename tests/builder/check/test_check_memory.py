@@ -1,7 +1,4 @@
-"""How long `check` takes and how much memory it needs: whole processes, real files where there are.
-
-The limits are those of the product, which leave room for a machine that does other work.
-"""
+"""How much memory `check` needs: whole processes, real files where there are."""
 
 from __future__ import annotations
 
@@ -15,11 +12,8 @@ from tests.builder import measured
 from tests.builder.measured import Measured
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.alone
-
 CORPUS = ROOT.parent / "shared" / "corpus"
 
-THOUSAND_FILES_S = 20
 GROWTH_MB = 20
 
 
@@ -56,14 +50,11 @@ def run(*paths: str, cwd: Path) -> Measured:
     return found
 
 
-def test_a_thousand_files_take_seconds_and_no_more_memory_than_a_hundred(
+def test_a_thousand_files_take_no_more_memory_than_a_hundred(
     thousand: Path, record_property: Callable[[str, object], None]
 ) -> None:
     hundred = [f"{index:04}.yaml" for index in range(100)]
     few, many = run(*hundred, cwd=thousand), run(".", cwd=thousand)
-    record_property("thousand_files_s", round(many.seconds, 1))
     record_property("peak_mb", {"100 files": round(few.peak_mb), "1000 files": round(many.peak_mb)})
-    print(f"1000 files: {many.seconds:.1f} s, {many.peak_mb:.0f} MB; 100: {few.peak_mb:.0f} MB")
     assert many.done.stdout.splitlines()[-1].startswith("checked ")
-    assert many.seconds < THOUSAND_FILES_S
     assert many.peak_mb - few.peak_mb < GROWTH_MB
