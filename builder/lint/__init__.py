@@ -12,7 +12,7 @@ from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
-from . import disaggregated_pairs, kinds
+from . import data_files, disaggregated_pairs, kinds
 from .files import BundleContext, SourceFile, expand
 from .kinds import DEPLOYMENT
 from .report import Checked, ReleaseFindings, Report, drift
@@ -60,6 +60,10 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
         report.findings.append(target.fault.in_file(name))
         return
     if _is_bundles_own(target):
+        return
+    if data_files.schema_of(target.path):
+        report.files.append(Checked(name, "data file", ()))
+        report.findings += (fault.in_file(name) for fault in data_files.validate(target.path))
         return
     try:
         source = read(target.path)

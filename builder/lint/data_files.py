@@ -52,12 +52,22 @@ SCHEMAS: Mapping[str, Any] = {
 
 
 def schema_of(path: Path) -> Any:
-    """The schema of a data file; `None` for any other file, and for presets."""
-    for folder in (DATA, *(above for above in path.parents if (above / "hardware").is_dir())):
-        if path.is_relative_to(folder):
-            name = path.relative_to(folder).as_posix()
-            return next((kind for glob, kind in SCHEMAS.items() if fnmatchcase(name, glob)), None)
-    return None
+    """The schema of a data file of this installation or of a copy of its data folder.
+
+    `None` for any other file, and for presets.
+    """
+    path = path.absolute()
+    folder = next((above for above in path.parents if above == DATA or _is_copy(above)), None)
+    if folder is None:
+        return None
+    name = path.relative_to(folder).as_posix()
+    return next((kind for glob, kind in SCHEMAS.items() if fnmatchcase(name, glob)), None)
+
+
+def _is_copy(folder: Path) -> bool:
+    """Whether a folder looks like `builder/data`."""
+    kinds = ("engines", "hardware", "servers")
+    return folder.name == "data" and all((folder / kind).is_dir() for kind in kinds)
 
 
 def validate(path: Path) -> list[Diagnostic]:

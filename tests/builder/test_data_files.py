@@ -23,6 +23,7 @@ from builder.errors import BadFacts, ToolkitError
 from builder.facts import data_file
 from builder.lint import data_files
 from maintenance import index_data
+from tests.conftest import Run
 
 FILES = index_data.files()
 PRESETS = sorted((DATA / "presets").glob("*.yaml"))
@@ -34,6 +35,13 @@ Mutation = tuple[Literal["missing", "misspelt", "type", "enum"], Place]
 
 def name_of(path: Path) -> str:
     return path.relative_to(DATA).as_posix()
+
+
+def copy_of(name: str, folder: Path) -> Path:
+    """Where a data file lies in a copy of the data folder."""
+    for kind in ("engines", "hardware", "servers", Path(name).parent):
+        (folder / "data" / kind).mkdir(parents=True, exist_ok=True)
+    return folder / "data" / name
 
 
 def test_every_data_file_has_a_schema() -> None:
@@ -186,9 +194,7 @@ def test_there_are_mutations_of_every_kind_and_depth() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_each_mutation_is_reported_with_file_line_and_key(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "hardware").mkdir()
-    target = tmp_path / name_of(path)
-    target.parent.mkdir(exist_ok=True)
+    target = copy_of(name_of(path), tmp_path)
     text = path.read_text()
     data = json.loads(text) if path.suffix == ".json" else load_yaml(text)
     for mutation in chosen(path):
@@ -243,8 +249,16 @@ def test_a_slip_is_named_with_its_remedy(
 ) -> None:
     text = (DATA / name).read_text()
     assert old in text
-    (tmp_path / "hardware").mkdir()
-    target = tmp_path / name
-    target.parent.mkdir(exist_ok=True)
+    target = copy_of(name, tmp_path)
     target.write_text(text.replace(old, new, 1))
     assert any(fault in str(each) for each in data_files.validate(target))
+
+
+def test_check_reports_the_faults_of_a_data_file(builder: Run, tmp_path: Path) -> None:
+    target = copy_of("hardware/gb200.yaml", tmp_path)
+    target.write_text((DATA / "hardware" / "gb200.yaml").read_text().replace("tdp_w", "tdp"))
+    done = builder("check", target)
+    assert done.returncode == 2
+    assert f"{target}:12:1: error[unknown-key] tdp: unknown key" in done.stdout
+    assert "did you mean tdp_w?" in done.stdout
+    assert builder("check", DATA / "hardware").returncode == 0
