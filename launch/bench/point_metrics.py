@@ -248,9 +248,9 @@ def _samples(chosen: Sequence[RequestRecord]) -> dict[str, list[float]]:
 def _client_limit(usage: Sequence[ProcessUsage], held: Window) -> dict[str, Any]:
     """Whether the load processes themselves were the limit while the window was open."""
     cpus = len(os.sched_getaffinity(0))
-    share = workers.share_of_limit(usage, held.from_ns, held.to_ns, cpus)
+    share = _rounded(workers.share_of_limit(usage, held.from_ns, held.to_ns, cpus))
     limited = share is not None and share >= CLIENT_LIMITED_SHARE
-    return {"share_of_limit": _rounded(share), "client_limited": limited}
+    return {"share_of_limit": share, "client_limited": limited}
 
 
 def client_limit(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
