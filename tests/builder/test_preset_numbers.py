@@ -1,0 +1,57 @@
+"""The numbers of each preset that decide whether it runs and how fast.
+
+The golden bundles hold them too, among thousands of lines that `--update-golden` rewrites.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from builder import deployment, pipeline
+
+# The parallelism (tensor, expert, attention data), the largest batch in requests and in tokens (`-`
+# is the engine's own default), the share of free memory for the KV cache, tokens drafted in a step,
+# and GiB of weights on each GPU.
+TABLE = """
+preset                             tp  ep    adp  requests  tokens    kv  drafts  weights_gib
+deepseek-r1-0528-nvfp4-b200         8   8  False        16       -   0.8       3         51.2
+deepseek-r1-0528-nvfp4-gb200        4   4   True       256       -   0.8       1        109.8
+deepseek-r1-0528-nvfp4-gb200x16    16  16   True       256       -   0.8       1         41.6
+deepseek-v3.2-fp8-gb200             4   -      -        64       -   0.8       3        163.1
+deepseek-v3.2-fp8-h200              8   -      -        64       -   0.8       3         83.6
+deepseek-v3.2-nvfp4-b300            8   8  False        16   10240   0.8       3         53.1
+deepseek-v3.2-nvfp4-gb200           4   -      -        64       -   0.8       3        100.4
+deepseek-v3.2-nvfp4-gb300           2   2  False        64       -   0.8       3        195.1
+deepseek-v3.2-nvfp4-gb300-decode    2   2  False        64     256   0.9       3        195.1
+deepseek-v3.2-nvfp4-gb300-prefill   2   2   True         8   16512   0.6       3        202.6
+gpt-oss-120b-b200                   4   4   True       640   20000  0.85       -         18.2
+gpt-oss-120b-h200                   1   -      -        64   20000  0.85       -         60.8
+llama-3.3-70b-fp8-h100              1   -      -         8       -   0.8       4         70.0
+llama-tiny                          1   -      -        16       -   0.8       -          0.0
+minimax-m2.5-nvfp4-b300             4   4  False        32       -   0.8       3         31.4
+qwen3-235b-nvfp4-gb200              4   4   True       128       -   0.8       -         35.7
+qwen3.5-397b-nvfp4-b300             4   4  False        64       -   0.9       3         58.4
+"""
+ROWS = {row.split()[0]: row.split()[1:] for row in TABLE.strip().splitlines()[1:]}
+
+
+def test_the_table_has_every_preset() -> None:
+    assert list(ROWS) == deployment.preset_names()
+
+
+@pytest.mark.parametrize("preset", ROWS)
+def test_a_preset_has_the_numbers_of_the_table(preset: str) -> None:
+    planned = pipeline.plan(preset)
+    options = planned.engine.options
+    drafts = options.get("speculative_config") or {}
+    found = (
+        options["tensor_parallel_size"],
+        options.get("moe_expert_parallel_size"),
+        options.get("enable_attention_dp"),
+        options["max_batch_size"],
+        options.get("max_num_tokens"),
+        options["kv_cache_config"]["free_gpu_memory_fraction"],
+        drafts.get("num_nextn_predict_layers") or drafts.get("max_draft_len"),
+        round(planned.plan.budget.weights_gib, 1),
+    )
+    assert ["-" if value is None else str(value) for value in found] == ROWS[preset]

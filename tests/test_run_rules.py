@@ -1,0 +1,51 @@
+"""What holds for every run of the tests: what CI refuses, and what `nohup` changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests import skipping_run
+from tests.conftest import ROOT
+
+
+def run(*arguments: str, prefix: tuple[str, ...] = (), **variables: str) -> tuple[int, str]:
+    """The status and the output of a run of the tests that are skipped."""
+    command = [*prefix, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "CI"} | variables
+    done = subprocess.run(
+        [*command, str(skipping_run.__file__)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_missing_tool_skips_its_tests_and_says_so() -> None:
+    status, said = run()
+    assert status == 0
+    assert "1 passed, 3 skipped" in said
+    assert "no such tool on this machine" in said
+
+
+def test_a_missing_tool_fails_its_tests_under_ci() -> None:
+    status, said = run(CI="true")
+    assert status == 1
+    assert "1 failed, 1 passed, 1 skipped, 1 error" in said
+    assert "skipped under CI, where nothing may be missing: no such tool on this machine" in said
+    assert "skipped under CI, where nothing may be missing: no such cluster on this machine" in said
+
+
+def test_golden_bundles_are_not_rewritten_under_ci() -> None:
+    status, said = run("--update-golden", CI="true")
+    assert status == 4
+    assert "--update-golden is refused under CI" in said
+
+
+def test_a_run_outlives_its_terminal_and_programs_under_test_do_not() -> None:
+    status, _ = run(prefix=("nohup",))
+    assert status == 0
