@@ -83,7 +83,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(
     victim: str, number: signal.Signals, killable: Killable
 ) -> None:
     expected = {"tritonserver"}
-    expected |= set() if clusters.why_not() else {"slurmctld", "slurmd", "munged", "supervisor.py"}
+    expected |= set() if clusters.why_not() else {"slurmctld", "slurmd", "munged", "supervisor"}
     expected |= set() if docker_engine.why_not() else {"dockerd"}
     assert killable.programs() >= expected
     os.kill(killable.pytest if victim == "pytest" else killable.shell.pid, number)
