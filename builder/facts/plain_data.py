@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from .schema import Positive, Text
 
@@ -96,36 +96,6 @@ class SignalSource(TypedDict):
 
 
 SignalsFile = dict[Literal["signals", "rows"], dict[str, SignalRow] | tuple[SignalSource, ...]]
-
-
-class AlertCause(TypedDict):
-    """One way in which an alert comes about, and commands that show whether it did."""
-
-    symptom: Text
-    cause: Text
-    commands: Names
-
-
-# An alert rule, its unit test, and what goes into the runbook; `for` is a word of Python.
-AlertRow = TypedDict(
-    "AlertRow",
-    {
-        "name": Text,
-        "severity": Literal["critical", "warning"],
-        "for": Text,
-        "expr": Text,
-        "summary": Text,
-        "meaning": Text,
-        "fires": dict[str, Any],
-        "below": dict[str, Any],
-        "causes": tuple[AlertCause, ...],
-        "quiet": NotRequired[dict[str, Any]],
-        "value": NotRequired[float],
-        "lookback": NotRequired[Text],
-        "threshold": NotRequired[Text],
-        "labels": NotRequired[Names],
-    },
-)
 
 
 class Panel(TypedDict):
@@ -220,15 +190,6 @@ class JobScriptsFile(TypedDict):
     alternatives: tuple[Names, ...]
     largest_block: Positive
     rules: dict[str, JobRule]
-
-
-class AlertsFile(TypedDict):
-    """The alert rules; `causes` and `burn` are parts that several share."""
-
-    accepted_length: dict[int, float]
-    causes: dict[str, AlertCause]
-    burn: dict[str, dict[str, Text]]
-    alerts: tuple[AlertRow, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,13 @@ from ..facts.model_facts import ModelFacts
 from ..facts.published_results import Publication
 from ..facts.release.table import FormatTable, ReleaseTable
 from ..facts.servers import Server
+from ..observability import alerts
 from ..rules.constraints import RulesFile
 from ..rules.heuristics import HeuristicsFile
 
 SCHEMAS: Mapping[str, Any] = {
     "advisories/*.yaml": ProductAdvisories,
-    "alerts.yaml": plain_data.AlertsFile,
+    "alerts.yaml": alerts.AlertsFile,
     "dashboards.yaml": plain_data.Dashboards,
     "engines/*.yaml": Engine,
     "findings.yaml": plain_data.Findings,

@@ -8,57 +8,49 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from string import Template
 from typing import Any, Literal
 
 from ..documents import DATA
-from ..facts import data_file, plain_data
+from ..facts import data_file
+from ..facts.schema import Text
 from . import signals
 
 ALERTS = DATA / "alerts.yaml"
 
-Severity = Literal["critical", "warning"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One way in which it comes about, and commands that show whether it did."""
+    """One way in which an alert comes about, and commands that show whether it did."""
 
-    symptom: str
-    cause: str
-    commands: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Test:
-    """What feeds an alert's unit test: values of signals by reference.
-
-    `fires` lets it fire with `value` and resolves with `quiet`, `below` never does. An alert looks
-    back over `lookback`.
-    """
-
-    fires: Mapping[str, Any]
-    below: Mapping[str, Any]
-    quiet: Mapping[str, Any]
-    value: float | None
-    lookback: str
-    labels: tuple[str, ...] | None
+    symptom: Text
+    cause: Text
+    commands: tuple[Text, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An alert rule. `threshold` is the word in its expression that its test is about."""
+    """An alert rule with its unit test. `threshold` is the word in its expression that is tested.
 
-    name: str
-    severity: Severity
-    lasts: str
-    expression: str
-    threshold: str | None
-    summary: str
-    meaning: str
+    Values of signals, by reference, feed the test: `fires` lets the alert fire with `value` and
+    resolves with `quiet`, which is `below` where nothing else is given; `below` never does. The
+    alert looks back over `lookback`.
+    """
+
+    name: Text
+    severity: Literal["critical", "warning"]
+    lasts: Text
+    expression: Text
+    summary: Text
+    meaning: Text
     causes: tuple[Cause, ...]
-    test: Test
+    fires: Mapping[str, Any]
+    below: Mapping[str, Any]
+    quiet: Mapping[str, Any] | None = None
+    value: float | None = None
+    lookback: Text = "0s"
+    labels: tuple[str, ...] | None = None
+    threshold: Text | None = None
 
     @property
     def anchor(self) -> str:
@@ -77,42 +69,24 @@ class Alert:
         return tuple(word for word in self.words if word in signals.by_reference())
 
 
-@cache
+@dataclass(frozen=True, slots=True)
+class AlertsFile:
+    """The alert rules; `causes` and `burn` are parts that several share.
+
+    `accepted_length` are the tokens per step that were published for so many draft tokens.
+    """
+
+    accepted_length: Mapping[int, float]
+    causes: Mapping[str, Cause]
+    burn: Mapping[str, Mapping[str, Text]]
+    alerts: tuple[Alert, ...]
+
+
 def all_of() -> tuple[Alert, ...]:
     """Every alert, in the order of the data."""
-    return tuple(map(_alert, _document()["alerts"]))
+    return data_file.load(ALERTS, AlertsFile).alerts
 
 
 def accepted_length() -> Mapping[int, float]:
     """Tokens per step that were published for so many draft tokens."""
-    return {int(depth): float(length) for depth, length in _document()["accepted_length"].items()}
-
-
-def _alert(row: Mapping[str, Any]) -> Alert:
-    return Alert(
-        name=row["name"],
-        severity=row["severity"],
-        lasts=row["for"],
-        expression=row["expr"],
-        threshold=row.get("threshold"),
-        summary=row["summary"],
-        meaning=row["meaning"],
-        causes=tuple(
-            Cause(cause["symptom"], cause["cause"], tuple(cause["commands"]))
-            for cause in row["causes"]
-        ),
-        test=Test(
-            fires=row["fires"],
-            below=row["below"],
-            quiet=row.get("quiet", row["below"]),
-            value=row.get("value"),
-            lookback=row.get("lookback", "0s"),
-            labels=tuple(row["labels"]) if "labels" in row else None,
-        ),
-    )
-
-
-@cache
-def _document() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = data_file.load(ALERTS, plain_data.AlertsFile)
-    return document
+    return data_file.load(ALERTS, AlertsFile).accepted_length

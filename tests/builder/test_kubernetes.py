@@ -26,7 +26,10 @@ def refusals(folder: Path, *overrides: str, preset: str = "llama-tiny") -> list[
 
 TRITON = "targets.kubernetes.server=triton"
 REFUSED = {
-    "two servers": ((), "kubernetes.server: must be given: the deployment has triton and trtllm_serve"),
+    "two servers": (
+        (),
+        "kubernetes.server: must be given: the deployment has triton and trtllm_serve",
+    ),
     "no server": (("targets={kubernetes: {}}",), "kubernetes has no server to run"),
     "another server": (
         ("targets={trtllm_serve: {}, kubernetes: {server: triton}}",),

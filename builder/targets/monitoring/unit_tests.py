@@ -80,8 +80,7 @@ def _stays_quiet(rules: Rules, alert: Alert) -> dict[str, Any]:
     """Just below the threshold, for longer than the alert waits."""
     steps = _active_steps(rules, alert)
     values = {
-        name: _values(item, steps, _threshold(rules, alert))
-        for name, item in alert.test.below.items()
+        name: _values(item, steps, _threshold(rules, alert)) for name, item in alert.below.items()
     }
     return {
         "name": f"{alert.name} stays quiet",
@@ -92,14 +91,15 @@ def _stays_quiet(rules: Rules, alert: Alert) -> dict[str, Any]:
 
 def _fires_and_ends(rules: Rules, alert: Alert) -> dict[str, Any]:
     """Above the threshold, though not before its time, until the values are quiet again."""
-    test, threshold = alert.test, _threshold(rules, alert)
-    steps, ends = _active_steps(rules, alert), _steps(rules, test.lookback) + STEPS
+    threshold = _threshold(rules, alert)
+    quiet = alert.below if alert.quiet is None else alert.quiet
+    steps, ends = _active_steps(rules, alert), _steps(rules, alert.lookback) + STEPS
     values = {
         name: [
-            *_values(test.fires.get(name, _MISSING), steps, threshold),
-            *_values(test.quiet.get(name, _GONE), ends, threshold),
+            *_values(alert.fires.get(name, _MISSING), steps, threshold),
+            *_values(quiet.get(name, _GONE), ends, threshold),
         ]
-        for name in {**test.fires, **test.quiet}
+        for name in {**alert.fires, **quiet}
     }
     checks = [
         _check(rules, alert, steps - 1, [_firing(rules, alert, threshold)]),
@@ -134,9 +134,9 @@ def _check(rules: Rules, alert: Alert, step: int, found: list[dict[str, Any]]) -
 
 
 def _firing(rules: Rules, alert: Alert, threshold: Any) -> dict[str, Any]:
-    value = _fired_value(alert.test.value, alert.test.fires, threshold)
+    value = _fired_value(alert.value, alert.fires, threshold)
     labels = {"deployment": rules.monitored.deployment.name, "severity": alert.severity}
-    if alert.test.labels is None and alert.test.fires:
+    if alert.labels is None and alert.fires:
         signal, _ = signals.by_reference()[alert.references[0]]
         labels |= _own_labels(signal.level, signal.labels)
     texts = rules.annotations(alert, f"{value:.3g}")
