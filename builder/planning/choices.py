@@ -12,7 +12,7 @@ from ..diagnostics import Diagnostic
 from ..facts.release.support import compute_capability
 from ..rules import heuristics
 from ..rules.heuristics import HeuristicRow
-from .decision import Decision
+from .decision import Decision, gpus_per_instance
 from .plan_builder import PlanBuilder
 from .requirements import check_division, check_gpus
 
@@ -28,7 +28,7 @@ def parallelism(builder: PlanBuilder) -> bool:
     Returns whether there is a size to decide anything else with.
     """
     check_gpus(builder)
-    gpus, stages = builder.num_gpus, builder.value(_STAGES)
+    gpus, stages = gpus_per_instance(builder.deployment), builder.value(_STAGES)
     if stages < 1 or gpus % stages:
         what = f"{stages} stages cannot share {gpus} GPUs"
         remedy = "give a divisor of them"

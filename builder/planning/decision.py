@@ -15,8 +15,16 @@ from ..rules.context import RuleContext
 from .memory import Budget
 
 MONITORING = "monitoring"  # the target that asks the engine for metrics
-
 Evidence = Literal["measured", "documented", "derived", "assumed", "override"]
+
+
+def gpus_per_instance(deployment: Deployment) -> int:
+    return max(1, deployment.hardware.num_gpus // deployment.instances)
+
+
+def concurrency_per_instance(deployment: Deployment) -> int:
+    """The requests at the same time of one instance, rounded up."""
+    return -(-deployment.workload.concurrency // deployment.instances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +50,8 @@ class Facts:
             gpu=self.gpu,
             isl=workload.isl,
             osl=workload.osl,
-            num_gpus=max(1, deployment.hardware.num_gpus // deployment.instances),
-            concurrency=-(-workload.concurrency // deployment.instances),
+            num_gpus=gpus_per_instance(deployment),
+            concurrency=concurrency_per_instance(deployment),
             workload_concurrency=workload.concurrency,
             draft_method=deployment.draft.method if deployment.draft else None,
             has_itl_slo=bool(slo and slo.itl_ms),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..diagnostics import Diagnostic
 from ..facts.hardware import Gpu
 from ..facts.release.support import compute_capability
+from .decision import concurrency_per_instance, gpus_per_instance
 from .memory import MEASURED_SM, Budget, Load, Sharding, budget
 from .plan_builder import PlanBuilder
 
@@ -55,8 +56,8 @@ def _requests(builder: PlanBuilder) -> int:
     """Requests that the cache of one instance holds at once; of a prefill server, one batch."""
     batch = builder.value("max_batch_size")
     if builder.deployment.role != "prefill" or not batch:
-        return builder.concurrency
-    return min(builder.concurrency, int(batch) * _ranks(builder))
+        return concurrency_per_instance(builder.deployment)
+    return min(concurrency_per_instance(builder.deployment), int(batch) * _ranks(builder))
 
 
 def _tokens_per_request(builder: PlanBuilder) -> int:
@@ -131,8 +132,9 @@ def _too_large(builder: PlanBuilder, result: Budget) -> Diagnostic:
     """Why not even one request fits: every part, the largest one, and what it follows from."""
     gpu, tokens = builder.facts.gpu, _tokens_per_request(builder)
     where, remedy = _cause(builder, result)
+    count = gpus_per_instance(builder.deployment)
     what = (
-        f"{builder.deployment.checkpoint} does not fit on {builder.num_gpus} x {gpu.name}: "
+        f"{builder.deployment.checkpoint} does not fit on {count} x {gpu.name}: "
         f"each GPU has {result.total_gib:.1f} GiB, weights take {result.weights_gib:.1f}, "
         f"activations {result.activations_gib:.1f}, CUDA graphs {result.cuda_graphs_gib:.1f}, "
         f"the rest of the engine {result.other_gib:.1f}, which leaves "

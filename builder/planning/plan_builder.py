@@ -61,16 +61,6 @@ class PlanBuilder:
         """Options of published deployments of this shape: there, heuristics add no others."""
         return frozenset(path for row in self.published for path in row.options)
 
-    @property
-    def num_gpus(self) -> int:
-        """The GPUs of one instance."""
-        return max(1, self.deployment.hardware.num_gpus // self.deployment.instances)
-
-    @property
-    def concurrency(self) -> int:
-        """The requests at the same time of one instance."""
-        return -(-self.deployment.workload.concurrency // self.deployment.instances)
-
     def apply(self, section: str) -> None:
         """Decide the options of a section of the heuristics."""
         for heuristic in heuristics.section(section):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..diagnostics import Diagnostic
 from ..facts import release as releases
 from ..facts.checkpoint import Checkpoint
+from .decision import gpus_per_instance
 from .plan_builder import PlanBuilder
 
 _SIZE = "tensor_parallel_size"
@@ -94,14 +95,15 @@ def check_gpus(builder: PlanBuilder) -> None:
             Diagnostic("instances", what, "give a divisor of hardware.num_gpus")
         )
     name, limit = builder.facts.gpu.name, builder.facts.gpu.gpus_per_node.value
-    if builder.num_gpus <= limit:
+    gpus = gpus_per_instance(builder.deployment)
+    if gpus <= limit:
         return
-    what = f"{builder.num_gpus} GPUs need more than one node: a {name} node has {limit}"
+    what = f"{gpus} GPUs need more than one node: a {name} node has {limit}"
     if not _SEVERAL_NODES & builder.deployment.targets.keys():
         takers = " or ".join(sorted(_SEVERAL_NODES))
         remedy = f"give at most {limit}, or add the target {takers}, which takes several"
         builder.diagnostics.append(Diagnostic("hardware.num_gpus", what, remedy))
-    elif builder.num_gpus % limit:
+    elif gpus % limit:
         remedy = f"give a multiple of {limit}: whole nodes"
         builder.diagnostics.append(Diagnostic("hardware.num_gpus", what, remedy))
 

@@ -106,7 +106,7 @@ def _remote_code(context: RenderContext) -> tuple[str, Text]:
 
 
 def vulnerabilities(context: RenderContext) -> Section:
-    found = vulnerability_policy.uses(context.deployment, context.release.name)
+    found = vulnerability_policy.references(context.deployment, context.release.name)
     accepted = vulnerability_policy.accepted(context.deployment, context.release.name)
     blocks: list[Block] = []
     for use in found:
@@ -123,7 +123,7 @@ def vulnerabilities(context: RenderContext) -> Section:
     return section("vulnerabilities", {}, *blocks)
 
 
-def _open(use: vulnerability_policy.Use, accepted: str | None) -> Iterator[Block]:
+def _open(use: vulnerability_policy.ComponentReference, accepted: str | None) -> Iterator[Block]:
     title = f"{advisories.name(use.product)} {use.version}"
     found, day = advisories.open_for(use.product, use.version), advisories.as_of(use.product)
     if not found:
