@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -195,12 +196,20 @@ def read_folder(folder: Path) -> Checkpoint:
     )
 
 
+_TYPO = 0.9  # names of other architectures are less alike than a misspelt one
+
+
 def _architecture(config: Config, where: str) -> Architecture:
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str) or name not in ARCHITECTURES:
         what = f"architecture {name} is not supported" if name else "names no architecture"
-        raise BadFacts(Diagnostic(where, what, nearest(str(name), ARCHITECTURES)))
+        typo = get_close_matches(str(name), ARCHITECTURES, 1, _TYPO)
+        supported = (
+            f"supported: {', '.join(ARCHITECTURES)}; another one needs tensors of its own in "
+        )
+        fix = f"did you mean {typo[0]}?" if typo else f"{supported}builder/facts/architecture"
+        raise BadFacts(Diagnostic(where, what, fix))
     return ARCHITECTURES[name]
 
 

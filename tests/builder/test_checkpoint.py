@@ -151,6 +151,13 @@ def test_an_unsupported_architecture_is_named(folder: Path) -> None:
     assert "LlamaForCausaLM is not supported; did you mean LlamaForCausalLM?" in faults(folder)
 
 
+def test_another_architecture_is_not_taken_for_a_misspelt_one(folder: Path) -> None:
+    change(folder / "config.json", lambda c: c.update(architectures=["GlmMoeDsaForCausalLM"]))
+    text = faults(folder)
+    assert "GlmMoeDsaForCausalLM is not supported; supported: DeepseekV3ForCausalLM," in text
+    assert "did you mean" not in text
+
+
 def test_contradictory_quantization_is_reported(folder: Path) -> None:
     inline = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8}}
     change(folder / "config.json", lambda c: c.update(quantization_config=inline))
