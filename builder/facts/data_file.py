@@ -25,7 +25,7 @@ MAX_BYTES = 20_000_000
 
 T = TypeVar("T")
 
-_loaded: dict[tuple[Path, Any], Any] = {}
+_loaded: dict[Path, Any] = {}
 
 
 @overload
@@ -34,9 +34,9 @@ def load(path: Path, kind: type[T]) -> T: ...
 def load(path: Path, kind: object) -> Any: ...
 def load(path: Path, kind: Any) -> Any:
     """The content of a data file as `kind`, read once. Raises `BadFacts` with all its faults."""
-    if (path, kind) not in _loaded:
-        _loaded[path, kind] = read(path, kind)
-    return _loaded[path, kind]
+    if path not in _loaded:
+        _loaded[path] = read(path, kind)
+    return _loaded[path]
 
 
 def read(path: Path, kind: Any) -> Any:

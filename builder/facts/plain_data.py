@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal
 
 from .schema import Positive, Text
 
@@ -39,157 +39,153 @@ class Packages:
 # Observability.
 
 
-class MetricRow(TypedDict):
-    """A metric family; `needs` is the engine option without which it stays empty."""
-
-    kind: Literal["counter", "gauge", "histogram"]
-    labels: NotRequired[Names]
-    bounds: NotRequired[tuple[float, ...]]
-    needs: NotRequired[Text]
-    source: Text
-
-
-class ServerMetricsFile(TypedDict):
-    """The metrics of one server; `names` are those that signals ask for."""
-
-    names: dict[str, Text]
-    sources: dict[str, Text]
-    bounds: dict[str, tuple[float, ...]]
-    families: dict[str, MetricRow]
+# A metric family; `needs` is the engine option without which it stays empty.
+METRIC_ROW: Any = {
+    "kind": Literal["counter", "gauge", "histogram"],
+    "labels?": Names,
+    "bounds?": [float],
+    "needs?": Text,
+    "source": Text,
+}
 
 
-class ExportersFile(TypedDict):
-    """What stands beside a server, by the job of Prometheus that asks it."""
-
-    sources: dict[str, Text]
-    jobs: dict[str, Mapping[Literal["exporter", "families"], Text | dict[str, MetricRow]]]
-
-
-class SignalRow(TypedDict):
-    """What is watched of any server."""
-
-    level: Literal["instance", "gpu", "job", "deployment"]
-    unit: Literal["short", "reqps", "bool", "s", "tps", "d", "percentunit"]
-    title: Text
-    windows: NotRequired[Names]
-    labels: NotRequired[dict[str, str]]
+# The metrics of one server; `names` are those that signals ask for.
+SERVER_METRICS_FILE: Any = {
+    "names": {"*": Text},
+    "sources": {"*": Text},
+    "bounds": {"*": [float]},
+    "families": {"*": METRIC_ROW},
+}
 
 
-class SignalTest(TypedDict):
-    """Ten steps of a minute that feed an expression, and what it is then."""
-
-    feed: dict[str, str]
-    expect: float
-    per_s: NotRequired[bool]
-    days_from_end: NotRequired[bool]
+# What stands beside a server, by the job of Prometheus that asks it.
+EXPORTERS_FILE: Any = {
+    "sources": {"*": Text},
+    "jobs": {"*": {"exporter": Text, "families": {"*": METRIC_ROW}}},
+}
 
 
-class SignalSource(TypedDict):
-    """An expression over metrics that gives a signal."""
-
-    signal: Text
-    expr: Text
-    test: SignalTest
-    jobs: NotRequired[Names]
-    needs: NotRequired[Names]
-    server: NotRequired[Text]
-
-
-SignalsFile = dict[Literal["signals", "rows"], dict[str, SignalRow] | tuple[SignalSource, ...]]
+# What is watched of any server.
+SIGNAL_ROW: Any = {
+    "level": Literal["instance", "gpu", "job", "deployment"],
+    "unit": Literal["short", "reqps", "bool", "s", "tps", "d", "percentunit"],
+    "title": Text,
+    "windows?": Names,
+    "labels?": {"*": str},
+}
 
 
-class Panel(TypedDict):
-    """A panel over signals."""
-
-    kind: Literal["stat", "timeseries"]
-    title: Text
-    signals: Names
-    reduce: NotRequired[Literal["sum", "max", "min", "avg"]]
-    threshold: NotRequired[Text]
-
-
-class Dashboard(TypedDict):
-    """Rows of panels."""
-
-    file: Text
-    title: Text
-    description: Text
-    rows: tuple[dict[Literal["title", "panels"], Text | tuple[Panel, ...]], ...]
+# Ten steps of a minute that feed an expression, and what it is then.
+SIGNAL_TEST: Any = {
+    "feed": {"*": str},
+    "expect": float,
+    "per_s?": bool,
+    "days_from_end?": bool,
+}
 
 
-# The runbook.
+# An expression over metrics that gives a signal.
+SIGNAL_SOURCE: Any = {
+    "signal": Text,
+    "expr": Text,
+    "test": SIGNAL_TEST,
+    "jobs?": Names,
+    "needs?": Names,
+    "server?": Text,
+}
 
 
-class RunbookRow(TypedDict, total=False):
-    """A section, a procedure or a command of the runbook."""
-
-    id: Text
-    section: Text
-    title: Text
-    text: Text
-    listed: bool
-    when: Names
-    steps: tuple[Text | dict[Literal["title", "of"], Text | Names], ...]
-    run: Text
-    prints: Text
-    outcome: Text
+SIGNALS_FILE: Any = {"signals": {"*": SIGNAL_ROW}, "rows": [SIGNAL_SOURCE]}
 
 
-class RunbookFile(TypedDict):
-    """The runbook's own words."""
+# A panel over signals.
+PANEL: Any = {
+    "kind": Literal["stat", "timeseries"],
+    "title": Text,
+    "signals": Names,
+    "reduce?": Literal["sum", "max", "min", "avg"],
+    "threshold?": Text,
+}
 
-    sections: dict[str, RunbookRow]
-    procedures: tuple[RunbookRow, ...]
-    commands: dict[str, RunbookRow]
+
+# Rows of panels.
+DASHBOARD: Any = {
+    "file": Text,
+    "title": Text,
+    "description": Text,
+    "rows": [{"title": Text, "panels": [PANEL]}],
+}
+
+
+# The runbook's own words. A step is a command, or several under a title of their own.
+RUNBOOK_FILE: Any = {
+    "sections": {"*": {"title": Text, "text?": Text, "listed?": bool}},
+    "procedures": [
+        {
+            "id": Text,
+            "section": Text,
+            "title": Text,
+            "text?": Text,
+            "when?": Names,
+            "steps": [(Text, {"title": Text, "of": Names})],
+        }
+    ],
+    "commands": {
+        "*": {"title?": Text, "when?": Names, "run": Text, "prints?": Text, "outcome?": Text}
+    },
+}
 
 
 # Files of others that `check` reads.
 
 
-class ModelConfigFile(TypedDict):
-    """Triton's model configuration: messages with their fields, and enums."""
-
-    source: Text
-    messages: dict[str, dict[str, Text]]
-    at_least: dict[str, dict[str, int]]
-    exclusive: dict[str, tuple[Names, ...]]
-    enums: dict[str, Names]
-
-
-class LlmApiModelFile(TypedDict):
-    """What the engine's Triton model needs of its `config.pbtxt`."""
-
-    source: Text
-    not_in_config_pbtxt: Names
-    instance_kind: Text
-    required_input: Text
-    inputs: dict[str, Text]
-    required_output: Text
-    outputs: dict[str, Text]
+# Triton's model configuration: messages with their fields, and enums.
+MODEL_CONFIG_FILE: Any = {
+    "source": Text,
+    "messages": {"*": {"*": Text}},
+    "at_least": {"*": {"*": int}},
+    "exclusive": {"*": [Names]},
+    "enums": {"*": Names},
+}
 
 
-class JobRule(TypedDict):
-    """A rule of job scripts; its message is in the code that finds it."""
+# What the engine's Triton model needs of its `config.pbtxt`.
+LLM_API_MODEL_FILE: Any = {
+    "source": Text,
+    "not_in_config_pbtxt": Names,
+    "instance_kind": Text,
+    "required_input": Text,
+    "inputs": {"*": Text},
+    "required_output": Text,
+    "outputs": {"*": Text},
+}
 
-    severity: Severity
-    fix: Text
-    source: NotRequired[Text]
+
+# A rule of job scripts; its message is in the code that finds it.
+JOB_RULE: Any = {
+    "severity": Severity,
+    "fix": Text,
+    "source?": Text,
+}
 
 
-JobOptions = dict[Literal["short", "flags", "optional", "values", "newer"], dict[str, Text] | Names]
-JobForm = dict[Literal["options", "rule", "pattern", "fix"], Names | Text]
+JOB_OPTIONS: Any = {
+    "short": {"*": Text},
+    **dict.fromkeys(("flags", "optional", "values", "newer"), Names),
+}
+JOB_FORM: Any = {"options": Names, "rule": Text, "pattern": Text, "fix": Text}
 
 
-class JobScriptsFile(TypedDict):
-    """What Slurm reads of a job script, and the rules for it."""
-
-    source: Text
-    sbatch: JobOptions
-    srun: JobOptions
-    forms: tuple[JobForm, ...]
-    alternatives: tuple[Names, ...]
-    largest_block: Positive
-    rules: dict[str, JobRule]
+# What Slurm reads of a job script, and the rules for it.
+JOB_SCRIPTS_FILE: Any = {
+    "source": Text,
+    "sbatch": JOB_OPTIONS,
+    "srun": JOB_OPTIONS,
+    "forms": [JOB_FORM],
+    "alternatives": [Names],
+    "largest_block": Positive,
+    "rules": {"*": JOB_RULE},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,5 +196,5 @@ class FormerOptions:
     options: Mapping[str, Text]
 
 
-Dashboards = dict[Literal["dashboards"], tuple[Dashboard, ...]]
-Findings = dict[Literal["findings"], dict[str, Text]]
+DASHBOARDS: Any = {"dashboards": [DASHBOARD]}
+FINDINGS: Any = {"findings": {"*": Text}}

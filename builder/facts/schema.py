@@ -7,6 +7,8 @@
   free keys, `dict[Literal[...], X]` exactly those, a nested dataclass or `TypedDict` its own ones
   (a `TypedDict` stays a plain mapping), a `Path` names a file or folder of the data folder, and
   `Annotated[X, Check(...)]` narrows a value;
+- what its reader takes as plain data has a literal for its form: `{"key": X, "optional?": X}`,
+  `{"*": X}` for free keys, `[X]` for a list, `(X, Y)` for one of several;
 - a method `inconsistencies` of a dataclass yields the faults that no single field shows, each as a
   path from there and a text `what is wrong; how to mend it`.
 
@@ -51,9 +53,10 @@ class Sourced(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Consistency:
-    """What no single key of plain data shows: paths from there, and what is wrong at each."""
+class Consistent:
+    """Plain data of a kind in which `faults` finds nothing: paths, and what is wrong at each."""
 
+    kind: Any
     faults: Callable[[Any], Iterable[tuple[str, str]]]
 
 
@@ -93,6 +96,10 @@ class _Reader:
         self._trusted = trusted
 
     def read(self, kind: Any, value: Any, path: str) -> Any:
+        if isinstance(kind, dict | list | tuple | Consistent):
+            if not self._trusted:
+                self._plain(kind, value, path)
+            return value
         origin, arguments = _shape(kind)
         if origin is Any or origin is object:
             return value
@@ -126,6 +133,25 @@ class _Reader:
             fix = f'text is expected: write "{value}" in quotes'
         self._fault(path, f"is {_shown(value)}", fix, "value-type")
 
+    def _plain(self, kind: Any, value: Any, path: str) -> None:
+        """Checks data that stays plain, of which a literal shows the form."""
+        if isinstance(kind, Consistent):
+            before = len(self.faults)
+            self._plain(kind.kind, value, path)
+            if len(self.faults) == before:
+                self._inconsistent(kind.faults(value), path)
+        elif isinstance(kind, tuple):
+            self._union(kind, value, path)
+        elif isinstance(kind, list):
+            self._list(kind[0], value, path)
+        elif "*" in kind:
+            self._mapping(dict, (str, kind["*"]), value, path)
+        else:
+            kinds = {name.removesuffix("?"): inner for name, inner in kind.items()}
+            if self._has_keys(value, path, {name: name in kind for name in kinds}):
+                for name in kinds.keys() & value.keys():
+                    self.read(kinds[name], value[name], _below(path, name))
+
     def _checked(self, arguments: tuple[Any, ...], value: Any, path: str) -> Any:
         kind, *checks = arguments
         before = len(self.faults)
@@ -135,8 +161,6 @@ class _Reader:
                 if isinstance(check, Check) and not check.holds(found):
                     what = f"{_shown(value)} is not allowed"
                     self._fault(path, what, check.requirement, "value-range")
-                elif isinstance(check, Consistency):
-                    self._inconsistent(check.faults(found), path)
         return found
 
     def _union(self, kinds: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -292,6 +316,8 @@ def _typed_dict_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
 
 def _is_alike(kind: Any, value: Any) -> bool:
     """Whether a value has the outer shape of a type."""
+    if isinstance(kind, dict | list):
+        return isinstance(value, type(kind))
     origin, arguments = _shape(kind)
     if origin is typing.Annotated:
         return _is_alike(arguments[0], value)
@@ -333,6 +359,8 @@ _NAMES = {
 
 
 def _describe(kind: Any) -> str:
+    if isinstance(kind, dict | list):
+        return "a list" if isinstance(kind, list) else "a mapping"
     origin, arguments = _shape(kind)
     if origin is typing.Annotated:
         return _describe(arguments[0])

@@ -19,7 +19,7 @@ from ..facts.hardware import Gpu
 from ..facts.images import PublishedImages
 from ..facts.model_facts import ModelFacts
 from ..facts.published_results import Publication
-from ..facts.release.table import FormatTable, ReleaseTable
+from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
 from ..facts.servers import Server
 from ..observability import alerts
 from ..rules.constraints import RulesFile
@@ -28,27 +28,27 @@ from ..rules.heuristics import HeuristicsFile
 SCHEMAS: Mapping[str, Any] = {
     "advisories/*.yaml": ProductAdvisories,
     "alerts.yaml": alerts.AlertsFile,
-    "dashboards.yaml": plain_data.Dashboards,
+    "dashboards.yaml": plain_data.DASHBOARDS,
     "engines/*.yaml": Engine,
-    "findings.yaml": plain_data.Findings,
+    "findings.yaml": plain_data.FINDINGS,
     "formats/former_options.yaml": plain_data.FormerOptions,
-    "formats/job_scripts.yaml": plain_data.JobScriptsFile,
-    "formats/*.yaml": FormatTable,
+    "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
+    "formats/*.yaml": FORMAT_TABLE,
     "hardware/*.yaml": Gpu,
     "images.yaml": PublishedImages,
-    "metrics/exporters.yaml": plain_data.ExportersFile,
-    "metrics/*.yaml": plain_data.ServerMetricsFile,
+    "metrics/exporters.yaml": plain_data.EXPORTERS_FILE,
+    "metrics/*.yaml": plain_data.SERVER_METRICS_FILE,
     "models/*.yaml": ModelFacts,
     "packages.yaml": plain_data.Packages,
     "heuristics/*.yaml": HeuristicsFile,
-    "releases/*.json": ReleaseTable,
+    "releases/*.json": RELEASE_TABLE,
     "results/*.yaml": Publication,
     "rules.yaml": RulesFile,
-    "runbook.yaml": plain_data.RunbookFile,
+    "runbook.yaml": plain_data.RUNBOOK_FILE,
     "servers/*.yaml": Server,
-    "signals.yaml": plain_data.SignalsFile,
-    "triton/llmapi_model.yaml": plain_data.LlmApiModelFile,
-    "triton/model_config.yaml": plain_data.ModelConfigFile,
+    "signals.yaml": plain_data.SIGNALS_FILE,
+    "triton/llmapi_model.yaml": plain_data.LLM_API_MODEL_FILE,
+    "triton/model_config.yaml": plain_data.MODEL_CONFIG_FILE,
 }
 
 

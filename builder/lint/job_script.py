@@ -120,7 +120,7 @@ def whole(value: str | None) -> int | None:
 
 @cache
 def table() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = data_file.load(FORMAT, plain_data.JobScriptsFile)
+    found: Mapping[str, Any] = data_file.load(FORMAT, plain_data.JOB_SCRIPTS_FILE)
     return found
 
 

@@ -12,7 +12,7 @@ from ..diagnostics import Diagnostic, located
 from ..documents import DATA, Yaml, scan_yaml
 from ..facts import data_file
 from ..facts.release import Release, ServerRole, known, load
-from ..facts.release.table import FormatTable
+from ..facts.release.table import FORMAT_TABLE
 from ..rules.remedies import former_options
 from ..rules.validation import validate
 from .section import Section, StatedWorkload, below, get, whole
@@ -87,7 +87,7 @@ def stated_release(documents: Sequence[Yaml]) -> str:
 def _format(name: str) -> Release:
     """The keys of a file format, in the words of a release table."""
     path = FORMATS / f"{name}.yaml"
-    return Release(data_file.load(path, FormatTable), path)
+    return Release(data_file.load(path, FORMAT_TABLE), path)
 
 
 def _fields(table: Release, name: str) -> Mapping[str, Any]:

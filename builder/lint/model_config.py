@@ -20,7 +20,7 @@ TRITON = DATA / "triton"
 def schema() -> Mapping[str, Any]:
     """Names and types of the fields of every message, and the words of every enum."""
     document: dict[str, Any] = data_file.load(
-        TRITON / "model_config.yaml", plain_data.ModelConfigFile
+        TRITON / "model_config.yaml", plain_data.MODEL_CONFIG_FILE
     )
     return document
 
@@ -29,7 +29,7 @@ def schema() -> Mapping[str, Any]:
 def llmapi() -> Mapping[str, Any]:
     """What the engine's own Triton model needs."""
     document: dict[str, Any] = data_file.load(
-        TRITON / "llmapi_model.yaml", plain_data.LlmApiModelFile
+        TRITON / "llmapi_model.yaml", plain_data.LLM_API_MODEL_FILE
     )
     return document
 

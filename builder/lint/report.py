@@ -163,7 +163,7 @@ def describe(rule: str) -> tuple[str, str]:
 
 @cache
 def _words() -> Mapping[str, str]:
-    document: Mapping[str, Any] = data_file.load(WORDS, plain_data.Findings)
+    document: Mapping[str, Any] = data_file.load(WORDS, plain_data.FINDINGS)
     words: Mapping[str, str] = document["findings"]
     return words
 

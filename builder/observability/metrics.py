@@ -110,8 +110,8 @@ def _document(name: str) -> Mapping[str, Any]:
     path = METRICS / f"{name}.yaml"
     if not path.is_file():
         return {"names": {}, "families": {}}
-    kind: Any = plain_data.ServerMetricsFile
+    kind: Any = plain_data.SERVER_METRICS_FILE
     if name == _EXPORTERS:
-        kind = plain_data.ExportersFile
+        kind = plain_data.EXPORTERS_FILE
     document: Mapping[str, Any] = data_file.load(path, kind)
     return document

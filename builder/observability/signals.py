@@ -176,5 +176,5 @@ def quoted(text: str) -> str:
 
 @cache
 def _document() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = data_file.load(SIGNALS, plain_data.SignalsFile)
+    document: Mapping[str, Any] = data_file.load(SIGNALS, plain_data.SIGNALS_FILE)
     return document

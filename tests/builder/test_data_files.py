@@ -3,14 +3,16 @@ reported with file, line and key."""
 
 from __future__ import annotations
 
+import collections.abc
 import copy
 import dataclasses
 import json
 import random
 import re
+import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +23,7 @@ from builder import pipeline
 from builder.documents import DATA, load_yaml
 from builder.errors import BadFacts, ToolkitError
 from builder.facts import data_file
+from builder.facts.schema import Consistent
 from builder.lint import data_files
 from maintenance import index_data
 from tests.conftest import Run
@@ -78,76 +81,73 @@ def test_both_ways_of_reading_give_the_same_facts(monkeypatch: pytest.MonkeyPatc
 
 
 def alternatives(kind: Any) -> list[Any]:
-    """The types of a union, without what narrows them."""
+    """The kinds of a union, without what narrows them."""
+    if isinstance(kind, Consistent):
+        return alternatives(kind.kind)
     if hasattr(kind, "__metadata__"):
         return alternatives(typing.get_args(kind)[0])
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return [each for inner in typing.get_args(kind) for each in alternatives(inner)]
+    if isinstance(kind, tuple) or typing.get_origin(kind) in (typing.Union, types.UnionType):
+        inner = kind if isinstance(kind, tuple) else typing.get_args(kind)
+        return [each for one in inner for each in alternatives(one)]
     return [kind]
 
 
-def fields(kind: Any) -> dict[str, tuple[Any, bool]] | None:
-    """The keys of a kind of mapping with their types, and whether they are required."""
+def items(kind: Any) -> Any:
+    """The kind of the items of a list, or `None`."""
+    if isinstance(kind, list):
+        return kind[0]
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
+
+
+def values(kind: Any) -> Any:
+    """The kind of the values of a mapping with free keys, or `None`."""
+    if isinstance(kind, dict):
+        return kind.get("*")
+    is_mapping = typing.get_origin(kind) in (dict, collections.abc.Mapping)
+    return typing.get_args(kind)[1] if is_mapping else None
+
+
+def fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """The keys of a kind of mapping with their kinds, and whether they are required."""
+    if isinstance(kind, dict):
+        return {key.rstrip("?"): (inner, key[-1:] != "?") for key, inner in kind.items()}
     origin = typing.get_origin(kind) or kind
-    if typing.is_typeddict(origin) or dataclasses.is_dataclass(origin):
-        module = vars(__import__("sys").modules[origin.__module__])
-        hints = typing.get_type_hints(origin, module, include_extras=True)
-        arguments = dict(
-            zip(getattr(origin, "__parameters__", ()), typing.get_args(kind), strict=False)
-        )
-        optional = {
-            name
-            for name, hint in hints.items()
-            if typing.get_origin(hint) is typing.NotRequired
-            or (typing.is_typeddict(origin) and not origin.__total__)
-        }
-        if dataclasses.is_dataclass(origin):
-            optional = {
-                field.name
-                for field in dataclasses.fields(origin)
-                if field.default is not dataclasses.MISSING
-                or field.default_factory is not dataclasses.MISSING
-            }
-        return {
-            name: (
-                typing.get_args(hint)[0]
-                if typing.get_origin(hint) is typing.NotRequired
-                else arguments.get(hint, hint),
-                name not in optional,
-            )
-            for name, hint in hints.items()
-        }
-    if typing.get_origin(kind) in (dict, Mapping) or isinstance(origin, type(Mapping)):
-        keys, *values = typing.get_args(kind) or (str,)
-        if typing.get_origin(keys) is Literal:
-            exact = typing.get_origin(kind) is dict
-            return dict.fromkeys(typing.get_args(keys), (values[0], exact))
-    return None
+    if origin in (dict, collections.abc.Mapping):
+        keys, value = typing.get_args(kind)
+        names = typing.get_args(keys) if typing.get_origin(keys) is Literal else ()
+        return dict.fromkeys(names, (value, origin is dict))
+    if not (typing.is_typeddict(origin) or dataclasses.is_dataclass(origin)):
+        return {}
+    module = vars(sys.modules[origin.__module__])
+    hints = typing.get_type_hints(origin, module, include_extras=True)
+    parameters = getattr(origin, "__parameters__", ())
+    given = dict(zip(parameters, typing.get_args(kind), strict=False))
+    required = set()
+    if dataclasses.is_dataclass(origin):
+        none = dataclasses.MISSING
+        rows = dataclasses.fields(origin)
+        required = {row.name for row in rows if row.default is row.default_factory is none}
+    return {name: (given.get(hint, hint), name in required) for name, hint in hints.items()}
 
 
 def mutations(kind: Any, data: Any, place: Place = ()) -> Iterator[Mutation]:
     kinds = alternatives(kind)
     if isinstance(data, dict):
-        for known in filter(None, map(fields, kinds)):
-            if not set(data) <= set(known):
-                continue
-            for key, value in data.items():
-                inner, required = known[key]
-                if required:
+        known = next((each for each in map(fields, kinds) if set(data) <= set(each)), None)
+        inner = next(filter(None, map(values, kinds)), None)
+        for key, value in data.items():
+            if known is not None and "*" not in known:
+                if known[key][1]:
                     yield "missing", (*place, key)
                 yield "misspelt", (*place, key)
+                yield from mutations(known[key][0], value, (*place, key))
+            elif inner is not None:
                 yield from mutations(inner, value, (*place, key))
-            return
-        values = [typing.get_args(each)[1] for each in kinds if len(typing.get_args(each)) == 2]
-        if values and Any not in values:
-            for key, value in data.items():
-                yield from mutations(values[0], value, (*place, key))
     elif isinstance(data, list):
-        items = [typing.get_args(each)[0] for each in kinds if typing.get_origin(each) is tuple]
-        for index, value in enumerate(data):
-            if items:
-                yield from mutations(items[0], value, (*place, index))
-    elif place and all(each in (str, int, float, bool, type(None)) for each in kinds):
+        if (item := next(filter(None, map(items, kinds)), None)) is not None:
+            for index, value in enumerate(data):
+                yield from mutations(item, value, (*place, index))
+    elif place and all(each in (str, int, float, bool, None, type(None)) for each in kinds):
         yield "type", place
     elif place and all(typing.get_origin(each) is Literal for each in kinds):
         yield "enum", place

@@ -21,7 +21,7 @@ from ..engines import Engine
 from ..schema import build
 from . import support
 from .support import MoeBackend, Support
-from .table import ReleaseTable, lacking
+from .table import RELEASE_TABLE, lacking
 from .version import oldest_first
 
 FORMAT = 2
@@ -114,7 +114,7 @@ def _folder(engine: Engine | None) -> Path:
 
 @cache
 def _shipped(path: Path) -> Release:
-    return Release(data_file.load(path, ReleaseTable), path)
+    return Release(data_file.load(path, RELEASE_TABLE), path)
 
 
 def _read(path: Path) -> Release:
@@ -128,14 +128,14 @@ def _read(path: Path) -> Release:
         what = f"is not an option table (format {FORMAT})"
         raise BadFacts(Diagnostic(str(path), what, "write it with `release import`"))
     try:
-        return _usable(Release(data_file.read(path, ReleaseTable), path))
+        return _usable(Release(data_file.read(path, RELEASE_TABLE), path))
     except BadFacts as error:
         raise BadFacts(error.diagnostics[:MAX_FAULTS]) from None
 
 
 def checked(table: Mapping[str, Any], path: Path) -> Release:
     """A table that has no file yet. Raises `BadFacts` with what it lacks."""
-    _, found = build(ReleaseTable, table)
+    _, found = build(RELEASE_TABLE, table)
     if found:
         raise BadFacts(replace(each, where=f"{path}: {each.path}") for each in found[:MAX_FAULTS])
     return _usable(Release(table, path))

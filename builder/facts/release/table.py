@@ -7,9 +7,9 @@ planning needs and does not find.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal
 
-from ..schema import Check, Consistency, Text
+from ..schema import Check, Consistent, Text
 
 Fault = tuple[str, str]
 """A dotted path in the table, and what is wrong there."""
@@ -21,207 +21,210 @@ ReleaseName = Annotated[str, Check(lambda text: not set(text) & set(" \t\n"), "m
 Evidence = Literal["documented", "assumed"]
 
 
-class OptionRow(TypedDict, total=False):
-    """One option. `values`, `items` and `of` are needed by type, see `faults`."""
-
-    type: str
-    values: tuple[bool | int | float | str, ...]
-    items: dict[str, Any]
-    of: Any
-    keys: Literal["int", "str"]
-    nullable: bool
-    required: bool
-    open: bool
-    internal: bool
-    case_insensitive: bool
-    ge: float
-    gt: float
-    le: float
-    lt: float
-    min_length: int
-    default: Any
-    default_factory: str
-    effective_default: Scalar
-    alias: tuple[str, ...]
-    status: Literal["prototype", "beta", "deprecated", "removed"]
-    confidence: str
-    uncertain: Literal["existence", "value"]
-    effect: str
-    replaced_by: str
-    description: str
-
-
-class RecordType(TypedDict):
-    """A group of options."""
-
-    fields: dict[str, OptionRow]
-    open_keys: NotRequired[tuple[str, ...]]
-    only_in_python: NotRequired[bool]
-    backend: NotRequired[str]
+# One option. `values`, `items` and `of` are needed by type, see `faults`.
+OPTION_ROW: Any = {
+    "type?": str,
+    "values?": [bool | int | float | str],
+    "items?": {"*": Any},
+    "of?": Any,
+    "keys?": Literal["int", "str"],
+    "nullable?": bool,
+    "required?": bool,
+    "open?": bool,
+    "internal?": bool,
+    "case_insensitive?": bool,
+    "ge?": float,
+    "gt?": float,
+    "le?": float,
+    "lt?": float,
+    "min_length?": int,
+    "default?": Any,
+    "default_factory?": str,
+    "effective_default?": Scalar,
+    "alias?": [str],
+    "status?": Literal["prototype", "beta", "deprecated", "removed"],
+    "confidence?": str,
+    "uncertain?": Literal["existence", "value"],
+    "effect?": str,
+    "replaced_by?": str,
+    "description?": str,
+}
 
 
-class UnionType(TypedDict):
-    """Groups of which one is meant, by the value of an option."""
-
-    discriminator: str
-    types: dict[str, str]
-    default: NotRequired[str]
-    case_insensitive: NotRequired[bool]
-
-
-class FlagRow(TypedDict):
-    """A flag of a command."""
-
-    name: Text
-    flags: tuple[Text, ...]
-    type: Text
-    values: NotRequired[tuple[str, ...]]
-    default: NotRequired[Scalar]
-    default_known: NotRequired[bool]
-    positional: NotRequired[bool]
-    multiple: NotRequired[bool]
-    yaml_path: NotRequired[str]
-    status: NotRequired[str]
-    note: NotRequired[str]
+# A group of options.
+RECORD_TYPE: Any = {
+    "fields": {"*": OPTION_ROW},
+    "open_keys?": [str],
+    "only_in_python?": bool,
+    "backend?": str,
+}
 
 
-class PrecedenceRow(TypedDict):
-    """Who wins where flag and file name the same option."""
-
-    winner: Literal["yaml", "cli_when_typed"]
-    confidence: str
-    merge: NotRequired[str]
-    deep_merged_keys: NotRequired[tuple[str, ...]]
-    cli_to_nested: NotRequired[dict[str, str]]
-
-
-class InjectedOptions(TypedDict, total=False):
-    """What the server command sets by itself."""
-
-    values: dict[str, Any]
-    versions: str
-    note: str
-    gpus_per_node: str
-    env: tuple[str, ...]
+# Groups of which one is meant, by the value of an option.
+UNION_TYPE: Any = {
+    "discriminator": str,
+    "types": {"*": str},
+    "default?": str,
+    "case_insensitive?": bool,
+}
 
 
-class ArchitectureFlag(TypedDict):
-    """A server flag that the models of one architecture need."""
-
-    architecture: str
-    flag: str
-    value: str
-    reason: str
-    evidence: Evidence
-    source: str
-
-
-class ServeCommand(TypedDict):
-    """The server command."""
-
-    flags: tuple[FlagRow, ...]
-    precedence: PrecedenceRow
-    injected: InjectedOptions | None
-    flags_by_architecture: tuple[ArchitectureFlag, ...]
-    source: NotRequired[str]
-    absent: NotRequired[tuple[str, ...]]
-    default_confidence: NotRequired[str]
-    grpc: NotRequired[dict[str, Any]]
+# A flag of a command.
+FLAG_ROW: Any = {
+    "name": Text,
+    "flags": [Text],
+    "type": Text,
+    "values?": [str],
+    "default?": Scalar,
+    "default_known?": bool,
+    "positional?": bool,
+    "multiple?": bool,
+    "yaml_path?": str,
+    "status?": str,
+    "note?": str,
+}
 
 
-class Endpoints(TypedDict):
-    """Methods and paths of the server."""
-
-    server: tuple[tuple[str, ...], ...]
-    conditions: NotRequired[dict[str, str]]
-    disaggregated_server: NotRequired[tuple[str, ...]]
-    confidence: NotRequired[str]
-
-
-class MetricNames(TypedDict, total=False):
-    """The Prometheus metrics, as far as anybody has read them."""
-
-    prefix: str
-    prefix_confidence: str
-    names: tuple[str, ...]
-    labels: dict[str, tuple[str, ...]]
-    confidence: str
-    available: str
+# Who wins where flag and file name the same option.
+PRECEDENCE_ROW: Any = {
+    "winner": Literal["yaml", "cli_when_typed"],
+    "confidence": str,
+    "merge?": str,
+    "deep_merged_keys?": [str],
+    "cli_to_nested?": {"*": str},
+}
 
 
-class MoeRow(TypedDict):
-    """A MoE backend that has kernels for a quantization on compute capabilities."""
-
-    backend: str
-    quant_algo: str | None
-    sm: tuple[int, ...]
-    evidence: Evidence
-    source: str
-
-
-class MoeTable(TypedDict):
-    rows: tuple[MoeRow, ...]
-    only_on: NotRequired[dict[str, dict[Literal["sm", "source"], Any]]]
-    engine_default: str
-    load_balancer_backends: tuple[str, ...]
-    bias_backends: NotRequired[tuple[str, ...]]
-    no_router_weight_on_input: NotRequired[tuple[str, ...]]
-    selection_source: NotRequired[str]
-    selection_confidence: NotRequired[str]
-    on_mismatch: NotRequired[str]
-    auto: NotRequired[tuple[dict[str, Any], ...]]
-    auto_otherwise: NotRequired[str]
+# What the server command sets by itself.
+INJECTED_OPTIONS: Any = {
+    "values?": {"*": Any},
+    "versions?": str,
+    "note?": str,
+    "gpus_per_node?": str,
+    "env?": [str],
+}
 
 
-class Provenance(TypedDict):
-    """Where a table comes from, and how sure it is."""
-
-    sources: tuple[str, ...]
-    confidence: str
-    tag_commit: NotRequired[str]
-    tag_commit_short: NotRequired[str]
-    commit: NotRequired[str]
-    version_guess: NotRequired[str]
-
-
-class OptionTable(TypedDict):
-    """What is known of a file format: options by type."""
-
-    root: str
-    types: dict[str, RecordType]
-    unions: dict[str, UnionType]
-    aliases: dict[str, str]
+# A server flag that the models of one architecture need.
+ARCHITECTURE_FLAG: Any = {
+    "architecture": str,
+    "flag": str,
+    "value": str,
+    "reason": str,
+    "evidence": Evidence,
+    "source": str,
+}
 
 
-class FormatRow(OptionTable):
-    """A file format that is none of a release's."""
+# The server command.
+SERVE_COMMAND: Any = {
+    "flags": [FLAG_ROW],
+    "precedence": PRECEDENCE_ROW,
+    "injected": (INJECTED_OPTIONS, None),
+    "flags_by_architecture": [ARCHITECTURE_FLAG],
+    "source?": str,
+    "absent?": [str],
+    "default_confidence?": str,
+    "grpc?": {"*": Any},
+}
 
-    release: Text
-    source: Text
-    serve: dict[Literal["flags"], tuple[FlagRow, ...]]
+
+# Methods and paths of the server.
+ENDPOINTS: Any = {
+    "server": [[str]],
+    "conditions?": {"*": str},
+    "disaggregated_server?": [str],
+    "confidence?": str,
+}
 
 
-class ReleaseRow(OptionTable):
-    """A release of an engine. `aliases` are choices whose name changed -> their option path."""
+# The Prometheus metrics, as far as anybody has read them.
+METRIC_NAMES: Any = {
+    "prefix?": str,
+    "prefix_confidence?": str,
+    "names?": [str],
+    "labels?": {"*": [str]},
+    "confidence?": str,
+    "available?": str,
+}
 
-    format: int
-    release: ReleaseName
-    provenance: Provenance
-    carried_from: NotRequired[dict[str, str]]
-    serve: ServeCommand
-    subcommands: dict[str, tuple[FlagRow, ...]]
-    llmapi_launch: NotRequired[dict[str, Any]]
-    endpoints: Endpoints
-    metrics: MetricNames
-    moe: MoeTable
-    cuda_graphs_engine_default: int
-    mtp_kv_layers: dict[Literal["value", "source"], str]
-    environment: dict[str, str]
-    supported_architectures: NotRequired[dict[str, str]]
-    unsupported_architectures: dict[str, str | None]
-    support_matrix: NotRequired[dict[str, Any]]
-    rules: tuple[str, ...]
-    containers: dict[str, tuple[str, ...]]
+
+# A MoE backend that has kernels for a quantization on compute capabilities.
+MOE_ROW: Any = {
+    "backend": str,
+    "quant_algo": str | None,
+    "sm": [int],
+    "evidence": Evidence,
+    "source": str,
+}
+
+
+MOE_TABLE: Any = {
+    "rows": [MOE_ROW],
+    "only_on?": {"*": {"sm": [int], "source": str}},
+    "engine_default": str,
+    "load_balancer_backends": [str],
+    "bias_backends?": [str],
+    "no_router_weight_on_input?": [str],
+    "selection_source?": str,
+    "selection_confidence?": str,
+    "on_mismatch?": str,
+    "auto?": [{"*": Any}],
+    "auto_otherwise?": str,
+}
+
+
+# Where a table comes from, and how sure it is.
+PROVENANCE: Any = {
+    "sources": [str],
+    "confidence": str,
+    "tag_commit?": str,
+    "tag_commit_short?": str,
+    "commit?": str,
+    "version_guess?": str,
+}
+
+
+# What is known of a file format: options by type.
+OPTION_TABLE: Any = {
+    "root": str,
+    "types": {"*": RECORD_TYPE},
+    "unions": {"*": UNION_TYPE},
+    "aliases": {"*": str},
+}
+
+
+# A file format that is none of a release's.
+FORMAT_ROW: Any = {
+    **OPTION_TABLE,
+    "release": Text,
+    "source": Text,
+    "serve": {"flags": [FLAG_ROW]},
+}
+
+
+# A release of an engine. `aliases` are choices whose name changed -> their option path.
+RELEASE_ROW: Any = {
+    **OPTION_TABLE,
+    "format": int,
+    "release": ReleaseName,
+    "provenance": PROVENANCE,
+    "carried_from?": {"*": str},
+    "serve": SERVE_COMMAND,
+    "subcommands": {"*": [FLAG_ROW]},
+    "llmapi_launch?": {"*": Any},
+    "endpoints": ENDPOINTS,
+    "metrics": METRIC_NAMES,
+    "moe": MOE_TABLE,
+    "cuda_graphs_engine_default": int,
+    "mtp_kv_layers": {"value": Literal["per_draft_token", "one"], "source": str},
+    "environment": {"*": str},
+    "supported_architectures?": {"*": str},
+    "unsupported_architectures": {"*": str | None},
+    "support_matrix?": {"*": Any},
+    "rules": [str],
+    "containers": {"*": [str]},
+}
 
 
 # What the options of each type cannot do without, and of which Python type it is.
@@ -316,9 +319,7 @@ def _names(table: Mapping[str, Any]) -> Iterator[Fault]:
     for index, pair in enumerate(table["endpoints"]["server"]):
         if len(pair) != 2:
             yield f"endpoints.server.{index}", "is not a method and a path"
-    if table["mtp_kv_layers"]["value"] not in ("per_draft_token", "one"):
-        yield "mtp_kv_layers.value", "must be per_draft_token or one"
 
 
-ReleaseTable = Annotated[ReleaseRow, Consistency(faults)]
-FormatTable = Annotated[FormatRow, Consistency(faults)]
+RELEASE_TABLE: Any = Consistent(RELEASE_ROW, faults)
+FORMAT_TABLE: Any = Consistent(FORMAT_ROW, faults)

@@ -96,5 +96,5 @@ def _outcome(row: Mapping[str, Any], values: Values) -> Text:
 
 @cache
 def _data() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = data_file.load(FILE, plain_data.RunbookFile)
+    document: Mapping[str, Any] = data_file.load(FILE, plain_data.RUNBOOK_FILE)
     return document

@@ -139,5 +139,5 @@ def _target(rules: Rules, panel: Mapping[str, Any], row: Recording, letter: str)
 
 @cache
 def _document() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = data_file.load(DASHBOARDS, plain_data.Dashboards)
+    document: Mapping[str, Any] = data_file.load(DASHBOARDS, plain_data.DASHBOARDS)
     return document
