@@ -10,12 +10,12 @@ from typing import Any
 
 from . import __version__
 from .diagnostics import Diagnostic
+from .documents import DATA
 from .engines import EngineConfig
 from .facts import advisories, hardware
 from .facts import published_results as results
 from .planning import Facts, Plan
 from .rules import heuristics, vulnerability_policy
-from .rules.constraints import RULES
 
 
 def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
         hardware.HARDWARE / f"{facts.gpu.name}.yaml",
         *([facts.release.path] if facts.release.ships else ()),  # else the bundle holds it
         *sorted({row.file for row in facts.published}),
-        *heuristics.files(),
-        RULES,
+        *heuristics.files(facts.release.engine),
+        DATA / facts.release.engine.rules,
     ):
         yield path.relative_to(Path(__file__).parent).as_posix(), _sha256(path)
     for path in advisories.files():  # which may be newer than those that ship

@@ -97,7 +97,7 @@ def _draft_model(builder: PlanBuilder) -> None:
     """The release's names for the method and for the draft's path; the draft is small and local."""
     draft, release = builder.deployment.draft, builder.facts.release
     assert draft
-    names = heuristics.method_names()[draft.method]
+    names = heuristics.method_names(release.engine)[draft.method]
     known = next((name for name in names if _knows(builder, name)), None)
     if known is None:
         what = f"release {release.name} does not know speculation with {draft.method}"
@@ -166,7 +166,7 @@ def moe_backend(builder: PlanBuilder) -> None:
 def _supported_rows(builder: PlanBuilder) -> Iterator[HeuristicRow]:
     """Rows of published configurations whose backend the release supports on this GPU."""
     quant_algo, sm = builder.facts.checkpoint.quantization.quant_algo, builder.facts.gpu.sm.value
-    (heuristic,) = heuristics.section("moe.backend")
+    (heuristic,) = heuristics.section("moe.backend", builder.facts.release.engine)
     for row in heuristic.fitting(builder.inputs()):
         support = builder.facts.release.moe_backend_support(row.value, quant_algo, sm)
         if support.state == "supported" and builder.is_valid_choice(_MOE_BACKEND, row.value):
@@ -186,7 +186,7 @@ def environment(builder: PlanBuilder) -> Iterator[Decision]:
             what = f"{given[name]} is lost: engine_config.env_overrides sets {value}, and it wins"
             problem = Diagnostic(f"environment.{name}", what, "keep one", severity="warning")
             builder.warnings.append(problem)
-    for heuristic in heuristics.section("environment.variables"):
+    for heuristic in heuristics.section("environment.variables", builder.facts.release.engine):
         path = f"environment.{heuristic.option}"
         known = heuristic.everywhere or heuristic.option in reads
         row = next(heuristic.fitting(inputs), None) if known else None

@@ -63,7 +63,7 @@ class PlanBuilder:
 
     def apply(self, section: str) -> None:
         """Decide the options of a section of the heuristics."""
-        for heuristic in heuristics.section(section):
+        for heuristic in heuristics.section(section, self.facts.release.engine):
             self.apply_heuristic(heuristic)
 
     def apply_heuristic(self, heuristic: Heuristic) -> None:
@@ -94,7 +94,9 @@ class PlanBuilder:
     @cached_property
     def covered(self) -> bool:
         """Whether configurations of this model, precision, GPU and role were published."""
-        return bool(self.published_options) or heuristics.is_covered(RuleInputs({}, self.context))
+        engine = self.facts.release.engine
+        inputs = RuleInputs({}, self.context)
+        return bool(self.published_options) or heuristics.is_covered(inputs, engine)
 
     def is_valid_choice(self, path: str, value: Any) -> bool:
         """Whether the release has the option, accepts the value, and no rule is violated."""

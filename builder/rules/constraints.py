@@ -16,15 +16,14 @@ from typing import Any, Literal
 
 from ..diagnostics import Diagnostic
 from ..documents import DATA
-from ..facts import data_file
+from ..facts import data_file, engines
 from ..facts import release as releases
+from ..facts.engines import Engine
 from ..facts.release import Release
 from ..facts.schema import Text
 from .context import RuleContext
 from .evaluation import all_hold, condition_faults, holds, same, word_faults
 from .rule_inputs import MISSING, RuleInputs, option_of
-
-RULES = DATA / "rules.yaml"
 
 _WORD = re.compile(r"\w+")
 _PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
@@ -125,9 +124,9 @@ class RulesFile:
         return (*self.rules, *self.agreements, *self.flags)
 
 
-def load() -> RulesFile:
-    """The rules of all releases."""
-    return data_file.load(RULES, RulesFile)
+def load(engine: Engine | None = None) -> RulesFile:
+    """The rules of all releases of an engine, or of the usual one."""
+    return data_file.load(DATA / (engine or engines.default()).rules, RulesFile)
 
 
 def flag_rule(name: str) -> Rule:
@@ -143,7 +142,7 @@ def of_release(release: Release) -> tuple[Rule, ...]:
     A rule that was taken over says so.
     """
     listed = frozenset(release.rule_ids)
-    found = (rule for rule in load().rules if rule.everywhere or rule.id in listed)
+    found = (rule for rule in load(release.engine).rules if rule.everywhere or rule.id in listed)
     origin = release.carried_from.get("rules")
     if origin is None:
         return tuple(found)
@@ -201,7 +200,7 @@ def disagreements(
     `where` is the path in the decode worker's options.
     """
     one, two = RuleInputs(prefill, context), RuleInputs(decode, context)
-    for rule in load().agreements:
+    for rule in load(context.release.engine).agreements:
         if not any(rule.applies(inputs) for inputs in (one, two)):
             continue
         values = {"prefill": one.value(rule.agree), "decode": two.value(rule.agree)}

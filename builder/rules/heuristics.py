@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from ..documents import DATA
-from ..facts import data_file
+from ..facts import data_file, engines
 from ..facts import release as releases
+from ..facts.engines import Engine
 from ..facts.schema import Check, Text
 from .evaluation import all_hold, condition_faults, evaluate, value_faults
 from .rule_inputs import RuleInputs
-
-HEURISTICS = DATA / "heuristics"
 
 USE_ENGINE_DEFAULT: Final[Any] = object()
 """The value of a row that leaves the option to the engine."""
@@ -103,10 +102,13 @@ class HeuristicsFile:
 
 
 @cache
-def section(name: str) -> tuple[Heuristic, ...]:
-    """The heuristics of a section, `FILE.SECTION`, in the order in which they are applied."""
+def section(name: str, engine: Engine | None = None) -> tuple[Heuristic, ...]:
+    """The heuristics of a section, `FILE.SECTION`, in the order in which they are applied.
+
+    Those of an engine, or of the usual one.
+    """
     file, _, part = name.partition(".")
-    found = load(HEURISTICS / f"{file}.yaml")
+    found = load(_folder(engine) / f"{file}.yaml")
     return tuple(
         replace(each, rows=tuple(_complete(row, each.reason, found.sources) for row in each.rows))
         for each in found.sections[part]
@@ -117,18 +119,22 @@ def load(path: Path) -> HeuristicsFile:
     return data_file.load(path, HeuristicsFile)
 
 
-def files() -> list[Path]:
-    return sorted(HEURISTICS.glob("*.yaml"))
+def files(engine: Engine | None = None) -> list[Path]:
+    return sorted(_folder(engine).glob("*.yaml"))
 
 
-def method_names() -> Mapping[str, tuple[str, ...]]:
+def _folder(engine: Engine | None) -> Path:
+    return DATA / (engine or engines.default()).heuristics
+
+
+def method_names(engine: Engine) -> Mapping[str, tuple[str, ...]]:
     """The names of each method of speculation in different releases."""
-    return load(HEURISTICS / "speculation.yaml").names
+    return load(_folder(engine) / "speculation.yaml").names
 
 
-def is_covered(inputs: RuleInputs) -> bool:
+def is_covered(inputs: RuleInputs, engine: Engine) -> bool:
     """Whether configurations of this model, precision, GPU and role were published."""
-    (coverage,) = section("coverage.published")
+    (coverage,) = section("coverage.published", engine)
     return any(True for _ in coverage.fitting(inputs))
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from builder.facts import data_file, release
+from builder.documents import DATA
+from builder.facts import data_file, engines, release
 from builder.rules import heuristics
 from builder.rules.context import RuleContext
 from builder.rules.evaluation import all_hold, batch_sizes, evaluate
-from builder.rules.heuristics import HEURISTICS, Heuristic, HeuristicsFile
+from builder.rules.heuristics import Heuristic, HeuristicsFile
 from builder.rules.rule_inputs import MISSING, RuleInputs
 from tests.conftest import ABSENT, ROOT
 
@@ -212,7 +213,9 @@ def test_the_files_keep_to_their_schema(path: Path) -> None:
 def test_a_mistake_is_refused_with_its_line_and_what_was_meant(
     line: str, changed: str, fault: str, tmp_path: Path
 ) -> None:
-    before, found, after = (HEURISTICS / "moe.yaml").read_text().partition(line)
+    before, found, after = (
+        (DATA / engines.default().heuristics / "moe.yaml").read_text().partition(line)
+    )
     assert found, line
     path = tmp_path / "moe.yaml"
     path.write_text(before + changed + after)

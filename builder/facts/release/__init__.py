@@ -93,13 +93,14 @@ def load(name: str, folder: Path = Path(), engine: Engine | None = None) -> Rele
 
     Raises `BadInput` with the known ones if there is none.
     """
+    engine = engine or engines.default()
     if name.endswith(".json"):
-        return _read(folder / name)
+        return _read(folder / name, engine)
     if name not in known(engine):
-        what = f"release {name} of {(engine or engines.default()).name} has no option table"
+        what = f"release {name} of {engine.name} has no option table"
         remedy = f"known: {', '.join(known(engine))}; or give the path of an imported table"
         raise BadInput(Diagnostic("engine.release", what, remedy))
-    return _shipped(_folder(engine) / f"{name}.json")
+    return _shipped(_folder(engine) / f"{name}.json", engine)
 
 
 def resolve(name: str, folder: Path) -> str:
@@ -113,11 +114,11 @@ def _folder(engine: Engine | None) -> Path:
 
 
 @cache
-def _shipped(path: Path) -> Release:
-    return Release(data_file.load(path, RELEASE_TABLE), path)
+def _shipped(path: Path, engine: Engine) -> Release:
+    return Release(data_file.load(path, RELEASE_TABLE), path, engine)
 
 
-def _read(path: Path) -> Release:
+def _read(path: Path, engine: Engine) -> Release:
     """An imported table, of which all that the toolkit reads is there and of its type."""
     try:
         table = json.loads(read_text(path, max_bytes=MAX_BYTES))
@@ -128,7 +129,7 @@ def _read(path: Path) -> Release:
         what = f"is not an option table (format {FORMAT})"
         raise BadFacts(Diagnostic(str(path), what, "write it with `release import`"))
     try:
-        return _usable(Release(data_file.read(path, RELEASE_TABLE), path))
+        return _usable(Release(data_file.read(path, RELEASE_TABLE), path, engine))
     except BadFacts as error:
         raise BadFacts(error.diagnostics[:MAX_FAULTS]) from None
 
@@ -154,10 +155,11 @@ def _usable(release: Release) -> Release:
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """One engine release. `path` is the file of its table; one table is one release."""
+    """One release of an engine. `path` is the file of its table; one table is one release."""
 
     table: Mapping[str, Any] = field(repr=False)
     path: Path
+    engine: Engine = field(default_factory=engines.default, repr=False)
 
     @property
     def name(self) -> str:
