@@ -17,14 +17,13 @@ from typing import Any
 from ..diagnostics import Diagnostic, nearest
 from ..documents import DATA, load_json_mapping
 from ..errors import BadFacts
-from . import checkpoint_files, data_file, safetensors, tensor_groups
+from . import checkpoint_files, data_file, safetensors
 from . import quantization as quantizations
 from .architecture import ARCHITECTURES, Architecture, Config
 from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing
 from .model_facts import License, ModelFacts
-from .quantization import Quantization
+from .quantization import Quantization, TensorGroup
 from .safetensors import Stored
-from .tensor_groups import TensorGroup
 
 MODELS = DATA / "models"
 QUANT_FILE = "hf_quant_config.json"
@@ -66,7 +65,7 @@ class Checkpoint:
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
         """Its tensors by role and dtype: those of its files, or else by arithmetic."""
-        return self.stored_groups or tensor_groups.computed(
+        return self.stored_groups or quantizations.computed_groups(
             self.architecture, self.config, self.quantization
         )
 
@@ -189,7 +188,7 @@ def read_folder(folder: Path) -> Checkpoint:
         architecture=architecture,
         config=config,
         quantization=found,
-        stored_groups=tensor_groups.stored(architecture, config, stored.values()),
+        stored_groups=quantizations.stored_groups(architecture, config, stored.values()),
         source=f"config.json and the headers of {len(stored)} tensors",
         generation_config=generation,
         listing=checkpoint_files.read(folder),

@@ -1,4 +1,5 @@
-"""How a checkpoint's weights are stored: the tensors that each format keeps for one linear layer.
+"""How a checkpoint's weights are stored: the tensors that each format keeps for one linear layer,
+added up by role and dtype.
 
 Layouts: NVFP4 and FP8 as ModelOpt exports them (NVIDIA/Model-Optimizer, nvfp4_tensor.py and
 quant_utils.py), FP8 in 128x128 blocks as DeepSeek publishes it, MXFP4 as OpenAI publishes gpt-oss
@@ -8,7 +9,8 @@ quant_utils.py), FP8 in 128x128 blocks as DeepSeek publishes it, MXFP4 as OpenAI
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
@@ -16,8 +18,10 @@ from math import ceil
 from typing import Any
 
 from ..diagnostics import Diagnostic
-from .architecture import Architecture, Tensors
+from .architecture import Architecture, Config, Role, Tensors
 from .safetensors import Stored
+
+Kind = tuple[Role, bool, str]
 
 NVFP4_GROUP = 16
 FP8_BLOCK = 128
@@ -190,4 +194,72 @@ def _from_config(fields: Mapping[str, Any]) -> Quantization:
         "FP8" if kv_bits == 8 else None,
         _names(fields, "ignore") or _names(fields, "exclude_modules"),
         source,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGroup:
+    """What the tensors of one role and dtype add up to."""
+
+    role: Role
+    mtp: bool
+    dtype: str
+    count: int
+    nbytes: int
+
+
+def computed_groups(
+    architecture: Architecture, config: Config, quantization: Quantization
+) -> tuple[TensorGroup, ...]:
+    """By arithmetic; one expert stands for all experts of its layer."""
+
+    def rows() -> Iterator[tuple[Kind, int, int]]:
+        for tensors in architecture.tensors(architecture.text(config)):
+            experts = max(1, tensors.experts)
+            for layer in tensors.layers or (None,):
+                name = tensors.pattern.format(layer=layer, expert=0)
+                scales = quantization.kv_scales(architecture, tensors, name)
+                for tensor in quantization.stored(tensors, name) + scales:
+                    kind = (tensors.role, tensors.mtp, tensor.dtype)
+                    yield kind, experts, tensor.nbytes * experts
+
+    return _added_up(rows())
+
+
+def stored_groups(
+    architecture: Architecture, config: Config, found: Iterable[Stored]
+) -> tuple[TensorGroup, ...]:
+    """Those of files, each tensor under the role that its name has."""
+    roles = _roles(architecture, config)
+
+    def rows() -> Iterator[tuple[Kind, int, int]]:
+        for tensor in found:
+            known = roles.get(_module(tensor.name))
+            if known is not None:  # else of a vision tower or the like, not of the language model
+                yield (known.role, known.mtp, tensor.dtype), 1, tensor.nbytes
+
+    return _added_up(rows())
+
+
+def _added_up(rows: Iterable[tuple[Kind, int, int]]) -> tuple[TensorGroup, ...]:
+    counts: Counter[Kind] = Counter()
+    totals: Counter[Kind] = Counter()
+    for kind, count, nbytes in rows:
+        counts[kind] += count
+        totals[kind] += nbytes
+    return tuple(TensorGroup(*kind, counts[kind], totals[kind]) for kind in sorted(counts))
+
+
+def _roles(architecture: Architecture, config: Config) -> dict[str, Tensors]:
+    return {
+        _module(name): tensors
+        for tensors in architecture.tensors(architecture.text(config))
+        for name in tensors.names()
+    }
+
+
+def _module(name: str) -> str:
+    """The module of a tensor: its name without `.weight`, a scale or a bias."""
+    return re.sub(
+        r"\.(weight(_scale(_2|_inv)?)?|input_scale|[kv]_scale|bias)$|_(blocks|scales)$", "", name
     )

@@ -19,8 +19,7 @@ import pytest
 from builder.errors import BadFacts, BadInput
 from builder.facts import release, release_import
 from builder.facts.release import Release
-from builder.facts.release_import import carried
-from builder.facts.release_import.annotation import annotated
+from builder.facts.release_import.installed import annotated
 from builder.rules.constraints import of_release, violations
 from builder.rules.context import RuleContext
 from builder.rules.validation import validate
@@ -470,7 +469,7 @@ def test_carried_names_of_what_the_engine_lacks_are_left_out() -> None:
     table["aliases"]["sleep"] = "gone"
     needed = table["serve"]["flags_by_architecture"][0]
     table["serve"]["flags"] = [f for f in table["serve"]["flags"] if f["name"] != needed["flag"]]
-    found = Release(carried.without_dead_names(table), Path())
+    found = Release(release_import.without_dead_names(table), Path())
     (same,) = (each for each in found.serve_flags if each.name == flag["name"])
     assert same.yaml_path is None
     assert "sleep" not in found.aliases and "sampler" in found.aliases

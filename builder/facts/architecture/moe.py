@@ -1,9 +1,11 @@
-"""Mixtures of experts with grouped-query attention: Qwen3-MoE, MiniMax-M2 and gpt-oss."""
+"""Mixtures of experts with grouped-query attention: Qwen3-MoE, MiniMax-M2 and gpt-oss; and
+Qwen3.5-MoE, with linear attention in most layers.
+"""
 
 from __future__ import annotations
 
 from .row import COMMON, GQA, Architecture
-from .tensors import Config, Tensors, ends, gated_mlp, gqa, layer_norms, linear, qk_norms
+from .tensors import Config, Role, Tensors, ends, gated_mlp, gqa, layer_norms, linear, qk_norms
 
 
 def _qwen3_moe(config: Config) -> list[Tensors]:
@@ -75,6 +77,88 @@ def _gpt_oss(config: Config) -> list[Tensors]:
     ]
 
 
+_LINEAR_ATTENTION: Role = "linear_attention"
+
+
+def _qwen3_5_moe_mlp(
+    layer: str, config: Config, layers: tuple[int, ...], mtp: bool = False
+) -> list[Tensors]:
+    hidden, experts = config["hidden_size"], config["num_experts"]
+    width, shared = config["moe_intermediate_size"], config["shared_expert_intermediate_size"]
+    expert = f"{layer}.mlp.experts.{{expert}}"
+    return [
+        Tensors(f"{layer}.mlp.gate.weight", (experts, hidden), "router", layers, mtp=mtp),
+        *gated_mlp(expert, hidden, width, "routed_expert", layers, experts, mtp),
+        *gated_mlp(f"{layer}.mlp.shared_expert", hidden, shared, "shared_expert", layers, mtp=mtp),
+        linear(f"{layer}.mlp.shared_expert_gate", 1, hidden, "router", layers, mtp=mtp),
+    ]
+
+
+def _gated_delta_net(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+    """The linear attention of Qwen3.5: a convolution and a recurrent state, no KV cache."""
+    hidden, role = config["hidden_size"], _LINEAR_ATTENTION
+    value_heads, value_dim = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    value = value_heads * value_dim
+    mixed = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"] + value
+    net = f"{layer}.linear_attn"
+    convolution = (mixed, 1, config["linear_conv_kernel_dim"])
+    return [
+        linear(f"{net}.in_proj_qkv", mixed, hidden, role, layers),
+        linear(f"{net}.in_proj_z", value, hidden, role, layers),
+        linear(f"{net}.in_proj_b", value_heads, hidden, role, layers),
+        linear(f"{net}.in_proj_a", value_heads, hidden, role, layers),
+        Tensors(f"{net}.conv1d.weight", convolution, role, layers),
+        Tensors(f"{net}.dt_bias", (value_heads,), role, layers),
+        Tensors(f"{net}.A_log", (value_heads,), role, layers),
+        Tensors(f"{net}.norm.weight", (value_dim,), "norm", layers),
+        linear(f"{net}.out_proj", hidden, value, role, layers),
+    ]
+
+
+def _qwen3_5_moe(config: Config) -> list[Tensors]:
+    layer, hidden = "model.language_model.layers.{layer}", config["hidden_size"]
+    every = tuple(range(config["num_hidden_layers"]))
+    full = tuple(i for i in every if (i + 1) % config["full_attention_interval"] == 0)
+    recurrent = tuple(i for i in every if i not in full)
+    head_dim = config["head_dim"]
+    tensors = [
+        *ends(config, "model.language_model"),
+        *layer_norms(layer, config, every),
+        *_gated_delta_net(layer, config, recurrent),
+        *gqa(layer, config, full, gated=True),
+        *qk_norms(layer, head_dim, head_dim, full),
+        *_qwen3_5_moe_mlp(layer, config, every),
+    ]
+    if mtp := tuple(range(config.get("mtp_num_hidden_layers") or 0)):
+        layer = "mtp.layers.{layer}"
+        tensors += [
+            linear("mtp.fc", hidden, 2 * hidden, "mtp_projection", mtp=True),
+            Tensors("mtp.pre_fc_norm_embedding.weight", (hidden,), "norm", mtp=True),
+            Tensors("mtp.pre_fc_norm_hidden.weight", (hidden,), "norm", mtp=True),
+            Tensors("mtp.norm.weight", (hidden,), "norm", mtp=True),
+            *layer_norms(layer, config, mtp, mtp=True),
+            *gqa(layer, config, mtp, mtp=True, gated=True),
+            *qk_norms(layer, head_dim, head_dim, mtp, mtp=True),
+            *_qwen3_5_moe_mlp(layer, config, mtp, mtp=True),
+        ]
+    return tensors
+
+
+_QWEN3_5_REQUIRED = (
+    *COMMON,
+    *GQA,
+    "head_dim",
+    "num_experts",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    "full_attention_interval",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+)
+
 ROWS = (
     Architecture(
         "Qwen3MoeForCausalLM",
@@ -98,5 +182,14 @@ ROWS = (
         (*COMMON, *GQA, "head_dim", "num_local_experts", "intermediate_size", "sliding_window"),
         _gpt_oss,
         experts_field="num_local_experts",
+    ),
+    Architecture(
+        "Qwen3_5MoeForConditionalGeneration",
+        "hybrid",
+        _QWEN3_5_REQUIRED,
+        _qwen3_5_moe,
+        experts_field="num_experts",
+        mtp_field="mtp_num_hidden_layers",
+        text_config="text_config",
     ),
 )

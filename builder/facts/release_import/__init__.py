@@ -6,14 +6,28 @@ What neither can know is carried over from a release that is `like` it and marke
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from ...diagnostics import Diagnostic
 from ...errors import BadInput
-from ..release import Release, checked
-from . import carried, installed, manifest
+from ..release import FORMAT, Release, checked
+from . import installed, manifest
+
+PARTS = (
+    *("aliases", "llmapi_launch", "endpoints", "metrics", "moe", "cuda_graphs_engine_default"),
+    *("mtp_kv_layers", "environment"),
+    *("supported_architectures", "unsupported_architectures", "rules", "containers"),
+    "support_matrix",
+)
+# Facts about the server command that are not among its options.
+SERVE_PARTS = ("precedence", "injected", "flags_by_architecture")
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
 
 
 def from_installed(python: str, name: str, like: Release) -> dict[str, Any]:
@@ -21,16 +35,16 @@ def from_installed(python: str, name: str, like: Release) -> dict[str, Any]:
 
     Raises `BadFacts` if it cannot, with the last line of what it said.
     """
-    carried.check_name(name)
+    _check_name(name)
     found = installed.ask(python)
     types, unions = installed.Schema(found["schema"], found["aliases"], like).tables()
     source = f"tensorrt_llm {found['version']} as installed: option classes and server command"
-    table = carried.table(name, like, source, "read from the package, but for what is carried")
+    table = _inherited(name, like, source, "read from the package, but for what is carried")
     table |= {"root": installed.ROOT, "types": types, "unions": unions}
     commands = {command: installed.flags(rows, like) for command, rows in found["commands"].items()}
     table["serve"] |= {"source": source, "flags": commands.pop("serve"), "absent": []}
     table["subcommands"] = commands
-    return carried.without_dead_names(table)
+    return without_dead_names(table)
 
 
 def from_manifest(path: Path, name: str, like: Release) -> dict[str, Any]:
@@ -39,13 +53,13 @@ def from_manifest(path: Path, name: str, like: Release) -> dict[str, Any]:
     The manifest names no free-form options (text, mappings), no defaults and few bounds: those are
     carried over, and a key that the table lacks may exist.
     """
-    carried.check_name(name)
+    _check_name(name)
     rows = manifest.read(path)
     source = f"{path.name} of {name}"
-    table = carried.table(name, like, source, "read from the manifest, but for what is carried")
-    carried.options(table, like)
+    table = _inherited(name, like, source, "read from the manifest, but for what is carried")
+    _inherit_options(table, like)
     manifest.Update(table, f"not in the manifest of {name}").apply(rows)
-    return carried.without_dead_names(table)
+    return without_dead_names(table)
 
 
 def write(table: Mapping[str, Any], path: Path) -> None:
@@ -58,3 +72,46 @@ def write(table: Mapping[str, Any], path: Path) -> None:
     except OSError as fault:
         what = f"cannot be written: {fault.strerror}"
         raise BadInput(Diagnostic(str(path), what, "choose another file")) from None
+
+
+def _check_name(name: str) -> None:
+    """Raises `BadInput` for a name that no release can have."""
+    if not _NAME.fullmatch(name):
+        remedy = "give a version, or letters, digits and ._+-"
+        raise BadInput(Diagnostic("--name", f"{name!r} is not a name of a release", remedy))
+
+
+def _inherited(name: str, like: Release, source: str, confidence: str) -> dict[str, Any]:
+    """A table of everything but options and flags; `carried_from` names what is carried."""
+    parts = {part: deepcopy(like.table[part]) for part in PARTS if part in like.table}
+    serve = {part: deepcopy(like.table["serve"][part]) for part in SERVE_PARTS}
+    marks = [*parts, *(f"serve.{part}" for part in SERVE_PARTS)]
+    return {
+        "format": FORMAT,
+        "release": name,
+        "provenance": {"sources": [source], "confidence": confidence},
+        "carried_from": dict.fromkeys(marks, like.name),
+        "serve": serve,
+        **parts,
+    }
+
+
+def _inherit_options(table: dict[str, Any], like: Release) -> None:
+    """Options and flags of the other release, to be brought up to date."""
+    parts = ("root", "types", "unions", "serve", "subcommands")
+    table |= {part: deepcopy(like.table[part]) for part in parts}
+    marks = ("free-form options", "bounds", "defaults", "serve", "subcommands")
+    table["carried_from"] |= dict.fromkeys(marks, like.name)
+
+
+def without_dead_names(table: dict[str, Any]) -> dict[str, Any]:
+    """The table without carried names of options and flags that it does not have."""
+    paths, serve = Release(table, Path()).paths, table["serve"]
+    table["aliases"] = {alias: path for alias, path in table["aliases"].items() if path in paths}
+    for flag in serve["flags"]:
+        if flag.get("yaml_path", "model") not in paths:
+            del flag["yaml_path"]
+    names = {flag["name"] for flag in serve["flags"]}
+    rows = serve["flags_by_architecture"]
+    serve["flags_by_architecture"] = [row for row in rows if row["flag"] in names]
+    return table

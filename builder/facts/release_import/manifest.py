@@ -11,8 +11,7 @@ from typing import Any
 from ...diagnostics import Diagnostic
 from ...documents import read_text
 from ...errors import BadFacts, BadInput
-from .annotation import Row, annotated
-from .installed import ROOT
+from .installed import ROOT, Row, annotated
 
 MAX_BYTES = 20_000_000
 MAX_DEPTH = 12

@@ -7,7 +7,7 @@ from math import ceil
 
 from ...facts.architecture import Role
 from ...facts.checkpoint import Checkpoint
-from ...facts.tensor_groups import TensorGroup
+from ...facts.quantization import TensorGroup
 
 # Whole on every rank. All other roles are split over the ranks that share attention, except the
 # routed experts, which all ranks share.
