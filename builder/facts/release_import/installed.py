@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 MAX_LENGTH = 1000  # of an annotation; those of an engine have a tenth of it
 
-_PLAIN = {"int": "int", "float": "float", "bool": "bool", "str": "str", "Any": "any"}
+_ANNOTATIONS = {"int": "int", "float": "float", "bool": "bool", "str": "str", "Any": "any"}
 _BOUND = re.compile(r"\b(ge|gt|le|lt)=(-?(?:\d+\.?\d*|\.\d+))")
 
 ROOT = "TorchLlmArgs"
@@ -84,7 +84,7 @@ def flags(rows: Sequence[Row], like: Release) -> list[Row]:
     return found
 
 
-_PLAIN = {"integer": "int", "number": "float", "boolean": "bool", "string": "str"}
+_JSON_TYPES = {"integer": "int", "number": "float", "boolean": "bool", "string": "str"}
 _BOUNDS = {
     "minimum": "ge",
     "exclusiveMinimum": "gt",
@@ -239,8 +239,8 @@ class Schema:
         if "enum" in row or "const" in row:
             return {"type": "enum", "values": row.get("enum") or [row["const"]]}
         kind = row.get("type")
-        if kind in _PLAIN:
-            return {"type": _PLAIN[kind], **bounds}
+        if kind in _JSON_TYPES:
+            return {"type": _JSON_TYPES[kind], **bounds}
         if kind == "array":
             return {"type": "list", "items": self._field(row.get("items", {}), place), **bounds}
         if kind == "object":
@@ -283,8 +283,8 @@ def annotated(text: str) -> Row | None:
     text = text.strip().replace("typing.", "")
     if found := re.fullmatch(r"<(?:class|enum) '([\w.]+)'>", text):
         text = found[1]
-    if text in _PLAIN:
-        return {"type": _PLAIN[text]}
+    if text in _ANNOTATIONS:
+        return {"type": _ANNOTATIONS[text]}
     head, _, inner = text.partition("[")
     parts = _split(inner.removesuffix("]"))
     if not parts:
