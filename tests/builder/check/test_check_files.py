@@ -444,7 +444,7 @@ def test_a_deployment_that_cannot_be_planned_is_no_wrong_guess(
     builder: Run, tmp_path: Path
 ) -> None:
     """Which release it is for, it says itself; no other one was planned for."""
-    (tmp_path / "f.yaml").write_text(edited(DEPLOYMENT, "h100", "h10").replace("1.2.1", "9.9.9"))
+    (tmp_path / "f.yaml").write_text(edited(DEPLOYMENT, "h100", "h1000").replace("1.2.1", "9.9.9"))
     done = builder("check", "f.yaml")
     assert done.returncode == 2 and "note:" not in done.stdout
 
