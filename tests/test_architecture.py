@@ -6,7 +6,9 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -190,3 +192,27 @@ def test_every_module_says_what_it_is_for() -> None:
         if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
+
+
+def test_no_imports_run_in_a_circle() -> None:
+    TopologicalSorter(graph()).prepare()  # a CycleError names the circle
+
+
+def test_only_main_imports_a_command_line() -> None:
+    users = {
+        name
+        for name, imported in graph().items()
+        if any(re.match(r"(builder|launch)\.cli\b", other) for other in imported)
+    }
+    outside = {name for name in users if not re.match(r"(builder|launch)\.(cli|__main__)\b", name)}
+    assert outside == set()
+
+
+def test_no_class_has_many_namesakes() -> None:
+    names = Counter(
+        node.name
+        for path in product_modules().values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > MOST_HOMONYMS] == []
