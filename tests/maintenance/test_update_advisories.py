@@ -250,7 +250,7 @@ def broken(change: Callable[[Csaf], object]) -> Csaf:
         ),
         (
             csaf("1", "2026-11-11", ("CVE-2026-1111", TRITON, "all", "the next one", 7.0)),
-            "no version",
+            "not a version",
         ),
         (csaf("1", "2026-11-11", ("CVE-2026-1111", "CUDA", "all", "13", 7.0)), "is about neither"),
     ],
