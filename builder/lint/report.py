@@ -16,7 +16,7 @@ from .. import __version__
 from ..diagnostics import Diagnostic, located
 from ..documents import DATA
 from ..errors import BadInput
-from ..facts import advisories, data_file, plain_data
+from ..facts import advisories, data_file, engines, plain_data
 from ..facts.release import Release
 from ..rules import constraints
 from .job_script import table
@@ -154,7 +154,8 @@ def describe(rule: str) -> tuple[str, str]:
         row = table()["rules"][rule]
         source = f"\n\nSource: {row['source']}" if "source" in row else ""
         return f"A job script of Slurm: {row['fix']}.", f"{row['fix']}{source}"
-    found = [row for row in constraints.load().every if row.id == rule]
+    known = (row for name in engines.names() for row in constraints.load(engines.load(name)).every)
+    found = [row for row in known if row.id == rule]
     if not found:
         raise ValueError(f"no words for the rule {rule}")
     lines = dict.fromkeys(f"- {row.message}; {row.fix}. Source: {row.source}" for row in found)

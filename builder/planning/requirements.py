@@ -68,7 +68,8 @@ def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> 
         builder.diagnostics.append(Diagnostic(where, what, "choose a later release"))
     elif support.state == "unknown":
         what = f"nothing is known of {name} in release {release.name}: {support.evidence}"
-        others = [other for other in releases.known() if name in releases.load(other).architectures]
+        known = releases.of_engine(release.engine)
+        others = [other.name for other in known if name in other.architectures]
         remedy = "start it with the real engine before you rely on this plan"
         remedy += f", or choose release {' or '.join(others)}, which names it" if others else ""
         builder.warnings.append(Diagnostic(where, what, remedy, severity="warning"))

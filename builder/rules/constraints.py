@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from ..diagnostics import Diagnostic
 from ..documents import DATA
-from ..facts import data_file, engines
+from ..facts import data_file
 from ..facts import release as releases
 from ..facts.engines import Engine
 from ..facts.release import Release
@@ -124,14 +124,14 @@ class RulesFile:
         return (*self.rules, *self.agreements, *self.flags)
 
 
-def load(engine: Engine | None = None) -> RulesFile:
-    """The rules of all releases of an engine, or of the usual one."""
-    return data_file.load(DATA / (engine or engines.default()).rules, RulesFile)
+def load(engine: Engine) -> RulesFile:
+    """The rules of all releases of an engine."""
+    return data_file.load(DATA / engine.rules, RulesFile)
 
 
-def flag_rule(name: str) -> Rule:
+def flag_rule(name: str, engine: Engine) -> Rule:
     """The one rule of flags that has this id."""
-    (rule,) = (rule for rule in load().flags if rule.id == name)
+    (rule,) = (rule for rule in load(engine).flags if rule.id == name)
     return rule
 
 
@@ -146,7 +146,7 @@ def of_release(release: Release) -> tuple[Rule, ...]:
     origin = release.carried_from.get("rules")
     if origin is None:
         return tuple(found)
-    gone = _all_names() - _names(release)
+    gone = _all_names(release.engine) - _names(release)
     return tuple(
         rule
         if rule.everywhere
@@ -166,9 +166,9 @@ def _names(release: Release) -> set[str]:
 
 
 @cache
-def _all_names() -> frozenset[str]:
+def _all_names(engine: Engine) -> frozenset[str]:
     """Names of options that some release has, as far as no other word is spelled like them."""
-    names = {name for known in releases.known() for name in _names(releases.load(known))}
+    names = {name for release in releases.of_engine(engine) for name in _names(release)}
     return frozenset(name for name in names if "_" in name)
 
 

@@ -191,14 +191,14 @@ def word_faults(word: str, path: str) -> Iterator[tuple[str, str]]:
     option = option_of(word)
     if word in words() or word in _release_words():
         return
-    if not option or not any(releases.load(name).has(option) for name in releases.known()):
+    if not option or not any(row.has(option) for row in releases.of_all_engines()):
         yield path, f"{word} is not a word or option; {nearest(word, words() | _release_words())}"
 
 
 @cache
 def _release_words() -> frozenset[str]:
     """The options of all releases, and the columns of their support matrices."""
-    tables = [releases.load(name) for name in releases.known()]
+    tables = releases.of_all_engines()
     options = frozenset(path for table in tables for path in table.paths)
     columns = {f"{space}.{name}" for table in tables for space in MATRIX for name in table.features}
     return options | columns

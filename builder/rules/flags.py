@@ -110,7 +110,7 @@ def _problem(
     rule: str, spelling: str, release: Release, value: Any = MISSING, path: str = "", **more: Any
 ) -> Diagnostic:
     names = {"flag": spelling, "value": value, "path": path, "release": release.name, **more}
-    return flag_rule(rule).problem(spelling, names.__getitem__)
+    return flag_rule(rule, release.engine).problem(spelling, names.__getitem__)
 
 
 def _set(options: dict[str, Any], path: str, value: Any) -> None:

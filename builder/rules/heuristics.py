@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from ..documents import DATA
-from ..facts import data_file, engines
+from ..facts import data_file
 from ..facts import release as releases
 from ..facts.engines import Engine
 from ..facts.schema import Check, Text
@@ -26,9 +26,8 @@ USE_ENGINE_DEFAULT: Final[Any] = object()
 
 def _is_known(option: str) -> bool:
     """Whether it is an option or alias of a release, a variable, or the coverage of the data."""
-    tables = map(releases.load, releases.known())
     known = option.isupper() or option == "coverage"
-    return known or any(table.has(table.option_path(option)) for table in tables)
+    return known or any(row.has(row.option_path(option)) for row in releases.of_all_engines())
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +101,10 @@ class HeuristicsFile:
 
 
 @cache
-def section(name: str, engine: Engine | None = None) -> tuple[Heuristic, ...]:
-    """The heuristics of a section, `FILE.SECTION`, in the order in which they are applied.
-
-    Those of an engine, or of the usual one.
-    """
+def section(name: str, engine: Engine) -> tuple[Heuristic, ...]:
+    """The heuristics of a section, `FILE.SECTION`, in the order in which they are applied."""
     file, _, part = name.partition(".")
-    found = load(_folder(engine) / f"{file}.yaml")
+    found = load(DATA / engine.heuristics / f"{file}.yaml")
     return tuple(
         replace(each, rows=tuple(_complete(row, each.reason, found.sources) for row in each.rows))
         for each in found.sections[part]
@@ -119,17 +115,13 @@ def load(path: Path) -> HeuristicsFile:
     return data_file.load(path, HeuristicsFile)
 
 
-def files(engine: Engine | None = None) -> list[Path]:
-    return sorted(_folder(engine).glob("*.yaml"))
-
-
-def _folder(engine: Engine | None) -> Path:
-    return DATA / (engine or engines.default()).heuristics
+def files(engine: Engine) -> list[Path]:
+    return sorted((DATA / engine.heuristics).glob("*.yaml"))
 
 
 def method_names(engine: Engine) -> Mapping[str, tuple[str, ...]]:
     """The names of each method of speculation in different releases."""
-    return load(_folder(engine) / "speculation.yaml").names
+    return load(DATA / engine.heuristics / "speculation.yaml").names
 
 
 def is_covered(inputs: RuleInputs, engine: Engine) -> bool:

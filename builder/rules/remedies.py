@@ -139,13 +139,14 @@ class Remedies:
     @cached_property
     def _others(self) -> list[Release]:
         """The other releases that ship, read only once a fault was found."""
-        names = (name for name in releases.known() if name != self.release.name)
-        root = self.release.table["root"]  # another kind of file has nothing to do with them
-        return [other for other in map(releases.load, names) if other.table["root"] == root]
+        name, root = self.release.name, self.release.table["root"]
+        known = (other for other in releases.of_engine(self.release.engine) if other.name != name)
+        # Another kind of file has nothing to do with them.
+        return [other for other in known if other.table["root"] == root]
 
     def _age(self, others: Sequence[Release]) -> str:
         """What is known in other releases, in words."""
-        names, order = [other.name for other in others], releases.known()
+        names, order = [other.name for other in others], releases.known(self.release.engine)
         if names and self.release.name in order:
             here = order.index(self.release.name)
             if all(order.index(name) > here for name in names):

@@ -34,7 +34,8 @@ CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
 
 MAIN = [name for name in release.known() if not name[0].isdigit()][-1]
 RULES = DATA / engines.default().rules
-OPTION_RULES = constraints.load().rules
+ALL_RULES = constraints.load(engines.default())
+OPTION_RULES = ALL_RULES.rules
 
 
 def context(facts: Mapping[str, Any]) -> RuleContext:
@@ -95,8 +96,8 @@ def test_a_problem_says_numbers_and_remedy_in_one_line(case: Mapping[str, Any]) 
 
 
 def test_every_rule_that_a_release_lists_is_defined() -> None:
-    defined = {rule.id for rule in OPTION_RULES} | set(constraints.load().option_table)
-    defined |= set(constraints.load().engine_conduct)
+    defined = {rule.id for rule in OPTION_RULES} | set(ALL_RULES.option_table)
+    defined |= set(ALL_RULES.engine_conduct)
     for name in release.known():
         assert set(release.load(name).rule_ids) <= defined
 
@@ -251,7 +252,7 @@ DISAGREEMENTS = {
 
 
 def test_every_agreement_has_a_case() -> None:
-    assert {rule.id for rule in constraints.load().agreements} == set(DISAGREEMENTS)
+    assert {rule.id for rule in ALL_RULES.agreements} == set(DISAGREEMENTS)
 
 
 @pytest.mark.parametrize("rule", DISAGREEMENTS)
@@ -330,7 +331,7 @@ def test_flags_that_are_lost_or_unknown(
 
 def test_every_rule_of_flags_has_a_case_above() -> None:
     cases = test_flags_that_are_lost_or_unknown.pytestmark[0].args[1]
-    assert {rule.id for rule in constraints.load().flags} == {id for row in cases for id in row[3]}
+    assert {rule.id for rule in ALL_RULES.flags} == {id for row in cases for id in row[3]}
 
 
 def test_a_lost_flag_says_who_wins_and_what_it_says() -> None:

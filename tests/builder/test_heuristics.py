@@ -18,6 +18,7 @@ from builder.rules.heuristics import Heuristic, HeuristicsFile
 from builder.rules.rule_inputs import MISSING, RuleInputs
 from tests.conftest import ABSENT, ROOT
 
+ENGINE = engines.default()
 CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
 
 Section = dict[str, Any]
@@ -86,7 +87,7 @@ def words_of(section: Section) -> dict[str, Any]:
 
 def decided(section: str, option: str, words: dict[str, Any]) -> Any:
     """What heuristics give an option where these words hold; `None` where they leave it alone."""
-    (heuristic,) = (row for row in heuristics.section(section) if row.option == option)
+    (heuristic,) = (row for row in heuristics.section(section, ENGINE) if row.option == option)
     given = inputs(words)
     for row in heuristic.fitting(given):
         return None if row.use_engine_default else row.evaluate(given)
@@ -187,12 +188,12 @@ def test_graph_sizes_rise_to_the_largest_batch(largest: int) -> None:
 
 
 def every_heuristic() -> Iterator[Heuristic]:
-    for path in heuristics.files():
+    for path in heuristics.files(ENGINE):
         for name in heuristics.load(path).sections:
-            yield from heuristics.section(f"{path.stem}.{name}")
+            yield from heuristics.section(f"{path.stem}.{name}", ENGINE)
 
 
-@pytest.mark.parametrize("path", heuristics.files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", heuristics.files(ENGINE), ids=lambda path: path.stem)
 def test_the_files_keep_to_their_schema(path: Path) -> None:
     assert data_file.validate(path, HeuristicsFile) == []
 
@@ -213,9 +214,7 @@ def test_the_files_keep_to_their_schema(path: Path) -> None:
 def test_a_mistake_is_refused_with_its_line_and_what_was_meant(
     line: str, changed: str, fault: str, tmp_path: Path
 ) -> None:
-    before, found, after = (
-        (DATA / engines.default().heuristics / "moe.yaml").read_text().partition(line)
-    )
+    before, found, after = (DATA / ENGINE.heuristics / "moe.yaml").read_text().partition(line)
     assert found, line
     path = tmp_path / "moe.yaml"
     path.write_text(before + changed + after)
@@ -239,7 +238,7 @@ def test_every_row_has_a_reason_and_says_what_it_rests_on() -> None:
 
 
 def test_no_variable_names_layers_or_network_devices() -> None:
-    names = {rule.option for rule in heuristics.section("environment.variables")}
+    names = {rule.option for rule in heuristics.section("environment.variables", ENGINE)}
     assert not {"TLLM_OVERRIDE_LAYER_NUM", "TRTLLM_UCX_INTERFACE", "UCX_NET_DEVICES"} & names
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,9 @@ from builder.bundle import File
 from builder.documents import DATA
 from builder.engines import tensorrt_llm
 from builder.errors import BadFacts, BadInput
-from builder.facts import engines, servers
+from builder.facts import engines, release, servers
+from builder.rules import constraints
+from builder.rules.context import RuleContext
 from builder.servers import Port, RenderContext, RenderedServer, ServerOptions, triton, trtllm_serve
 from tests.conftest import ROOT
 
@@ -210,6 +213,62 @@ def test_a_second_engine_and_a_third_server_are_records(tmp_path: Path) -> None:
     bill = json.loads((bundle.folder / "handoff" / "sbom.cdx.json").read_text())
     products = {row["name"] for row in bill["components"] if row["type"] == "framework"}
     assert products == {"Second Engine", "Third Server"}
+
+
+RULES = """
+rules:
+- id: second-engine-batch
+  releases: all
+  severity: error
+  must: {max_batch_size: {at_most: 3}}
+  message: "{max_batch_size} is more than the second engine takes"
+  fix: give at most 3
+  source: this test
+  confidence: read
+agreements: []
+flags: []
+option_table: {}
+engine_conduct: {}
+"""
+
+
+@pytest.fixture
+def with_own_rules(registered: None, tmp_path: Path) -> None:
+    """The second engine's record names a rules file and heuristics of its own."""
+    (tmp_path / "rules.yaml").write_text(RULES)
+    shutil.copytree(DATA / engines.default().heuristics, tmp_path / "heuristics")
+    limits = tmp_path / "heuristics" / "limits.yaml"
+    usual = '{value: {sum: [requests_per_rank]}, evidence: derived, source: "workload.concurrency"}'
+    own = "{value: 3, evidence: derived, source: this test}"
+    assert usual in limits.read_text()
+    limits.write_text(limits.read_text().replace(usual, own))
+    path = engines.ENGINES / f"{ENGINE}.yaml"
+    record = yaml.safe_load(path.read_text())
+    record |= {"rules": str(tmp_path / "rules.yaml"), "heuristics": str(tmp_path / "heuristics")}
+    path.write_text(yaml.safe_dump(record))
+
+
+@pytest.mark.usefixtures("with_own_rules")
+def test_rules_are_those_of_the_engine_of_a_release() -> None:
+    def broken(engine: str) -> set[str]:
+        context = RuleContext(release.load("1.2.1", engine=engines.load(engine)))
+        options = {"max_batch_size": 4, "tensor_parallel_size": 0}
+        return {row.rule for row in constraints.violations(options, context)}
+
+    assert broken(ENGINE) == {"second-engine-batch"}
+    assert broken("tensorrt_llm") == {"size-above-zero"}
+
+
+@pytest.mark.usefixtures("with_own_rules")
+def test_a_plan_follows_the_rules_and_heuristics_of_its_engine() -> None:
+    def batch(engine: str) -> list[Any]:
+        targets = f"targets=[{SERVER if engine == ENGINE else 'triton'}]"
+        image = f"images={{{SERVER}: 'registry.example/third-server:1.0'}}"
+        changes = [f"engine={{name: {engine}, release: 1.2.1}}", targets, image]
+        decisions = pipeline.plan("llama-tiny", ["workload.concurrency=2", *changes]).plan.decisions
+        return [row.value for row in decisions if row.path == "max_batch_size"]
+
+    assert (batch(ENGINE), batch("tensorrt_llm")) == ([3], [2])
 
 
 @pytest.mark.usefixtures("registered")

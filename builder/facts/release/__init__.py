@@ -84,6 +84,15 @@ def known(engine: Engine | None = None) -> list[str]:
     return sorted((path.stem for path in _folder(engine).glob("*.json")), key=oldest_first)
 
 
+def of_engine(engine: Engine) -> list[Release]:
+    """The releases of `known`."""
+    return [load(name, engine=engine) for name in known(engine)]
+
+
+def of_all_engines() -> list[Release]:
+    return [row for name in engines.names() for row in of_engine(engines.load(name))]
+
+
 def newest_stable() -> str:
     return [name for name in known() if name[0].isdigit()][-1]
 
