@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,14 +12,18 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder import bundle as bundles
 from builder import pipeline
+from launch.bench import quick_bench
+from launch.cli.main import main
 from launch.interrupts import Interrupts
 from launch.ports import free_ports
 from launch.process import MARK, ServerProcess
+from launch.smoke import concurrency
 from tests.conftest import LAUNCH_TAG
 
 PRESET = "llama-tiny"
@@ -154,6 +159,28 @@ def _finish(launcher: Launcher) -> None:
         launcher.process.wait(60)
     if launcher.process.stdout is not None:
         launcher.process.stdout.close()
+
+
+Rehearse = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def rehearse_quickly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Rehearse:
+    """What `launch rehearse` says of a target that passes, with less load than usual."""
+
+    def run(*arguments: str | Path) -> dict[str, Any]:
+        monkeypatch.setattr(concurrency, "SOAK", concurrency.SOAK_AT_ONCE)
+        monkeypatch.setattr(quick_bench, "REQUESTS", 4)
+        monkeypatch.chdir(tmp_path)
+        status = main(["rehearse", *map(str, arguments), "--json"])
+        printed = capsys.readouterr()
+        assert status == 0, printed.err
+        [row] = json.loads(printed.out)
+        return dict(row)
+
+    return run
 
 
 def marked_processes() -> set[int]:

@@ -14,11 +14,8 @@ import pytest
 from builder import bundle as bundles
 from builder import pipeline
 from builder.bundle import Bundle
-from launch.bench import quick_bench
-from launch.cli.main import main
-from launch.smoke import concurrency
 from tests.conftest import of_release
-from tests.launch.conftest import NAME, with_script
+from tests.launch.conftest import NAME, Rehearse, with_script
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -114,33 +111,22 @@ def test_the_bundle_stays_as_it_was(rehearsed: Rehearsed) -> None:
     ],
 )
 def test_a_published_deployment_passes(
-    preset: str,
-    target: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    preset: str, target: str, tmp_path: Path, rehearse_quickly: Rehearse
 ) -> None:
-    """With less load than usual, which is the same for all."""
-    monkeypatch.setattr(concurrency, "SOAK", concurrency.SOAK_AT_ONCE)
-    monkeypatch.setattr(quick_bench, "REQUESTS", 4)
-    monkeypatch.chdir(tmp_path)
     rendered = pipeline.render(preset, tmp_path / "bundle", [f"name={NAME}"], False)
-    status = main(["rehearse", str(rendered.folder), "--target", target, "--json"])
-    printed = capsys.readouterr()
-    assert status == 0, printed.err
-    [row] = json.loads(printed.out)
+    row = rehearse_quickly(rendered.folder, "--target", target)
     assert row["passed"]
     transports = {result["transport"] for result in row["smoke"]["results"]}
     assert transports == ({"grpc", "http"} if target == "triton" else {"http"})
 
 
-def test_a_model_that_is_not_decoupled_passes_without_streaming(tmp_path: Path) -> None:
+def test_a_model_that_is_not_decoupled_passes_without_streaming(
+    tmp_path: Path, rehearse_quickly: Rehearse
+) -> None:
     settings = [f"name={NAME}", "targets.triton.decoupled=false", "targets.triton.model_name=other"]
     settings += of_release("1.1.0")
     rendered = pipeline.render("llama-tiny", tmp_path / "bundle", settings, False)
-    done = rehearse(tmp_path, rendered.folder, "--target", "triton", "--json")
-    assert done.returncode == 0, done.stderr
-    [row] = json.loads(done.stdout)
+    row = rehearse_quickly(rendered.folder, "--target", "triton")
     outcomes = {result["id"]: result["outcome"] for result in row["smoke"]["results"]}
     assert outcomes["P6"] == outcomes["N14"] == "passed"
     assert outcomes["P8"] == outcomes["N5"] == "skipped"

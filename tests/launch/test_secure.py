@@ -25,7 +25,7 @@ from launch.access import ClientFiles
 from launch.smoke import checks, endpoint, suite
 from launch.smoke.results import CheckResult
 from launch.target import Target
-from tests.launch.conftest import NAME, Launch, free_settings
+from tests.launch.conftest import NAME, Launch, Rehearse, free_settings
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -149,13 +149,11 @@ def test_without_a_key_file_nobody_is_let_in(render: Render, launch: Launch) -> 
     assert launcher.end() == 0
 
 
-def test_a_rehearsal_makes_up_the_files_of_another_machine(render: Render, tmp_path: Path) -> None:
+def test_a_rehearsal_makes_up_the_files_of_another_machine(
+    render: Render, tmp_path: Path, rehearse_quickly: Rehearse
+) -> None:
     bundle = render(MUTUAL, "targets.triton.http=false", "targets.triton.key_file=/run/key")
-    command = [sys.executable, "-m", "launch", "rehearse", str(bundle.folder), "--target", "triton"]
-    command += ["--json", "--run-dir", str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    [row] = json.loads(done.stdout)
+    row = rehearse_quickly(bundle.folder, "--target", "triton", "--run-dir", tmp_path / "run")
     assert set(row["smoke"]["transports"]) == {"grpc"}
     key = (tmp_path / "run" / "triton" / "key").read_text().strip()
     evidence = ("server.log", "run.json", "smoke.json", "smoke.xml")
