@@ -110,7 +110,7 @@ def test_a_closed_pipe_ends_quietly() -> None:
 
 
 def test_a_table_that_is_none_is_refused_wherever_it_is_named(builder: Run, tmp_path: Path) -> None:
-    (tmp_path / "bad.json").write_text('{"format": 1}')
+    (tmp_path / "bad.json").write_text('{"format": 2}')
     (tmp_path / "f.yaml").write_text("max_batch_size: 8\n")
     for arguments in (
         ("release", "list", "bad.json"),
@@ -120,5 +120,5 @@ def test_a_table_that_is_none_is_refused_wherever_it_is_named(builder: Run, tmp_
     ):
         done = builder(*arguments)
         assert done.returncode == 3, done.stderr
-        assert "bad.json: types: is missing" in done.stderr
+        assert "bad.json:1: types: is missing; add it" in done.stderr
         assert "Traceback" not in done.stderr and "bug" not in done.stderr
