@@ -231,8 +231,8 @@ make_environment() {
       fail "$root/.venv could not be made"
     rmdir "$root/.venv/tmp"
   fi
-  say "setup: installing what the extras $extras need into $root/.venv: 2 GB on disk, and more" \
-    "where pip gives torch with CUDA"
+  say "setup: fetching what is missing of the extras $extras into $root/.venv: up to 2 GB on disk," \
+    "more where pip gives torch with CUDA"
   pip_fetch install --editable "${root}[$extras]" || {
     tail -n 20 "$log" >&2
     fail "installing failed, see $log; is the network reachable?"

@@ -21,7 +21,7 @@ HANG_S = 120.0
 # As tests/run.sh starts pytest, with the process of pytest in a file.
 SHELL = """\
 export TEST_SHELL=$$
-"$0" -m pytest -q -p no:cacheprovider -p no:xdist "$1" >"$2/log" 2>&1 & echo $! >"$2/pytest"
+"$0" -m pytest -q -p no:cacheprovider "$1" >"$2/log" 2>&1 & echo $! >"$2/pytest"
 wait
 """
 
