@@ -84,8 +84,8 @@ async def receive(load: StreamLoad, prompt: str) -> list[Arrivals]:
     streams = _grpc_streams if load.protocol == "grpc" else _sse_streams
     try:
         return await asyncio.wait_for(streams(load, prompt), TIMEOUT_S)
-    except TimeoutError as fault:
-        raise TimeoutError(f"not every stream ended within {TIMEOUT_S:g} s") from fault
+    except TimeoutError as error:
+        raise TimeoutError(f"not every stream ended within {TIMEOUT_S:g} s") from error
 
 
 def messages(load: StreamLoad, arrivals: Arrivals) -> Messages:
@@ -155,8 +155,8 @@ async def _grpc_streams(load: StreamLoad, prompt: str) -> list[Arrivals]:
 
     try:
         return await asyncio.gather(*map(stream, range(load.streams)))
-    except grpc.aio.AioRpcError as fault:
-        raise OSError(f"{fault.code().name}: {fault.details()}") from fault
+    except grpc.aio.AioRpcError as error:
+        raise OSError(f"{error.code().name}: {error.details()}") from error
     finally:
         for channel in channels:
             await channel.close()
@@ -251,6 +251,6 @@ def _sse_messages(arrivals: Arrivals) -> Messages:
 if __name__ == "__main__":
     try:
         result = asyncio.run(measure(StreamLoad(**json.loads(sys.argv[1]))))
-    except (OSError, stamps.WrongText) as fault:
-        sys.exit(f"{type(fault).__name__}: {fault}")
+    except (OSError, stamps.WrongText) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
     print(json.dumps(dataclasses.asdict(result)))

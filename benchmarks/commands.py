@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> None:
     print(text(table))
     if options.json:
         options.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    missed = [fault for row in table if (fault := problem(row))]
+    missed = [one for row in table if (one := violation(row))]
     if options.check and missed:
         raise ChecksFailed(missed)
 
@@ -149,7 +149,7 @@ def _row(name: str, ms: Spread, runs: int) -> dict[str, Any]:
     return {"command": name, "ms": ms.median, "range_ms": [ms.min, ms.max], "runs": runs}
 
 
-def problem(row: Mapping[str, Any]) -> Diagnostic | None:
+def violation(row: Mapping[str, Any]) -> Diagnostic | None:
     """What is missed by a command, if both its time and its ratio are."""
     if "limit_ms" not in row or row["ms"] < row["limit_ms"] or row["ratio"] < row["limit_ratio"]:
         return None

@@ -110,7 +110,7 @@ class Bound:
     relation: Literal["at least", "at most"]
     limit: float
 
-    def problem(self, table: Sequence[Mapping[str, Any]]) -> Diagnostic | None:
+    def violation(self, table: Sequence[Mapping[str, Any]]) -> Diagnostic | None:
         """What is missed, if it was measured and is missed."""
         wanted = (self.row, self.api, self.streams, OURS)
         for row in table:
@@ -166,7 +166,7 @@ def _run(options: argparse.Namespace) -> None:
     print(text(table))
     if options.json:
         options.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    missed = [fault for bound in MUST_HOLD if (fault := bound.problem(table))]
+    missed = [one for bound in MUST_HOLD if (one := bound.violation(table))]
     if options.check and missed:
         raise ChecksFailed(missed)
 

@@ -41,7 +41,7 @@ class Bound:
     relation: Literal["at least", "at most"]
     limit: float
 
-    def problem(self, samples: Samples) -> Diagnostic | None:
+    def violation(self, samples: Samples) -> Diagnostic | None:
         """What is missed, if it was measured and is missed."""
         if any(
             (self.case, self.streams, variant) not in samples

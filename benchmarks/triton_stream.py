@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> None:
     print(results.text(table))
     if options.json:
         options.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    missed = [fault for bound in results.MUST_HOLD if (fault := bound.problem(samples))]
+    missed = [one for bound in results.MUST_HOLD if (one := bound.violation(samples))]
     if options.check and missed:
         raise ChecksFailed(missed)
 

@@ -60,7 +60,7 @@ class Access:
         return grpc.secure_channel(address, credentials, options=options)
 
 
-def of(environment: Mapping[str, str], files: ClientFiles, server_name: str | None) -> Access:
+def read(environment: Mapping[str, str], files: ClientFiles, server_name: str | None) -> Access:
     """The access to a server whose start script has this environment.
 
     The server's own key file and certificate serve where they can be read and no others are named.
@@ -84,8 +84,8 @@ def _read(path: Path | None, option: str) -> bytes | None:
         return None
     try:
         return path.read_bytes()
-    except OSError as fault:
-        reason = (fault.strerror or str(fault)).lower()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
         raise BadInput(Diagnostic(option, f"{path} cannot be read: {reason}")) from None
 
 

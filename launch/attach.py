@@ -63,8 +63,8 @@ def _digest(file: Path) -> str | None:
     """The digest of the bundle that a result is of, `None` if it does not say."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
-        raise BadInput(Diagnostic(str(file), f"cannot be read: {fault}")) from None
+    except (OSError, ValueError) as error:
+        raise BadInput(Diagnostic(str(file), f"cannot be read: {error}")) from None
     return bundles.subject_digest(document)
 
 

@@ -73,6 +73,6 @@ def _openssl(*arguments: str | Path) -> None:
         )
     except FileNotFoundError:
         raise NotReady(Diagnostic("openssl", "is not installed", remedy)) from None
-    except subprocess.CalledProcessError as fault:
-        words = fault.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    except subprocess.CalledProcessError as error:
+        words = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise NotReady(Diagnostic("openssl", f"fails: {''.join(words)}", remedy)) from None

@@ -27,8 +27,8 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
                 break
             try:
                 one = held.enter_context(listen(host, port))
-            except OSError as fault:
-                if port == 0 or fault.errno != errno.EADDRINUSE:
+            except OSError as error:
+                if port == 0 or error.errno != errno.EADDRINUSE:
                     raise
             else:
                 found.append(one.getsockname()[1])

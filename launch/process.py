@@ -65,9 +65,9 @@ class ServerProcess:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            except OSError as fault:
-                what = f"cannot be started: {fault.strerror}"
-                raise NotReady(Diagnostic(self._argv[0], what, "install it")) from fault
+            except OSError as error:
+                what = f"cannot be started: {error.strerror}"
+                raise NotReady(Diagnostic(self._argv[0], what, "install it")) from error
         return self
 
     def __exit__(self, *_: object) -> None:

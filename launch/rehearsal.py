@@ -10,14 +10,14 @@ from typing import Any
 from builder.bundle import Bundle
 from builder.errors import NotReady, ToolkitError
 
+from . import endpoint, serving
 from . import run as runs
-from . import serving
 from .bench import quick_bench
 from .bench.system_under_test import SystemUnderTest
 from .dummy_credentials import with_dummy_credentials
 from .interrupts import Interrupts
 from .serving import Limits
-from .smoke import endpoint, metrics, suite
+from .smoke import metrics, suite
 from .smoke.results import CheckResult, junit, summary, totals
 from .target import Target
 
@@ -62,7 +62,7 @@ def rehearse(
             served = with_dummy_credentials(served, run.folder)
             with serving.serve(served, "reference", run, limits, interrupts) as running:
                 target, server = running.target, running.server
-                at = endpoint.of_rehearsal(target, server.pid)
+                at = endpoint.from_rehearsal(target, server.pid)
                 engine = metrics.engine_info(at)
                 results = suite.run(at, on_result)
                 measured: Mapping[str, Any] | None = None
@@ -88,8 +88,8 @@ def measure(served: SystemUnderTest, run: runs.Run) -> tuple[Mapping[str, Any] |
     """The quick bench, whose results stay in the run folder, and what was wrong with it."""
     try:
         found = quick_bench.run(served, run.folder)
-    except ToolkitError as fault:
-        return None, [str(fault)]
+    except ToolkitError as error:
+        return None, [str(error)]
     return found, quick_bench.failures(found)
 
 

@@ -68,8 +68,8 @@ def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         used = any(folder.iterdir())
-    except OSError as fault:
-        reason = fault.strerror or str(fault)
+    except OSError as error:
+        reason = error.strerror or str(error)
         what = f"cannot be a run folder: {reason.lower()}"
         raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir")) from None
     if used:

@@ -83,9 +83,9 @@ class Target:
 
     def access(self) -> Access:
         """What a client has to show. Raises `BadInput` for a file that cannot be read."""
-        return access.of(self.environment, self.client_files, self.server_name)
+        return access.read(self.environment, self.client_files, self.server_name)
 
-    def with_files_of(self, environment: Mapping[str, str]) -> Target:
+    def with_client_files(self, environment: Mapping[str, str]) -> Target:
         """The target with the files that variables of this name in an environment name."""
         named = {name: environment[name] for name in FILES if environment.get(name)}
         return self.with_environment(**{k: v for k, v in named.items() if k in self.environment})
@@ -109,21 +109,21 @@ class Target:
 
     def check_ports(self) -> None:
         """Raises `NotReady` naming every port that is taken."""
-        problems = []
+        diagnostics = []
         for name, port in self.ports.items():
             try:
                 listen(self.host, port).close()
-            except OSError as fault:
+            except OSError as error:
                 remedy = (
                     "stop what listens there, or give this target another port in the deployment"
                 )
                 where = f"{self.name}: {name} port {port}"
-                reason = fault.strerror or str(fault)
-                problems.append(
+                reason = error.strerror or str(error)
+                diagnostics.append(
                     Diagnostic(where, f"cannot be used on {self.host}: {reason}", remedy)
                 )
-        if problems:
-            raise NotReady(problems)
+        if diagnostics:
+            raise NotReady(diagnostics)
 
 
 def read(bundle: Bundle, name: str) -> Target:

@@ -43,7 +43,7 @@ class GrpcRequest:
         return struct.unpack("<i", raw)[0] if raw else None
 
 
-def asked(raw: bytes) -> GrpcRequest | None:
+def read_request(raw: bytes) -> GrpcRequest | None:
     """What a connection was sent, if that is a whole request."""
     fields: dict[str, str] = {}
     message = b""

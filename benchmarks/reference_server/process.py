@@ -15,7 +15,7 @@ from typing import Self
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 from launch.bench.clients import Api
-from launch.smoke.endpoint import Endpoint
+from launch.endpoint import Endpoint
 
 from . import log
 from .log import LogEntry

@@ -65,7 +65,7 @@ class Schedule:
     trap: str = "plain"
     id: int = -1
 
-    def asked(self, header: str, tokens: int) -> Self:
+    def for_request(self, header: str, tokens: int) -> Self:
         """This one with what a request's header `reference` and its length say: `id=3 trap=cut`."""
         words = dict(word.split("=", 1) for word in header.split())
         return replace(

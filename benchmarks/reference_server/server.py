@@ -52,7 +52,7 @@ RETRY_NS = 1_000_000  # for a client that takes nothing
 @dataclass(slots=True)
 class ServerConnection:
     socket: socket.socket
-    asked: bytes = b""
+    received: bytes = b""
     script: ScriptedResponse | None = None
     entry: LogEntry | None = None
     step: int = 0
@@ -128,17 +128,17 @@ class StreamingServer:
         if not data:
             self._close(connection)
             return
-        connection.asked += data
+        connection.received += data
         if connection.entry is None:
             now_ns = time.monotonic_ns()
             self._look(connection, arrival_ns(control, now_ns, time.time_ns() - now_ns))
 
     def _look(self, connection: ServerConnection, arrived_ns: int) -> None:
         """Whether a request is whole."""
-        if connection.asked.startswith(PREFACE):
+        if connection.received.startswith(PREFACE):
             self._look_for_rpc(connection, arrived_ns)
             return
-        head, found, body = connection.asked.partition(b"\r\n\r\n")
+        head, found, body = connection.received.partition(b"\r\n\r\n")
         length = LENGTH.search(head)
         if found and len(body) >= (int(length[1]) if length else 0):
             self._answer(connection, head, body, arrived_ns)
@@ -152,8 +152,8 @@ class StreamingServer:
             connection.socket.send(_document(path))
             self._close(connection)
             return
-        asked = json.loads(body)
-        tokens = next((asked[name] for name in COUNTS if name in asked), None)
+        request = json.loads(body)
+        tokens = next((request[name] for name in COUNTS if name in request), None)
         header = ASKED.search(head)
         self._begin(connection, api, header[1].decode() if header else "", tokens, arrived_ns)
 
@@ -161,13 +161,13 @@ class StreamingServer:
         if not connection.greeted:
             connection.socket.send(greeting())
             connection.greeted = True
-        if (asked := grpc.asked(connection.asked)) is None:
+        if (request := grpc.read_request(connection.received)) is None:
             return
-        if asked.fields[":path"].endswith(grpc.METADATA):
+        if request.fields[":path"].endswith(grpc.METADATA):
             connection.socket.send(grpc.metadata(DECLARED, MODEL))
         else:
-            header = asked.fields.get(HEADER, "")
-            self._begin(connection, "grpc", header, asked.tokens, arrived_ns)
+            header = request.fields.get(HEADER, "")
+            self._begin(connection, "grpc", header, request.tokens, arrived_ns)
 
     def _begin(
         self,
@@ -177,7 +177,7 @@ class StreamingServer:
         tokens: int | None,
         arrived_ns: int,
     ) -> None:
-        schedule = self._schedule.asked(header, tokens or self._schedule.tokens)
+        schedule = self._schedule.for_request(header, tokens or self._schedule.tokens)
         answer = script(schedule, api)
         connection.script = answer
         connection.entry = LogEntry(schedule.id, schedule.trap, answer.tokens, arrived_ns)

@@ -12,7 +12,7 @@ from typing import Any
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from ..smoke.endpoint import Endpoint
+from ..endpoint import Endpoint
 from . import clients, datasets, load, prompts, system_under_test, workload
 from .clients import Api
 from .load import Kind, LoadPlan
@@ -74,7 +74,7 @@ def of_trace(speed: float) -> tuple[LoadLevel, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BenchConfig:
-    """What is asked, at which load levels, and how it is measured."""
+    """What is defaults, at which load levels, and how it is measured."""
 
     workload: BenchWorkload
     levels: Sequence[LoadLevel]
@@ -132,17 +132,18 @@ def of_options(options: argparse.Namespace, system: SystemUnderTest) -> BenchCon
     """Raises `BadInput` for options that do not fit each other, or this server."""
     check(options)
     api = _api(options, system.endpoint)
-    asked = system_under_test.deployment(system.bundle)
+    defaults = system_under_test.deployment(system.bundle)
     made_of = _prompts(options, system, api)
-    slo = options.slo or {k: v for k, v in (asked.get("slo") or {}).items() if v is not None}
+    slo = options.slo or {k: v for k, v in (defaults.get("slo") or {}).items() if v is not None}
     return BenchConfig(
-        workload=_workload(options, made_of, api, asked.get("workload") or {}),
+        workload=_workload(options, made_of, api, defaults.get("workload") or {}),
         levels=_levels(options),
         prompts=made_of,
         api=api,
         metrics=MetricOptions(
             slo=Slo(**slo) if slo else None,
-            num_gpus=options.gpus or system_under_test.hardware_of(system.bundle).get("num_gpus"),
+            num_gpus=options.gpus
+            or system_under_test.hardware_options(system.bundle).get("num_gpus"),
             price_per_gpu_hour_usd=options.price_per_gpu_hour,
             window=options.window,
         ),
@@ -186,8 +187,8 @@ def check(options: argparse.Namespace) -> None:
         (options.quality and not options.quality_python, "--quality-python", "is needed"),
         (options.quality and not options.quality_tasks, "--quality-tasks", "are needed"),
     )
-    if problems := [Diagnostic(where, what) for broken, where, what in rules if broken]:
-        raise BadInput(problems)
+    if diagnostics := [Diagnostic(where, what) for broken, where, what in rules if broken]:
+        raise BadInput(diagnostics)
 
 
 def _api(options: argparse.Namespace, endpoint: Endpoint) -> Api:
@@ -211,20 +212,20 @@ def _processes(api: Api) -> int:
 def _prompts(options: argparse.Namespace, system: SystemUnderTest, api: Api) -> Prompts:
     """Text by a tokenizer that is named or there; else token ids, if their number is known."""
     if options.tokenizer:
-        return prompts.of_folder(options.tokenizer)
+        return prompts.from_tokenizer(options.tokenizer)
     folder = system.checkpoint
     if folder and importlib.util.find_spec("tokenizers"):
-        return prompts.of_folder(folder)
+        return prompts.from_tokenizer(folder)
     size = system_under_test.vocabulary_size(system.bundle)
     text_only = api == "openai_chat" or options.workload in ("agent", "sharegpt")
-    return prompts.of_words() if size is None or text_only else prompts.of_token_ids(size)
+    return prompts.from_word_list() if size is None or text_only else prompts.from_token_ids(size)
 
 
 def _workload(
-    options: argparse.Namespace, made_of: Prompts, api: Api, asked: Mapping[str, Any]
+    options: argparse.Namespace, made_of: Prompts, api: Api, defaults: Mapping[str, Any]
 ) -> BenchWorkload:
-    isl = options.isl or asked.get("isl") or ISL
-    osl = options.osl or asked.get("osl") or OSL
+    isl = options.isl or defaults.get("isl") or ISL
+    osl = options.osl or defaults.get("osl") or OSL
     template = LoadRequest(
         ignore_eos=not options.stop_at_eos,
         temperature=options.temperature,

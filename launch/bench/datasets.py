@@ -13,7 +13,7 @@ from builder.errors import BadInput
 
 from .prompts import Prompt, Prompts
 from .request import LoadRequest
-from .workload import BenchWorkload, filled, joined, random_of
+from .workload import BenchWorkload, filled, joined, seeded_random
 
 # A prompt or an answer below this is dropped.
 LEAST_TOKENS = 2
@@ -21,7 +21,7 @@ LEAST_TOKENS = 2
 BLOCK_TOKENS = 512
 MS_PER_S = 1000.0
 NUMBERS = ("timestamp", "input_length", "output_length")
-MOST_PROBLEMS = 10
+MAX_DIAGNOSTICS = 10
 
 
 def sharegpt(
@@ -53,9 +53,9 @@ def sharegpt(
 
 def _conversations(file: Path) -> Sequence[Any]:
     try:
-        document = json.loads(_text_of(file))
-    except ValueError as fault:
-        raise BadInput(Diagnostic(str(file), f"is not JSON: {fault}")) from None
+        document = json.loads(_read_text(file))
+    except ValueError as error:
+        raise BadInput(Diagnostic(str(file), f"is not JSON: {error}")) from None
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
         remedy = 'write [{"conversations": [{"value": "..."}, {"value": "..."}]}]'
         raise BadInput(Diagnostic(str(file), "must be a list of conversations", remedy))
@@ -94,13 +94,13 @@ def trace(tokens: Prompts, file: Path, template: LoadRequest, seed: int = 0) -> 
         ids = row.get("hash_ids", ())[: -(-length // BLOCK_TOKENS)]
         for block in ids:
             if block not in blocks:
-                blocks[block] = tokens.make(BLOCK_TOKENS, random_of(seed, "block", block))
+                blocks[block] = tokens.make(BLOCK_TOKENS, seeded_random(seed, "block", block))
         whole = length // BLOCK_TOKENS
         parts = [blocks[block] for block in ids[:whole]]
         if left := length - BLOCK_TOKENS * len(parts):
             # The beginning of a block: the same source of chance gives the same tokens.
             own = ("block", ids[-1]) if len(ids) > len(parts) else ("row", place)
-            parts.append(tokens.make(left, random_of(seed, *own)))
+            parts.append(tokens.make(left, seeded_random(seed, *own)))
         return filled(template, joined(*parts), int(row["output_length"]))
 
     start_ms = rows[0]["timestamp"]
@@ -123,19 +123,19 @@ def _trace_facts(file: Path, rows: list[dict[str, Any]], tokens: Prompts) -> Map
 
 
 def _trace_rows(file: Path) -> list[dict[str, Any]]:
-    """Raises `BadInput` naming lines that are no rows."""
-    rows, problems = [], []
-    for number, line in enumerate(_text_of(file).splitlines(), 1):
+    """Raises `BadInput` naming lines that are not rows."""
+    rows, diagnostics = [], []
+    for number, line in enumerate(_read_text(file).splitlines(), 1):
         try:
             if line.strip():
                 rows.append(_trace_row(json.loads(line)))
-        except (ValueError, TypeError, KeyError) as fault:
-            what = f"is not a row of a trace: {type(fault).__name__}: {fault}"
-            problems.append(Diagnostic(f"{file}:{number}", what))
-    if not rows and not problems:
-        problems.append(Diagnostic(str(file), "is empty"))
-    if problems:
-        raise BadInput(problems[:MOST_PROBLEMS])
+        except (ValueError, TypeError, KeyError) as error:
+            what = f"is not a row of a trace: {type(error).__name__}: {error}"
+            diagnostics.append(Diagnostic(f"{file}:{number}", what))
+    if not rows and not diagnostics:
+        diagnostics.append(Diagnostic(str(file), "is empty"))
+    if diagnostics:
+        raise BadInput(diagnostics[:MAX_DIAGNOSTICS])
     return rows
 
 
@@ -146,10 +146,10 @@ def _trace_row(found: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _text_of(file: Path) -> str:
+def _read_text(file: Path) -> str:
     """A file of the user's. Raises `BadInput`."""
     try:
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        reason = getattr(fault, "strerror", None) or str(fault)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(Diagnostic(str(file), f"cannot be read: {reason.lower()}")) from None

@@ -49,7 +49,9 @@ class PointDifference:
     verdict: Verdict
 
 
-def of(a: Mapping[str, Any], b: Mapping[str, Any], margin_percent: float) -> list[PointDifference]:
+def compare(
+    a: Mapping[str, Any], b: Mapping[str, Any], margin_percent: float
+) -> list[PointDifference]:
     """All differences at points that both have. Raises `BadInput` if there are none."""
     others = {one["label"]: one for one in b["points"]}
     both = [(one, others[one["label"]]) for one in a["points"] if one["label"] in others]

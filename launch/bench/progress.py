@@ -64,12 +64,12 @@ class Progress:
         if point and point.get("output_tokens_per_s") is not None:
             per_s = point["output_tokens_per_s"]
         if self._live:
-            self._stream.write(self._words(elapsed_s, per_s))
+            self._stream.write(self._live_line(elapsed_s, per_s))
         elif self._lines:
             self._stream.write(self._row(state, elapsed_s, per_s))
         self._stream.flush()
 
-    def _words(self, elapsed_s: float, per_s: float) -> str:
+    def _live_line(self, elapsed_s: float, per_s: float) -> str:
         of = f"/{self._total}" if self._total else ""
         failed = f", {self._failed} failed" if self._failed else ""
         text = f"{self._label}: {self._done}{of} requests{failed}, {per_s:,.1f} tokens/s"

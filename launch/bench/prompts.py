@@ -52,20 +52,20 @@ class Prompts:
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-def of_words() -> Prompts:
+def from_word_list() -> Prompts:
     """English words; only the server can say how many tokens they are."""
     source = "one common word for each token; the server's own count holds"
     return Prompts(source, [f" {word}" for word in WORDS.split()])
 
 
-def of_token_ids(vocabulary_size: int) -> Prompts:
+def from_token_ids(vocabulary_size: int) -> Prompts:
     """Token ids. Special tokens are first or last in the vocabularies known, so none is among
     them; that is assumed."""
     source = f"token ids of a vocabulary of {vocabulary_size:,}; the server reads no text"
     return Prompts(source, range(vocabulary_size // 8, vocabulary_size // 2))
 
 
-def of_folder(folder: Path) -> Prompts:
+def from_tokenizer(folder: Path) -> Prompts:
     """Words that the tokenizer of a folder takes for one token each, wherever they stand.
 
     Raises `BadFacts` for a folder without a tokenizer, `NotReady` without the library."""
@@ -80,13 +80,13 @@ def of_folder(folder: Path) -> Prompts:
         raise NotReady(Diagnostic("the library tokenizers", "is missing here", remedy)) from None
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as fault:  # the library raises nothing more exact
-        raise BadFacts(Diagnostic(str(file), f"is not a tokenizer: {fault}")) from None
+    except Exception as error:  # the library raises nothing more exact
+        raise BadFacts(Diagnostic(str(file), f"is not a tokenizer: {error}")) from None
     source = f"text of an exact token count by the tokenizer {folder}"
-    return Prompts(source, _words(tokenizer, file), tokenizer)
+    return Prompts(source, _single_token_words(tokenizer, file), tokenizer)
 
 
-def _words(tokenizer: Any, file: Path) -> tuple[str, ...]:
+def _single_token_words(tokenizer: Any, file: Path) -> tuple[str, ...]:
     """Words with a blank before them that stay one token in the company of others."""
     texts = tokenizer.decode_batch([[token] for token in range(tokenizer.get_vocab_size())])
     likely = sorted({text for text in texts if text[:1] == " " and _is_plain(text[1:])})

@@ -76,8 +76,8 @@ def run(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
                 env=environment,
                 check=False,
             ).returncode
-        except OSError as fault:
-            what = f"cannot be run: {(fault.strerror or str(fault)).lower()}"
+        except OSError as error:
+            what = f"cannot be run: {(error.strerror or str(error)).lower()}"
             raise BadInput(
                 Diagnostic(str(evaluation.python), what, "name a Python with lm-eval")
             ) from None
@@ -117,8 +117,8 @@ def read(file: Path, references: Mapping[str, float]) -> dict[str, Any]:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         scores = list(_scores(document, references))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
-        what = f"is not a results file of {TOOL}: {type(fault).__name__}: {fault}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"is not a results file of {TOOL}: {type(error).__name__}: {error}"
         raise BadInput(Diagnostic(str(file), what)) from None
     return {
         "tool": TOOL,

@@ -21,7 +21,7 @@ def run(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:
     """The document, whose files are left in a run folder."""
     api = clients.offered(system.endpoint)[0]
     checkpoint = system.checkpoint
-    made_of = prompts.of_folder(checkpoint) if checkpoint else prompts.of_words()
+    made_of = prompts.from_tokenizer(checkpoint) if checkpoint else prompts.from_word_list()
     quick = BenchConfig(
         workload=workload.fixed(made_of, ISL, OSL, workload.TEMPLATE),
         levels=config.closed("concurrency", CONCURRENCIES),

@@ -63,7 +63,7 @@ CountSource = Literal["usage", "token_ids", "final", "tokenizer"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request is no success; `retryable` says that the server may have room later."""
+    """Why a request failed; `retryable` says that the server may have room later."""
 
     kind: FailureKind
     message: str

@@ -65,8 +65,8 @@ def create(folder: Path | None, name: str) -> Results:
             what = f"holds a {BENCH} already"
             raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir"))
         return Results(folder)
-    except OSError as fault:
-        what = f"cannot hold results: {(fault.strerror or str(fault)).lower()}"
+    except OSError as error:
+        what = f"cannot hold results: {(error.strerror or str(error)).lower()}"
         raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir")) from None
 
 
@@ -75,11 +75,11 @@ def read(path: Path) -> Mapping[str, Any]:
     file = path / BENCH if path.is_dir() else path
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as fault:
-        what = f"cannot be read: {(fault.strerror or str(fault)).lower()}"
+    except OSError as error:
+        what = f"cannot be read: {(error.strerror or str(error)).lower()}"
         raise BadInput(Diagnostic(str(file), what)) from None
-    except ValueError as fault:
-        raise BadInput(Diagnostic(str(file), f"is not JSON: {fault}")) from None
+    except ValueError as error:
+        raise BadInput(Diagnostic(str(file), f"is not JSON: {error}")) from None
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise BadInput(Diagnostic(str(file), f"is not a {BENCH} of this toolkit"))
     if document.get("format") != FORMAT:

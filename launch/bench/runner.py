@@ -9,8 +9,8 @@ from typing import Any
 
 from builder import __version__
 
+from ..endpoint import Endpoint
 from ..run import now
-from ..smoke.endpoint import Endpoint
 from . import point_metrics, results, server_metrics, workers
 from .config import BenchConfig, LoadLevel
 from .load import LoadPlan

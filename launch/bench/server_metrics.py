@@ -20,7 +20,7 @@ from .request_metrics import Summary, summarize
 if TYPE_CHECKING:
     import httpx
 
-    from ..smoke.endpoint import Endpoint
+    from ..endpoint import Endpoint
     from ..smoke.metrics import Metrics
 
 ANSWERS, PERF_METRICS = "answers", "/perf_metrics"
@@ -172,16 +172,16 @@ async def _read(endpoint: Endpoint, requests: float) -> MetricsReading:
     samples: Metrics = {}
     try:
         samples = await metrics.read_settled(endpoint, requests)
-    except (NotSupported, RequestRejected, CheckFailure) as fault:
-        absent.append(str(fault))
+    except (NotSupported, RequestRejected, CheckFailure) as error:
+        absent.append(str(error))
     rows: dict[str, Sequence[Mapping[str, Any]]] = {ITERATIONS: (), PERF_METRICS: ()}
     if endpoint.api == "openai":
         async with session(endpoint.url or "", metrics.TIMEOUT_S) as http:
             for path in rows:
                 try:
                     rows[path] = await _rows(http, path)
-                except CheckFailure as fault:
-                    absent.append(str(fault))
+                except CheckFailure as error:
+                    absent.append(str(error))
     return MetricsReading(samples, rows[ITERATIONS], rows[PERF_METRICS], tuple(absent))
 
 

@@ -18,10 +18,10 @@ from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 from builder.facts import engines
 
+from ..endpoint import Endpoint
 from ..run import SUMMARY
 from ..smoke import metrics
 from ..smoke.client import CheckFailure, NotSupported, RequestRejected
-from ..smoke.endpoint import Endpoint
 from ..smoke.http import get_json, session
 from ..target import Target
 from . import prompts
@@ -64,7 +64,7 @@ def described(
     Triton server tells its engine's in a metric; without one it is unknown.
     """
     version, model = reported
-    hardware = hardware_of(bundle)
+    hardware = hardware_options(bundle)
     facts = _checkpoint(bundle)
     used = _used(endpoint, run, version)
     return {
@@ -103,9 +103,9 @@ def reported(endpoint: Endpoint) -> tuple[str, str | None]:
     """The server's version and the name of its model, by its own word. Raises `NotReady`."""
     try:
         return asyncio.run(_reported(endpoint))
-    except (CheckFailure, RequestRejected, NotSupported) as fault:
+    except (CheckFailure, RequestRejected, NotSupported) as error:
         where = endpoint.url or f"grpc://{endpoint.grpc}"
-        raise NotReady(Diagnostic(where, f"does not say what it serves: {fault}")) from None
+        raise NotReady(Diagnostic(where, f"does not say what it serves: {error}")) from None
 
 
 async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
@@ -128,7 +128,7 @@ async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
     return await metrics.engine_version(endpoint) or UNKNOWN, model
 
 
-def hardware_of(bundle: Bundle | None) -> Mapping[str, Any]:
+def hardware_options(bundle: Bundle | None) -> Mapping[str, Any]:
     return deployment(bundle).get("hardware") or {}
 
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from builder.diagnostics import Diagnostic
 from builder.errors import ToolkitError
 
-from ..smoke.endpoint import Endpoint
+from ..endpoint import Endpoint
 from . import load
 from .clients import Api, connect, receiver
 from .load import LoadPlan

@@ -19,7 +19,7 @@ from typing import IO, Self
 from builder.diagnostics import Diagnostic
 from builder.errors import ChecksFailed
 
-from ..smoke.endpoint import Endpoint
+from ..endpoint import Endpoint
 from .clients import Api
 from .load import LoadPlan
 from .request import RequestRecord

@@ -51,7 +51,7 @@ def filled(template: LoadRequest, prompt: Prompt, max_tokens: int) -> LoadReques
     return replace(template, prompt=prompt, max_tokens=max_tokens)
 
 
-def random_of(seed: int, *names: object) -> random.Random:
+def seeded_random(seed: int, *names: object) -> random.Random:
     """A source of chance of its own for each thing of these names."""
     return random.Random("-".join(map(str, (seed, *names))))
 
@@ -67,7 +67,7 @@ def fixed(
     """Lengths are drawn evenly from `range_ratio` of the full ones up to these."""
 
     def request(place: int) -> LoadRequest:
-        chance = random_of(seed, place)
+        chance = seeded_random(seed, place)
         count, out = (_drawn(full, range_ratio, chance) for full in (isl, osl))
         return filled(template, tokens.make(count, chance), out)
 
@@ -95,10 +95,12 @@ def shared_prefix(
     groups: int = 1,
 ) -> BenchWorkload:
     """Prompts of `isl` tokens whose first `prefix` ones are the same within a group."""
-    prefixes = [tokens.make(prefix, random_of(seed, "prefix", group)) for group in range(groups)]
+    prefixes = [
+        tokens.make(prefix, seeded_random(seed, "prefix", group)) for group in range(groups)
+    ]
 
     def request(place: int) -> LoadRequest:
-        own = tokens.make(isl - prefix, random_of(seed, place))
+        own = tokens.make(isl - prefix, seeded_random(seed, place))
         return filled(template, joined(prefixes[place % groups], own), osl)
 
     words = (
@@ -122,7 +124,7 @@ def agent(
     was said before it and `turn` new tokens, as a tool's result is. Needs prompts that are text."""
 
     def task(place: int) -> tuple[LoadRequest, ...]:
-        chance = random_of(seed, place)
+        chance = seeded_random(seed, place)
         prompts = [str(tokens.make(turn if call else isl, chance)) for call in range(calls)]
         return tuple(_turn(filled(template, prompt, osl), chat) for prompt in prompts)
 

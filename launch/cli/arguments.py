@@ -14,7 +14,7 @@ from builder.errors import BadInput
 
 if TYPE_CHECKING:
     from ..access import ClientFiles
-    from ..smoke.endpoint import Endpoint
+    from ..endpoint import Endpoint
     from ..target import Target
 
 # The names of the engines' records, which are not read for every `--help`, and the stand-in.
@@ -103,28 +103,27 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tls-name", metavar="NAME", help="the name in the server's certificate")
 
 
-def endpoint_of(options: argparse.Namespace) -> Endpoint:
+def endpoint_from(options: argparse.Namespace) -> Endpoint:
     """The server that the options name: a target of a bundle, or a URL."""
     from builder import bundle
 
-    from .. import access, target
-    from ..smoke import endpoint
+    from .. import access, endpoint, target
 
     if "://" not in options.server:
         found = bundle.read(Path(options.server))
-        return endpoint.of_target(with_access(target.read_one(found, options.target), options))
+        return endpoint.from_target(with_access(target.read_one(found, options.target), options))
     if options.target:
         raise BadInput(
             Diagnostic("--target", "is for bundles; a URL says what it is by its scheme")
         )
-    shown = access.of({}, _client_files(options), options.tls_name)
-    return endpoint.of_url(options.server, shown)
+    shown = access.read({}, _client_files(options), options.tls_name)
+    return endpoint.from_url(options.server, shown)
 
 
 def with_access(target: Target, options: argparse.Namespace) -> Target:
     """The target with what its clients show, checked before anything is started."""
     target = replace(
-        target.with_files_of(os.environ),
+        target.with_client_files(os.environ),
         client_files=_client_files(options),
         server_name=options.tls_name,
     )

@@ -20,7 +20,7 @@ from .arguments import (
     add_access,
     count,
     counts,
-    endpoint_of,
+    endpoint_from,
     latency_limits,
     percent,
     positive,
@@ -54,7 +54,7 @@ def add(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.description = "Compare two results point by point; exit code 6 if B is worse than A."
-    parser.set_defaults(run=diff)
+    parser.set_defaults(run=run_diff)
     parser.add_argument("a", type=Path, metavar="A", help="a run folder or a bench.json")
     parser.add_argument("b", type=Path, metavar="B", help="the one that is compared with A")
     parser.add_argument(
@@ -217,18 +217,18 @@ def _check_results(found: Mapping[str, Any]) -> None:
     """Raises `ChecksFailed` for points that nothing came of, and for a quality below reference."""
     from ..bench import quality
 
-    problems = [
+    diagnostics = [
         Diagnostic(f"point {one['label']}", "no request succeeded", _example(one))
         for one in found["points"]
         if not one["requests"]["ok"]
     ]
     if found["quality"]:
-        problems += [
+        diagnostics += [
             Diagnostic(f"task {task}", "scores below its reference by more than chance")
             for task in quality.below(found["quality"])
         ]
-    if problems:
-        raise ChecksFailed(problems)
+    if diagnostics:
+        raise ChecksFailed(diagnostics)
 
 
 def _example(point: Mapping[str, Any]) -> str:
@@ -243,7 +243,7 @@ def _system_under_test(options: argparse.Namespace) -> SystemUnderTest:
     from ..bench import system_under_test
     from ..bench.system_under_test import SystemUnderTest
 
-    endpoint = endpoint_of(options)
+    endpoint = endpoint_from(options)
     if "://" in options.server:
         return SystemUnderTest(endpoint)
     found = bundles.read(Path(options.server))
@@ -282,15 +282,14 @@ def _evaluation(
     )
 
 
-def diff(options: argparse.Namespace) -> None:
+def run_diff(options: argparse.Namespace) -> None:
     """Compare B with A. Raises `ChecksFailed` where it is worse."""
-    from ..bench import diff as differences
-    from ..bench import results
+    from ..bench import diff, results
     from . import text_tables
 
     a, b = results.read(options.a), results.read(options.b)
-    found = differences.of(a, b, options.margin)
-    warnings, verdict = differences.unlike(a, b), differences.worst(found)
+    found = diff.compare(a, b, options.margin)
+    warnings, verdict = diff.unlike(a, b), diff.worst(found)
     if options.json:
         rows = [dataclasses.asdict(one) for one in found]
         report = {"verdict": verdict, "margin_percent": options.margin}

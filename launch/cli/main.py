@@ -19,7 +19,7 @@ from builder import __version__, command
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
 
-from .arguments import ENGINES, add_access, add_run, endpoint_of, with_access
+from .arguments import ENGINES, add_access, add_run, endpoint_from, with_access
 
 if TYPE_CHECKING:
     from ..rehearsal import RehearsalResult
@@ -163,7 +163,7 @@ def _smoke(options: argparse.Namespace) -> None:
     from ..smoke import results as reports
     from . import text_tables
 
-    server = endpoint_of(options)
+    server = endpoint_from(options)
     server.check_listens()
     engine = metrics.engine_info(server)
     results = suite.run(server, (lambda _: None) if options.json else _print_check)
@@ -181,8 +181,8 @@ def _smoke(options: argparse.Namespace) -> None:
 def _write(path: Path, data: bytes) -> None:
     try:
         path.write_bytes(data)
-    except OSError as fault:
-        reason = (fault.strerror or str(fault)).lower()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
         raise BadInput(Diagnostic(str(path), f"cannot be written: {reason}")) from None
 
 

@@ -55,10 +55,12 @@ def _with_access(run: Callable[[argparse.Namespace], None], options: argparse.Na
     """Jobs leave files that only their owner may read. Raises `BadInput` for those of others."""
     try:
         run(options)
-    except PermissionError as fault:
+    except PermissionError as error:
         remedy = "ask its owner, or name another state folder with --state"
-        problem = Diagnostic(str(fault.filename), "cannot be accessed: permission denied", remedy)
-        raise BadInput(problem) from None
+        diagnostic = Diagnostic(
+            str(error.filename), "cannot be accessed: permission denied", remedy
+        )
+        raise BadInput(diagnostic) from None
 
 
 def _add_sbatch(parser: argparse.ArgumentParser) -> None:
@@ -121,9 +123,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--job", metavar="ID", help="else the newest")
     parser.add_argument("--step", metavar="STEP", help="that of a step, else the supervisor's")
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="go on until the job is no more"
-    )
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
 
 
 def _add_stop(parser: argparse.ArgumentParser) -> None:
@@ -210,7 +210,7 @@ def status(options: argparse.Namespace) -> None:
 
 def logs(options: argparse.Namespace) -> None:
     service = _service(options)
-    job, path = jobs.log_of(service, options.job, options.step)
+    job, path = jobs.find_log(service, options.job, options.step)
     with Interrupts():
         jobs.follow_log(job, path) if options.follow else jobs.print_log(path)
 
@@ -220,15 +220,15 @@ def stop(options: argparse.Namespace) -> None:
     stopped = jobs.stop(service, options.now, options.timeout, say)
     if not stopped:
         say(f"{service.name}: has no job")
-    problems = []
+    diagnostics = []
     for job in stopped:
         run = job.run or {}
         outcome, why = run.get("outcome"), run.get("why") or ""
         print(f"job {job.id}: {outcome or 'cancelled before it started'}")
         if outcome not in (None, *GOOD_OUTCOMES):
-            problems.append(Diagnostic(f"job {job.id}", f"ended as {outcome}: {why}"))
-    if problems:
-        raise ChecksFailed(problems)
+            diagnostics.append(Diagnostic(f"job {job.id}", f"ended as {outcome}: {why}"))
+    if diagnostics:
+        raise ChecksFailed(diagnostics)
 
 
 def replace(options: argparse.Namespace) -> None:

@@ -113,8 +113,8 @@ def failure(job: JobFolder) -> ToolkitError:
         known = scheduler.jobs(job.id).get(job.id)
         state = known.summary if known else "nothing of it"
         what = f"ended before its supervisor gave a reason; Slurm says {state}"
-    problem = Diagnostic(f"job {job.id}", f"{what}; {_evidence(job)}")
-    return ChecksFailed(problem) if outcome == NOT_ADMITTED else NotReady(problem)
+    diagnostic = Diagnostic(f"job {job.id}", f"{what}; {_evidence(job)}")
+    return ChecksFailed(diagnostic) if outcome == NOT_ADMITTED else NotReady(diagnostic)
 
 
 def _evidence(job: JobFolder) -> str:
@@ -128,7 +128,9 @@ def _evidence(job: JobFolder) -> str:
     return f"its log {found[0]} ends:" + "".join(f"\n    {line[:300]}" for line in lines)
 
 
-def log_of(service: ServiceFolder, job_id: str | None, step: str | None) -> tuple[JobFolder, Path]:
+def find_log(
+    service: ServiceFolder, job_id: str | None, step: str | None
+) -> tuple[JobFolder, Path]:
     """The log of the newest job or of another one. Raises `BadInput` for what is not there."""
     known = {job.id: job for job in service.jobs}
     if not known:
@@ -153,7 +155,7 @@ def print_log(path: Path) -> None:
 
 
 def follow_log(job: JobFolder, path: Path) -> None:
-    """As it comes, until the job is no more."""
+    """As it comes, until the job has ended."""
     with path.open("rb") as content:
         while True:
             known = scheduler.jobs(job.id).get(job.id)
@@ -172,7 +174,7 @@ def _copy(file: BinaryIO) -> None:
 
 
 def stop(service: ServiceFolder, now: bool, timeout_s: float, say: Say) -> list[JobFolder]:
-    """The jobs that are no more, the oldest first. Raises `NotReady` for those that remain."""
+    """The jobs that have ended, the oldest first. Raises `NotReady` for those that remain."""
     service.stop_file.write_text(STOP_NOTE, encoding="utf-8")
     deadline, stopped = time.monotonic() + timeout_s, dict[str, JobFolder]()
     while alive := alive_jobs(service):

@@ -54,12 +54,12 @@ def replace(
             with interrupts.held():
                 _switch(service, new, say)
                 _drain(service, old, new, drain_s, say)
-        except BaseException as fault:
+        except BaseException as error:
             scheduler.cancel(new.id)
-            if not isinstance(fault, ToolkitError):
+            if not isinstance(error, ToolkitError):
                 raise
             jobs.Watch(new, say).until_gone(drain_s)
-            raise _refused(service, old, drain_s, fault) from None
+            raise _refused(service, old, drain_s, error) from None
     return new
 
 
@@ -105,7 +105,7 @@ def _switch(service: ServiceFolder, new: JobFolder, say: Say) -> None:
 def _drain(
     service: ServiceFolder, old: JobFolder, new: JobFolder, timeout_s: float, say: Say
 ) -> None:
-    """Until the old job is no more, while the new one must hold."""
+    """Until the old job has ended, while the new one must hold."""
     watch, deadline = jobs.Watch(old, say), time.monotonic() + timeout_s
     while not watch.until_gone(POLL_S):
         _check_lives(new)

@@ -30,8 +30,8 @@ def every(folder: Path) -> list[ServiceFolder]:
         found = [ServiceFolder(folder, entry.name) for entry in os.scandir(folder)]
     except FileNotFoundError:
         return []
-    except OSError as fault:
-        raise BadInput(Diagnostic(str(folder), f"cannot be read: {fault.strerror}")) from None
+    except OSError as error:
+        raise BadInput(Diagnostic(str(folder), f"cannot be read: {error.strerror}")) from None
     return sorted((one for one in found if one.jobs), key=lambda one: one.name)
 
 
@@ -98,7 +98,7 @@ def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> ServiceStat
         bundle_digest=run.get("bundle_digest"),
         seconds_left=max(0, round(parse_time(ends_at) - time.time())) if ends_at else None,
         successor=successor,
-        successor_state=_state_of(successor, service, known) if successor else None,
+        successor_state=_successor_state(successor, service, known) if successor else None,
     )
 
 
@@ -130,7 +130,7 @@ def _successor(
     return alive[-1] if alive else None
 
 
-def _state_of(job_id: str, service: ServiceFolder, known: Mapping[str, SlurmJob]) -> str:
+def _successor_state(job_id: str, service: ServiceFolder, known: Mapping[str, SlurmJob]) -> str:
     return _state(service.job(job_id).run or {}, known.get(job_id))
 
 

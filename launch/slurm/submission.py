@@ -66,13 +66,13 @@ class Submission:
 
     def check(self) -> None:
         """Raises `BadInput` where Slurm would refuse the scripts."""
-        problems = [
-            problem
+        diagnostics = [
+            diagnostic
             for name in (SERVE, PREFLIGHT)
-            for problem in scheduler.check(self.script(name), self.options, self.environment)
+            for diagnostic in scheduler.check(self.script(name), self.options, self.environment)
         ]
-        if problems:
-            raise BadInput(problems)
+        if diagnostics:
+            raise BadInput(diagnostics)
 
     def submit(self) -> JobFolder:
         """The new job, which Slurm has taken."""
@@ -156,12 +156,12 @@ def check_free(service: ServiceFolder) -> None:
 def _check_writable(root: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
-        fault = None if os.access(root, os.W_OK) else "is not writable"
-    except OSError as error:
-        fault = f"cannot be made: {(error.strerror or str(error)).lower()}"
-    if fault:
+        error = None if os.access(root, os.W_OK) else "is not writable"
+    except OSError as failure:
+        error = f"cannot be made: {(failure.strerror or str(failure)).lower()}"
+    if error:
         remedy = "name a folder that this host and all nodes see with --state"
-        raise BadInput(Diagnostic(str(root), fault, remedy))
+        raise BadInput(Diagnostic(str(root), error, remedy))
 
 
 def _reference_engine(bundle: Bundle, folder: Path) -> dict[str, str]:

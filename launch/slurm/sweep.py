@@ -16,9 +16,9 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed
 from builder.facts import servers
 
+from .. import endpoint
 from ..bench import point_metrics, results, system_under_test
 from ..report import REPORT, page
-from ..smoke import endpoint as endpoints
 from . import scheduler
 from .jobs import Say
 from .scheduler import SlurmJob
@@ -72,7 +72,7 @@ def run(sweep: ServiceSweep, say: Say) -> Path:
         scheduler.cancel(array)
         raise
     report = collect(sweep)
-    if lost := [_fault(job, folder) for job in tasks if job.state != "COMPLETED"]:
+    if lost := [_job_failure(job, folder) for job in tasks if job.state != "COMPLETED"]:
         raise ChecksFailed(lost)
     return report
 
@@ -113,7 +113,7 @@ def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> 
     first, points = documents[0], [point for one in documents for point in one["points"]]
     measured = first["subject"]
     about = system_under_test.described(
-        endpoints.of_url(url), bundle, None, (measured["server_version"], measured["model"])
+        endpoint.from_url(url), bundle, None, (measured["server_version"], measured["model"])
     )
     whole = all(one["outcome"] == "complete" for one in documents)
     return {
@@ -144,7 +144,7 @@ def _wait(array: str, say: Say) -> list[SlurmJob]:
         time.sleep(POLL_S)
 
 
-def _fault(job: SlurmJob, folder: Path) -> Diagnostic:
+def _job_failure(job: SlurmJob, folder: Path) -> Diagnostic:
     """Why a job of the array failed, by the last error in its log."""
     log = folder / f"point-{job.id.rpartition('_')[2]}.log"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
@@ -154,10 +154,10 @@ def _fault(job: SlurmJob, folder: Path) -> Diagnostic:
     )
 
 
-def server_url(order: Submission, endpoint: Mapping[str, Any]) -> str:
+def server_url(order: Submission, published: Mapping[str, Any]) -> str:
     """The published endpoint as `launch bench` and `launch smoke` take it."""
     record = servers.load(order.document["server"])
     is_disaggregated = any(step["role"] == "prefill" for step in order.document["steps"])
     is_named = is_disaggregated or record.default_model is not None
-    model = endpoint["model"] if is_named else None
-    return record.url(endpoint["host"], endpoint["ports"], model)
+    model = published["model"] if is_named else None
+    return record.url(published["host"], published["ports"], model)

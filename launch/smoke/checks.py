@@ -7,9 +7,9 @@ from typing import Literal
 
 from builder.facts.servers import Api
 
+from ..endpoint import Endpoint
 from . import concurrency, features, generation, health, negative
 from .client import CheckFunction, SmokeClient
-from .endpoint import Endpoint
 from .negative import rejects, rejects_misuse
 
 KSERVE: tuple[Api, ...] = ("kserve",)

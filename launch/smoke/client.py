@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from .endpoint import Endpoint
+from ..endpoint import Endpoint
 
 PROMPT = "Once upon a time there was a small village at the edge of a large forest, and"
 REASONS = ("stop", "length")

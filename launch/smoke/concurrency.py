@@ -11,6 +11,7 @@ import time
 from contextlib import aclosing
 from dataclasses import replace
 
+from ..endpoint import Endpoint
 from . import metrics
 from .client import (
     PROMPT,
@@ -22,7 +23,6 @@ from .client import (
     concurrently,
     expect_text,
 )
-from .endpoint import Endpoint
 from .generation import MEDIUM, difference
 from .metrics import MODEL, REQUESTS
 

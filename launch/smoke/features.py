@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..endpoint import Endpoint
 from .client import PROMPT, CheckFailure, Inconclusive, NotSupported, SmokeClient, SmokeRequest
-from .endpoint import Endpoint
 
 # A miniature on a CPU takes seconds for more.
 LONGEST_REHEARSED_TOKENS = 4096

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
+from ..endpoint import Endpoint
 from .client import (
     PROMPT,
     REASONS,
@@ -27,7 +28,6 @@ from .client import (
     expect_text,
     expect_tokens,
 )
-from .endpoint import Endpoint
 
 StreamMode = Literal["delta", "cumulative"]
 
@@ -82,13 +82,13 @@ async def stream_mode(client: SmokeClient, _: Endpoint) -> str:
     """Whether the text is new or cumulative; a stream must not mix both."""
     texts = await _streamed_texts(client, MEDIUM)
     content = {"delta": "new text each", "cumulative": "all text so far each"}
-    return f"{len(texts)} parts with {content[stream_mode_of(texts)]}"
+    return f"{len(texts)} parts with {content[detect_stream_mode(texts)]}"
 
 
 async def cumulative(client: SmokeClient, endpoint: Endpoint) -> str:
     """The toolkit's own model takes a parameter for it; other servers pass over it."""
     texts = await _streamed_texts(client, replace(MEDIUM, parameters={"cumulative_text": True}))
-    if stream_mode_of(texts) == "cumulative":
+    if detect_stream_mode(texts) == "cumulative":
         return f"{len(texts)} responses, the last one with all {len(texts[-1])} characters"
     if endpoint.is_rendered and len(texts) > 1:
         raise CheckFailure(f"{len(texts)} parts with new text each in spite of cumulative_text")
@@ -208,7 +208,7 @@ async def _exactly(client: SmokeClient, count: int) -> Completion:
         return await client.generate(SmokeRequest(PROMPT, max_tokens=count))
 
 
-def stream_mode_of(texts: Sequence[str]) -> StreamMode:
+def detect_stream_mode(texts: Sequence[str]) -> StreamMode:
     """How the texts of a stream, none of them empty, belong together.
 
     Cumulative texts each begin with the one before and grow; new texts do so only by accident, and
@@ -231,7 +231,7 @@ def stream_mode_of(texts: Sequence[str]) -> StreamMode:
 def whole_text(texts: Sequence[str]) -> str:
     if not texts:
         return ""
-    return texts[-1] if stream_mode_of(texts) == "cumulative" else "".join(texts)
+    return texts[-1] if detect_stream_mode(texts) == "cumulative" else "".join(texts)
 
 
 def difference(one: str, other: str) -> str:

@@ -11,6 +11,7 @@ import yaml
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from ..endpoint import Endpoint
 from .client import (
     CheckFailure,
     Inconclusive,
@@ -19,7 +20,6 @@ from .client import (
     SmokeClient,
     SmokeRequest,
 )
-from .endpoint import Endpoint
 
 # Checked on a server that no bundle describes.
 DANGEROUS = ("shared-memory", "model-repository", "trace", "logging")

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
+from ..endpoint import Endpoint
 from .client import CheckFailure, Completion, NotSupported, RequestRejected, SmokeRequest
-from .endpoint import Endpoint
 from .http import call, events, expect_ok, get_json, parse_json, receive, session
 from .triton_tensors import PUBLISHED, inputs, read_outputs
 

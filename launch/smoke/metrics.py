@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..endpoint import Endpoint
 from .client import CheckFailure, NotSupported, RequestRejected
-from .endpoint import Endpoint
 from .http import get_json, receive, session
 
 TIMEOUT_S = 10.0

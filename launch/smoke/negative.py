@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+from ..endpoint import Endpoint
 from . import metrics
 from .client import (
     PROMPT,
@@ -21,7 +22,6 @@ from .client import (
     concurrently,
 )
 from .concurrency import RUNNING
-from .endpoint import Endpoint
 from .features import limit_tokens
 from .metrics import REQUESTS
 

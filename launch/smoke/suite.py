@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 
 from .. import triton
+from ..endpoint import Endpoint
 from ..process import ServerProcess
 from .checks import NEGATIVE, POSITIVE, Check
 from .client import (
@@ -22,7 +23,6 @@ from .client import (
     SmokeRequest,
     healthy,
 )
-from .endpoint import Endpoint
 from .health import is_decoupled
 from .results import CheckResult, Outcome
 

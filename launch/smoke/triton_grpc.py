@@ -16,8 +16,8 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from ..endpoint import Endpoint
 from .client import CheckFailure, Completion, NotSupported, RequestRejected, SmokeRequest
-from .endpoint import Endpoint
 from .triton_tensors import PUBLISHED, datatype, inputs, packed, read_outputs, unpacked
 
 # A harmless method of each API that may be restricted.

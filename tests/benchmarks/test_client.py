@@ -81,9 +81,9 @@ FAULTS = (lost, repeated, cut, added, swapped, late)
 
 
 @pytest.mark.parametrize("cumulative", [False, True], ids=["deltas", "cumulative"])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_wrong_text_is_noticed(fault: Callable[[Texts], Texts], cumulative: bool) -> None:
-    parts = fault(texts())
+@pytest.mark.parametrize("violation", FAULTS)
+def test_wrong_text_is_noticed(violation: Callable[[Texts], Texts], cumulative: bool) -> None:
+    parts = violation(texts())
     messages = received(cumulated(parts) if cumulative else parts)
     with pytest.raises(stamps.WrongText):
         list(token_times(messages, dataclasses.replace(LOAD, cumulative=cumulative)))

@@ -29,8 +29,8 @@ def test_a_ratio_is_taken_within_its_round() -> None:
 def test_a_bound_is_missed_where_both_time_and_ratio_are(
     ms: float, ratio: float, missed: bool
 ) -> None:
-    fault = commands.problem({"command": "a", "ms": ms, "ratio": ratio, **LIMITS})
-    assert (fault is not None) is missed
+    violation = commands.violation({"command": "a", "ms": ms, "ratio": ratio, **LIMITS})
+    assert (violation is not None) is missed
 
 
 LIMITS = {"limit_ms": 100, "limit_ratio": 8}
@@ -38,7 +38,7 @@ LIMITS = {"limit_ms": 100, "limit_ratio": 8}
 
 def test_the_empty_interpreter_has_no_bound() -> None:
     empty, _ = commands.rows([QUICK], {"quick": [(20, 10)]})
-    assert commands.problem(empty) is None
+    assert commands.violation(empty) is None
 
 
 def test_a_command_that_fails_is_named() -> None:

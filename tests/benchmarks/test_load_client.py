@@ -44,16 +44,16 @@ def row(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_bound_is_missed_on_either_side_of_zero() -> None:
-    assert BOUND.problem([row(ttft_error_ms=0.5)]) is None
+    assert BOUND.violation([row(ttft_error_ms=0.5)]) is None
     for error in (1.5, -1.5):
-        missed = BOUND.problem([row(ttft_error_ms=error)])
+        missed = BOUND.violation([row(ttft_error_ms=error)])
         assert missed is not None
         assert "must be at most 1" in str(missed)
 
 
 def test_a_bound_is_on_our_own_rows_that_were_measured() -> None:
     others = row(ttft_error_ms=30, client="httpx")
-    assert BOUND.problem([others, {"row": "install", "client": OURS, "mb": 1}]) is None
+    assert BOUND.violation([others, {"row": "install", "client": OURS, "mb": 1}]) is None
 
 
 def test_every_bound_names_a_row_of_the_benchmark() -> None:

@@ -32,15 +32,15 @@ def test_tokens_are_due_by_absolute_deadlines() -> None:
 
 
 def test_an_event_of_several_tokens_waits_for_the_last() -> None:
-    asked = SCHEDULE.asked("trap=three_tokens id=7", 7)
-    assert list(asked.due()) == [(60 * MS, 3), (75 * MS, 3), (80 * MS, 1)]
-    assert asked.id == 7
+    schedule = SCHEDULE.for_request("trap=three_tokens id=7", 7)
+    assert list(schedule.due()) == [(60 * MS, 3), (75 * MS, 3), (80 * MS, 1)]
+    assert schedule.id == 7
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "openai_completions", "generate_stream", "grpc"])
 @pytest.mark.parametrize("trap", TRAPS)
 def test_a_script_counts_the_tokens_that_it_sends(trap: str, api: str) -> None:
-    found = script(SCHEDULE.asked(f"trap={trap}", SCHEDULE.tokens), api)
+    found = script(SCHEDULE.for_request(f"trap={trap}", SCHEDULE.tokens), api)
     sent = b"".join(step.data for step in found.steps)
     if trap not in ("cumulative", "too_many_requests", "error_body"):
         assert sent.count(b" tok") == found.tokens
@@ -51,13 +51,13 @@ def test_a_script_counts_the_tokens_that_it_sends(trap: str, api: str) -> None:
 def test_the_server_sends_no_token_before_it_is_due(
     reference_servers: Callable[[Api], ReferenceServer], api: Api
 ) -> None:
-    asked = AccuracyTest(streams=2, requests=4, tokens=20, itl_ms=2, ttft_ms=60)
+    accuracy_test = AccuracyTest(streams=2, requests=4, tokens=20, itl_ms=2, ttft_ms=60)
     server, records = reference_servers(api), list[RequestRecord]()
-    calls = tuple(Call(number, ask) for number, ask in enumerate(asked.asks()))
-    plan = LoadPlan("concurrency", calls, concurrency=asked.streams)
+    calls = tuple(Call(number, ask) for number, ask in enumerate(accuracy_test.asks()))
+    plan = LoadPlan("concurrency", calls, concurrency=accuracy_test.streams)
     workers.run(plan, server.endpoint, api, 1, records.append, threading.Event())
-    due_ns = [due_ns for due_ns, _ in asked.schedule.due()]
-    log = server.log(asked.requests)
+    due_ns = [due_ns for due_ns, _ in accuracy_test.schedule.due()]
+    log = server.log(accuracy_test.requests)
     for record in records:
         entry = log[record.index]
         assert entry.first_ns is not None
@@ -65,15 +65,15 @@ def test_the_server_sends_no_token_before_it_is_due(
         assert entry.first_ns - entry.arrived_ns >= due_ns[0]
         assert entry.last_ns - entry.arrived_ns >= due_ns[-1]
         came_ns = [at_ns - entry.arrived_ns for at_ns in record.message_ns]
-        assert len(came_ns) == asked.tokens
+        assert len(came_ns) == accuracy_test.tokens
         assert all(came >= due for came, due in zip(came_ns, due_ns, strict=True))
 
 
 def test_errors_are_what_a_client_says_less_what_was_sent() -> None:
-    asked = AccuracyTest(streams=1, requests=1, tokens=11, itl_ms=5)
+    accuracy_test = AccuracyTest(streams=1, requests=1, tokens=11, itl_ms=5)
     true = LogEntry(0, "plain", 11, arrived_ns=0, first_ns=50 * MS, last_ns=100 * MS)
     seen = RequestTiming(begun_ns=0, first_ns=51 * MS, last_ns=102 * MS, tokens=11)
-    found = accuracy.compare(asked, {0: seen}, {0: true}, cpu_s=0.011, peak_mib=30)
+    found = accuracy.compare(accuracy_test, {0: seen}, {0: true}, cpu_s=0.011, peak_mib=30)
     assert found.ttft_error_ms == pytest.approx(1)
     assert found.ttft_error_percent == pytest.approx(2)
     assert found.tpot_error_percent == pytest.approx(2)

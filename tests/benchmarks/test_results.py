@@ -39,11 +39,13 @@ def test_a_ratio_is_taken_within_a_round() -> None:
 def test_a_bound_holds_up_to_its_limit(per_token: float, missed: list[str]) -> None:
     measured = samples(model=[400.0], per_token=[per_token])
     bounds = [bound for bound in results.MUST_HOLD if bound.against == "per_token"]
-    problems = [fault.message for bound in bounds if (fault := bound.problem(measured))]
-    assert [what.partition(";")[0] for what in problems] == missed
+    violations = [violation.message for bound in bounds if (violation := bound.violation(measured))]
+    assert [what.partition(";")[0] for what in violations] == missed
 
 
 def test_the_least_rate_is_a_bound_on_the_engine_itself() -> None:
     measured = samples(model=[400.0])
-    problems = [fault.message for bound in results.MUST_HOLD if (fault := bound.problem(measured))]
-    assert problems == ["offered_tokens_per_s is 1; it must be at least 40000"]
+    violations = filter(None, (bound.violation(measured) for bound in results.MUST_HOLD))
+    assert [one.message for one in violations] == [
+        "offered_tokens_per_s is 1; it must be at least 40000"
+    ]

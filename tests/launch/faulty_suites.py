@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from launch import endpoint
 from launch.access import Access
-from launch.smoke import endpoint, metrics, suite
-from launch.smoke.endpoint import Endpoint
+from launch.endpoint import Endpoint
+from launch.smoke import metrics, suite
 from launch.smoke.results import CheckResult
 from tests.launch import faulty_grpc, faulty_server, faulty_triton
 
@@ -53,7 +54,7 @@ def checked(server: Endpoint) -> Results:
 
 def openai(fault: str) -> Results:
     with faulty_server.running(fault) as url:
-        return checked(replace(endpoint.of_url(url), options=OPTIONS))
+        return checked(replace(endpoint.from_url(url), options=OPTIONS))
 
 
 def triton_over_http(fault: str) -> Results:
@@ -65,7 +66,7 @@ def triton_over_http(fault: str) -> Results:
         text = f"triton://127.0.0.1:{port}?grpc=off&metrics={port}&model={faulty_triton.MODEL}"
         return checked(
             replace(
-                endpoint.of_url(text, Access(key=faulty_triton.KEY)),
+                endpoint.from_url(text, Access(key=faulty_triton.KEY)),
                 model_folder=faulty_triton.write_bundle(Path(folder)),
                 options={"triton_config": {"max_requests": faulty_triton.MAX_REQUESTS}},
                 restricted_apis=faulty_triton.RESTRICTED,
@@ -77,7 +78,7 @@ def triton_over_grpc(fault: str) -> Results:
     with faulty_grpc.running(fault) as address:
         port, model = address.rpartition(":")[2], faulty_triton.MODEL
         text = f"triton://127.0.0.1?http=off&metrics=off&grpc={port}&model={model}"
-        return checked(endpoint.of_url(text))
+        return checked(endpoint.from_url(text))
 
 
 KINDS: Mapping[str, Callable[[str], Results]] = {

@@ -20,9 +20,9 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from builder import pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
-from launch import access, dummy_credentials, ready, target
+from launch import access, dummy_credentials, endpoint, ready, target
 from launch.access import ClientFiles
-from launch.smoke import checks, endpoint, suite
+from launch.smoke import checks, suite
 from launch.smoke.results import CheckResult
 from launch.target import Target
 from tests.launch.conftest import NAME, Launch, Rehearse, free_settings
@@ -77,7 +77,7 @@ def smoke(bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess
 def checked(bundle: Bundle, *ids: str) -> list[CheckResult]:
     """A few checks of the suite by a client with the target's own files."""
     chosen = [check for check in (*checks.POSITIVE, *checks.NEGATIVE) if check.id in ids]
-    at = endpoint.of_target(target.read(bundle, "triton"))
+    at = endpoint.from_target(target.read(bundle, "triton"))
     return suite.run(at, lambda _: None, chosen)
 
 
@@ -161,7 +161,7 @@ def test_a_rehearsal_makes_up_the_files_of_another_machine(
 
 
 def test_files_are_named_by_variables_of_the_script(bundle: Bundle, key_file: Path) -> None:
-    one = target.read(bundle, "triton").with_files_of(
+    one = target.read(bundle, "triton").with_client_files(
         {"SERVE_KEY_FILE": str(key_file), "SERVE_TLS_KEY": "/not/of/this/target"}
     )
     assert one.access().http_headers == {"api-key": KEY}
@@ -175,7 +175,7 @@ def test_a_key_is_never_shown(bundle: Bundle, key_file: Path) -> None:
 
 def test_a_file_that_is_named_and_not_there_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"--key-file: .* cannot be read: no such file"):
-        access.of({}, ClientFiles(key_file=tmp_path / "none"), None)
+        access.read({}, ClientFiles(key_file=tmp_path / "none"), None)
 
 
 def test_a_certificate_without_its_key_is_bad_input(bundle: Bundle, tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ import pytest
 
 from builder.bundle import Bundle
 from builder.errors import NotReady
-from launch import target
+from launch import endpoint, target
 from launch.cli import text_tables
+from launch.endpoint import Endpoint
 from launch.process import ServerProcess
-from launch.smoke import checks, endpoint, generation, health, metrics, suite
+from launch.smoke import checks, generation, health, metrics, suite
 from launch.smoke.client import CheckFailure
-from launch.smoke.endpoint import Endpoint
 from launch.smoke.results import CheckResult, junit, summary
 from tests.conftest import ROOT
 from tests.launch import faulty_server, faulty_suites, faulty_triton
@@ -208,7 +208,7 @@ def test_an_unknown_server_with_open_management_is_warned_of(found: Results) -> 
 def test_a_prompt_below_the_limit_that_is_refused_is_found() -> None:
     with faulty_server.running() as url:
         promised = {**OPTIONS, "max_seq_len": 2 * faulty_server.LIMIT}
-        server = replace(endpoint.of_url(url), options=promised)
+        server = replace(endpoint.from_url(url), options=promised)
         found = faulty_suites.checked(server)
     assert ids(found, "failed") == ["P15"]
     assert found["P15"].evidence == "a valid request was rejected: 400: too_long"
@@ -218,7 +218,7 @@ def test_a_process_that_is_gone_is_found() -> None:
     with faulty_server.running() as url:
         ended = subprocess.Popen(["true"])
         ended.wait()
-        at, process = endpoint.of_url(url), checks.POSITIVE[:1]
+        at, process = endpoint.from_url(url), checks.POSITIVE[:1]
         [gone] = suite.run(replace(at, pid=ended.pid), lambda _: None, process)
         [here] = suite.run(replace(at, pid=os.getpid()), lambda _: None, process)
     assert gone.evidence == f"process {ended.pid} is gone, a running one is expected"
@@ -289,12 +289,12 @@ def test_evidence_says_what_was_expected_and_what_came(found: Results) -> None:
     ],
 )
 def test_the_kind_of_a_stream_is_seen_from_its_texts(texts: list[str], mode: str) -> None:
-    assert generation.stream_mode_of(texts) == mode
+    assert generation.detect_stream_mode(texts) == mode
 
 
 def test_texts_that_grow_and_shrink_are_a_fault() -> None:
     with pytest.raises(CheckFailure, match="part 4 is 'b' after 'abc'"):
-        generation.stream_mode_of(["a", "ab", "abc", "b", "bc"])
+        generation.detect_stream_mode(["a", "ab", "abc", "b", "bc"])
 
 
 def test_every_check_has_an_id_of_its_own_a_title_and_a_reason() -> None:
@@ -387,13 +387,13 @@ def test_the_engine_is_known_by_its_version(fault: str, version: str, rehearsal:
     ):
         port = url.rpartition(":")[2]
         for server in (openai_url, f"triton://127.0.0.1:{port}?grpc=off&metrics={port}"):
-            found = metrics.engine_info(endpoint.of_url(server))
+            found = metrics.engine_info(endpoint.from_url(server))
             assert found == {"version": version, "rehearsal": rehearsal}
 
 
 def test_a_server_that_tells_no_engine_may_be_a_rehearsal_or_not() -> None:
     assert (
-        metrics.engine_info(endpoint.of_url("triton://127.0.0.1?http=off&metrics=off")) == UNKNOWN
+        metrics.engine_info(endpoint.from_url("triton://127.0.0.1?http=off&metrics=off")) == UNKNOWN
     )
 
 
@@ -436,7 +436,7 @@ def test_junit_tells_failures_skips_and_warnings_apart() -> None:
 def test_metadata_that_differs_from_the_rendered_one_is_named(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    one = endpoint.of_target(target.read(bundle, "triton"))
+    one = endpoint.from_target(target.read(bundle, "triton"))
     assert one.model_folder is not None
     text = (one.model_folder / "config.pbtxt").read_text()
     (tmp_path / "1").mkdir()
@@ -456,7 +456,7 @@ def test_metadata_that_differs_from_the_rendered_one_is_named(
 
 
 def test_a_configuration_that_differs_from_the_rendered_one_is_named(bundle: Bundle) -> None:
-    one = endpoint.of_target(target.read(bundle, "triton"))
+    one = endpoint.from_target(target.read(bundle, "triton"))
     with pytest.raises(
         CheckFailure, match="decoupled is False, True expected; max_batch_size is 8, 0 exp"
     ):

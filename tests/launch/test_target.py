@@ -14,9 +14,8 @@ import pytest
 from builder import pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
-from launch import engine, serving, target, triton
+from launch import endpoint, engine, serving, target, triton
 from launch.run import create
-from launch.smoke import endpoint
 
 
 def test_a_target_has_what_launch_json_says(bundle: Bundle) -> None:
@@ -180,7 +179,7 @@ def test_shared_memory_of_one_server_is_swept(
     ],
 )
 def test_a_url_names_a_server(url: str, kind: str, grpc: str | None, model: str | None) -> None:
-    one = endpoint.of_url(url)
+    one = endpoint.from_url(url)
     assert (one.server, one.grpc, one.model) == (kind, grpc, model)
     assert one.url is not None
     assert one.url.startswith("http://")
@@ -191,11 +190,11 @@ def test_a_url_names_a_server(url: str, kind: str, grpc: str | None, model: str 
 )
 def test_anything_else_is_no_url_of_a_server(url: str) -> None:
     with pytest.raises(BadInput, match="write"):
-        endpoint.of_url(url)
+        endpoint.from_url(url)
 
 
 def test_a_bundle_names_its_servers(bundle: Bundle) -> None:
-    one = endpoint.of_target(target.read(bundle, "triton"))
+    one = endpoint.from_target(target.read(bundle, "triton"))
     assert one.grpc == "127.0.0.1:8001"
     assert one.model_folder == bundle.folder / "triton/model_repository/tensorrt_llm"
     assert replace(one, model_folder=None, grpc=None, model=None).url == "http://127.0.0.1:8000"

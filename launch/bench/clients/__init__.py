@@ -11,7 +11,7 @@ from typing import Literal, Protocol, get_args
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from ...smoke.endpoint import Endpoint
+from ...endpoint import Endpoint
 from ..request import LoadRequest, RequestRecord
 
 Api = Literal["openai_chat", "openai_completions", "generate_stream", "grpc"]

@@ -96,8 +96,8 @@ class Exchange(asyncio.Protocol):
         elif self._stream is not None:
             try:
                 self._stream.send(data)
-            except OSError as fault:
-                self._lose(fault)
+            except OSError as error:
+                self._lose(error)
 
     def end(self, at_ns: int) -> None:
         if not self.ended.done():
@@ -129,8 +129,8 @@ class Connector:
         try:
             loop = asyncio.get_running_loop()
             found = await loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-        except OSError as fault:
-            raise NotReady(Diagnostic(self.url, f"cannot be looked up: {fault}")) from None
+        except OSError as error:
+            raise NotReady(Diagnostic(self.url, f"cannot be looked up: {error}")) from None
         self._family, _, _, _, address = found[0]
         self._address = (str(address[0]), port)
         if parts.scheme == "https":
@@ -149,9 +149,9 @@ class Connector:
                 await exchange.ended
         except TimeoutError:
             failure = Failure("timeout", f"no end within {timeout_s:g} s")
-        except OSError as fault:
+        except OSError as error:
             kind: FailureKind = "cut" if exchange.is_connected else "refused"
-            failure = Failure(kind, fault.strerror or str(fault), retryable=True)
+            failure = Failure(kind, error.strerror or str(error), retryable=True)
         except asyncio.CancelledError:
             exchange.close()
             raise

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 
-from ...smoke.endpoint import Endpoint
+from ...endpoint import Endpoint
 from ..request import Failure, FailureKind
 from .connection import PREPARE_TIMEOUT_S, Connector, Exchange, Malformed
 
@@ -90,7 +90,7 @@ async def document(server: Connector, path: str, headers: Mapping[str, str]) -> 
         try:
             answer = exchange.answer()
             found = json.loads(answer.body())
-            failure = failure or failure_of(exchange, answer)
+            failure = failure or transport_failure(exchange, answer)
             if failure is None and isinstance(found, dict):
                 return found
         except ValueError:
@@ -98,7 +98,7 @@ async def document(server: Connector, path: str, headers: Mapping[str, str]) -> 
     raise NotReady(Diagnostic(f"{server.url}{path}", failure.message if failure else what))
 
 
-def failure_of(exchange: HttpExchange, answer: HttpAnswer) -> Failure | None:
+def transport_failure(exchange: HttpExchange, answer: HttpAnswer) -> Failure | None:
     """What is wrong as HTTP with an answer that was read to its end."""
     found = answer.head
     if found is not None and found.status != OK:

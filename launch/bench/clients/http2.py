@@ -67,8 +67,8 @@ def decode_fields(block: bytes) -> list[tuple[str, str]]:
     """Of a peer that was told by `greeting` to keep no table. Raises `Malformed`."""
     try:
         return [(str(name), str(value)) for name, value in Decoder().decode(block)]
-    except HPACKError as fault:
-        raise Malformed(f"HPACK: {fault}") from None
+    except HPACKError as error:
+        raise Malformed(f"HPACK: {error}") from None
 
 
 def greeting() -> bytes:

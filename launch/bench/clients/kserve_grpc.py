@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
+from ...endpoint import Endpoint
 from ...smoke.client import NotSupported
-from ...smoke.endpoint import Endpoint
 from ...smoke.triton_tensors import FORMATS, PUBLISHED, datatype, packed
 from ..request import Failure, FailureKind, LoadRequest, RequestRecord
 from .connection import PREPARE_TIMEOUT_S, Connector, Malformed
@@ -121,8 +121,8 @@ class GrpcClient:
             try:
                 for _, answer in messages(exchange):
                     found.ParseFromString(answer)
-            except Malformed as fault:
-                failure = Failure("malformed", str(fault))
+            except Malformed as error:
+                failure = Failure("malformed", str(error))
         if failure := failure or _failure(exchange, False):
             raise NotReady(Diagnostic(f"grpc://{self._address}", failure.message))
         self._declared = {row.name: row.datatype for row in found.inputs} or dict(PUBLISHED)
@@ -139,8 +139,8 @@ class GrpcClient:
             try:
                 began = await _read(exchange, transcript)
                 failure = failure or _failure(exchange, began)
-            except Malformed as fault:
-                transcript.fail("malformed", str(fault))
+            except Malformed as error:
+                transcript.fail("malformed", str(error))
         transcript.failure = transcript.failure or failure
         return transcript.record(index, exchange.sent_ns, exchange.ended_ns, scheduled_ns, None)
 
@@ -166,8 +166,8 @@ class GrpcClient:
     def _message(self, request: LoadRequest, index: int) -> bytes:
         try:
             rows = tensors(request, self._declared or {})
-        except NotSupported as fault:
-            raise BadInput(Diagnostic(self._model, str(fault))) from None
+        except NotSupported as error:
+            raise BadInput(Diagnostic(self._model, str(error))) from None
         message = protobuf("ModelInferRequest")(
             model_name=request.model or self._model, id=str(index)
         )
@@ -201,8 +201,8 @@ async def _read(exchange: Http2Exchange, transcript: TritonTranscript) -> bool:
     for number, (arrived_ns, message) in enumerate(messages(exchange), 1):
         try:
             _read_message(arrived_ns, message, transcript)
-        except (ValueError, struct.error, DecodeError) as fault:
-            transcript.fail("malformed", str(fault))
+        except (ValueError, struct.error, DecodeError) as exception:
+            transcript.fail("malformed", str(exception))
         if not number % SLICE:
             await asyncio.sleep(0)
     return number > 0

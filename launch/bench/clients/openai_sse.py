@@ -9,7 +9,7 @@ from typing import Any
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
-from ...smoke.endpoint import Endpoint
+from ...endpoint import Endpoint
 from ..request import LoadRequest, RequestRecord
 from . import http1, sse
 from .transcript import Transcript, whole

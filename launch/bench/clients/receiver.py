@@ -121,9 +121,9 @@ class Receiver(selectors.BaseSelector):
             data, control, _, _ = stream.recvmsg(READ_BYTES, STAMP_SPACE)
         except BlockingIOError:
             return False
-        except OSError as fault:
+        except OSError as error:
             self.unwatch(stream)
-            return sink(now_ns, fault)
+            return sink(now_ns, error)
         if not data:
             self.unwatch(stream)
         return sink(arrival_ns(control, now_ns, clocks_ns), data)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..request import RequestRecord
 from .connection import Connector, Malformed
-from .http1 import BUSY, OK, HttpAnswer, HttpExchange, failure_of, request_bytes
+from .http1 import BUSY, OK, HttpAnswer, HttpExchange, request_bytes, transport_failure
 from .transcript import Transcript
 
 SLICE = 128  # events that are read between two looks at what arrives
@@ -62,11 +62,11 @@ async def send(
             if answer.head is not None:
                 status = answer.head.status
                 events = await _read(answer, transcript) if status == OK else 0
-            failure = failure or failure_of(exchange, answer)
+            failure = failure or transport_failure(exchange, answer)
             if failure is None and not events:
                 transcript.event(exchange.ended_ns, answer.body())
-        except Malformed as fault:
-            transcript.fail("malformed", str(fault))
+        except Malformed as error:
+            transcript.fail("malformed", str(error))
         transcript.end()
         transcript.failure = transcript.failure or failure
         return transcript.record(index, exchange.sent_ns, exchange.ended_ns, scheduled_ns, status)

@@ -13,8 +13,8 @@ from typing import Any
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
+from ...endpoint import Endpoint
 from ...smoke.client import NotSupported, SmokeRequest
-from ...smoke.endpoint import Endpoint
 from ...smoke.triton_tensors import METRICS, PUBLISHED, inputs
 from ..request import LoadRequest, RequestRecord
 from . import http1, sse
@@ -59,8 +59,8 @@ class GenerateStreamClient:
         """Inputs of one element as scalars, which is how the extension writes them."""
         try:
             rows = tensors(request, self._declared or {})
-        except NotSupported as fault:
-            raise BadInput(Diagnostic(self._model, str(fault))) from None
+        except NotSupported as error:
+            raise BadInput(Diagnostic(self._model, str(error))) from None
         body = {name: row[0] if len(row) == 1 else list(row) for name, row in rows.items()}
         return json.dumps(body).encode()
 
@@ -68,7 +68,7 @@ class GenerateStreamClient:
 def tensors(request: LoadRequest, declared: Mapping[str, str]) -> dict[str, Sequence[Any]]:
     """The inputs of a request. Raises `NotSupported` where the model has none for what is asked."""
     prompt = list(request.prompt) if isinstance(request.prompt, tuple) else request.prompt
-    asked = SmokeRequest(
+    smoke_request = SmokeRequest(
         prompt,
         max_tokens=request.max_tokens,
         temperature=request.temperature,
@@ -78,7 +78,7 @@ def tensors(request: LoadRequest, declared: Mapping[str, str]) -> dict[str, Sequ
         metrics=METRICS in declared,
         messages=request.messages,
     )
-    return inputs(asked, True, declared)
+    return inputs(smoke_request, True, declared)
 
 
 class TritonTranscript(Transcript):

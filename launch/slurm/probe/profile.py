@@ -79,8 +79,8 @@ def save(profile: str, file: Path) -> None:
         new.write_text(profile, encoding="utf-8")
         site.read(new)
         new.replace(file)
-    except OSError as fault:
-        reason = (fault.strerror or str(fault)).lower()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
         raise BadInput(Diagnostic(str(file), f"cannot be written: {reason}")) from None
     finally:
         new.unlink(missing_ok=True)

@@ -87,7 +87,7 @@ def gpu_options(request: Finding, gpus: int) -> list[str]:
     return [option.format(gpus)] if option else ["--exclusive"]
 
 
-def given(options: SiteOptions, partition: Partition) -> Iterator[Finding]:
+def given_options(options: SiteOptions, partition: Partition) -> Iterator[Finding]:
     how = "given with --partition" if "partition" in options.given else "tried: it takes such jobs"
     yield Finding("partition", partition.name, how)
     for name, value in options.given.items():

@@ -23,7 +23,7 @@ def probe(options: SiteOptions, say: Say) -> str:
     gpu_options = requests.gpu_options(request, gpus)
     found = [
         requests.name(options),
-        *requests.given(options, partition),
+        *requests.given_options(options, partition),
         *requests.client(options, partitions, partition),
         request,
         requests.exclusive(base),
@@ -40,7 +40,7 @@ def _folder(options: SiteOptions) -> tempfile.TemporaryDirectory[str]:
     try:
         options.root.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryDirectory(prefix=".probe-", dir=options.root)
-    except OSError as fault:
-        reason = (fault.strerror or str(fault)).lower()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
         remedy = "name a folder that this host and all nodes see with --state"
         raise BadInput(Diagnostic(str(options.root), f"cannot be used: {reason}", remedy)) from None

@@ -23,7 +23,7 @@ from launch.access import Access
 from launch.bench.clients import APIS, Api, connect, offered, receiver
 from launch.bench.clients.sse import EventPattern
 from launch.bench.request import LoadRequest, RequestRecord
-from launch.smoke.endpoint import Endpoint, of_url
+from launch.endpoint import Endpoint, from_url
 from tests.launch.bench.conftest import Reference
 from tests.model_repository.conftest import Served
 
@@ -122,12 +122,12 @@ def test_no_server_is_told_as_refused(api: Api) -> None:
 
 
 def test_an_endpoint_has_apis_of_its_kind_only() -> None:
-    triton = of_url("triton://127.0.0.1?http=off&grpc=8001")
+    triton = from_url("triton://127.0.0.1?http=off&grpc=8001")
     assert offered(triton) == ("grpc",)
     with pytest.raises(BadInput, match="known: grpc"):
         connect(triton, "generate_stream")
     with pytest.raises(BadInput, match="known: openai_chat, openai_completions"):
-        connect(of_url("http://127.0.0.1:1"), "grpc")
+        connect(from_url("http://127.0.0.1:1"), "grpc")
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "generate_stream", "grpc"])
@@ -317,7 +317,7 @@ def test_trtllm_serve_is_measured(reference: Reference, api: Api) -> None:
         )
         for counted in (False, True)
     ]
-    for record in ask_all(of_url(reference.url), api, requests):
+    for record in ask_all(from_url(reference.url), api, requests):
         assert record.failure is None
         assert (record.output_tokens, record.count_source) == (8, "usage")
         assert record.prompt_tokens
@@ -325,6 +325,6 @@ def test_trtllm_serve_is_measured(reference: Reference, api: Api) -> None:
 
 
 def test_trtllm_serve_takes_token_ids(reference: Reference) -> None:
-    [record] = ask_all(of_url(reference.url), "openai_completions", [LoadRequest((5, 6, 7), 4)])
+    [record] = ask_all(from_url(reference.url), "openai_completions", [LoadRequest((5, 6, 7), 4)])
     assert record.failure is None
     assert record.prompt_tokens == 3

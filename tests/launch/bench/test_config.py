@@ -10,7 +10,7 @@ from launch.bench import config, prompts, workload
 from launch.bench.config import BenchConfig, LoadLevel
 from launch.bench.workload import TEMPLATE
 
-WORDS = prompts.of_words()
+WORDS = prompts.from_word_list()
 
 
 def made(levels: tuple[LoadLevel, ...] = (), **fields: object) -> BenchConfig:

@@ -49,7 +49,7 @@ def noise(seed: int, count: int, spread: float) -> dict[str, Any]:
 
 
 def verdicts(a: Any, b: Any, margin: float = 5.0) -> set[str]:
-    return {one.verdict for one in diff.of(a, b, margin)}
+    return {one.verdict for one in diff.compare(a, b, margin)}
 
 
 def test_a_run_is_the_same_as_another_one_of_its_kind() -> None:
@@ -58,17 +58,17 @@ def test_a_run_is_the_same_as_another_one_of_its_kind() -> None:
 
 
 def test_few_requests_that_vary_leave_it_open() -> None:
-    found = diff.of(noise(1, 8, 30), noise(2, 8, 30), 5.0)
+    found = diff.compare(noise(1, 8, 30), noise(2, 8, 30), 5.0)
     assert diff.worst(found) == "unsure"
 
 
 def test_slower_is_worse_and_faster_is_better(sample: dict[str, Any]) -> None:
-    assert diff.worst(diff.of(sample, slower(sample, 1.3), 5.0)) == "worse"
-    assert diff.worst(diff.of(slower(sample, 1.3), sample, 5.0)) == "better"
+    assert diff.worst(diff.compare(sample, slower(sample, 1.3), 5.0)) == "worse"
+    assert diff.worst(diff.compare(slower(sample, 1.3), sample, 5.0)) == "better"
 
 
 def test_one_point_that_is_worse_makes_the_whole_worse(sample: dict[str, Any]) -> None:
-    found = diff.of(sample, slower(sample, 1.3, point=3), 5.0)
+    found = diff.compare(sample, slower(sample, 1.3, point=3), 5.0)
     assert {one.point for one in found if one.verdict == "worse"} == {"c8"}
     assert diff.worst(found) == "worse"
 
@@ -80,7 +80,7 @@ def test_a_margin_takes_a_small_change_for_none(sample: dict[str, Any]) -> None:
 
 
 def test_the_interval_holds_the_change(sample: dict[str, Any]) -> None:
-    for one in diff.of(sample, slower(sample, 1.3), 5.0):
+    for one in diff.compare(sample, slower(sample, 1.3), 5.0):
         if one.low_percent is not None and one.high_percent is not None:
             assert one.low_percent <= one.percent <= one.high_percent
 
@@ -88,7 +88,7 @@ def test_the_interval_holds_the_change(sample: dict[str, Any]) -> None:
 def test_more_failures_are_worse(sample: dict[str, Any]) -> None:
     broken = copy.deepcopy(sample)
     broken["points"][2]["requests"]["failed"] = 10
-    worse = [one for one in diff.of(sample, broken, 5.0) if one.verdict == "worse"]
+    worse = [one for one in diff.compare(sample, broken, 5.0) if one.verdict == "worse"]
     assert [(one.point, one.measure) for one in worse] == [("c4", "failed requests in percent")]
 
 
@@ -103,7 +103,7 @@ def test_runs_without_a_common_point_are_bad_input(sample: dict[str, Any]) -> No
     other = noise(1, 10, 1)
     other["points"][0]["label"] = "r5"
     with pytest.raises(BadInput, match="no point in common: c1, c2, c4"):
-        diff.of(sample, other, 5.0)
+        diff.compare(sample, other, 5.0)
 
 
 @pytest.mark.parametrize(("by", "status"), [(1.3, 6), (0.7, 0)])

@@ -18,7 +18,7 @@ from launch.access import Access
 from launch.bench.clients import connect, http2, kserve_grpc, receiver
 from launch.bench.clients.connection import Malformed
 from launch.bench.request import LoadRequest, RequestRecord
-from launch.smoke.endpoint import Endpoint
+from launch.endpoint import Endpoint
 
 MODEL = "m"
 Answers = Callable[[Any, Any], AsyncIterator[Any]]

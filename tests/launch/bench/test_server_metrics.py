@@ -5,16 +5,17 @@ from __future__ import annotations
 import httpx
 
 from benchmarks.reference_server.process import ReferenceServer
+from launch import endpoint
 from launch.bench import server_metrics
 from launch.bench.server_metrics import MetricsReading
-from launch.smoke import endpoint, metrics
-from launch.smoke.endpoint import Endpoint
+from launch.endpoint import Endpoint
+from launch.smoke import metrics
 from tests.launch.bench.conftest import Reference
 from tests.model_repository.conftest import Served
 
 
 def test_requests_and_iterations_since_the_last_reading_are_told(reference: Reference) -> None:
-    at = endpoint.of_url(reference.url)
+    at = endpoint.from_url(reference.url)
     before = server_metrics.read(at)
     body = {"model": "any", "prompt": "time", "max_tokens": 4, "ignore_eos": True}
     httpx.post(f"{reference.url}/v1/completions", json=body, trust_env=False).raise_for_status()

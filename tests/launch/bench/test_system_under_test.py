@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from launch.bench import system_under_test
-from launch.smoke.endpoint import Endpoint
+from launch.endpoint import Endpoint
 from tests.model_repository.conftest import Served
 
 TRITON = Endpoint("triton", None, grpc="127.0.0.1:8001", model="tensorrt_llm")

@@ -20,7 +20,7 @@ from launch.bench import workers
 from launch.bench.clients import Api
 from launch.bench.load import Call, LoadPlan
 from launch.bench.request import LoadRequest, RequestRecord
-from launch.smoke.endpoint import Endpoint
+from launch.endpoint import Endpoint
 from tests.conftest import ROOT
 
 Servers = Callable[[Api], ReferenceServer]

@@ -17,7 +17,7 @@ from launch.bench.workload import TEMPLATE
 
 @pytest.fixture(scope="module")
 def text(make_miniature: Callable[[str], Path]) -> Prompts:
-    return sources.of_folder(make_miniature("llama-tiny"))
+    return sources.from_tokenizer(make_miniature("llama-tiny"))
 
 
 def prompts(made: workload.BenchWorkload, count: int = 5) -> list[sources.Prompt | None]:
@@ -49,14 +49,14 @@ def test_lengths_are_drawn_from_the_ratio_up_to_the_full_ones(text: Prompts) -> 
 
 
 def test_token_ids_stay_away_from_both_ends_of_the_vocabulary() -> None:
-    [prompt] = prompts(workload.fixed(sources.of_token_ids(1000), 500, 8, TEMPLATE), 1)
+    [prompt] = prompts(workload.fixed(sources.from_token_ids(1000), 500, 8, TEMPLATE), 1)
     assert isinstance(prompt, tuple)
     assert len(prompt) == 500
     assert 125 <= min(prompt) <= max(prompt) < 500
 
 
 def test_words_say_that_only_the_server_counts_them() -> None:
-    made = workload.fixed(sources.of_words(), 10, 8, TEMPLATE)
+    made = workload.fixed(sources.from_word_list(), 10, 8, TEMPLATE)
     assert len(str(prompts(made, 1)[0]).split()) == 10
     assert "server's own count" in made.facts["prompts"]
 
@@ -114,7 +114,7 @@ def test_sharegpt_is_shuffled_by_the_seed(text: Prompts, conversations: Path) ->
 
 def test_sharegpt_needs_a_tokenizer(conversations: Path) -> None:
     with pytest.raises(BadInput, match="token counts"):
-        datasets.sharegpt(sources.of_words(), conversations, TEMPLATE)
+        datasets.sharegpt(sources.from_word_list(), conversations, TEMPLATE)
 
 
 def test_sharegpt_says_that_nothing_fits(text: Prompts, conversations: Path) -> None:

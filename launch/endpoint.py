@@ -16,12 +16,12 @@ from urllib.parse import parse_qs, urlsplit
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
-from ..access import Access
+from .access import Access
 
 if TYPE_CHECKING:
     from builder.facts import servers
 
-    from ..target import Target
+    from .target import Target
 
 URL_FORMS = (
     "http://HOST:PORT for trtllm-serve, with ?model=NAME where it does not report its model, "
@@ -92,7 +92,7 @@ class Endpoint:
             raise NotReady(diagnostics)
 
 
-def of_target(target: Target) -> Endpoint:
+def from_target(target: Target) -> Endpoint:
     """The endpoint that a target of a bundle serves. Raises `BadInput` for missing files."""
     record, urls = target.server, target.urls
     model = target.model_name or record.default_model or ""
@@ -112,7 +112,7 @@ def of_target(target: Target) -> Endpoint:
     )
 
 
-def of_url(text: str, access: Access | None = None) -> Endpoint:
+def from_url(text: str, access: Access | None = None) -> Endpoint:
     """The endpoint that a URL names. Triton's ports are 8000 for HTTP and those after it.
 
     Raises `BadInput` for anything else than the two forms.
@@ -155,11 +155,11 @@ def of_url(text: str, access: Access | None = None) -> Endpoint:
     )
 
 
-def of_rehearsal(target: Target, pid: int) -> Endpoint:
+def from_rehearsal(target: Target, pid: int) -> Endpoint:
     """The endpoint of a target that this program started on a miniature."""
     config = json.loads((Path(target.environment["CHECKPOINT"]) / "config.json").read_text())
     positions = {**config, **config.get("text_config", {})}.get("max_position_embeddings")
-    return replace(of_target(target), pid=pid, rehearsal=True, positions=positions)
+    return replace(from_target(target), pid=pid, rehearsal=True, positions=positions)
 
 
 def _yaml(path: Path) -> Mapping[str, Any]:
