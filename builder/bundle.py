@@ -121,8 +121,8 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
         with _locked(folder.parent):
             _check_replaceable(folder, force)
             _replace(folder, files)
-    except OSError as fault:
-        reason = fault.strerror or str(fault)
+    except OSError as error:
+        reason = error.strerror or str(error)
         what = f"cannot be written: {reason.lower()}"
         raise BadInput(Diagnostic(str(folder), what, "give another folder")) from None
     return Bundle(folder, json_document(manifest), hashlib.sha256(manifest).hexdigest())
@@ -178,8 +178,8 @@ def _check_replaceable(folder: Path, force: bool) -> None:
         raise BadInput(Diagnostic(str(folder), "exists and is not a bundle", remedy))
     try:
         read(folder)
-    except DamagedBundle as fault:
-        changed = ", ".join(problem.where for problem in fault.diagnostics)
+    except DamagedBundle as error:
+        changed = ", ".join(row.where for row in error.diagnostics)
         what = f"holds a bundle that was changed by hand ({changed})"
         raise BadInput(Diagnostic(str(folder), what, remedy)) from None
     if added := [name for name in (EVIDENCE, SIGNATURE) if (folder / name).exists()]:
@@ -206,8 +206,8 @@ def attach(bundle: Bundle, evidence: Mapping[str, bytes]) -> bool:
             (folder / SIGNATURE).unlink(missing_ok=True)
             _swap_evidence(folder, files)
             return stale
-    except OSError as fault:
-        what = f"cannot be written: {(fault.strerror or str(fault)).lower()}"
+    except OSError as error:
+        what = f"cannot be written: {(error.strerror or str(error)).lower()}"
         raise BadInput(Diagnostic(str(folder), what, "check its owner and the disk")) from None
 
 
@@ -256,11 +256,11 @@ def read(folder: Path) -> Bundle:
     path = folder / MANIFEST
     try:
         raw = path.read_bytes()
-    except OSError as fault:
+    except OSError as error:
         remedy = "give a folder made by: python -m builder render"
-        if not isinstance(fault, FileNotFoundError | NotADirectoryError):
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise DamagedBundle(
-                Diagnostic(str(path), f"cannot be read: {fault.strerror}")
+                Diagnostic(str(path), f"cannot be read: {error.strerror}")
             ) from None
         raise BadInput(
             Diagnostic(str(folder), f"is not a bundle: it has no {MANIFEST}", remedy)
@@ -271,20 +271,20 @@ def read(folder: Path) -> Bundle:
         known = manifest["format"] == FORMAT
         if missing := [key for key in REQUIRED if key not in manifest]:
             raise ValueError(f"it lacks {', '.join(missing)}")
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedBundle(
-            Diagnostic(MANIFEST, f"is unreadable: {fault}", "render again")
+            Diagnostic(MANIFEST, f"is unreadable: {error}", "render again")
         ) from None
     if not known:
         what = f"has format {manifest['format']}, this version reads {FORMAT}"
         raise DamagedBundle(Diagnostic(MANIFEST, what, "render again"))
     try:
-        problems = _damage(folder, listing)
-    except OSError as fault:
-        where = str(fault.filename or folder)
-        raise DamagedBundle(Diagnostic(where, f"cannot be read: {fault.strerror}")) from None
-    if problems:
-        raise DamagedBundle(problems)
+        diagnostics = _damage(folder, listing)
+    except OSError as error:
+        where = str(error.filename or folder)
+        raise DamagedBundle(Diagnostic(where, f"cannot be read: {error.strerror}")) from None
+    if diagnostics:
+        raise DamagedBundle(diagnostics)
     return Bundle(folder.resolve(), manifest, hashlib.sha256(raw).hexdigest())
 
 
@@ -296,7 +296,7 @@ def _damage(folder: Path, listing: Mapping[str, Mapping[str, Any]]) -> list[Diag
         for path in folder.rglob("*")
         if path.is_file() or path.is_symlink()
     }
-    problems = [
+    diagnostics = [
         Diagnostic(name, "is not in the manifest", "remove it, or render again")
         for name in sorted(present - set(listing) - {MANIFEST, SUMS, SIGNATURE})
         if not name.startswith(f"{EVIDENCE}/")
@@ -304,12 +304,12 @@ def _damage(folder: Path, listing: Mapping[str, Mapping[str, Any]]) -> list[Diag
     for name, entry in listing.items():
         path = folder / name
         if name not in present or not path.resolve().is_relative_to(folder.resolve()):
-            problems.append(Diagnostic(name, "is missing", remedy))
+            diagnostics.append(Diagnostic(name, "is missing", remedy))
             continue
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
             what = f"differs from the manifest ({len(data)} bytes, {entry.get('bytes')} expected)"
-            problems.append(Diagnostic(name, what, remedy))
+            diagnostics.append(Diagnostic(name, what, remedy))
         elif bool(path.stat().st_mode & 0o100) != (entry.get("mode") == "755"):
-            problems.append(Diagnostic(name, f"must have mode {entry.get('mode')}", "use chmod"))
-    return problems
+            diagnostics.append(Diagnostic(name, f"must have mode {entry.get('mode')}", "use chmod"))
+    return diagnostics

@@ -1,4 +1,4 @@
-"""One verb of a command line: its faults as readable lines, its end as an exit code."""
+"""One verb of a command line: its errors as readable lines, its end as an exit code."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def run(verb: Callable[[], None]) -> int:
     try:
         verb()
         sys.stdout.flush()
-    except ToolkitError as fault:
-        for problem in fault.diagnostics:
-            print(f"{problem.severity}: {problem}", file=sys.stderr)
-        return fault.exit_code
+    except ToolkitError as error:
+        for diagnostic in error.diagnostics:
+            print(f"{diagnostic.severity}: {diagnostic}", file=sys.stderr)
+        return error.exit_code
     except BrokenPipeError:
         # The reader went away, as `| head` does; nothing more can be said.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

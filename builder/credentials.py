@@ -1,6 +1,6 @@
 """Credentials in a deployment file: they are refused, since a bundle is copied and kept.
 
-What is found is never repeated: a fault names the place, not the value.
+What is found is never repeated: an error names the place, not the value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VALUES = re.compile(
 _REMEDY = "give it to the running server: by its environment, or by a file or secret of its machine"
 
 
-def problems(document: Any) -> Iterator[Diagnostic]:
+def diagnostics(document: Any) -> Iterator[Diagnostic]:
     """Texts that are credentials, and variables that by their names hold one."""
     for path, value in _texts(document, ""):
         if _VALUES.search(value):

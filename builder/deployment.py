@@ -1,4 +1,4 @@
-"""What the user asks for: a deployment file or a preset, every fault reported with its line."""
+"""What the user asks for: a deployment file or a preset, every error reported with its line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRESETS = DATA / "presets"
 
 
 class Strict(BaseModel):
-    """A part of a deployment file: unknown keys are faults, values never change."""
+    """A part of a deployment file: unknown keys are errors, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -205,13 +205,10 @@ class Document:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
-    def locate_all(self, problems: Iterable[Diagnostic]) -> list[Diagnostic]:
-        """The problems in the order of the file, each with file and line before its path."""
-        ordered = sorted(problems, key=lambda problem: self._line(problem.where))
-        return [
-            replace(problem, where=self._place(problem.where), path=problem.where)
-            for problem in ordered
-        ]
+    def locate_all(self, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+        """The errors in the order of the file, each with file and line before its path."""
+        ordered = sorted(diagnostics, key=lambda diagnostic: self._line(diagnostic.where))
+        return [replace(row, where=self._place(row.where), path=row.where) for row in ordered]
 
     def _line(self, path: str) -> int:
         """The line of a path, or of the nearest mapping above it; 0 if there is none."""
@@ -230,25 +227,25 @@ class Document:
     def validate(
         self, target_options: Mapping[str, type[Strict]]
     ) -> tuple[Deployment | None, list[Diagnostic]]:
-        """The deployment with all target options filled in, or the faults of the file."""
-        problems = []
+        """The deployment with all target options filled in, or the errors of the file."""
+        diagnostics = []
         deployment = None
         try:
             deployment = Deployment.model_validate(self.data)
-        except ValidationError as fault:
-            problems += schema_problems(fault, Deployment, "")
+        except ValidationError as error:
+            diagnostics += schema_diagnostics(error, Deployment, "")
         targets: dict[str, dict[str, Any]] = {}
         for name, given in self.targets().items():
             if name not in target_options:
                 remedy = nearest(name, target_options)
-                problems.append(Diagnostic("targets", f"{name} is not a target", remedy))
+                diagnostics.append(Diagnostic("targets", f"{name} is not a target", remedy))
                 continue
             try:
                 targets[name] = target_options[name].model_validate(given).model_dump()
-            except ValidationError as fault:
-                problems += schema_problems(fault, target_options[name], f"targets.{name}")
-        if deployment is None or problems:
-            return None, problems
+            except ValidationError as error:
+                diagnostics += schema_diagnostics(error, target_options[name], f"targets.{name}")
+        if deployment is None or diagnostics:
+            return None, diagnostics
         return deployment.model_copy(update={"targets": targets}), []
 
     def targets(self) -> dict[str, dict[str, Any]]:
@@ -328,12 +325,14 @@ def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
     return replace(document, data=data, overridden=frozenset(paths))
 
 
-def schema_problems(fault: ValidationError, model: type[Strict], prefix: str) -> list[Diagnostic]:
-    """One problem per pydantic fault, in the words of the deployment file."""
-    return [_schema_problem(dict(error), model, prefix) for error in fault.errors()]
+def schema_diagnostics(
+    error: ValidationError, model: type[Strict], prefix: str
+) -> list[Diagnostic]:
+    """One diagnostic per pydantic error, in the words of the deployment file."""
+    return [_schema_diagnostic(dict(row), model, prefix) for row in error.errors()]
 
 
-def _schema_problem(error: dict[str, Any], model: type[Strict], prefix: str) -> Diagnostic:
+def _schema_diagnostic(error: dict[str, Any], model: type[Strict], prefix: str) -> Diagnostic:
     path = ".".join(filter(None, (prefix, *map(str, error["loc"]))))
     value, context = error["input"], error.get("ctx", {})
     shown = str(value)[:60]

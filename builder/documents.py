@@ -1,4 +1,4 @@
-"""YAML and JSON documents from files, with the place of every key and of every fault."""
+"""YAML and JSON documents from files, with the place of every key and of every error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ START = Location(1, 1)
 
 @dataclass
 class Yaml:
-    """A YAML document: plain data, the place of every dotted path, and the faults of its text.
+    """A YAML document: plain data, the place of every dotted path, and the errors of its text.
 
     `blocks` are the places at which the text of each literal block begins. `readable` is false if
     the text could not be read to its end; `data` is then `None`.
@@ -57,7 +57,6 @@ class Yaml:
     data: Any = None
     places: dict[str, Location] = field(default_factory=dict)
     blocks: dict[str, Location] = field(default_factory=dict)
-    faults: list[Diagnostic] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     readable: bool = True
 
@@ -74,7 +73,7 @@ class Yaml:
 
 
 def read_text(path: Path, error: type[ToolkitError] = BadInput, max_bytes: int = MAX_BYTES) -> str:
-    """The text of a file of at most `max_bytes`; every failure to read it becomes one problem."""
+    """The text of a file of at most `max_bytes`; each failure becomes one diagnostic."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -86,8 +85,8 @@ def read_text(path: Path, error: type[ToolkitError] = BadInput, max_bytes: int =
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise error(Diagnostic(str(path), "is not UTF-8 text", "give a text file")) from None
-    except (OSError, ValueError) as fault:  # ValueError: a name that no file can have
-        reason = (getattr(fault, "strerror", None) or str(fault)).lower()
+    except (OSError, ValueError) as failure:  # ValueError: a name that no file can have
+        reason = (getattr(failure, "strerror", None) or str(failure)).lower()
         raise error(Diagnostic(str(path), f"cannot be read: {reason}", "check the path")) from None
 
 
@@ -97,30 +96,34 @@ def load_yaml(text: str) -> Any:
 
 
 def parse_yaml(text: str, name: str) -> Yaml:
-    """The one document that somebody wrote. Raises `BadInput` with every fault of its text.
+    """The one document that somebody wrote. Raises `BadInput` with every error of its text.
 
-    A key that is given twice is among the problems of the document, which can still be used.
+    A key that is given twice is among the errors of the document, which can still be used.
     """
     documents = scan_yaml(text)
-    faults = [fault for document in documents for fault in document.faults]
+    diagnostics = [row for document in documents for row in document.diagnostics]
     if len(documents) > 1:
         what = "begins a second document"
-        faults.append(located(documents[1].places[""], "", what, "write one document per file"))
-    if fatal := [fault for fault in faults if fault.rule != "duplicate-key"]:
-        raise BadInput(problem(fault, name) for fault in fatal)
-    documents[0].diagnostics = [problem(fault, name) for fault in faults]
+        diagnostics.append(
+            located(documents[1].places[""], "", what, "write one document per file")
+        )
+    if fatal := [row for row in diagnostics if row.rule != "duplicate-key"]:
+        raise BadInput(with_file(row, name) for row in fatal)
+    documents[0].diagnostics = [with_file(row, name) for row in diagnostics]
     return documents[0]
 
 
-def problem(fault: Diagnostic, name: str) -> Diagnostic:
-    """A fault of a text as a problem of the file or argument `name`."""
-    line = f":{fault.location.line}" if fault.location.line else ""
-    where = ": ".join(filter(None, (f"{name}{line}", fault.path)))
-    return Diagnostic(where, fault.message, fault.fix, fault.rule, fault.severity)
+def with_file(diagnostic: Diagnostic, name: str) -> Diagnostic:
+    """A diagnostic of a text as one of the file or argument `name`."""
+    line = f":{diagnostic.location.line}" if diagnostic.location.line else ""
+    where = ": ".join(filter(None, (f"{name}{line}", diagnostic.path)))
+    return Diagnostic(
+        where, diagnostic.message, diagnostic.fix, diagnostic.rule, diagnostic.severity
+    )
 
 
 def scan_yaml(text: str, start: Location = START) -> list[Yaml]:
-    """All documents of a text, at least one; a text that cannot be read ends with the fault.
+    """All documents of a text, at least one; a text that cannot be read ends with the error.
 
     `start` is the place of the text itself, for one that is part of another. The root of a
     document has the path "".
@@ -131,12 +134,12 @@ def scan_yaml(text: str, start: Location = START) -> list[Yaml]:
         for node in _Composer(loader).documents():
             documents.append(document := Yaml())
             _Walk(document, loader, text, start).visit(node, "", 0)
-            if not any(fault.rule == "syntax" for fault in document.faults):
+            if not any(row.rule == "syntax" for row in document.diagnostics):
                 document.data = loader.construct_document(node)
     except _Refused as refused:
-        _give_up(documents, refused.fault, start)
-    except yaml.YAMLError as fault:
-        _give_up(documents, _syntax(fault, text), start)
+        _give_up(documents, refused.diagnostic, start)
+    except yaml.YAMLError as error:
+        _give_up(documents, _syntax(error, text), start)
     finally:
         loader.dispose()
     return documents or [Yaml(places={"": start})]
@@ -167,17 +170,17 @@ class _Refused(Exception):
 
     def __init__(self, mark: Any, what: str, remedy: str) -> None:
         place = NOWHERE if mark is None else Location(mark.line + 1, mark.column + 1)
-        self.fault = located(place, "", what, remedy)
+        self.diagnostic = located(place, "", what, remedy)
         super().__init__(what)
 
 
-def _give_up(documents: list[Yaml], fault: Diagnostic, start: Location) -> None:
-    """Add a fault that ends the reading, to the document in which it was met."""
+def _give_up(documents: list[Yaml], diagnostic: Diagnostic, start: Location) -> None:
+    """Add an error that ends the reading, to the document in which it was met."""
     if not documents or (documents[-1].readable and documents[-1].data is not None):
         documents.append(Yaml(places={"": start}))
     broken = documents[-1]
     broken.data, broken.readable = None, False
-    broken.faults.append(replace(fault, location=_shift(fault.location, start)))
+    broken.diagnostics.append(replace(diagnostic, location=_shift(diagnostic.location, start)))
 
 
 def _shift(place: Location, start: Location) -> Location:
@@ -252,7 +255,7 @@ def _too_many() -> _Refused:
 
 
 class _Walk:
-    """Places, blocks and faults of a node tree, with every alias followed."""
+    """Places, blocks and errors of a node tree, with every alias followed."""
 
     def __init__(self, document: Yaml, loader: Any, text: str, start: Location) -> None:
         self._document, self._loader, self._text, self._start = document, loader, text, start
@@ -262,14 +265,14 @@ class _Walk:
         self._count(node, depth)
         self._document.places.setdefault(path, self._place(node))
         if node.tag not in _PLAIN:
-            self._fault(node, path, f"a value of type {node.tag.removeprefix(_TAG)}")
+            self._add(node, path, f"a value of type {node.tag.removeprefix(_TAG)}")
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 self.visit(item, _below(path, str(index)), depth + 1)
         elif isinstance(node, yaml.MappingNode):
             self._mapping(node, path, depth, merged=False)
         elif node.tag == f"{_TAG}int" and len(node.value) > MAX_DIGITS:
-            self._fault(node, path, f"a number of {len(node.value)} digits")
+            self._add(node, path, f"a number of {len(node.value)} digits")
         elif node.style == "|":
             self._document.blocks[path] = self._block(node)
 
@@ -284,8 +287,8 @@ class _Walk:
             place, inner = self._place(key), _below(path, text)
             if text in seen:
                 what = f"is given twice, first in line {seen[text]}"
-                fault = located(place, inner, what, "keep one", "duplicate-key")
-                self._document.faults.append(fault)
+                diagnostic = located(place, inner, what, "keep one", "duplicate-key")
+                self._document.diagnostics.append(diagnostic)
             seen.setdefault(text, place.line)
             if not merged or inner not in self._document.places:
                 self._document.places[inner] = place
@@ -322,10 +325,10 @@ class _Walk:
         mark = node.start_mark
         return _shift(Location(mark.line + 1, mark.column + 1), self._start)
 
-    def _fault(self, node: yaml.Node, path: str, value: str) -> None:
+    def _add(self, node: yaml.Node, path: str, value: str) -> None:
         what = f"holds a value that no option can have: {value}"
         remedy = "write plain text, numbers, lists and mappings"
-        self._document.faults.append(located(self._place(node), path, what, remedy))
+        self._document.diagnostics.append(located(self._place(node), path, what, remedy))
 
 
 def _below(path: str, key: str) -> str:
@@ -341,8 +344,8 @@ def load_json_mapping(path: Path) -> Mapping[str, Any]:
     text = read_text(path, BadFacts, MAX_JSON_BYTES)
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError) as fault:
-        raise BadFacts(Diagnostic(str(path), f"is not JSON: {fault}", "copy it again")) from None
+    except (ValueError, RecursionError) as error:
+        raise BadFacts(Diagnostic(str(path), f"is not JSON: {error}", "copy it again")) from None
     if not isinstance(document, dict):
         kind = type(document).__name__
         raise BadFacts(Diagnostic(str(path), f"holds a {kind}, not an object", "copy it again"))

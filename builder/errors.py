@@ -5,7 +5,7 @@ ToolkitError
 ├── BadFacts       3  a checkpoint or a data file is missing, truncated or contradicts itself
 ├── DamagedBundle  4  a bundle is not what its manifest says
 ├── NotReady       5  a server died or did not become ready in time
-└── ChecksFailed   6  a smoke suite or a benchmark found faults
+└── ChecksFailed   6  a smoke suite or a benchmark found errors
 
 An error carries all independent diagnostics of one run, one line each.
 """

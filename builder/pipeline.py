@@ -49,7 +49,9 @@ class RolePlan:
     def warnings(self) -> list[Diagnostic]:
         """What a reader should know of the plan, its targets and its versions."""
         targets = target_table.warnings(self.context)
-        versions = vulnerability_policy.problems(self.plan.deployment, self.plan.facts.release.name)
+        versions = vulnerability_policy.diagnostics(
+            self.plan.deployment, self.plan.facts.release.name
+        )
         return [*self.plan.warnings, *self.engine.warnings, *targets, *versions]
 
 
@@ -89,7 +91,7 @@ def plan(
 ) -> ServicePlan:
     """Plan a deployment file or preset, and the prefill servers that it names.
 
-    Raises `BadInput` or `BadFacts` with every independent fault, each at its file and line.
+    Raises `BadInput` or `BadFacts` with every independent error, each at its file and line.
     """
     return _plan(site.with_profile(deployment.read(reference, overrides, more_targets)), {})
 
@@ -100,8 +102,8 @@ def _plan(document: Document, known: Known) -> ServicePlan:
         return ServicePlan(_plan_role(document, request, facts))
     prefill = _plan_role(other, *gather(other, known))
     own = _plan_role(document, _with_prefill(request, prefill.plan.deployment), facts)
-    if problems := list(_disagreements(prefill, own)):
-        raise BadInput(document.locate_all(problems))
+    if diagnostics := list(_disagreements(prefill, own)):
+        raise BadInput(document.locate_all(diagnostics))
     return ServicePlan(own, prefill)
 
 
@@ -109,11 +111,11 @@ def _plan_role(document: Document, request: Deployment, facts: Facts) -> RolePla
     try:
         decided = planning.plan(request, facts)
         planned = RolePlan(document, decided, engines.translate(decided))
-        if problems := list(_taken_variables(planned)):
-            raise BadInput(problems)
+        if diagnostics := list(_taken_variables(planned)):
+            raise BadInput(diagnostics)
         return planned
-    except BadInput as fault:
-        raise BadInput(document.locate_all(fault.diagnostics)) from None
+    except BadInput as error:
+        raise BadInput(document.locate_all(error.diagnostics)) from None
 
 
 def _prefill_document(document: Document) -> Document | None:
@@ -157,10 +159,10 @@ def _disagreements(prefill: RolePlan, decode: RolePlan) -> Iterator[Diagnostic]:
             what = f"is {values[0]}, the decode servers have {values[1]}"
             yield Diagnostic(f"{PREFILL}.{path}", what, "give both the same")
     context = decode.plan.facts.rule_context(two)
-    for problem in constraints.disagreements(
+    for diagnostic in constraints.disagreements(
         prefill.engine.options, decode.engine.options, context
     ):
-        yield replace(problem, where=f"engine_config.{problem.where}")
+        yield replace(diagnostic, where=f"engine_config.{diagnostic.where}")
 
 
 def _taken_variables(planned: RolePlan) -> Iterator[Diagnostic]:
@@ -258,13 +260,13 @@ def manifest_facts(planned: ServicePlan) -> dict[str, Any]:
     return manifest.facts_of(planned.plan, planned.engine, planned.warnings)
 
 
-def deployment_problems(path: Path, overrides: Iterable[str] = ()) -> list[Diagnostic]:
+def deployment_diagnostics(path: Path, overrides: Iterable[str] = ()) -> list[Diagnostic]:
     """Everything against a deployment file: why it cannot be planned, or what the plan warns of.
 
     `path` of each is the one in the file.
     """
     try:
         planned = plan(str(path), overrides)
-    except ToolkitError as fault:
-        return fault.diagnostics
+    except ToolkitError as error:
+        return error.diagnostics
     return planned.own.document.locate_all(planned.warnings)

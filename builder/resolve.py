@@ -1,4 +1,4 @@
-"""Facts for a request: what is known of its checkpoint, GPU and release, or every fault at once."""
+"""Facts for a request: what is known of its checkpoint, GPU and release, or every error at once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ IMPORTED_RELEASE = "release.json"
 
 
 def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
-    """The valid request and its facts, or all faults of the file and of its facts together."""
-    request, problems = document.validate(target_table.OptionTypes())
-    problems += credentials.problems(document.data)
-    kinds: list[ToolkitError] = [BadInput(problems)] if problems else []
+    """The valid request and its facts, or all errors of the file and of its facts together."""
+    request, diagnostics = document.validate(target_table.OptionTypes())
+    diagnostics += credentials.diagnostics(document.data)
+    errors: list[ToolkitError] = [BadInput(diagnostics)] if diagnostics else []
 
     def attempt(path: str, load: Callable[[str], T]) -> T | None:
         """Facts for a field of the file, if the field itself can be read."""
@@ -41,8 +41,8 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
             return None
         try:
             return load(value)
-        except ToolkitError as fault:
-            kinds.append(fault)
+        except ToolkitError as error:
+            errors.append(error)
             return None
 
     gpu = attempt("hardware.gpu", hardware.load)
@@ -52,19 +52,19 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
     folder = _home(document, "checkpoint")
     facts = attempt("checkpoint", lambda name: known.get(name) or _gather_checkpoint(name, folder))
     if table and isinstance(overrides := document.get("engine_config"), dict):
-        kinds.append(BadInput(_wrong_overrides(table, overrides)))
+        errors.append(BadInput(_wrong_overrides(table, overrides)))
     if request and table:
-        found = vulnerability_policy.problems(request, table.name)
-        kinds.append(BadInput(row for row in found if row.severity == "error"))
+        found = vulnerability_policy.diagnostics(request, table.name)
+        errors.append(BadInput(row for row in found if row.severity == "error"))
     if request:
-        kinds.append(BadInput(_server_problems(request)))
+        errors.append(BadInput(_server_diagnostics(request)))
         if gpu:
-            kinds.append(BadInput(target_table.problems(request)))
-    problems = document.locate_all(problem for fault in kinds for problem in fault.diagnostics)
-    if problems:
-        only_facts = all(isinstance(fault, BadFacts) for fault in kinds if fault.diagnostics)
-        raise BadFacts(problems) if only_facts else BadInput(problems)
-    assert request and gpu and table and facts  # a missing one has left a fault
+            errors.append(BadInput(target_table.diagnostics(request)))
+    diagnostics = document.locate_all(row for error in errors for row in error.diagnostics)
+    if diagnostics:
+        only_facts = all(isinstance(error, BadFacts) for error in errors if error.diagnostics)
+        raise BadFacts(diagnostics) if only_facts else BadInput(diagnostics)
+    assert request and gpu and table and facts  # a missing one has left an error
     published = results.published(facts, gpu.name, request.hardware.num_gpus, request.role)
     draft = _gather_draft(request, _home(document, "draft.checkpoint"), known)
     return _resolved(request, table, facts, draft), Facts(facts, gpu, table, published, draft)
@@ -96,7 +96,7 @@ def _resolved(
 
 
 def _gather_draft(request: Deployment, folder: Path, known: Known) -> Checkpoint | None:
-    """The facts of a draft model; `None` where they are not known here, which is not a fault."""
+    """The facts of a draft model; `None` where they are not known here, which is not an error."""
     if request.draft is None:
         return None
     try:
@@ -106,7 +106,7 @@ def _gather_draft(request: Deployment, folder: Path, known: Known) -> Checkpoint
         return None
 
 
-def _server_problems(request: Deployment) -> Iterator[Diagnostic]:
+def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
     """Servers of another engine, and targets that cannot serve one side of prefill and decode."""
     known = {row.name: row for row in map(servers.load, servers.names())}
     fitting = [name for name, row in known.items() if request.engine.name in row.engines]
@@ -124,16 +124,16 @@ def _server_problems(request: Deployment) -> Iterator[Diagnostic]:
 
 def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Diagnostic]:
     """Overrides that the release rejects; what is only missing may come from a rule."""
-    for problem in validate(table, overrides):
-        if problem.severity == "error" and problem.rule != "missing-key":
-            yield replace(problem, where=f"engine_config.{problem.where}")
+    for diagnostic in validate(table, overrides):
+        if diagnostic.severity == "error" and diagnostic.rule != "missing-key":
+            yield replace(diagnostic, where=f"engine_config.{diagnostic.where}")
 
 
 def _gather_checkpoint(reference: str, folder: Path) -> Checkpoint:
-    """The facts of a checkpoint; faults inside its folder keep their own place."""
+    """The facts of a checkpoint; errors inside its folder keep their own place."""
     try:
         return checkpoint.gather(reference, folder)
-    except BadFacts as fault:
+    except BadFacts as error:
         raise BadFacts(
-            Diagnostic("checkpoint", f"{p.where}: {p.message}", p.fix) for p in fault.diagnostics
+            Diagnostic("checkpoint", f"{p.where}: {p.message}", p.fix) for p in error.diagnostics
         ) from None

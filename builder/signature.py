@@ -50,8 +50,8 @@ def sign(data: bytes, key: Path) -> bytes:
     """The signature of some bytes. Raises `BadInput` where the key cannot sign."""
     try:
         head = key.read_bytes().partition(b"\n")[0]
-    except OSError as fault:
-        what = f"cannot be read: {(fault.strerror or str(fault)).lower()}"
+    except OSError as error:
+        what = f"cannot be read: {(error.strerror or str(error)).lower()}"
         raise BadInput(Diagnostic(str(key), what, "give the file of an SSH key")) from None
     if _PEM in head:
         return _sign_with_openssl(data, key)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from .deployment import Document, Strict, Variable, parse, schema_problems
+from .deployment import Document, Strict, Variable, parse, schema_diagnostics
 from .diagnostics import Diagnostic
 from .documents import read_text
 from .errors import BadInput
@@ -138,12 +138,12 @@ class Site(Strict):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A profile as a deployment holds it. Raises `BadInput` with every fault, each at its line."""
+    """A profile as a deployment holds it. Raises `BadInput` with every error, each at its line."""
     document = parse(read_text(path), str(path))
     try:
         return Site.model_validate(document.data).model_dump(exclude_none=True)
-    except ValidationError as fault:
-        raise BadInput(document.locate_all(schema_problems(fault, Site, ""))) from None
+    except ValidationError as error:
+        raise BadInput(document.locate_all(schema_diagnostics(error, Site, ""))) from None
 
 
 def with_profile(document: Document) -> Document:
@@ -157,15 +157,15 @@ def with_profile(document: Document) -> Document:
     home = Path() if _PATH in document.overridden else document.folder
     try:
         profile = read(home / given)
-    except BadInput as fault:
-        raise BadInput(_with_remedy(problem) for problem in fault.diagnostics) from None
+    except BadInput as error:
+        raise BadInput(_with_remedy(row) for row in error.diagnostics) from None
     options: Mapping[str, Any] = document.data["targets"][TARGET]
     targets = document.data["targets"] | {TARGET: {**options, "site": profile}}
     return replace(document, data={**document.data, "targets": targets})
 
 
-def _with_remedy(problem: Diagnostic) -> Diagnostic:
-    return problem if problem.fix else replace(problem, fix="give a site profile")
+def _with_remedy(diagnostic: Diagnostic) -> Diagnostic:
+    return diagnostic if diagnostic.fix else replace(diagnostic, fix="give a site profile")
 
 
 def options_of(lines: list[str]) -> dict[str, str]:

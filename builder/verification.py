@@ -169,8 +169,8 @@ def sign(folder: Path, key: Path) -> Signer:
     try:
         new.write_bytes(made)
         new.replace(file)
-    except OSError as fault:
-        what = f"cannot be written: {(fault.strerror or str(fault)).lower()}"
+    except OSError as error:
+        what = f"cannot be written: {(error.strerror or str(error)).lower()}"
         raise BadInput(
             Diagnostic(str(file), what, "check the folder's owner and the disk")
         ) from None
@@ -200,15 +200,15 @@ def _contents(folder: Path) -> _Contents:
                     strange.append(Corruption(inside, "is too large for a bundle", "remove it"))
                 elif path.is_file():
                     files[inside] = File(path.read_bytes(), bool(path.stat().st_mode & 0o100))
-    except OSError as fault:
-        where, reason = str(fault.filename or folder), (fault.strerror or str(fault)).lower()
+    except OSError as error:
+        where, reason = str(error.filename or folder), (error.strerror or str(error)).lower()
         raise DamagedBundle(Diagnostic(where, f"cannot be read: {reason}")) from None
     return _Contents(folder, files, tuple(sorted(strange, key=lambda row: row.file)))
 
 
-def _raise(fault: OSError) -> None:
-    if not isinstance(fault, FileNotFoundError | NotADirectoryError):
-        raise fault  # a folder that is not there is no bundle, which is said elsewhere
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error  # a folder that is not there is no bundle, which is said elsewhere
 
 
 def _is_evidence(path: str) -> bool:
@@ -222,8 +222,8 @@ def _listed(contents: _Contents) -> tuple[dict[str, dict[str, Any]], str]:
     try:
         rows = json_document(contents.files[MANIFEST].data)["files"]
         return {str(name): {**row, "sha256": str(row["sha256"])} for name, row in rows.items()}, ""
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        return {}, f"is unreadable: {fault}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return {}, f"is unreadable: {error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class _Promise:
 
     digests: Mapping[str, str]
     made_again: Mapping[str, File]
-    manifest_fault: str
+    manifest_error: str
     modes: Mapping[str, bool]
 
     def content(self, path: str) -> bytes | None:
@@ -244,12 +244,12 @@ class _Promise:
 
 
 def _damaged_files(contents: _Contents) -> Iterator[Corruption]:
-    rows, fault = _listed(contents)
+    rows, error = _listed(contents)
     summed = read_sums(contents.files[SUMS].data) if SUMS in contents.files else {}
-    if fault and MANIFEST not in summed:  # nothing is left that tells what should be there
-        yield Corruption(MANIFEST, fault)
+    if error and MANIFEST not in summed:  # nothing is left that tells what should be there
+        yield Corruption(MANIFEST, error)
         return
-    promise = _promise(contents, rows, fault, summed)
+    promise = _promise(contents, rows, error, summed)
     yield from _unlisted(contents, promise, summed)
     for path in sorted({*promise.digests, *filter(_is_evidence, summed)}):
         wanted = promise.digests.get(path) or summed[path]
@@ -260,7 +260,7 @@ def _damaged_files(contents: _Contents) -> Iterator[Corruption]:
 def _promise(
     contents: _Contents,
     rows: Mapping[str, Mapping[str, Any]],
-    fault: str,
+    error: str,
     summed: Mapping[str, str],
 ) -> _Promise:
     """The manifest and `SHA256SUMS` prove each other. Where they differ, what is rendered again
@@ -270,14 +270,14 @@ def _promise(
     theirs = {path: value for path, value in summed.items() if not _is_evidence(path)}
     modes = {path: row.get("mode") == "755" for path, row in rows.items()}
     actual = {path: contents.digest(path) for path in own}
-    if own == theirs == actual and not fault:
-        return _Promise(own, {}, fault, modes)
+    if own == theirs == actual and not error:
+        return _Promise(own, {}, error, modes)
     again = _made_again(contents, own, theirs)
     made = again[MANIFEST].sha256 if again else None
     agree = theirs.get(MANIFEST) == digest or made == digest or MANIFEST not in theirs
     if made in (digest, theirs.get(MANIFEST)):
         modes = {path: file.executable for path, file in again.items()}
-    return _Promise(own if agree and not fault else theirs, again, fault, modes)
+    return _Promise(own if agree and not error else theirs, again, error, modes)
 
 
 def _made_again(
@@ -310,11 +310,11 @@ def _damaged(
         yield Corruption(path, "is missing")
         return
     listed = SUMS if _is_evidence(path) or path == MANIFEST else "the manifest"
-    if file.sha256 != wanted or (path == MANIFEST and promise.manifest_fault):
+    if file.sha256 != wanted or (path == MANIFEST and promise.manifest_error):
         expected = None if _is_evidence(path) else promise.content(path)
         size = f"{len(file.data)} bytes, {len(expected)} expected" if expected else ""
         what = f"differs from {listed}" + (f" ({size})" if size else "")
-        what = promise.manifest_fault or what if path == MANIFEST else what
+        what = promise.manifest_error or what if path == MANIFEST else what
         yield Corruption(path, what, difference=Difference.first(file.data, expected))
     elif file.executable != promise.modes.get(path, False):
         mode = "755" if promise.modes.get(path) else "644"
@@ -344,8 +344,8 @@ def _wrong_bill(contents: _Contents) -> Iterator[Corruption]:
         return
     try:
         told = sbom.digests(json.loads(contents.files[sbom.FILE].data))
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as fault:
-        yield Corruption(sbom.FILE, f"is not a bill of materials: {fault}", "render again")
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        yield Corruption(sbom.FILE, f"is not a bill of materials: {error}", "render again")
         return
     for path, digest in told.items():
         if contents.digest(path) != digest:

@@ -45,7 +45,7 @@ def run_check(options: argparse.Namespace) -> None:
     def planner(path: Path, overrides: Sequence[str]) -> Sequence[Diagnostic]:
         from .. import pipeline  # planning is needed for deployment files only
 
-        return pipeline.deployment_problems(path, overrides)
+        return pipeline.deployment_diagnostics(path, overrides)
 
     request = lint.CheckOptions(tuple(dict.fromkeys(options.release)), options.role, options.gpu)
     report = lint.check(options.paths, request, planner)

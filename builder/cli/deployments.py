@@ -297,7 +297,7 @@ def run_miniature(options: argparse.Namespace) -> None:
             )
         folder.mkdir(parents=True, exist_ok=True)
         miniature.write(facts, folder, options.seed)
-    except OSError as fault:
-        what = f"cannot be written: {fault.strerror}"
+    except OSError as error:
+        what = f"cannot be written: {error.strerror}"
         raise BadInput(Diagnostic(str(folder), what, "choose another folder")) from None
     print(f"{folder}: {facts.architecture.name}, {facts.precision}, random weights")

@@ -61,11 +61,11 @@ def use(other: Path) -> None:
     """Read advisories from another folder from now on. Raises `BadInput` if they are wrong."""
     global _folder
     names = [shipped.name for shipped in ADVISORIES.glob("*.yaml")]
-    faults = [
+    diagnostics = [
         each for name in names for each in data_file.validate(other / name, ProductAdvisories)
     ]
-    if faults:
-        raise BadInput(faults)
+    if diagnostics:
+        raise BadInput(diagnostics)
     _folder = other
 
 
@@ -147,7 +147,7 @@ def same(one: str, other: str) -> bool:
     return one == other or (order(one) is not None and order(one) == order(other))
 
 
-def problem(product: str, version: str, where: str) -> Diagnostic | None:
+def diagnostic(product: str, version: str, where: str) -> Diagnostic | None:
     """What is to be said against a version: an error below the minimum, with every advisory that
     is open, else a warning; `None` if no newer version closes any."""
     found = open_for(product, version)

@@ -121,7 +121,7 @@ def gather(reference: str, base: Path = Path()) -> Checkpoint:
     """The facts of `reference`: a hub name that ships, or a folder, relative to `base`.
 
     A name that ships means the same in every working folder; write `./name` for a folder of that
-    name. Raises `BadFacts` with every fault found.
+    name. Raises `BadFacts` with every error found.
     """
     names = known_names()
     if reference in names:
@@ -143,11 +143,11 @@ def read_shipped(path: Path) -> Checkpoint:
     facts = data_file.load(path, ModelFacts)
     config: Config = facts.config.values
     values = facts.quantization.values if facts.quantization else None
-    found, problems = quantizations.read(config, {"quantization": values} if values else None)
+    found, diagnostics = quantizations.read(config, {"quantization": values} if values else None)
     architecture = _architecture(config, path.name)
-    problems += _missing_fields(architecture, config, path.name)
-    if problems:
-        raise BadFacts(problems)
+    diagnostics += _missing_fields(architecture, config, path.name)
+    if diagnostics:
+        raise BadFacts(diagnostics)
     return Checkpoint(
         name=facts.name,
         path=None,
@@ -172,16 +172,16 @@ def read_folder(folder: Path) -> Checkpoint:
     generation = load_json_mapping(generation_file) if generation_file.exists() else {}
     architecture = _architecture(config, str(folder / "config.json"))
 
-    found, problems = quantizations.read(config, hf_quant)
-    problems += _missing_fields(architecture, config, str(folder / "config.json"))
+    found, diagnostics = quantizations.read(config, hf_quant)
+    diagnostics += _missing_fields(architecture, config, str(folder / "config.json"))
     if not architecture.draft_head:  # it uses the tokenizer of its target
-        problems += _tokenizer_problems(folder)
-    stored, faults = _read_headers(folder)
-    problems += faults
-    if not problems:
-        problems += _tensor_problems(folder, architecture, config, found, stored)
-    if problems:
-        raise BadFacts(problems)
+        diagnostics += _tokenizer_diagnostics(folder)
+    stored, unreadable = _read_headers(folder)
+    diagnostics += unreadable
+    if not diagnostics:
+        diagnostics += _tensor_diagnostics(folder, architecture, config, found, stored)
+    if diagnostics:
+        raise BadFacts(diagnostics)
     return Checkpoint(
         name=folder.resolve().name,
         path=folder.resolve(),
@@ -220,7 +220,7 @@ def _missing_fields(architecture: Architecture, config: Config, where: str) -> l
     ]
 
 
-def _tokenizer_problems(folder: Path) -> list[Diagnostic]:
+def _tokenizer_diagnostics(folder: Path) -> list[Diagnostic]:
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         return []
     what = f"no tokenizer: none of {', '.join(TOKENIZER_FILES)}"
@@ -230,21 +230,21 @@ def _tokenizer_problems(folder: Path) -> list[Diagnostic]:
 def _read_headers(folder: Path) -> tuple[dict[str, Stored], list[Diagnostic]]:
     """Every tensor of the folder's safetensors files, and what is wrong with the files."""
     files = sorted(folder.glob("*.safetensors"))
-    problems = [
+    diagnostics = [
         Diagnostic(str(folder / name), "is named in the index, but missing", "copy it as well")
         for name in sorted(_indexed_files(folder) - {file.name for file in files})
     ]
-    if not files and not problems:
-        problems.append(
+    if not files and not diagnostics:
+        diagnostics.append(
             Diagnostic(str(folder), "no *.safetensors files", "copy the weights as well")
         )
     stored: dict[str, Stored] = {}
     for file in files:
         try:
             stored |= {tensor.name: tensor for tensor in safetensors.read_header(file)}
-        except BadFacts as fault:
-            problems += fault.diagnostics
-    return stored, problems
+        except BadFacts as error:
+            diagnostics += error.diagnostics
+    return stored, diagnostics
 
 
 def _indexed_files(folder: Path) -> set[str]:
@@ -255,7 +255,7 @@ def _indexed_files(folder: Path) -> set[str]:
     return set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
 
 
-def _tensor_problems(
+def _tensor_diagnostics(
     folder: Path,
     architecture: Architecture,
     config: Config,
@@ -372,6 +372,6 @@ def in_bundle(folder: Path) -> dict[str, Checkpoint]:
     draft = {"draft": document["draft"]} if "draft" in document else {}
     try:
         return {name: from_document(row) for name, row in {"checkpoint": document, **draft}.items()}
-    except (KeyError, TypeError, AttributeError) as fault:
-        what = f"holds no facts of a checkpoint: {fault}"
+    except (KeyError, TypeError, AttributeError) as error:
+        what = f"holds no facts of a checkpoint: {error}"
         raise BadFacts(Diagnostic(str(file), what, "render the bundle again")) from None

@@ -67,15 +67,15 @@ def read(folder: Path) -> Listing:
     """The files of a folder. Raises `BadFacts` where one is not what the folder's list says."""
     try:
         return _read(folder)
-    except OSError as fault:
-        what = f"cannot be read: {(fault.strerror or str(fault)).lower()}"
-        problem = Diagnostic(str(fault.filename or folder), what, "check its owner and mode")
-        raise BadFacts(problem) from None
+    except OSError as error:
+        what = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        diagnostic = Diagnostic(str(error.filename or folder), what, "check its owner and mode")
+        raise BadFacts(diagnostic) from None
 
 
 def _read(folder: Path) -> Listing:
     summed = _summed(folder)
-    files, commits, problems = [], set(), []
+    files, commits, diagnostics = [], set(), []
     for name, path in _paths(folder):
         commit, downloaded = _downloaded(folder, name, path)
         commits.add(commit)
@@ -83,9 +83,9 @@ def _read(folder: Path) -> Listing:
         files.append(found)
         if (wanted := summed.get(name)) and found.sha256 != wanted:
             what = f"has the digest {found.sha256}, {SUMS} says {wanted}"
-            problems.append(Diagnostic(str(path), what, "copy it again, or make the list again"))
-    if problems:
-        raise BadFacts(problems)
+            diagnostics.append(Diagnostic(str(path), what, "copy it again, or make the list again"))
+    if diagnostics:
+        raise BadFacts(diagnostics)
     commit = commits.pop() if len(commits) == 1 else None
     return Listing(tuple(files), commit, _license(folder / CARD))
 

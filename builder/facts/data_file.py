@@ -1,4 +1,4 @@
-"""Data files: YAML and JSON of the toolkit, read as typed facts with the line of every fault.
+"""Data files: YAML and JSON of the toolkit, read as typed facts with the line of every error.
 
 A shipped file whose digest stands in `builder/data/index.json` was validated when the index was
 written, and is read without being validated again. Any other one, edited or added, is validated
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ..diagnostics import NOWHERE, Diagnostic, Location, located
-from ..documents import DATA, Yaml, load_yaml, problem, read_text, scan_yaml
+from ..documents import DATA, Yaml, load_yaml, read_text, scan_yaml, with_file
 from ..errors import BadFacts
 from .schema import build, build_trusted
 
@@ -33,7 +33,7 @@ def load(path: Path, kind: type[T]) -> T: ...
 @overload
 def load(path: Path, kind: object) -> Any: ...
 def load(path: Path, kind: Any) -> Any:
-    """The content of a data file as `kind`, read once. Raises `BadFacts` with all its faults."""
+    """The content of a data file as `kind`, read once. Raises `BadFacts` with all its errors."""
     if path not in _loaded:
         _loaded[path] = read(path, kind)
     return _loaded[path]
@@ -44,18 +44,18 @@ def read(path: Path, kind: Any) -> Any:
     text = read_text(path, BadFacts, MAX_BYTES)
     if _is_validated(path, text):
         return build_trusted(kind, _parse(text, path))
-    value, faults = _read(path, text, kind)
-    if faults:
-        raise BadFacts(faults)
+    value, diagnostics = _read(path, text, kind)
+    if diagnostics:
+        raise BadFacts(diagnostics)
     return value
 
 
 def validate(path: Path, kind: Any) -> list[Diagnostic]:
-    """Every fault of a data file, whether or not the index lists it."""
+    """Every error of a data file, whether or not the index lists it."""
     try:
         text = read_text(path, BadFacts, MAX_BYTES)
-    except BadFacts as fault:
-        return fault.diagnostics
+    except BadFacts as error:
+        return error.diagnostics
     return _read(path, text, kind)[1]
 
 
@@ -83,19 +83,19 @@ def _parse(text: str, path: Path) -> Any:
 
 
 def _read(path: Path, text: str, kind: Any) -> tuple[Any, list[Diagnostic]]:
-    """The value and the faults of a text, in the order of its lines."""
+    """The value and the errors of a text, in the order of its lines."""
     is_json = path.suffix == ".json"
     document = _scan_json(text) if is_json else _scan_yaml(text)
-    faults, value = list(document.faults), None
-    if document.readable and not any(fault.rule == "syntax" for fault in faults):
+    diagnostics, value = list(document.diagnostics), None
+    if document.readable and not any(row.rule == "syntax" for row in diagnostics):
         value, found = build(kind, document.data)
         # JSON is YAML too, so that the same reader knows its lines.
         places = scan_yaml(text)[0] if is_json and found else document
-        faults += [replace(fault, location=places.locate(fault.path)) for fault in found]
-    faults.sort(key=lambda fault: fault.location)
+        diagnostics += [replace(row, location=places.locate(row.path)) for row in found]
+    diagnostics.sort(key=lambda diagnostic: diagnostic.location)
     return value, [
-        replace(problem(fault, str(path)), path=fault.path, location=fault.location)
-        for fault in faults
+        replace(with_file(row, str(path)), path=row.path, location=row.location)
+        for row in diagnostics
     ]
 
 
@@ -103,7 +103,7 @@ def _scan_yaml(text: str) -> Yaml:
     document, *others = scan_yaml(text)
     if others:
         what = "begins a second document"
-        document.faults.append(
+        document.diagnostics.append(
             located(others[0].places[""], "", what, "write one document per file")
         )
     return document
@@ -123,10 +123,10 @@ def _scan_json(text: str) -> Yaml:
         data = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         place = Location(error.lineno, error.colno)
-        fault = located(place, "", f"is not JSON: {error.msg}", "correct this line")
+        diagnostic = located(place, "", f"is not JSON: {error.msg}", "correct this line")
     except (ValueError, RecursionError) as error:
-        fault = located(NOWHERE, "", f"is not JSON: {error}", "correct it")
+        diagnostic = located(NOWHERE, "", f"is not JSON: {error}", "correct it")
     else:
-        faults = scan_yaml(text)[0].faults if repeated else []
-        return Yaml(data, faults=faults)
-    return Yaml(faults=[fault], readable=False)
+        diagnostics = scan_yaml(text)[0].diagnostics if repeated else []
+        return Yaml(data, diagnostics=diagnostics)
+    return Yaml(diagnostics=[diagnostic], readable=False)

@@ -49,7 +49,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Engine:
-    """The record of one of `names()`. Raises `BadFacts` with the faults of its file."""
+    """The record of one of `names()`. Raises `BadFacts` with the errors of its file."""
     return load_file(ENGINES / f"{name}.yaml", Engine)
 
 

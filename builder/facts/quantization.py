@@ -126,19 +126,19 @@ def read(
     """
     inline = _from_config(_mapping(config, "quantization_config"))
     if hf_quant_config is None:
-        found, problems = inline, []
+        found, diagnostics = inline, []
     else:
         found = _from_modelopt(_mapping(hf_quant_config, "quantization"))
-        problems = _contradictions(found, inline) if inline.quant_algo else []
+        diagnostics = _contradictions(found, inline) if inline.quant_algo else []
     if found.quant_algo not in (None, *FORMATS):
-        problems.append(
+        diagnostics.append(
             Diagnostic(
                 found.source,
                 f"{found.quant_algo} is not supported",
                 f"supported: {', '.join(FORMATS)}, or no quantization",
             )
         )
-    return found, problems
+    return found, diagnostics
 
 
 def _mapping(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:

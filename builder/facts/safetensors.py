@@ -61,8 +61,8 @@ def read_header(path: Path) -> list[Stored]:
                 end = 8 + length
                 raise bad(f"truncated: the header ends at byte {end}, the file at byte {size}")
             raw = file.read(length)
-    except OSError as fault:
-        raise bad(f"cannot be read: {(fault.strerror or str(fault)).lower()}") from None
+    except OSError as error:
+        raise bad(f"cannot be read: {(error.strerror or str(error)).lower()}") from None
     try:
         header = json.loads(raw)
         tensors, end = [], 0
@@ -80,8 +80,8 @@ def read_header(path: Path) -> list[Stored]:
                 )
             end = max(end, last)
             tensors.append(tensor)
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise bad(f"unreadable header ({fault})") from fault
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise bad(f"unreadable header ({error})") from error
     if 8 + length + end != size:
         raise bad(
             f"truncated: its tensors end at byte {8 + length + end}, the file at byte {size}"

@@ -9,10 +9,10 @@
   `Annotated[X, Check(...)]` narrows a value;
 - what its reader takes as plain data has a literal for its form: `{"key": X, "optional?": X}`,
   `{"*": X}` for free keys, `[X]` for a list, `(X, Y)` for one of several;
-- a method `inconsistencies` of a dataclass yields the faults that no single field shows, each as a
+- a method `inconsistencies` of a dataclass yields the errors that no single field shows, each as a
   path from there and a text `what is wrong; how to mend it`.
 
-Faults are collected, each with its dotted path and the nearest known name; `data_file` adds lines.
+Errors are collected, each with its dotted path and the nearest known name; `data_file` adds lines.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Sourced(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Consistent:
-    """Plain data of a kind in which `faults` finds nothing: paths, and what is wrong at each."""
+    """Plain data of a kind; `inconsistencies` yields paths, and what is wrong at each."""
 
     kind: Any
-    faults: Callable[[Any], Iterable[tuple[str, str]]]
+    inconsistencies: Callable[[Any], Iterable[tuple[str, str]]]
 
 
 def at_least(minimum: float) -> Check:
@@ -74,10 +74,10 @@ Text = typing.Annotated[str, Check(lambda text: bool(text.strip()), "must not be
 
 
 def build(kind: Any, data: Any) -> tuple[Any, list[Diagnostic]]:
-    """Plain data as `kind`, or the faults by their dotted path."""
+    """Plain data as `kind`, or the errors by their dotted path."""
     reader = _Reader(trusted=False)
     value = reader.read(kind, data, "")
-    return (None if reader.faults else value), reader.faults
+    return (None if reader.diagnostics else value), reader.diagnostics
 
 
 def build_trusted(kind: Any, data: Any) -> Any:
@@ -86,13 +86,13 @@ def build_trusted(kind: Any, data: Any) -> Any:
 
 
 class _Reader:
-    """Builds a value by its type; `faults` is what does not fit, by path.
+    """Builds a value by its type; `diagnostics` is what does not fit, by path.
 
     What is `trusted` is built without being checked, and its plain mappings are not walked.
     """
 
     def __init__(self, trusted: bool) -> None:
-        self.faults: list[Diagnostic] = []
+        self.diagnostics: list[Diagnostic] = []
         self._trusted = trusted
 
     def read(self, kind: Any, value: Any, path: str) -> Any:
@@ -123,23 +123,23 @@ class _Reader:
             self._wrong_type(value, path, (kind,))
         return value
 
-    def _fault(self, path: str, message: str, fix: str, rule: str) -> None:
-        self.faults.append(located(NOWHERE, path, message, fix, rule))
+    def _add(self, path: str, message: str, fix: str, rule: str) -> None:
+        self.diagnostics.append(located(NOWHERE, path, message, fix, rule))
 
     def _wrong_type(self, value: Any, path: str, kinds: Collection[Any]) -> None:
         expected = " or ".join(dict.fromkeys(map(_describe, kinds)))
         fix = f"{expected} is expected"
         if str in kinds and isinstance(value, int | float) and not isinstance(value, bool):
             fix = f'text is expected: write "{value}" in quotes'
-        self._fault(path, f"is {_shown(value)}", fix, "value-type")
+        self._add(path, f"is {_shown(value)}", fix, "value-type")
 
     def _plain(self, kind: Any, value: Any, path: str) -> None:
         """Checks data that stays plain, of which a literal shows the form."""
         if isinstance(kind, Consistent):
-            before = len(self.faults)
+            before = len(self.diagnostics)
             self._plain(kind.kind, value, path)
-            if len(self.faults) == before:
-                self._inconsistent(kind.faults(value), path)
+            if len(self.diagnostics) == before:
+                self._inconsistent(kind.inconsistencies(value), path)
         elif isinstance(kind, tuple):
             self._union(kind, value, path)
         elif isinstance(kind, list):
@@ -154,17 +154,17 @@ class _Reader:
 
     def _checked(self, arguments: tuple[Any, ...], value: Any, path: str) -> Any:
         kind, *checks = arguments
-        before = len(self.faults)
+        before = len(self.diagnostics)
         found = self.read(kind, value, path)
-        if not self._trusted and len(self.faults) == before:
+        if not self._trusted and len(self.diagnostics) == before:
             for check in checks:
                 if isinstance(check, Check) and not check.holds(found):
                     what = f"{_shown(value)} is not allowed"
-                    self._fault(path, what, check.requirement, "value-range")
+                    self._add(path, what, check.requirement, "value-range")
         return found
 
     def _union(self, kinds: tuple[Any, ...], value: Any, path: str) -> Any:
-        """The value as the first kind that it fits, else the faults of the nearest one."""
+        """The value as the first kind that it fits, else the errors of the nearest one."""
         alike = [kind for kind in kinds if _is_alike(kind, value)]
         if len(alike) == 1:
             return self.read(alike[0], value, path)
@@ -175,18 +175,18 @@ class _Reader:
         for kind in alike:
             reader = _Reader(trusted=False)
             found = reader.read(kind, value, path)
-            if not reader.faults:
+            if not reader.diagnostics:
                 return found
-            trials.append(reader.faults)
+            trials.append(reader.diagnostics)
         fewest: list[Diagnostic] = min(trials, key=len)
-        self.faults += fewest
+        self.diagnostics += fewest
         return value
 
     def _literal(self, values: tuple[Any, ...], value: Any, path: str) -> Any:
         if not self._trusted and not any(value == each and _same(value, each) for each in values):
             what = f"{_shown(value)} is not allowed"
             fix = nearest(str(value), map(str, values))
-            self._fault(path, what, fix, "unknown-value")
+            self._add(path, what, fix, "unknown-value")
         return value
 
     def _list(self, kind: Any, value: Any, path: str) -> Any:
@@ -201,7 +201,7 @@ class _Reader:
             return value
         if not self._trusted and not (DATA / value).exists():
             what = f"{value} is neither a file nor a folder of builder/data"
-            self._fault(path, what, "correct it", "unknown-value")
+            self._add(path, what, "correct it", "unknown-value")
         return DATA / value
 
     def _mapping(self, kind: Any, arguments: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -227,29 +227,29 @@ class _Reader:
 
     def _dataclass(self, kind: Any, origin: Any, value: Any, path: str) -> Any:
         fields = _dataclass_fields(kind)
-        before = len(self.faults)
+        before = len(self.diagnostics)
         keys = {name: required for name, (_, required) in fields.items()}
         if not self._trusted and not self._has_keys(value, path, keys):
             return value
         if path.count(".") > MAX_DEPTH:
-            self._fault(path, "is nested too deeply", "flatten it", "value-type")
+            self._add(path, "is nested too deeply", "flatten it", "value-type")
             return value
         arguments = {
             name: self.read(fields[name][0], item, _below(path, name))
             for name, item in value.items()
             if name in fields
         }
-        if len(self.faults) > before:
+        if len(self.diagnostics) > before:
             return value
         found = origin(**arguments)
         if not self._trusted and hasattr(found, "inconsistencies"):
             self._inconsistent(found.inconsistencies(), path)
         return found
 
-    def _inconsistent(self, faults: Iterable[tuple[str, str]], path: str) -> None:
-        for where, what in faults:
+    def _inconsistent(self, found: Iterable[tuple[str, str]], path: str) -> None:
+        for where, what in found:
             message, _, fix = what.partition("; ")
-            self._fault(_below(path, where) if where else path, message, fix, "value")
+            self._add(_below(path, where) if where else path, message, fix, "value")
 
     def _has_keys(self, value: Any, path: str, keys: Mapping[str, bool]) -> bool:
         """Whether a value is a mapping; its unknown keys and the required ones that it lacks."""
@@ -260,9 +260,9 @@ class _Reader:
         for name in value:
             if name not in keys:
                 fix = nearest(str(name), keys)
-                self._fault(_below(path, name), "unknown key", fix, "unknown-key")
+                self._add(_below(path, name), "unknown key", fix, "unknown-key")
         for name in missing:
-            self._fault(_below(path, name), "is missing", "add it", "missing-key")
+            self._add(_below(path, name), "is missing", "add it", "missing-key")
         return True
 
 

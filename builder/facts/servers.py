@@ -127,7 +127,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Server:
-    """The record of one of `names()`. Raises `BadFacts` with the faults of its file."""
+    """The record of one of `names()`. Raises `BadFacts` with the errors of its file."""
     return load_file(SERVERS / f"{name}.yaml", Server)
 
 

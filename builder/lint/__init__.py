@@ -43,10 +43,10 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     seen = set()
     workers = []
     for target in expand(paths):
-        if (target.path, target.fault) not in seen:
+        if (target.path, target.diagnostic) not in seen:
             _check(target, request, planner, report)
             workers += [target] if disaggregated_pairs.is_worker(target) else []
-        seen.add((target.path, target.fault))
+        seen.add((target.path, target.diagnostic))
     report.findings += disaggregated_pairs.findings(workers)
     if not report.files:
         report.notes.append("nothing here is of a kind that check knows")
@@ -56,20 +56,20 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
 
 def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: Report) -> None:
     name = str(target.path)
-    if target.fault:
-        report.findings.append(target.fault.in_file(name))
+    if target.diagnostic:
+        report.findings.append(target.diagnostic.in_file(name))
         return
     if _is_bundles_own(target):
         return
     if data_files.schema_of(target.path):
         report.files.append(Checked(name, "data file", ()))
-        report.findings += (fault.in_file(name) for fault in data_files.validate(target.path))
+        report.findings += (row.in_file(name) for row in data_files.validate(target.path))
         return
     try:
         source = read(target.path)
         releases, assumed = _releases(request, target.context, source)
     except BadInput as error:
-        report.findings += (_unreadable(problem, name) for problem in error.diagnostics)
+        report.findings += (_unreadable(row, name) for row in error.diagnostics)
         report.files.append(Checked(name, "unreadable", ()))
         return
     by_release = []
@@ -89,7 +89,7 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
     names = tuple(each.name for each in releases) if kind != MODEL_CONFIG else ()
     report.files.append(Checked(name, kind, names, assumed))
     report.findings += _findings(by_release, name)
-    wrong = any(fault.severity == "error" for fault in by_release[0].faults)
+    wrong = any(row.severity == "error" for row in by_release[0].diagnostics)
     if wrong and assumed and kind != DEPLOYMENT:  # planning was for the one it names
         report.notes += _other_releases(source, name, releases[0], request)
 
@@ -98,13 +98,13 @@ def _of_no_kind(
     source: Text, target: SourceFile, by_release: ReleaseFindings, report: Report
 ) -> None:
     """A file of a kind that check does not know: passed over, or named as such."""
-    broken = _has_faults(source) and mentions_options(source.text, by_release.release)
+    broken = _is_malformed(source) and mentions_options(source.text, by_release.release)
     if not (target.given or broken):
         return
-    broken = broken or (_has_faults(source) and source.path.suffix in YAML_SUFFIXES)
-    name, faults = str(target.path), by_release.faults if broken else [_unknown(source)]
+    broken = broken or (_is_malformed(source) and source.path.suffix in YAML_SUFFIXES)
+    name, diagnostics = str(target.path), by_release.diagnostics if broken else [_unknown(source)]
     report.files.append(Checked(name, "unknown kind", ()))
-    report.findings += (fault.in_file(name) for fault in faults)
+    report.findings += (row.in_file(name) for row in diagnostics)
 
 
 def _is_bundles_own(target: SourceFile) -> bool:
@@ -116,18 +116,18 @@ def _is_bundles_own(target: SourceFile) -> bool:
 
 
 def _findings(by_release: Sequence[ReleaseFindings], name: str) -> Iterator[Diagnostic]:
-    """Faults of one file; those that not all of several releases have are named
+    """Errors of one file; those that not all of several releases have are named
     with their release, and explained.
     """
     holders: dict[Diagnostic, list[str]] = {}
     for each in by_release:
-        for fault in dict.fromkeys(each.faults):
-            holders.setdefault(fault, []).append(each.release.name)
-    for fault, names in holders.items():
+        for diagnostic in dict.fromkeys(each.diagnostics):
+            holders.setdefault(diagnostic, []).append(each.release.name)
+    for diagnostic, names in holders.items():
         for release_name in [""] if len(names) == len(by_release) else names:
-            yield fault.in_file(name, release_name)
+            yield diagnostic.in_file(name, release_name)
     if len(by_release) > 1:
-        yield from (fault.in_file(name) for fault in drift(by_release))
+        yield from (row.in_file(name) for row in drift(by_release))
 
 
 def _releases(
@@ -170,7 +170,7 @@ def _situation(known: Release, request: CheckOptions, context: BundleContext | N
 
 
 def _is_readable(source: Text) -> bool:
-    return len(source.documents) == 1 and not source.documents[0].faults
+    return len(source.documents) == 1 and not source.documents[0].diagnostics
 
 
 def _planned(
@@ -178,47 +178,49 @@ def _planned(
 ) -> Iterator[Diagnostic]:
     """Whether a deployment file can be planned."""
     overrides = [f"engine.release={release_name}"] if release_name else []
-    for problem in planner(target.path, overrides):
-        yield _located(problem, document)
+    for diagnostic in planner(target.path, overrides):
+        yield _located(diagnostic, document)
 
 
 def _rendered(document: Yaml, release_name: str) -> Iterator[Diagnostic]:
     """The deployment file of a bundle has been planned; its versions may have become vulnerable."""
     from pydantic import ValidationError  # other files are checked without
 
-    from ..deployment import Deployment, schema_problems
+    from ..deployment import Deployment, schema_diagnostics
     from ..rules import vulnerability_policy
 
     try:
         request = Deployment.model_validate(document.data)
-    except ValidationError as fault:
-        found = schema_problems(fault, Deployment, "")
+    except ValidationError as error:
+        found = schema_diagnostics(error, Deployment, "")
     else:
-        found = list(vulnerability_policy.problems(request, release_name))
-    for problem in found:
-        yield _located(replace(problem, path=problem.where), document)
+        found = list(vulnerability_policy.diagnostics(request, release_name))
+    for diagnostic in found:
+        yield _located(replace(diagnostic, path=diagnostic.where), document)
 
 
-def _located(problem: Diagnostic, document: Yaml) -> Diagnostic:
-    """A problem with the path of a value of the document, at its place there."""
-    place, rule = document.locate(problem.path), problem.rule or "deployment"
-    return located(place, problem.path, problem.message, problem.fix, rule, problem.severity)
+def _located(diagnostic: Diagnostic, document: Yaml) -> Diagnostic:
+    """An error with the path of a value of the document, at its place there."""
+    place, rule = document.locate(diagnostic.path), diagnostic.rule or "deployment"
+    return located(
+        place, diagnostic.path, diagnostic.message, diagnostic.fix, rule, diagnostic.severity
+    )
 
 
-def _has_faults(source: Text) -> bool:
-    return any(document.faults for document in source.documents)
+def _is_malformed(source: Text) -> bool:
+    return any(document.diagnostics for document in source.documents)
 
 
-def _unreadable(problem: Diagnostic, name: str) -> Diagnostic:
-    where = "" if problem.where == name else problem.where
-    return replace(problem, path=where, rule="unreadable").in_file(name)
+def _unreadable(diagnostic: Diagnostic, name: str) -> Diagnostic:
+    where = "" if diagnostic.where == name else diagnostic.where
+    return replace(diagnostic, path=where, rule="unreadable").in_file(name)
 
 
 def _unknown(source: Text) -> Diagnostic:
     """A file that was named, and of which nothing can be said."""
     data = source.documents[0].data if source.documents else source.text
     remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
-    if data is None and not _has_faults(source):
+    if data is None and not _is_malformed(source):
         return located(NOWHERE, "", "is empty", remedy, "empty-file")
     if source.form == SCRIPT:
         return located(NOWHERE, "", "starts no server", remedy, "unknown-kind", "warning")
@@ -235,7 +237,7 @@ def _other_releases(
     for other in release.known():
         situation = _situation(release.load(other), request, None)
         found = validate(source, situation)[1]
-        if other != assumed.name and not any(fault.severity == "error" for fault in found):
+        if other != assumed.name and not any(row.severity == "error" for row in found):
             fitting.append(other)
     if fitting:
         yield f"{name}: no errors for release {', '.join(fitting)}; choose with --release"

@@ -72,7 +72,7 @@ def _is_copy(folder: Path) -> bool:
 
 
 def validate(path: Path) -> list[Diagnostic]:
-    """Every fault of a data file, each with file, line, key and remedy."""
+    """Every error of a data file, each with file, line, key and remedy."""
     found = data_file.validate(path, schema_of(path))
     name = path.stem if path.parent.name in ("hardware", "engines", "servers") else ""
     if name and not found and (given := data_file.read(path, schema_of(path)).name) != name:

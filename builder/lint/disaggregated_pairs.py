@@ -39,15 +39,15 @@ def findings(targets: Sequence[SourceFile]) -> Iterator[Diagnostic]:
     prefill, decode = ([w for w in found if w.section.role == role] for role in _ROLES)
     for one, two in product(prefill, decode):
         if one.checkpoint == two.checkpoint:
-            for fault in disagreements([one.section, two.section], two.situation):
-                what = f"{fault.message} (in {one.path})"
-                yield replace(fault, message=what).in_file(str(two.path))
+            for diagnostic in disagreements([one.section, two.section], two.situation):
+                what = f"{diagnostic.message} (in {one.path})"
+                yield replace(diagnostic, message=what).in_file(str(two.path))
 
 
 def is_worker(target: SourceFile) -> bool:
     """Whether a file belongs to one side of disaggregated serving."""
     within = target.context
-    return bool(within and within.role in _ROLES and within.checkpoint and not target.fault)
+    return bool(within and within.role in _ROLES and within.checkpoint and not target.diagnostic)
 
 
 def _worker(target: SourceFile) -> Worker | None:

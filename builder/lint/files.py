@@ -41,12 +41,12 @@ class BundleContext:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file to check. `given` if it was named itself; `fault` if it cannot even be listed."""
+    """A file to check. `given` if it was named itself; `diagnostic` if it cannot even be listed."""
 
     path: Path
     given: bool = False
     context: BundleContext | None = None
-    fault: Diagnostic | None = None
+    diagnostic: Diagnostic | None = None
 
 
 def expand(paths: Sequence[Path]) -> Iterator[SourceFile]:
@@ -79,13 +79,15 @@ def _folder(
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         what = f"cannot be read: {reason}"
-        yield SourceFile(folder, fault=located(NOWHERE, "", what, "check the path", "unreadable"))
+        yield SourceFile(
+            folder, diagnostic=located(NOWHERE, "", what, "check the path", "unreadable")
+        )
         return
     if own := _surroundings(folder):  # a bundle, which may lie in another one
         context = own
-        for problem in own.damage:
-            fault = located(NOWHERE, "", problem.message, problem.fix, "damaged-bundle")
-            yield SourceFile(folder / problem.where, fault=fault)
+        for diagnostic in own.damage:
+            found = located(NOWHERE, "", diagnostic.message, diagnostic.fix, "damaged-bundle")
+            yield SourceFile(folder / diagnostic.where, diagnostic=found)
     for entry in entries:
         path = folder / entry.name
         if entry.name.startswith(".") or entry.name in ("__pycache__", "node_modules"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..diagnostics import Diagnostic, Location
 from . import job_script
-from .job_script import LAUNCHER, Job, Step, fault, whole
+from .job_script import LAUNCHER, Job, Step, job_diagnostic, whole
 from .script import Statement, Word
 from .server_commands import read_option_file
 
@@ -22,9 +22,9 @@ _PASSING = re.compile(r"[A-Za-z_]\w*=\S*|sleep \d{1,3}")
 _LEAKED = "UCX_TLS"
 
 
-def faults(job: Job, folder: Path, block: int | None) -> Iterator[Diagnostic]:
+def diagnostics(job: Job, folder: Path, block: int | None) -> Iterator[Diagnostic]:
     """Everything against a job script. `block` is the nodes of a block, if that is known."""
-    yield from job_script.faults(job, block)
+    yield from job_script.diagnostics(job, block)
     for step in job.steps:
         yield from _step(step, job, folder)
     yield from _together(job)
@@ -38,21 +38,23 @@ def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
         return
     options, ranks = step.options, _ranks(step, job)
     if "ntasks" not in options:
-        yield fault("job-ntasks", step.location, "srun has no -n: Slurm guesses the tasks", "srun")
+        yield job_diagnostic(
+            "job-ntasks", step.location, "srun has no -n: Slurm guesses the tasks", "srun"
+        )
     launched = step.ranks_command
     world = _world_size(launched, folder)
     if ranks is not None and world is not None and ranks != world:
         what = f"{ranks} tasks for a server of {world} ranks"
-        yield fault("job-ranks", step.location, what, "srun --ntasks")
+        yield job_diagnostic("job-ranks", step.location, what, "srun --ntasks")
     kills = options.get("kill-on-bad-exit", "0" if "kill-on-bad-exit" not in options else "1")
     exported = "SLURM_KILL_BAD_EXIT=1" in job.text
     if (launched or (ranks or 1) > 1) and kills == "0" and not exported and "wait" not in options:
         what = "srun goes on when one of its ranks dies"
-        yield fault("job-kill-on-bad-exit", step.location, what, "srun")
+        yield job_diagnostic("job-kill-on-bad-exit", step.location, what, "srun")
     for word in launched:
         if word in step.command and word.certain and re.search(r"[\s*?\[\]{}\"']", word.text):
             what = f"{word.text[:40]!r} does not survive {LAUNCHER}"
-            yield fault("job-launcher-quoting", word.location, what)
+            yield job_diagnostic("job-launcher-quoting", word.location, what)
     yield from _spawner(step)
 
 
@@ -62,7 +64,7 @@ def _spawner(step: Step) -> Iterator[Diagnostic]:
     spawners = [word for word in words if word.text.rpartition("/")[2] in _SPAWNERS]
     if spawners and not _CLEARED.search(" ".join(word.text for word in step.command)):
         what = f"{spawners[0].text} inside of srun finds the variables of Slurm"
-        yield fault("job-mpirun-in-srun", spawners[0].location, what)
+        yield job_diagnostic("job-mpirun-in-srun", spawners[0].location, what)
 
 
 def _ranks(step: Step, job: Job) -> int | None:
@@ -110,19 +112,19 @@ def _together(job: Job) -> Iterator[Diagnostic]:
     if total and len(apart) > 1 and sum(filter(None, wanted)) > total:
         what = f"{len(apart)} steps at a time want more than the {total} nodes of the job"
         what = f"{what}: the last one waits for ever"
-        yield fault("job-overlap", apart[-1].location, what, "srun")
+        yield job_diagnostic("job-overlap", apart[-1].location, what, "srun")
     elif not total and len(apart) > 1:
         what = (
             f"{len(apart)} steps run at a time: one that finds no nodes of its own waits for ever"
         )
-        yield fault("job-may-wait", apart[-1].location, what, "srun")
+        yield job_diagnostic("job-may-wait", apart[-1].location, what, "srun")
     owners: dict[tuple[str, str], Step] = {}
     for step in steps:
         port = _port(step)
         where = step.options.get("nodelist") or ("the node" if total == 1 else "")
         if port and where and owners.setdefault((where, port), step) is not step:
             what = f"port {port} is taken by another server of {where}"
-            yield fault("job-ports", step.location, what, "--port")
+            yield job_diagnostic("job-ports", step.location, what, "--port")
 
 
 def _concurrent(job: Job) -> list[Step]:
@@ -159,11 +161,11 @@ def _variables(job: Job) -> Iterator[Diagnostic]:
     nvlink = assigned.get("UCX_CUDA_IPC_ENABLE_MNNVL", ("", place))[0]
     if nvlink.lower() in ("y", "yes", "1", "on") and tls.startswith("^") and "cuda_ipc" in tls:
         what = f"{_LEAKED}={tls} takes away what UCX_CUDA_IPC_ENABLE_MNNVL={nvlink} needs"
-        yield fault("job-ucx-contradiction", place, what, _LEAKED)
+        yield job_diagnostic("job-ucx-contradiction", place, what, _LEAKED)
     routers = [step for step in job.steps if _is_router(step)]
     if routers and _LEAKED not in job.text:
         what = f"servers hand KV caches over, and {_LEAKED} of the cluster may reach them"
-        yield fault("job-leaked-ucx", routers[0].location, what, _LEAKED)
+        yield job_diagnostic("job-leaked-ucx", routers[0].location, what, _LEAKED)
 
 
 def _is_router(step: Step) -> bool:
@@ -179,15 +181,15 @@ def _end(job: Job) -> Iterator[Diagnostic]:
     last = job.commands[-1]
     if last.words[0].text == "scancel" and "SLURM_JOB" in " ".join(w.text for w in last.words):
         what = "the script cancels its own job"
-        yield fault("job-cancels-itself", last.words[0].location, what)
+        yield job_diagnostic("job-cancels-itself", last.words[0].location, what)
     background = [step for step in steps if step.in_background]
     if background:
         if background[-1].index >= _last_work(job):
             what = "the script is over while its servers run"
-            yield fault("job-wait", background[-1].location, what, "srun")
+            yield job_diagnostic("job-wait", background[-1].location, what, "srun")
         elif [word.text for word in last.words] == ["wait"]:
             what = "wait without a process gives 0, whatever the servers gave"
-            yield fault("job-exit-code", last.words[0].location, what, "wait")
+            yield job_diagnostic("job-exit-code", last.words[0].location, what, "wait")
     yield from _swallowed(job, [step for step in steps if not step.in_background])
 
 
@@ -200,15 +202,15 @@ def _swallowed(job: Job, steps: Sequence[Step]) -> Iterator[Diagnostic]:
         following = job.commands[step.index + 1 : step.index + 2]
         then = following[0].words[0].text if following else ""
         if step.statement.end == "||" and then in ("true", ":", "echo"):
-            yield fault(
+            yield job_diagnostic(
                 "job-exit-code", step.location, f"|| {then} hides that a server failed", "srun"
             )
         elif step.statement.end in ("|", "|&") and "pipefail" not in sets:
             what = f"of a pipe the exit code is that of {then}"
-            yield fault("job-exit-code", step.location, what, "srun")
+            yield job_diagnostic("job-exit-code", step.location, what, "srun")
         elif following and not errexit and step.index >= over:
             what = f"the exit code of the script is that of {job.commands[-1].words[0].text}"
-            yield fault("job-exit-code", step.location, what, "srun")
+            yield job_diagnostic("job-exit-code", step.location, what, "srun")
 
 
 def _last_work(job: Job) -> int:

@@ -153,7 +153,9 @@ def read(text: str) -> Job:
     return Job(text, parts, late, stray, statements(text))
 
 
-def fault(rule: str, place: Location, what: str, path: str = "", remedy: str = "") -> Diagnostic:
+def job_diagnostic(
+    rule: str, place: Location, what: str, path: str = "", remedy: str = ""
+) -> Diagnostic:
     """What a rule of job scripts has against a place in one."""
     row: Mapping[str, Any] = table()["rules"][rule]
     return located(place, path, what, remedy or row["fix"], rule, row["severity"])
@@ -228,18 +230,18 @@ def _step(statement: Statement, index: int) -> Step | None:
 _PLUGIN = "container-"  # options of pyxis
 
 
-def faults(job: Job, block: int | None) -> Iterator[Diagnostic]:
+def diagnostics(job: Job, block: int | None) -> Iterator[Diagnostic]:
     """Everything against the submission. `block` is the nodes of a block, if that is known."""
     if not job.text.startswith("#!"):
-        yield fault(
+        yield job_diagnostic(
             "job-shebang", Location(1, 1), "the first line is no #! line: sbatch refuses it"
         )
     for option in job.late:
         what = "stands below a command, where sbatch does not look"
-        yield fault("job-late-directive", option.location, what, f"--{option.name}")
+        yield job_diagnostic("job-late-directive", option.location, what, f"--{option.name}")
     for word in job.stray:
         what = f"{word.text[:40]!r} is not an option: sbatch refuses the script"
-        yield fault("job-stray-word", word.location, what)
+        yield job_diagnostic("job-stray-word", word.location, what)
     for part in job.parts:
         for option in part:
             yield from _option(option)
@@ -254,14 +256,16 @@ def _option(option: Option) -> Iterator[Diagnostic]:
     if not option.known:
         yield from _unknown(option, "sbatch")
     elif option.value is None and option.name in table()["sbatch"]["values"]:
-        yield fault("job-value", option.location, "has no value", path, "give it one")
+        yield job_diagnostic("job-value", option.location, "has no value", path, "give it one")
     elif option.value is not None and option.name in table()["sbatch"]["flags"]:
-        yield fault("job-value", option.location, "takes no value", path, "drop the value")
+        yield job_diagnostic("job-value", option.location, "takes no value", path, "drop the value")
     elif form and not re.fullmatch(form["pattern"], option.value or "", re.IGNORECASE):
-        yield fault(form["rule"], option.location, f"cannot be {option.value}", path, form["fix"])
+        yield job_diagnostic(
+            form["rule"], option.location, f"cannot be {option.value}", path, form["fix"]
+        )
     elif option.name == "nodes" and (ends := _range(option)) and ends[0] > ends[1]:
         what = f"at least {ends[0]} nodes are more than at most {ends[1]}"
-        yield fault("job-value", option.location, what, path)
+        yield job_diagnostic("job-value", option.location, what, path)
 
 
 @cache
@@ -275,13 +279,13 @@ def _unknown(option: Option, program: str) -> Iterator[Diagnostic]:
         return
     known, path = option_names(program), f"--{option.name}"
     if option.letter:
-        yield fault("job-unknown-option", option.location, "is unknown", f"-{option.name}")
+        yield job_diagnostic("job-unknown-option", option.location, "is unknown", f"-{option.name}")
     elif not option.name.startswith(_PLUGIN) and closest(option.name, known):
         remedy = nearest(option.name, known)
-        yield fault("job-unknown-option", option.location, "is unknown", path, remedy)
+        yield job_diagnostic("job-unknown-option", option.location, "is unknown", path, remedy)
     elif program == "sbatch":
         what = "is not an option of sbatch, which refuses it where no plug-in has it"
-        yield fault("job-plugin-option", option.location, what, path)
+        yield job_diagnostic("job-plugin-option", option.location, what, path)
 
 
 def _together(given: Mapping[str, Option], block: int | None) -> Iterator[Diagnostic]:
@@ -290,12 +294,12 @@ def _together(given: Mapping[str, Option], block: int | None) -> Iterator[Diagno
         both = [given[name] for name in names if name in given]
         if len(both) > 1:
             what = f"stands beside --{both[0].name}: only one can be given"
-            yield fault("job-contradiction", both[1].location, what, f"--{both[1].name}")
+            yield job_diagnostic("job-contradiction", both[1].location, what, f"--{both[1].name}")
     _, most = _range(given.get("nodes")) or (0, 0)
     tasks, each = (_number(given, name) for name in ("ntasks", "ntasks-per-node"))
     if most and tasks and each and tasks > most * each:
         what = f"{tasks} tasks do not stand on {most} nodes with {each} each"
-        yield fault("job-contradiction", given["ntasks"].location, what, "--ntasks")
+        yield job_diagnostic("job-contradiction", given["ntasks"].location, what, "--ntasks")
     yield from _segment(given, most, block)
 
 
@@ -306,10 +310,12 @@ def _segment(given: Mapping[str, Option], count: int, block: int | None) -> Iter
     place = given["segment"].location
     if count % size:
         what = f"segments of {size} do not share {count} nodes evenly"
-        yield fault("job-segment", place, what, "--segment")
+        yield job_diagnostic("job-segment", place, what, "--segment")
     elif size > (limit := block or table()["largest_block"]):
         what = f"{size} nodes do not stand in one block of {limit}"
-        yield fault("job-segment" if block else "job-wide-segment", place, what, "--segment")
+        yield job_diagnostic(
+            "job-segment" if block else "job-wide-segment", place, what, "--segment"
+        )
 
 
 def _range(nodes: Option | None) -> tuple[int, int] | None:

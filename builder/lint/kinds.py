@@ -39,12 +39,12 @@ _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
 class Content:
     """What a file was taken for, and what in it is to be checked.
 
-    `faults` are those of the file's own format. `document` is the one whose paths they name.
+    `diagnostics` are those of the file's own format. `document` is the one whose paths they name.
     """
 
     kind: str
     sections: list[Section] = field(default_factory=list)
-    faults: list[Diagnostic] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
     document: Yaml = field(default_factory=Yaml)
 
 
@@ -70,7 +70,7 @@ def read(documents: Sequence[Yaml], release: Release) -> Content | None:
             content.kind, content.document = kind.name, first
             if len(documents) > 1:
                 what, place = "begins a second document", documents[1].places[""]
-                content.faults.append(located(place, "", what, "write one document per file"))
+                content.diagnostics.append(located(place, "", what, "write one document per file"))
             return content
     return None
 
@@ -166,7 +166,7 @@ def _autodeploy(document: Yaml) -> Content:
     what = f"is an option of the {AUTODEPLOY_BACKEND} backend only"
     remedy = f"start the server with --backend {AUTODEPLOY_BACKEND}"
     hint = Diagnostic(next(iter(own)), what, remedy, AUTODEPLOY_RULE, "warning")
-    content = Content(AUTODEPLOY, faults=_located(document, [hint, *validate(table, own)]))
+    content = Content(AUTODEPLOY, diagnostics=_located(document, [hint, *validate(table, own)]))
     content.sections = [Section(options, document, beside=list(_fields(table, "AutoDeploy")))]
     return content
 
@@ -178,11 +178,11 @@ def _deployment(document: Yaml) -> Content:
 def _triton(document: Yaml) -> Content:
     table = _format("triton_model")
     own, options = _split(document.data, _fields(table, "TritonModel"))
-    content = Content(TRITON, faults=_located(document, validate(table, own)))
+    content = Content(TRITON, diagnostics=_located(document, validate(table, own)))
     content.sections = [Section(options, document, beside=list(_fields(table, "TritonModel")))]
     if "model" not in document.data:
         what, remedy = "model is required here", "add model: NAME_OR_FOLDER"
-        content.faults += _located(document, [Diagnostic("", what, remedy, "missing-key")])
+        content.diagnostics += _located(document, [Diagnostic("", what, remedy, "missing-key")])
     return content
 
 
@@ -199,8 +199,8 @@ def _disaggregated(document: Yaml) -> Content:
         if not isinstance(given := own.get(name), Mapping):
             continue
         own[name], options = _split(given, server_keys)
-        own_faults = [*_conflicts(name, {**shared, **both}, given), *_urls(name, given)]
-        content.faults += _located(document, own_faults)
+        own_diagnostics = [*_conflicts(name, {**shared, **both}, given), *_urls(name, given)]
+        content.diagnostics += _located(document, own_diagnostics)
         if given.get("urls") and not options and not shared:
             continue  # addresses only: these servers have their options elsewhere
         inherited = frozenset(shared) - frozenset(options)
@@ -215,7 +215,7 @@ def _disaggregated(document: Yaml) -> Content:
         content.sections.append(section)
     if not content.sections and shared:
         content.sections = [Section(shared, document, beside=list(_fields(table, "Disaggregated")))]
-    content.faults += _located(document, validate(table, own))
+    content.diagnostics += _located(document, validate(table, own))
     return content
 
 
@@ -316,7 +316,7 @@ def _kubernetes(documents: Sequence[Yaml], release: Release) -> Content | None:
             if isinstance(text, str) and str(name).endswith((".yaml", ".yml", ".json")):
                 embedded = embed(text, document, f"data.{name}", release)
                 content.sections += embedded.sections
-                content.faults += embedded.faults
+                content.diagnostics += embedded.diagnostics
     if not content.sections:
         content.kind = f"{KUBERNETES} without engine options"
     return content
@@ -335,9 +335,9 @@ def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
         replace(section, within=path, role=section.role or _role(name))
         for section in content.sections
     ]
-    content.faults = [
-        replace(fault, within=path, location=fault.location if start else document.locate(path))
-        for fault in (*content.faults, *(f for each in inner for f in each.faults))
+    content.diagnostics = [
+        replace(row, within=path, location=row.location if start else document.locate(path))
+        for row in (*content.diagnostics, *(f for each in inner for f in each.diagnostics))
     ]
     return content
 
@@ -352,7 +352,7 @@ def _split(
 
 def _located(document: Yaml, found: Iterable[Diagnostic]) -> list[Diagnostic]:
     section = Section({}, document)
-    return [section.locate(problem) for problem in found]
+    return [section.locate(row) for row in found]
 
 
 _KINDS = (

@@ -34,8 +34,8 @@ def llmapi() -> Mapping[str, Any]:
     return document
 
 
-def faults(text: str, path: Path) -> Iterator[Diagnostic]:
-    """Every fault of a model configuration; `path` says in which folder it is used."""
+def diagnostics(text: str, path: Path) -> Iterator[Diagnostic]:
+    """Every error of a model configuration; `path` says in which folder it is used."""
     config, broken = parse(text)
     yield from _message(config, "ModelConfig", "")
     if broken:

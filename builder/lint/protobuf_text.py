@@ -62,7 +62,7 @@ class _Token:
 
 class _Broken(Exception):
     def __init__(self, place: Location, what: str, remedy: str) -> None:
-        self.fault = located(place, "", what, remedy)
+        self.diagnostic = located(place, "", what, remedy)
         super().__init__(what)
 
 
@@ -73,7 +73,7 @@ def parse(text: str) -> tuple[Message, list[Diagnostic]]:
     try:
         reader.read(root, None, 0)
     except _Broken as broken:
-        return root, [broken.fault]
+        return root, [broken.diagnostic]
     return root, []
 
 

@@ -6,14 +6,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from .. import __version__
-from ..diagnostics import Diagnostic, located
+from ..diagnostics import Diagnostic
 from ..documents import DATA
 from ..errors import BadInput
 from ..facts import advisories, data_file, engines, plain_data
@@ -34,7 +34,7 @@ class Checked:
 
 @dataclass
 class Report:
-    """What was checked and found. `notes` are for the reader, not about faults."""
+    """What was checked and found. `notes` are for the reader, not about errors."""
 
     files: list[Checked] = field(default_factory=list)
     findings: list[Diagnostic] = field(default_factory=list)
@@ -140,8 +140,8 @@ def write(path: Path, document: object) -> None:
     try:
         new.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         new.replace(path)
-    except OSError as fault:
-        what = f"cannot be written: {fault.strerror}"
+    except OSError as error:
+        what = f"cannot be written: {error.strerror}"
         raise BadInput(Diagnostic(str(path), what, "choose another place")) from None
 
 
@@ -232,11 +232,11 @@ class ReleaseFindings:
     """A release and what it has against a file."""
 
     release: Release
-    faults: Sequence[Diagnostic]
+    diagnostics: Sequence[Diagnostic]
 
 
 def drift(by_release: Sequence[ReleaseFindings]) -> Iterator[Diagnostic]:
-    """One fault per path that the releases find differently, the first of them for comparison."""
+    """One error per path that the releases find differently, the first of them for comparison."""
     first, *others = by_release
     for other in others:
         yield from _new(first, other)
@@ -245,15 +245,17 @@ def drift(by_release: Sequence[ReleaseFindings]) -> Iterator[Diagnostic]:
 
 def _new(accepting: ReleaseFindings, refusing: ReleaseFindings) -> Iterator[Diagnostic]:
     """What only the second release has something against."""
-    seen = {(fault.within, fault.path) for fault in accepting.faults}
-    for fault in refusing.faults:
-        where = fault.within, fault.path
-        if where not in seen and fault.rule != advisories.RULE:
+    seen = {(row.within, row.path) for row in accepting.diagnostics}
+    for diagnostic in refusing.diagnostics:
+        where = diagnostic.within, diagnostic.path
+        if where not in seen and diagnostic.rule != advisories.RULE:
             seen.add(where)
             names = accepting.release.name, refusing.release.name
-            what = f"right for {names[0]}, not for {names[1]}: {fault.message}"
-            remedy = _new_name(fault.path, accepting.release, refusing.release) or fault.fix
-            yield located(fault.location, fault.path, what, remedy, RULE, "warning", fault.within)
+            what = f"right for {names[0]}, not for {names[1]}: {diagnostic.message}"
+            remedy = (
+                _new_name(diagnostic.path, accepting.release, refusing.release) or diagnostic.fix
+            )
+            yield replace(diagnostic, message=what, fix=remedy, rule=RULE, severity="warning")
 
 
 def _new_name(path: str, accepting: Release, refusing: Release) -> str:

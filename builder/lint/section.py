@@ -16,8 +16,8 @@ from ..rules.context import RuleContext
 from ..rules.options import WRONG_VALUES
 from ..rules.validation import validate
 
-# So many faults of one section are enough to see what is wrong with it.
-MAX_FAULTS = 200
+# So many errors of one section are enough to see what is wrong with it.
+MAX_DIAGNOSTICS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class Section:
     inherited: frozenset[str] = frozenset()
     beside: Sequence[str] = ()
 
-    def locate(self, problem: Diagnostic) -> Diagnostic:
-        """A problem of the options at its place in the file."""
-        key = problem.where.partition(".")[0]
-        path = problem.where if key in self.inherited else below(self.path, problem.where)
-        said = (problem.message, problem.fix, problem.rule, problem.severity)
+    def locate(self, diagnostic: Diagnostic) -> Diagnostic:
+        """An error of the options at its place in the file."""
+        key = diagnostic.where.partition(".")[0]
+        path = diagnostic.where if key in self.inherited else below(self.path, diagnostic.where)
+        said = (diagnostic.message, diagnostic.fix, diagnostic.rule, diagnostic.severity)
         return located(self.document.locate(path), path, *said, self.within)
 
 
@@ -73,23 +73,23 @@ def whole(data: Any, path: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def faults(section: Section, situation: RuleContext) -> Iterator[Diagnostic]:
+def section_diagnostics(section: Section, situation: RuleContext) -> Iterator[Diagnostic]:
     """Options that the release rejects, then rules that the others break.
 
     `situation` is that of the file; what the section itself says goes before.
     """
     found = validate(situation.release, section.options)
-    rejected = list(islice(found, MAX_FAULTS))
-    for problem in rejected:
-        yield section.locate(_suggest(problem, section, situation.release))
+    rejected = list(islice(found, MAX_DIAGNOSTICS))
+    for diagnostic in rejected:
+        yield section.locate(_suggest(diagnostic, section, situation.release))
     if next(found, None):
-        what = f"has more than {MAX_FAULTS} faults"
+        what = f"has more than {MAX_DIAGNOSTICS} faults"
         yield section.locate(Diagnostic("", what, "correct these first", "too-many-faults"))
         return
-    values = {problem.where for problem in rejected if problem.rule in WRONG_VALUES}
-    for problem in constraints.violations(section.options, situation_of(section, situation)):
-        if problem.where not in values:  # a wrong value is one fault, not two
-            yield section.locate(problem)
+    values = {row.where for row in rejected if row.rule in WRONG_VALUES}
+    for diagnostic in constraints.violations(section.options, situation_of(section, situation)):
+        if diagnostic.where not in values:  # a wrong value is one error, not two
+            yield section.locate(diagnostic)
 
 
 def disagreements(sections: Sequence[Section], situation: RuleContext) -> Iterator[Diagnostic]:
@@ -97,8 +97,8 @@ def disagreements(sections: Sequence[Section], situation: RuleContext) -> Iterat
     workers = {role: [s for s in sections if s.role == role] for role in ("prefill", "decode")}
     for prefill, decode in product(workers["prefill"][:1], workers["decode"]):
         here = situation_of(decode, situation)
-        for problem in constraints.disagreements(prefill.options, decode.options, here):
-            yield decode.locate(problem)
+        for diagnostic in constraints.disagreements(prefill.options, decode.options, here):
+            yield decode.locate(diagnostic)
 
 
 def situation_of(section: Section, situation: RuleContext) -> RuleContext:
@@ -115,10 +115,10 @@ def situation_of(section: Section, situation: RuleContext) -> RuleContext:
     )
 
 
-def _suggest(problem: Diagnostic, section: Section, release: Release) -> Diagnostic:
+def _suggest(diagnostic: Diagnostic, section: Section, release: Release) -> Diagnostic:
     """For an unknown key at the top, the names of the surrounding format count too."""
-    if problem.rule != "unknown-key" or "." in problem.where:
-        return problem
-    if closest(problem.where, [*section.beside, *release.top_level]) not in section.beside:
-        return problem
-    return replace(problem, fix=nearest(problem.where, section.beside))
+    if diagnostic.rule != "unknown-key" or "." in diagnostic.where:
+        return diagnostic
+    if closest(diagnostic.where, [*section.beside, *release.top_level]) not in section.beside:
+        return diagnostic
+    return replace(diagnostic, fix=nearest(diagnostic.where, section.beside))

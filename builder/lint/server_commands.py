@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import NOWHERE, Diagnostic, Location, located
+from ..diagnostics import NOWHERE, Diagnostic, Location
 from ..documents import Yaml, read_text, scan_yaml
 from ..errors import BadInput
 from ..facts.release import Flag, Release
@@ -39,7 +39,7 @@ class Command:
 
     subcommand: str
     given: list[Given] = field(default_factory=list)
-    faults: list[Diagnostic] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
 
     @property
     def option_file(self) -> Word | None:
@@ -56,7 +56,7 @@ class Command:
 
 
 def parse(words: Sequence[Word], release: Release) -> Command:
-    """The flags of a server command, and the faults of each by itself."""
+    """The flags of a server command, and the errors of each by itself."""
     rest = list(words)
     command = Command(server_flags.SERVE)
     if rest and rest[0].text in (server_flags.SERVE, *release.subcommands):
@@ -76,14 +76,12 @@ def parse(words: Sequence[Word], release: Release) -> Command:
         text = value.text if value else None
         if value is None or value.certain:
             found = server_flags.flag_faults(name, text, release, command.subcommand)
-            command.faults += (_fault(problem, (value or word).location) for problem in found)
+            command.diagnostics += (_at_location(row, (value or word).location) for row in found)
     return command
 
 
-def _fault(problem: Diagnostic, place: Location) -> Diagnostic:
-    return located(
-        place, problem.where, problem.message, problem.fix, problem.rule, problem.severity
-    )
+def _at_location(diagnostic: Diagnostic, place: Location) -> Diagnostic:
+    return replace(diagnostic, where="", path=diagnostic.where, location=place)
 
 
 def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
@@ -102,28 +100,28 @@ def beside_flags(
     command: Command, options: Mapping[str, Any], situation: RuleContext
 ) -> Iterator[Diagnostic]:
     """What flags and option file do to each other, and rules that only both together break."""
-    wrong = {fault.path for fault in command.faults}
+    wrong = {row.path for row in command.diagnostics}
     given = {row.spelling: row for row in command.given}
     flags = {
         name: row.value.text if row.value else True
         for name, row in given.items()
         if name not in wrong and (row.value is None or row.value.certain)
     }
-    for problem in server_flags.flag_traps(flags, options, situation.release):
-        yield _at(given, problem)
-    alone = {problem.where for problem in constraints.violations(options, situation)}
+    for diagnostic in server_flags.flag_traps(flags, options, situation.release):
+        yield _at(given, diagnostic)
+    alone = {row.where for row in constraints.violations(options, situation)}
     together = server_flags.with_flags(flags, options, situation.release)
     setters = {
         server_flags.option_path(given[name].flag, situation.release): name for name in flags
     }
-    for problem in constraints.violations(together, situation):
-        if problem.where not in alone and problem.where in setters:
-            yield _at(given, replace(problem, where=setters[problem.where]))
+    for diagnostic in constraints.violations(together, situation):
+        if diagnostic.where not in alone and diagnostic.where in setters:
+            yield _at(given, replace(diagnostic, where=setters[diagnostic.where]))
 
 
-def _at(given: Mapping[str, Given], problem: Diagnostic) -> Diagnostic:
-    known = problem.where in given
-    return _fault(problem, given[problem.where].word.location if known else NOWHERE)
+def _at(given: Mapping[str, Given], diagnostic: Diagnostic) -> Diagnostic:
+    known = diagnostic.where in given
+    return _at_location(diagnostic, given[diagnostic.where].word.location if known else NOWHERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +138,17 @@ class ContainerCommand:
     start: Location | None = None
     lines_kept: bool = False
 
-    def move(self, fault: Diagnostic) -> Diagnostic:
-        """A fault of the script at its place in the manifest."""
+    def move(self, diagnostic: Diagnostic) -> Diagnostic:
+        """An error of the script at its place in the manifest."""
         if self.start is None:
-            place = fault.location
-        elif self.lines_kept and fault.location.line:
-            row, column = fault.location
+            place = diagnostic.location
+        elif self.lines_kept and diagnostic.location.line:
+            row, column = diagnostic.location
             place = Location(self.start.line + row - 1, self.start.column + column - 1)
         else:
             place = self.start
-        within = ": ".join(filter(None, (self.path, fault.within)))
-        return replace(fault, location=place, within=within)
+        within = ": ".join(filter(None, (self.path, diagnostic.within)))
+        return replace(diagnostic, location=place, within=within)
 
 
 def container_commands(document: Yaml) -> Iterator[ContainerCommand]:

@@ -17,7 +17,7 @@ from ..facts.release import Release
 from ..rules.context import RuleContext
 from . import job_rules, job_script, kinds, model_config, script
 from .kinds import Content
-from .section import MAX_FAULTS, disagreements, faults
+from .section import MAX_DIAGNOSTICS, disagreements, section_diagnostics
 from .server_commands import (
     Command,
     ContainerCommand,
@@ -83,16 +83,18 @@ def mentions_options(text: str, release: Release) -> bool:
 def validate(
     source: Text, situation: RuleContext, accepted: Collection[tuple[str, str]] = ()
 ) -> tuple[str | None, list[Diagnostic]]:
-    """The kind of a file, `None` if it is none that check knows, and its faults.
+    """The kind of a file, `None` if it is none that check knows, and its errors.
 
     Vulnerable versions of products that are `accepted` are warned of.
     """
     if source.form == MODEL_CONFIG:
-        return MODEL_CONFIG, list(islice(model_config.faults(source.text, source.path), MAX_FAULTS))
+        return MODEL_CONFIG, list(
+            islice(model_config.diagnostics(source.text, source.path), MAX_DIAGNOSTICS)
+        )
     named = list(_images(source.text, accepted))
     if source.form == SCRIPT:
         return _script(source, situation, named)
-    syntax = [fault for document in source.documents for fault in document.faults]
+    syntax = [row for document in source.documents for row in document.diagnostics]
     content = kinds.read(source.documents, situation.release)
     if content is None:
         return (IMAGES, [*syntax, *named]) if any(images.contents(source.text)) else (None, syntax)
@@ -100,16 +102,18 @@ def validate(
     if content.kind.startswith(kinds.KUBERNETES):
         ran = (run for document in source.documents for run in container_commands(document))
         found_there = [_run(run, source.path, content, situation) for run in ran]
-        found += (fault for faults in found_there if faults is not None for fault in faults)
-        if any(faults is not None for faults in found_there):
+        found += (
+            row for diagnostics in found_there if diagnostics is not None for row in diagnostics
+        )
+        if any(diagnostics is not None for diagnostics in found_there):
             return kinds.KUBERNETES, found
     return content.kind, found
 
 
 def _content(content: Content, situation: RuleContext) -> Iterator[Diagnostic]:
-    yield from content.faults
+    yield from content.diagnostics
     for section in content.sections:
-        yield from faults(section, situation)
+        yield from section_diagnostics(section, situation)
     yield from disagreements(content.sections, situation)
 
 
@@ -118,22 +122,24 @@ def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagno
     for content in images.contents(text):
         before = text[: content.start]
         place = Location(before.count("\n") + 1, content.start - before.rfind("\n"))
-        problem = advisories.problem(content.product, content.version, "")
-        if problem:
+        diagnostic = advisories.diagnostic(content.product, content.version, "")
+        if diagnostic:
             taken = any(
                 product == content.product and advisories.same(version, content.version)
                 for product, version in accepted
             )
-            severity = "warning" if taken else problem.severity
-            yield located(place, "", problem.message, problem.fix, problem.rule, severity)
+            severity = "warning" if taken else diagnostic.severity
+            yield located(place, "", diagnostic.message, diagnostic.fix, diagnostic.rule, severity)
 
 
 def _script(
     source: Text, situation: RuleContext, named: Sequence[Diagnostic]
 ) -> tuple[str | None, list[Diagnostic]]:
-    found = _script_faults(script.read(source.text), source.text, source.path, {}, situation)
+    found = _script_diagnostics(script.read(source.text), source.text, source.path, {}, situation)
     if job_script.is_job(source.text):
-        rules = job_rules.faults(job_script.read(source.text), source.path.parent, situation.block)
+        rules = job_rules.diagnostics(
+            job_script.read(source.text), source.path.parent, situation.block
+        )
         return JOB, [*named, *(found or ()), *_line_ends(source.path), *rules]
     if found is None:
         return (IMAGES, [*named]) if any(images.contents(source.text)) else (None, [])
@@ -144,29 +150,29 @@ def _line_ends(path: Path) -> Iterator[Diagnostic]:
     """What the text no longer shows."""
     if b"\r\n" in path.read_bytes():
         what = "has the line ends of DOS: sbatch refuses it"
-        yield job_script.fault("job-line-ends", Location(1, 1), what)
+        yield job_script.job_diagnostic("job-line-ends", Location(1, 1), what)
 
 
 def _run(
     run: ContainerCommand, path: Path, content: Content, situation: RuleContext
 ) -> list[Diagnostic] | None:
-    """The faults of what a container runs, beside the files that config maps give it."""
+    """The errors of what a container runs, beside the files that config maps give it."""
     given = {
         section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])
         for section in content.sections
     }
-    found = _script_faults(run.script, run.text, path, given, situation)
-    return None if found is None else [run.move(fault) for fault in found]
+    found = _script_diagnostics(run.script, run.text, path, given, situation)
+    return None if found is None else [run.move(row) for row in found]
 
 
-def _script_faults(
+def _script_diagnostics(
     found: script.Script,
     text: str,
     path: Path,
     given: Mapping[str, Content],
     situation: RuleContext,
 ) -> list[Diagnostic] | None:
-    """The faults of server commands and of the files that a script writes, beside those that it is
+    """The errors of server commands and of the files that a script writes, beside those that it is
     given; `None` if it has neither.
     """
     written = {document.name: _written(document, situation) for document in found.files}
@@ -178,7 +184,7 @@ def _script_faults(
         _settle_backend(content, [row for row in commands if _names(row, name)])
         result += _certain(_content(content, situation), text)
     for command in commands:
-        result += command.faults
+        result += command.diagnostics
         if command.subcommand == "serve":
             options = _options(command, path, {**given, **written})
             result += beside_flags(command, options, situation)
@@ -187,13 +193,13 @@ def _script_faults(
 
 def _settle_backend(content: Content, commands: Sequence[Command]) -> None:
     """Whether options of one backend only go to that backend, where the commands say it."""
-    rest = [fault for fault in content.faults if fault.rule != kinds.AUTODEPLOY_RULE]
-    hints = [fault for fault in content.faults if fault.rule == kinds.AUTODEPLOY_RULE]
+    rest = [row for row in content.diagnostics if row.rule != kinds.AUTODEPLOY_RULE]
+    hints = [row for row in content.diagnostics if row.rule == kinds.AUTODEPLOY_RULE]
     if commands and all(row.value("backend") == kinds.AUTODEPLOY_BACKEND for row in commands):
         hints = []
     elif commands:
         hints = [replace(hint, severity="error") for hint in hints]
-    content.faults = [*rest, *hints]
+    content.diagnostics = [*rest, *hints]
 
 
 def _names(command: Command, name: str) -> bool:
@@ -209,19 +215,19 @@ def _written(document: script.HereDocument, situation: RuleContext) -> Content:
     if content is None and not document.name.endswith((".yaml", ".yml")):
         return Content(kinds.ENGINE)
     content = content or Content(kinds.ENGINE)
-    content.faults += (fault for each in documents for fault in each.faults)
+    content.diagnostics += (row for each in documents for row in each.diagnostics)
     content.sections = [replace(section, within=document.name) for section in content.sections]
-    content.faults = [replace(fault, within=document.name) for fault in content.faults]
+    content.diagnostics = [replace(row, within=document.name) for row in content.diagnostics]
     return content
 
 
 def _certain(found: Iterable[Diagnostic], text: str) -> Iterator[Diagnostic]:
-    """Faults of lines into which the shell puts nothing else."""
+    """Errors of lines into which the shell puts nothing else."""
     lines = text.splitlines()
-    for fault in found:
-        line = lines[fault.location.line - 1] if fault.location.line else ""
+    for diagnostic in found:
+        line = lines[diagnostic.location.line - 1] if diagnostic.location.line else ""
         if "$" not in line and "`" not in line:
-            yield fault
+            yield diagnostic
 
 
 def _options(command: Command, path: Path, written: Mapping[str, Content]) -> Mapping[str, Any]:

@@ -18,10 +18,10 @@ LATENCY_SHARE = 0.95
 # The time over which an error budget counts.
 PERIOD_DAYS = 30
 # So many times faster than allowed, the budget goes while an alert fires. Each alert looks at a
-# long window, and at a short one so that it ends soon after the fault.
+# long window, and at a short one so that it ends soon after the failure.
 # Source: Google, The Site Reliability Workbook, chapter 5, table 5-8.
 BURN_RATES = {"fast": 14.4, "slow": 6.0}
-# A fault of everything is above every threshold, however small the objective.
+# A failure of everything is above every threshold, however small the objective.
 HIGHEST_SHARE = 0.9
 
 

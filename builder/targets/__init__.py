@@ -2,8 +2,8 @@
 
 A target module offers `Options`, the options of the target in a deployment file, and
 `render(context, options)`, its files; one that runs prefill and decode servers together offers
-`render_service(service, options)` instead. It may also offer `problems(deployment)`, why it cannot
-be rendered, and `warnings(context, options)`, what a reader should know of it.
+`render_service(service, options)` instead. It may also offer `diagnostics(deployment)`, why it
+cannot be rendered, and `warnings(context, options)`, what a reader should know of it.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def render(service: ServiceContext) -> dict[str, File]:
     return files
 
 
-def problems(deployment: Deployment) -> Iterator[Diagnostic]:
+def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
     """Why targets cannot be rendered, as far as that is known without a plan."""
     for module in _around(deployment).values():
         found: Callable[[Deployment], Iterator[Diagnostic]] | None
-        if found := getattr(module, "problems", None):
+        if found := getattr(module, "diagnostics", None):
             yield from found(deployment)
 
 
@@ -83,7 +83,7 @@ def selected_server(deployment: Deployment, named: str | None) -> str:
     return named or _servers(deployment)[0]
 
 
-def selection_problems(
+def selection_diagnostics(
     deployment: Deployment, target: str, named: str | None
 ) -> Iterator[Diagnostic]:
     """Why it is not known which server the target is to run."""

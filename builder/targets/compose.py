@@ -32,9 +32,9 @@ HEALTH = {"interval": "15s", "timeout": "10s", "retries": 8}
 MOST_PROCESSES = 16384
 
 
-def problems(deployment: Deployment) -> Iterator[Diagnostic]:
+def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
     options = Options.model_validate(deployment.targets[TARGET])
-    found = list(containers.problems(deployment, TARGET, options))
+    found = list(containers.diagnostics(deployment, TARGET, options))
     yield from found
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
     if not found and total > (size := load_gpu(gpu).gpus_per_node.value):

@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from ..bundle import File
-from ..deployment import Deployment, ServerName, Strict, schema_problems
+from ..deployment import Deployment, ServerName, Strict, schema_diagnostics
 from ..diagnostics import Diagnostic
 from ..facts import images
 from ..facts.hardware import load as load_gpu
 from ..facts.images import Image
 from ..render import CommentedValue
 from ..servers import RenderContext, RenderedServer, load
-from . import selected_server, selection_problems
+from . import selected_server, selection_diagnostics
 
 # Where things are in the container.
 BUNDLE = "/bundle"
@@ -227,20 +227,20 @@ def container(context: RenderContext, options: ContainerOptions) -> Container:
     deployment = context.deployment
     server = selected_server(deployment, options.server)
     image = context.image(server)
-    assert image is not None  # `problems` has seen to it
+    assert image is not None  # `diagnostics` refuses a server without one
     return Container(context, options, context.servers[server], image)
 
 
-def problems(
+def diagnostics(
     deployment: Deployment, target: str, options: ContainerOptions
 ) -> Iterator[Diagnostic]:
     """Why no server of a deployment can run in a container."""
-    if found := list(selection_problems(deployment, target, options.server)):
+    if found := list(selection_diagnostics(deployment, target, options.server)):
         yield from found
         return
     server = selected_server(deployment, options.server)
-    yield from _image_problems(deployment, server)
-    yield from _access_problems(deployment, target, server, options)
+    yield from _image_diagnostics(deployment, server)
+    yield from _access_diagnostics(deployment, target, server, options)
 
 
 def warnings(context: RenderContext, options: ContainerOptions) -> Iterator[Diagnostic]:
@@ -253,23 +253,23 @@ def warnings(context: RenderContext, options: ContainerOptions) -> Iterator[Diag
         yield Diagnostic(f"images.{server}", what, remedy, severity="warning")
 
 
-def _image_problems(deployment: Deployment, server: str) -> Iterator[Diagnostic]:
+def _image_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnostic]:
     release, given = deployment.engine.release, deployment.images.get(server)
     if images.image(server, release, given) is None:
         what = f"no image of {server} for release {release} is known"
         yield Diagnostic("images", what, f"add {server}: REFERENCE@sha256:DIGEST")
 
 
-def _access_problems(
+def _access_diagnostics(
     deployment: Deployment, target: str, server: str, options: ContainerOptions
 ) -> Iterator[Diagnostic]:
     """The server is asked from outside of its container, and has no rights of its own there."""
     given, model = deployment.targets[server], load(server).Options
     try:
         found: Any = model.model_validate({**given, "host": options.host})
-    except ValidationError as fault:
-        for problem in schema_problems(fault, model, f"targets.{server}"):
-            yield Diagnostic(f"targets.{target}.host", problem.message, problem.fix)
+    except ValidationError as error:
+        for diagnostic in schema_diagnostics(error, model, f"targets.{server}"):
+            yield Diagnostic(f"targets.{target}.host", diagnostic.message, diagnostic.fix)
         return
     for name, port in found.ports.items():
         if port < FIRST_FREE_PORT:

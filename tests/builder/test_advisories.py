@@ -48,7 +48,7 @@ def test_every_advisory_can_be_judged_and_stands_once(product: str) -> None:
 def test_one_version_has_every_known_fix(product: str, version: str) -> None:
     assert advisories.closes_all(product) == version
     assert all(row.fixed_in is None for row in advisories.open_for(product, version))
-    assert advisories.problem(product, version, "release") is None
+    assert advisories.diagnostic(product, version, "release") is None
 
 
 @pytest.mark.parametrize(
@@ -108,16 +108,16 @@ def test_versions_below_the_minimum_are_refused(
     product: str, version: str, is_refused: bool
 ) -> None:
     assert advisories.is_refused(product, version) is is_refused
-    found = advisories.problem(product, version, "image")
+    found = advisories.diagnostic(product, version, "image")
     assert (found is not None and found.severity == "error") is is_refused
 
 
 def test_a_refusal_lists_every_open_advisory_worst_first_and_the_version_to_take() -> None:
-    found = advisories.problem("triton", "26.06-py3", "image")
+    found = advisories.diagnostic("triton", "26.06-py3", "image")
     assert found is not None and (found.where, found.rule) == ("image", "vulnerable-version")
     assert "1 known" in found.message and "CVE-2026-16497 (7.5)" in found.message
     assert found.fix.startswith("upgrade to 26.07 or later")
-    worse = advisories.problem("triton", "25.06", "image")
+    worse = advisories.diagnostic("triton", "25.06", "image")
     assert worse is not None
     rows = advisories.open_for("triton", "25.06")
     places = [worse.message.index(row.cve) for row in rows]
@@ -125,7 +125,7 @@ def test_a_refusal_lists_every_open_advisory_worst_first_and_the_version_to_take
 
 
 def test_a_warning_names_count_score_the_worst_and_the_version_that_closes_all() -> None:
-    found = advisories.problem("tensorrt_llm", "1.2.1", "release")
+    found = advisories.diagnostic("tensorrt_llm", "1.2.1", "release")
     assert found is not None and found.severity == "warning"
     for part in ("15 known", "CVSS 8.4", "CVE-2026-24233", "and 12 more", "2026-10-27"):
         assert part in found.message

@@ -220,7 +220,7 @@ def test_each_mutation_of_a_preset_is_reported(path: Path, tmp_path: Path) -> No
         target = tmp_path / "preset.yaml"
         target.write_text(yaml.safe_dump(changed))
         try:
-            found = list(pipeline.deployment_problems(target, []))
+            found = list(pipeline.deployment_diagnostics(target, []))
         except ToolkitError as error:
             found = error.diagnostics
         where = [each.where for each in found]

@@ -29,7 +29,7 @@ def only(text: str) -> Yaml:
 
 def fault(text: str) -> tuple[Location, str]:
     """Location and words of the one fault of a text."""
-    (found,) = (fault for document in scan_yaml(text) for fault in document.faults)
+    (found,) = (fault for document in scan_yaml(text) for fault in document.diagnostics)
     return found.location, found.message
 
 
@@ -68,7 +68,7 @@ def test_merged_keys_are_found_where_they_were_written() -> None:
 
 def test_duplicate_keys_are_faults_at_any_depth_and_leave_the_data() -> None:
     document = only("a:\n  b:\n  - {c: 1, c: 2}\na: 3\n")
-    assert [(f.location, f.path, f.message) for f in document.faults] == [
+    assert [(f.location, f.path, f.message) for f in document.diagnostics] == [
         ((3, 12), "a.b.0.c", "is given twice, first in line 3"),
         ((4, 1), "a", "is given twice, first in line 1"),
     ]
@@ -86,7 +86,7 @@ def test_several_documents_are_read_up_to_the_one_that_cannot_be() -> None:
     first, second = scan_yaml("a: 1\n---\nb: [1\n")
     assert first.data == {"a": 1}
     assert not second.readable
-    assert second.faults[0].location.line == 4
+    assert second.diagnostics[0].location.line == 4
 
 
 def test_one_document_is_expected_of_a_file() -> None:

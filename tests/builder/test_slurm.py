@@ -382,7 +382,7 @@ def test_every_preset_runs_under_slurm_and_passes_check(name: str, tmp_path: Pat
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(SITE))
     changes = [f"targets.slurm.site={tmp_path}/site.yaml", "targets.slurm.server=trtllm_serve"]
     bundle = pipeline.render(name, tmp_path / "bundle", changes)
-    report = check([bundle.folder / "slurm"], CheckRequest(), pipeline.deployment_problems)
+    report = check([bundle.folder / "slurm"], CheckRequest(), pipeline.deployment_diagnostics)
     assert [str(row) for row in report.findings] == []
     assert {"preflight.sbatch", "serve.sbatch"} <= {Path(row.file).name for row in report.files}
 
@@ -408,7 +408,7 @@ def test_segments_of_a_bundle_are_judged_by_the_block_of_its_site(render: Render
     text = script.read_text()
     for size, rules in (("4", set()), ("3", {"job-segment"}), ("8", {"job-segment"})):
         script.write_text(text.replace("--segment=4", f"--segment={size}"))
-        found = check([script], CheckRequest(), pipeline.deployment_problems).findings
+        found = check([script], CheckRequest(), pipeline.deployment_diagnostics).findings
         assert {row.rule for row in found} == rules
 
 

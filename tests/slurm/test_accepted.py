@@ -161,7 +161,7 @@ def test_what_slurm_refuses_check_refuses_first(
 ) -> None:
     script = tmp_path / "job.sbatch"
     script.write_text(REFUSED[rule])
-    report = check([script], CheckOptions(), pipeline.deployment_problems)
+    report = check([script], CheckOptions(), pipeline.deployment_diagnostics)
     assert [(row.rule, row.severity) for row in report.findings] == [(rule, "error")]
     taken, said = accepted(shapes[4], script)
     assert not taken, said

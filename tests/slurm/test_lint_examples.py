@@ -306,7 +306,7 @@ def become(cluster: Cluster, tmp_path: Path) -> Become:
 def rules(text: str, tmp_path: Path) -> set[str]:
     script = tmp_path / "judged.sbatch"
     script.write_text(text)
-    report = check([script], CheckOptions(), pipeline.deployment_problems)
+    report = check([script], CheckOptions(), pipeline.deployment_diagnostics)
     return {row.rule for row in report.findings if row.rule.startswith("job-")}
 
 

@@ -143,7 +143,7 @@ def scripts(tmp_path: Path) -> dict[str, str]:
 
 
 def findings(script: Path) -> list[Diagnostic]:
-    found = check([script], CheckOptions(), pipeline.deployment_problems).findings
+    found = check([script], CheckOptions(), pipeline.deployment_diagnostics).findings
     return [row for row in found if row.rule.startswith("job-")]
 
 

@@ -69,8 +69,8 @@ def write(table: Mapping[str, Any], path: Path) -> None:
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
-    except OSError as fault:
-        what = f"cannot be written: {fault.strerror}"
+    except OSError as error:
+        what = f"cannot be written: {error.strerror}"
         raise BadInput(Diagnostic(str(path), what, "choose another file")) from None
 
 

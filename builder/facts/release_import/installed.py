@@ -40,8 +40,8 @@ def ask(python: str) -> Row:
                 timeout=TIMEOUT_S,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as fault:
-            what = f"cannot be asked: {fault}"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            what = f"cannot be asked: {error}"
             raise BadFacts(Diagnostic(python, what, "name a Python with the engine")) from None
         if done.returncode or not answer.is_file():
             said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]

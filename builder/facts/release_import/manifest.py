@@ -24,8 +24,8 @@ _KINDS = {"int", "float", "bool", "str"}
 def read(path: Path) -> list[Row]:
     try:
         document = json.loads(read_text(path, max_bytes=MAX_BYTES))
-    except (ValueError, RecursionError) as fault:
-        what = f"cannot be read: {fault}"
+    except (ValueError, RecursionError) as error:
+        what = f"cannot be read: {error}"
         raise BadInput(Diagnostic(str(path), what, "give the manifest of a release")) from None
     rows = document.get(ROOT) if isinstance(document, dict) else None
     if not isinstance(rows, list) or not rows:

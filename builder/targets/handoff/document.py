@@ -80,7 +80,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """What may be behind a fault, the likeliest first: sign, cause, and commands that tell."""
+    """What may be behind an alert, the likeliest first: sign, cause, and commands that tell."""
 
     rows: tuple[tuple[Text, Text, str], ...]
 

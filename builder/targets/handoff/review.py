@@ -1,4 +1,4 @@
-"""What a reviewer asks: what was decided and why, the licence, remote code, vulnerabilities."""
+"""What a reviewer asks: what was decided and why, the license, remote code, vulnerabilities."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from ...servers import RenderContext
 from ..container import container
 from . import gateway, kserve, objects
 from .options import KubernetesOptions as Options
-from .options import problems, warnings
+from .options import diagnostics, warnings
 from .workload import SERVER, Workload, config_maps, object_names
 
-__all__ = ["Options", "problems", "render", "warnings"]
+__all__ = ["Options", "diagnostics", "render", "warnings"]
 
 
 FOLDER = "kubernetes"

@@ -133,10 +133,10 @@ class KubernetesOptions(ContainerOptions):
 TARGET = "kubernetes"
 
 
-def problems(deployment: Deployment) -> Iterator[Diagnostic]:
+def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
     options = KubernetesOptions.model_validate(deployment.targets[TARGET])
-    found = list(container.problems(deployment, TARGET, options))
-    yield from found or _own_problems(deployment, options)
+    found = list(container.diagnostics(deployment, TARGET, options))
+    yield from found or _own_diagnostics(deployment, options)
 
 
 def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Diagnostic]:
@@ -161,11 +161,11 @@ def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Dia
         yield Diagnostic(f"targets.{TARGET}.gateway.image", what, remedy, severity="warning")
 
 
-def _own_problems(deployment: Deployment, options: KubernetesOptions) -> Iterator[Diagnostic]:
+def _own_diagnostics(deployment: Deployment, options: KubernetesOptions) -> Iterator[Diagnostic]:
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
     size = load_gpu(gpu).gpus_per_node.value
     if total <= size * deployment.instances:
-        yield from _gateway_problems(deployment, options)
+        yield from _gateway_diagnostics(deployment, options)
         return
     nodes = -(-total // size)
     if deployment.instances > 1:
@@ -177,10 +177,12 @@ def _own_problems(deployment: Deployment, options: KubernetesOptions) -> Iterato
         yield Diagnostic(
             f"targets.{TARGET}.kserve", what, "remove it: the LeaderWorkerSet holds them"
         )
-    yield from _gateway_problems(deployment, options)
+    yield from _gateway_diagnostics(deployment, options)
 
 
-def _gateway_problems(deployment: Deployment, options: KubernetesOptions) -> Iterator[Diagnostic]:
+def _gateway_diagnostics(
+    deployment: Deployment, options: KubernetesOptions
+) -> Iterator[Diagnostic]:
     server = selected_server(deployment, options.server)
     if options.gateway and deployment.targets[server].get("grpc_tls"):
         what = "is there, and the gateway speaks plain gRPC with the servers"

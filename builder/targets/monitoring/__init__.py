@@ -11,13 +11,13 @@ from ...bundle import File, to_json
 from ...render import text, yaml_document
 from ...servers import RenderContext
 from .dashboards import dashboards
-from .monitored import TARGET, MonitoredServer, problems
+from .monitored import TARGET, MonitoredServer, diagnostics
 from .monitored import MonitoringOptions as Options
 from .rules import Rules, alert_document, recording_document
 from .scrape import alertmanager, blackbox, prometheus
 from .unit_tests import alert_tests, recording_tests
 
-__all__ = ["Options", "Rules", "problems", "render", "rules"]
+__all__ = ["Options", "Rules", "diagnostics", "render", "rules"]
 
 
 def rules(context: RenderContext, options: Options) -> Rules:

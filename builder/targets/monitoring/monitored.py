@@ -195,7 +195,7 @@ class MonitoredServer:
         return self.duration(text, _SHORTEST_WINDOW_S)
 
 
-def problems(deployment: Deployment) -> Iterator[Diagnostic]:
+def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
     """Why a deployment cannot be monitored."""
     servers = [name for name in records.names() if name in deployment.targets]
     given = deployment.targets[TARGET].get("server")

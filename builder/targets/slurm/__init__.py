@@ -7,7 +7,7 @@ it runs on which nodes and GPUs is in `service.json`.
 from __future__ import annotations
 
 from .options import SlurmOptions as Options
-from .options import problems
+from .options import diagnostics
 from .rendering import render_service
 
-__all__ = ["Options", "problems", "render_service"]
+__all__ = ["Options", "diagnostics", "render_service"]

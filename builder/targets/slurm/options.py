@@ -7,12 +7,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from ...deployment import Deployment, ServerName, Strict, schema_problems
+from ...deployment import Deployment, ServerName, Strict, schema_diagnostics
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
 from ...servers import PORT_STEP, Host, Port, is_address, load, options_of
 from ...site import TARGET, Site
-from .. import selected_server, selection_problems
+from .. import selected_server, selection_diagnostics
 
 # Slurm keeps the time of `--signal` in 16 bits.
 LONGEST_LEAD_S = 65_535
@@ -123,20 +123,20 @@ def instance_ports(ports: Mapping[str, int], slot: int) -> dict[str, int]:
     return {name: port + slot * PORT_STEP for name, port in ports.items()}
 
 
-def problems(deployment: Deployment) -> Iterator[Diagnostic]:
+def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
     options = SlurmOptions.model_validate(deployment.targets[TARGET])
-    if found := list(selection_problems(deployment, TARGET, options.server)):
+    if found := list(selection_diagnostics(deployment, TARGET, options.server)):
         yield from found
         return
     server = selected_server(deployment, options.server)
-    yield from _size_problems(deployment, options)
-    yield from _role_problems(deployment, options)
-    yield from _container_problems(options, server)
-    yield from _access_problems(deployment, options, server)
-    yield from _port_problems(deployment, options, server)
+    yield from _size_diagnostics(deployment, options)
+    yield from _role_diagnostics(deployment, options)
+    yield from _container_diagnostics(options, server)
+    yield from _access_diagnostics(deployment, options, server)
+    yield from _port_diagnostics(deployment, options, server)
 
 
-def _size_problems(deployment: Deployment, options: SlurmOptions) -> Iterator[Diagnostic]:
+def _size_diagnostics(deployment: Deployment, options: SlurmOptions) -> Iterator[Diagnostic]:
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
     size = load_gpu(gpu).gpus_per_node.value
     if total > size and deployment.instances > 1:
@@ -149,7 +149,7 @@ def _size_problems(deployment: Deployment, options: SlurmOptions) -> Iterator[Di
         yield Diagnostic(f"targets.{TARGET}.site.mpi", what, "name a plugin, such as pmix")
 
 
-def _role_problems(deployment: Deployment, options: SlurmOptions) -> Iterator[Diagnostic]:
+def _role_diagnostics(deployment: Deployment, options: SlurmOptions) -> Iterator[Diagnostic]:
     if options.prefill is None:
         return
     where = f"targets.{TARGET}.prefill"
@@ -163,7 +163,7 @@ def _role_problems(deployment: Deployment, options: SlurmOptions) -> Iterator[Di
         )
 
 
-def _container_problems(options: SlurmOptions, server: str) -> Iterator[Diagnostic]:
+def _container_diagnostics(options: SlurmOptions, server: str) -> Iterator[Diagnostic]:
     container = options.site.container
     if container.runtime != "none" and server not in container.images:
         what = f"has no image of {server} for runtime {container.runtime}"
@@ -171,7 +171,7 @@ def _container_problems(options: SlurmOptions, server: str) -> Iterator[Diagnost
         yield Diagnostic(where, what, f"add {server}: IMAGE")
 
 
-def _access_problems(
+def _access_diagnostics(
     deployment: Deployment, options: SlurmOptions, server: str
 ) -> Iterator[Diagnostic]:
     """Health and smoke use HTTP, from outside of the server's node."""
@@ -188,12 +188,12 @@ def _access_problems(
     host = options.listen_address if behind_router else options.host
     try:
         model.model_validate({**given, "host": host})
-    except ValidationError as fault:
-        for problem in schema_problems(fault, model, f"targets.{server}"):
-            yield Diagnostic(f"targets.{TARGET}.host", problem.message, problem.fix)
+    except ValidationError as error:
+        for diagnostic in schema_diagnostics(error, model, f"targets.{server}"):
+            yield Diagnostic(f"targets.{TARGET}.host", diagnostic.message, diagnostic.fix)
 
 
-def _port_problems(
+def _port_diagnostics(
     deployment: Deployment, options: SlurmOptions, server: str
 ) -> Iterator[Diagnostic]:
     """The servers on a node and their router have ports of their own."""

@@ -49,7 +49,7 @@ ROLES = {"agg": "aggregated", "prefill": "prefill", "decode": "decode"}
 
 
 def run(paths: Sequence[Path], *releases: str) -> check.Report:
-    return check.check(paths, check.CheckOptions(releases), pipeline.deployment_problems)
+    return check.check(paths, check.CheckOptions(releases), pipeline.deployment_diagnostics)
 
 
 def accepting(config: dict[str, Any]) -> str | None:

@@ -394,7 +394,7 @@ def judged(folder: Path, texts: dict[str, str]) -> dict[str, list[Diagnostic]]:
         (folder / name).write_text(text)
     request = check.CheckOptions(("1.2.1",))
     rows: dict[str, list[Diagnostic]] = defaultdict(list)
-    report = check.check([folder], request, pipeline.deployment_problems)
+    report = check.check([folder], request, pipeline.deployment_diagnostics)
     assert len(report.files) == len(texts), "every file was recognised"
     for row in report.findings:
         rows[Path(row.where).name].append(row)
@@ -476,7 +476,7 @@ def test_every_misspelt_field_of_a_model_configuration_is_reported(tmp_path: Pat
             text = "\n".join([*lines[:index], line.replace(word, name, 1), *lines[index + 1 :]])
             path = tmp_path / "config.pbtxt"
             path.write_text(text)
-            report = check.check([path], check.CheckOptions(), pipeline.deployment_problems)
+            report = check.check([path], check.CheckOptions(), pipeline.deployment_diagnostics)
             rows = [row for row in report.findings if row.location.line == index + 1]
             total += 1
             reported += any(row.path.endswith(name) for row in rows)

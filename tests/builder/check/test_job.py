@@ -20,7 +20,7 @@ STEP = f"srun -N2 -n8 --ntasks-per-node=4 {GOOD} {SERVE}\n"
 def findings(folder: Path, text: str, gpu: str | None = None) -> list[Diagnostic]:
     script = folder / "job.sbatch"
     script.write_text(text)
-    found = check([script], CheckOptions(gpu=gpu), pipeline.deployment_problems).findings
+    found = check([script], CheckOptions(gpu=gpu), pipeline.deployment_diagnostics).findings
     return [row for row in found if row.rule.startswith("job-")]
 
 

@@ -48,7 +48,7 @@ model_warmup { name: "w" inputs { key: "i" value { data_type: TYPE_INT8 dims: []
 
 
 def faults(text: str, path: Path = NOWHERE) -> list[Diagnostic]:
-    return list(model_config.faults(text, path))
+    return list(model_config.diagnostics(text, path))
 
 
 def refused(text: str) -> bool:

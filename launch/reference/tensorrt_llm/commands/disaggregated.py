@@ -71,11 +71,11 @@ def read(path: Path) -> Mapping[str, Any]:
     """The file, as the format of the release has it. Raises `BadInput` with all its faults."""
     documents = scan_yaml(read_text(path))
     content = kinds.read(documents, options.release())
-    faults = [fault for document in documents for fault in document.faults]
+    faults = [row for document in documents for row in document.diagnostics]
     if content is None or content.kind != kinds.DISAGGREGATED:
         problems = [Diagnostic(str(path), f.message, f.fix) for f in faults]
         raise BadInput(problems or Diagnostic(str(path), "names no context and generation servers"))
-    faults += [fault for fault in content.faults if fault.severity == "error"]
+    faults += [row for row in content.diagnostics if row.severity == "error"]
     problems = [Diagnostic(f"{path}:{f.location.line}: {f.path}", f.message, f.fix) for f in faults]
     problems += [] if faults else _not_here(documents[0].data)
     if problems:
