@@ -22,20 +22,20 @@ from builder import deployment, pipeline
 from builder.bundle import Bundle
 from builder.facts import checkpoint
 from builder.targets.handoff.document import (
-    Bullets,
-    Command,
     Document,
-    Facts,
-    Note,
-    Paragraph,
-    Remedies,
     Section,
-    Table,
-    Text,
+    bullets,
     code,
+    command,
+    facts,
+    markdown,
+    note,
+    page,
+    paragraph,
     plain,
+    remedies,
+    table,
 )
-from builder.targets.handoff.formats import markdown, page
 from tests.handoff import runbook
 
 REQUEST: dict[str, Any] = {
@@ -224,15 +224,15 @@ def test_two_handoffs_are_the_same_byte_for_byte(render: Render) -> None:
 
 def everywhere(words: str) -> Document:
     """A document with these words wherever a value can stand."""
-    row: tuple[Text, ...] = (plain(words), code(words))
+    row = (plain(words), code(words))
     blocks = (
-        Paragraph((*plain(words), *code(words))),
-        Bullets(row),
-        Note("info", words, plain(words)),
-        Facts(((words, plain(words)), (words, code(words)))),
-        Table(words, (words, words), (row,)),
-        Command(words, "true\n", plain(words)),
-        Remedies(((plain(words), plain(words), "true\n"),)),
+        paragraph(plain(words) + code(words)),
+        bullets(row),
+        note(words, plain(words)),
+        facts(((words, plain(words)), (words, code(words)))),
+        table(words, (words, words), (row,), numeric={1}),
+        command(words, "true\n", plain(words)),
+        remedies(((plain(words), plain(words), "true\n"),)),
         Section("inner", words, ()),
     )
     return Document(words, words, (words,), (Section("outer", words, blocks),))
@@ -271,9 +271,9 @@ def assert_words_stay_words(words: str) -> None:
 
 def test_a_users_words_are_read_as_they_were_written(render: Render) -> None:
     bundle = render(notes=list(AWKWARD))
-    words = " ".join("".join(outline(text(bundle, "runbook.html")).words).split())
-    for note in AWKWARD:
-        assert " ".join(note.split()) in words
+    shown = " ".join("".join(outline(text(bundle, "runbook.html")).words).split())
+    for words in AWKWARD:
+        assert " ".join(words.split()) in shown
 
 
 @pytest.mark.parametrize("folder", ["it's $HOME", "a`id`b", 'say "hi"; rm -rf x', "é & | > y"])

@@ -2,7 +2,7 @@
 
 `runbook` and `objectives` say it, with `network`, `capacity` and `review` for parts of the runbook;
 `runbook_text` reads its text and commands from the data, `servers` makes the settings of a shell.
-Both are a `document`, which `formats` writes as Markdown and as a page. `ci` are examples for the
+Both are a `document` of Markdown, of which the page is made too. `ci` are examples for the
 pipelines of that team.
 """
 
@@ -12,7 +12,7 @@ from ...bundle import File
 from ...deployment import Strict
 from ...servers import RenderContext
 from . import ci
-from .formats import markdown, page
+from .document import markdown, page
 from .objectives import objectives
 from .runbook import runbook
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...facts.published_results import Published, describe
 from ...servers import RenderContext
-from .document import Block, Facts, Note, Paragraph, Section, Shares, Table, Text, code, plain
+from .document import Block, Section, Text, code, facts, note, paragraph, plain, table
 from .runbook_text import section
 
 # Limits of the engine's options and of the model behind Triton: what each does to a request.
@@ -34,16 +34,17 @@ def capacity(context: RenderContext) -> Section:
         ("KV cache", budget.kv_cache_gib),
     )
     free = max(0.0, budget.total_gib - sum(gib for _, gib in parts))
-    memory = Shares(
+    rows = (*parts, ("free", free), ("total that CUDA reports", budget.total_gib))
+    memory = table(
         "Memory of one GPU",
-        "GiB",
-        (*parts, ("free", free)),
-        ("total that CUDA reports", budget.total_gib),
+        ("part", "GiB"),
+        [(plain(name), plain(f"{gib:,.1f}")) for name, gib in rows],
+        numeric={1},
     )
     columns = ("limit", "value", "of", "what it means")
-    limits = Table("Limits", columns, tuple(_limits(context)), frozenset({1}))
+    limits = table("Limits", columns, tuple(_limits(context)), frozenset({1}))
     values = {"uncertainty_gib": f"{budget.uncertainty_gib:.0f}"}
-    return section("capacity", values, memory, Facts(tuple(_kv_cache(context))), limits)
+    return section("capacity", values, memory, facts(tuple(_kv_cache(context))), limits)
 
 
 def _kv_cache(context: RenderContext) -> Iterator[tuple[str, Text]]:
@@ -84,17 +85,17 @@ def figures(context: RenderContext) -> Section:
         f"Nobody had run this deployment on {facts.gpu.product} when this page was made. What was "
         "measured since then is attached as evidence."
     )
-    blocks: list[Block] = [Note("warning", "Not measured", plain(text))]
+    blocks: list[Block] = [note("Not measured", plain(text))]
     rows = tuple(row for one in facts.published for row in _published(one))
     if rows:
         text = (
             "Others measured the same model on the same GPUs, each under a workload of their own:"
         )
         columns = ("figure", "workload and engine", "source")
-        blocks += [Paragraph(plain(text)), Table("Published figures", columns, rows)]
+        blocks += [paragraph(plain(text)), table("Published figures", columns, rows)]
     else:
         text = "No figures for this model on these GPUs are known."
-        blocks.append(Paragraph(plain(text)))
+        blocks.append(paragraph(plain(text)))
     return section("figures", {}, *blocks)
 
 

@@ -1,93 +1,37 @@
-"""A document for people: sections and blocks, of which Markdown and HTML are written alike.
+"""A document for people: sections of Markdown, and the HTML page that is made of the same text.
 
-What is said and how it is spelled are apart: a value, whoever gave it, is text in here and cannot
-become structure in either form.
+The dialect is that of GitHub and GitLab. A value, whoever gave it, is escaped where it enters the
+text, and cannot become structure. The page loads nothing and runs nothing.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Any
 
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A piece of a line: plain, as code, or a link."""
+from ...render import html
 
-    text: str
-    code: bool = False
-    link: str | None = None
+# Markdown within a line, in which all values are escaped.
+Text = str
 
-
-Text = tuple[Span, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Paragraph:
-    text: Text
-
-
-@dataclass(frozen=True, slots=True)
-class Bullets:
-    items: tuple[Text, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What a reader must not miss."""
-
-    tone: Literal["info", "warning"]
-    title: str
-    text: Text
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Names with their values; a `glance` of few, short ones stands out."""
-
-    rows: tuple[tuple[str, Text], ...]
-    glance: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """`numeric` are the columns that stand right. The first column is the head of its row."""
-
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Text, ...], ...]
-    numeric: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Parts of a whole, which a page can also draw."""
-
-    caption: str
-    unit: str
-    parts: tuple[tuple[str, float], ...]
-    whole: tuple[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """What to type, in one shell after the others, and what is to come of it."""
-
-    title: str
-    script: str
-    outcome: Text
-
-
-@dataclass(frozen=True, slots=True)
-class Remedies:
-    """What may be behind an alert, the likeliest first: sign, cause, and commands that tell."""
-
-    rows: tuple[tuple[Text, Text, str], ...]
+# What has a meaning anywhere in a line, and what has one at its beginning.
+_ANYWHERE = re.compile(r"([\\`*_\[\]<>|~&$])")
+_INSIDE_A_WORD = re.compile(r"(?<=[A-Za-z0-9])\\_(?=[A-Za-z0-9])")
+_AT_THE_BEGINNING = re.compile(r"^([#+=:-]|\d+(?=[.)]))")
+_CODE_SPAN = re.compile(r"\\.|(?P<code>(?P<fence>`+)(?!`).*?(?<!`)(?P=fence)(?!`))")
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A chapter, or a part of one; `id` is what links name.
+    """A chapter, or a part of one; `id` is what links name. Blocks are Markdown or parts.
 
     The contents name the parts of a chapter too where they are `listed`.
     """
@@ -102,7 +46,7 @@ class Section:
         return tuple(block for block in self.blocks if isinstance(block, Section))
 
 
-Block = Paragraph | Bullets | Note | Facts | Table | Shares | Command | Remedies | Section
+Block = str | Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +57,146 @@ class Document:
     sections: tuple[Section, ...]
 
 
+def markdown(document: Document) -> str:
+    about = f"{document.kind}. {' · '.join(document.subject)}"
+    contents = (line for section in document.sections for line in _entries(section))
+    lines = [f"# {_line(document.title)}", paragraph(plain(about)), "\n".join(contents)]
+    for section in document.sections:
+        lines += _section(section, 2)
+    return "\n\n".join(lines) + "\n"
+
+
+def page(document: Document) -> str:
+    style = html("handoff/page.css").encode()
+    digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
+    return html(
+        "handoff/page.html.j2",
+        document=document,
+        style_hash=f"sha256-{digest}",
+        is_section=lambda block: isinstance(block, Section),
+        to_html=_reader().render,
+    )
+
+
 def plain(text: object) -> Text:
-    return (Span(str(text)),)
+    """Text without a meaning; an underscore inside a word has none anyway."""
+    escaped = _ANYWHERE.sub(r"\\\1", re.sub(r"\s+", " ", str(text)))
+    return _INSIDE_A_WORD.sub("_", escaped)
 
 
 def code(text: object) -> Text:
-    return (Span(str(text), code=True),)
+    words = re.sub(r"\s+", " ", str(text)).strip()
+    fence = "`" * (_longest_run(words) + 1)
+    pad = " " if words.startswith("`") or words.endswith("`") else ""
+    return f"{fence}{pad}{words}{pad}{fence}" if words else ""
 
 
 def link(text: str, target: str) -> Text:
-    return (Span(text, link=target),)
+    return f"[{_line(text)}]({target})"
+
+
+def paragraph(text: Text) -> str:
+    return _AT_THE_BEGINNING.sub(r"\\\1", text.strip())
+
+
+def bullets(items: Iterable[Text]) -> str:
+    return "\n".join(f"- {paragraph(item)}" for item in items)
+
+
+def note(title: str, text: Text) -> str:
+    """What a reader must not miss."""
+    return f"> **{_line(title)}.** {text}"
+
+
+def facts(rows: Iterable[tuple[str, Text]]) -> str:
+    """Names with their values."""
+    return "\n".join(f"- **{_line(name)}**: {value}" for name, value in rows)
+
+
+def table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Text]],
+    numeric: Iterable[int] = (),
+) -> str:
+    """`numeric` are the columns that are aligned on the right."""
+    on_the_right = set(numeric)
+    lines = [[_line(title) for title in columns]]
+    lines += [["---:" if i in on_the_right else "---" for i in range(len(columns))]]
+    lines += [[_cell(cell) for cell in row] for row in rows]
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{paragraph(plain(caption))}:\n\n{body}"
+
+
+def command(title: str, script: str, outcome: Text) -> str:
+    """What to type, in one shell after the others, and what is to come of it."""
+    parts = (f"**{_line(title)}**", _script(script), paragraph(outcome))
+    return "\n\n".join(filter(None, parts))
+
+
+def remedies(rows: Iterable[tuple[Text, Text, str]]) -> str:
+    """What may be behind an alert, the likeliest first: sign, cause, and commands that tell."""
+    return "\n\n".join(
+        f"**Sign:** {sign} **Cause:** {cause}\n\n{_script(script)}" for sign, cause, script in rows
+    )
+
+
+def _entries(section: Section) -> Iterator[str]:
+    yield f"- [{_line(section.title)}](#{section.id})"
+    for part in section.parts if section.listed else ():
+        yield f"  - [{_line(part.title)}](#{part.id})"
+
+
+def _section(section: Section, level: int) -> Iterator[str]:
+    yield f'<a id="{section.id}"></a>\n\n{"#" * level} {_line(section.title)}'
+    for block in section.blocks:
+        if isinstance(block, Section):
+            yield from _section(block, level + 1)
+        else:
+            yield block
+
+
+def _script(commands: str) -> str:
+    fence = "`" * max(3, _longest_run(commands) + 1)
+    return f"{fence}bash\n{commands.rstrip()}\n{fence}"
+
+
+def _line(text: str) -> str:
+    return plain(text).strip()
+
+
+def _cell(text: Text) -> str:
+    """In a table a bar ends the cell, even in code, unless it is escaped."""
+    return _CODE_SPAN.sub(
+        lambda found: found[0].replace("|", r"\|") if found["code"] else found[0], text
+    ).strip()
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+@cache
+def _reader() -> MarkdownIt:
+    """Of Markdown for the page: no HTML of its own, scripts and wide tables by keyboard."""
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    reader.add_render_rule("fence", _fence)
+    for name in ("th_open", "td_open"):
+        reader.add_render_rule(name, _cell_open)
+    scrolled = '<div class="scroll" role="region" tabindex="0" aria-label="Table">\n<table>\n'
+    reader.add_render_rule("table_open", lambda *_: scrolled)
+    reader.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
+    return reader
+
+
+def _cell_open(renderer: Any, tokens: Sequence[Any], index: int, *rest: Any) -> str:
+    """The page's policy knows no styles of single cells: numbers have a class."""
+    if tokens[index].attrs.pop("style", None):
+        tokens[index].attrs["class"] = "num"
+    opened: str = renderer.renderToken(tokens, index, *rest)
+    return opened
+
+
+def _fence(_renderer: object, tokens: Sequence[Any], index: int, *_: object) -> str:
+    script = escapeHtml(tokens[index].content.rstrip())
+    return f'<pre tabindex="0" aria-label="Commands"><code>{script}</code></pre>\n'

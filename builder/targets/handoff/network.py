@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ... import site
 from ...servers import PORT_STEP, RenderContext, RenderedServer
-from .document import Block, Note, Paragraph, Section, Span, Table, Text, code, plain
+from .document import Block, Section, Text, code, note, paragraph, plain, table
 from .runbook_text import section
 
 # The clients of a port, by its name.
@@ -22,14 +22,14 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 def ports(context: RenderContext) -> Section:
     rows = tuple(_row(server, name) for server in context.servers.values() for name in server.ports)
     columns = ("port", "protocol", "server", "listens on", "clients", "protected by")
-    blocks: list[Block] = [Table("Ports", columns, rows)]
-    blocks += [Paragraph(plain(words)) for words in _notes(context)]
+    blocks: list[Block] = [table("Ports", columns, rows)]
+    blocks += [paragraph(plain(words)) for words in _notes(context)]
     if any(server.entry["host"] not in LOOPBACK for server in context.servers.values()):
         text = (
             "A server listens beyond its own machine. Neither knows users or rates: put a gateway "
             "that does before it, and let nothing else reach its ports."
         )
-        blocks.append(Note("warning", "Reachable by others", plain(text)))
+        blocks.append(note("Reachable by others", plain(text)))
     return section("network", {}, *blocks)
 
 
@@ -98,7 +98,7 @@ def _behind(context: RenderContext) -> Iterator[str]:
 def secrets(context: RenderContext) -> Section:
     rows = tuple(_secrets(context))
     columns = ("secret", "what for", "where it lies")
-    return section("secrets", {}, Table("Secrets", columns, rows))
+    return section("secrets", {}, table("Secrets", columns, rows))
 
 
 def _secrets(context: RenderContext) -> Iterator[tuple[Text, ...]]:
@@ -118,13 +118,8 @@ def _secrets(context: RenderContext) -> Iterator[tuple[Text, ...]]:
     yield (
         plain("hub token"),
         plain("weights that their publisher gates"),
-        (
-            Span("none, where "),
-            Span("CHECKPOINT", code=True),
-            Span(" names a folder; else "),
-            Span("HF_TOKEN", code=True),
-            Span(" in the environment of the first start"),
-        ),
+        "none, where `CHECKPOINT` names a folder; else `HF_TOKEN` in the environment of the first "
+        "start",
     )
     for server in context.servers.values():
         if image := context.image(server.record.name):
@@ -134,4 +129,4 @@ def _secrets(context: RenderContext) -> Iterator[tuple[Text, ...]]:
 
 
 def _secret(name: str, use: str, file: str) -> tuple[Text, ...]:
-    return (plain(name), plain(use), (Span("file "), Span(file, code=True)))
+    return (plain(name), plain(use), f"file {code(file)}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...observability import slo
 from ...servers import RenderContext
-from .document import Block, Bullets, Document, Note, Section, Span, Table, Text, plain
+from .document import Block, Document, Section, Text, bullets, note, plain, table
 
 MINUTES_A_DAY = 24 * 60
 
@@ -17,8 +17,8 @@ def objectives(context: RenderContext, availability: float | None) -> Document:
     sections = (
         Section("promises", "What is promised", tuple(_promises(context, found))),
         Section("budget", "Error budget", tuple(_budget(found))),
-        Section("measured", "How it is measured", (Bullets(tuple(_measured())),)),
-        Section("missed", "When it is missed", (Bullets(tuple(_missed())),)),
+        Section("measured", "How it is measured", (bullets(tuple(_measured())),)),
+        Section("missed", "When it is missed", (bullets(tuple(_missed())),)),
     )
     workload = deployment.workload
     subject = (
@@ -41,21 +41,20 @@ def _promises(context: RenderContext, found: tuple[slo.Objective, ...]) -> Itera
         for one in found
     )
     columns = ("objective", "share", "a request is good if it is, or has,", "source")
-    yield Table("Objectives", columns, rows)
+    yield table("Objectives", columns, rows)
     if any(one.evidence == "assumed" for one in found):
         text = (
             "An objective that is marked as assumed was asked for by nobody: it stands in until "
             "the deployment says otherwise."
         )
-        yield Note("warning", "Assumed", plain(text))
+        yield note("Assumed", plain(text))
     limits = context.deployment.slo
     if limits is None or limits.ttft_ms is None or limits.itl_ms is None:
         words = (
-            Span("Of the latencies only those are promised that the deployment names under "),
-            Span("slo", code=True),
-            Span(". Measure first: a limit that nobody has measured is a wish."),
+            "Of the latencies only those are promised that the deployment names under `slo`. "
+            "Measure first: a limit that nobody has measured is a wish."
         )
-        yield Note("info", "Latency", words)
+        yield note("Latency", words)
 
 
 def _budget(found: tuple[slo.Objective, ...]) -> Iterator[Block]:
@@ -71,7 +70,7 @@ def _budget(found: tuple[slo.Objective, ...]) -> Iterator[Block]:
     )
     rates = tuple(f"{name} alert: more bad than" for name in slo.BURN_RATES)
     columns = ("objective", "may be bad", f"as a full outage in {slo.PERIOD_DAYS} days", *rates)
-    yield Table("Error budgets", columns, rows, frozenset(range(1, len(columns))))
+    yield table("Error budgets", columns, rows, frozenset(range(1, len(columns))))
 
 
 def _percent(share: float) -> str:

@@ -10,17 +10,16 @@ from ...rules import vulnerability_policy
 from ...servers import RenderContext
 from .document import (
     Block,
-    Bullets,
-    Facts,
-    Note,
-    Paragraph,
     Section,
-    Span,
-    Table,
     Text,
+    bullets,
     code,
+    facts,
     link,
+    note,
+    paragraph,
     plain,
+    table,
 )
 from .runbook_text import section
 
@@ -28,7 +27,7 @@ from .runbook_text import section
 def decisions(context: RenderContext) -> Section:
     rows = (*context.engine.decisions, *context.plan.flags, *context.plan.environment)
     columns = ("setting", "value", "why", "evidence")
-    table = tuple(
+    cells = [
         (
             code(row.path),
             code(_value(row.value)),
@@ -36,23 +35,20 @@ def decisions(context: RenderContext) -> Section:
             plain(f"{row.evidence}: {row.source}"),
         )
         for row in rows
-    )
-    return section("decisions", {}, Table("Settings", columns, table), *_doubts(context))
+    ]
+    return section("decisions", {}, table("Settings", columns, cells), *_doubts(context))
 
 
 def _doubts(context: RenderContext) -> Iterator[Block]:
     if context.plan.differences:
         columns = ("option", "published", "here", "why")
-        yield Table("Published options that are not used", columns, tuple(_differences(context)))
+        yield table("Published options that are not used", columns, tuple(_differences(context)))
     if warnings := (*context.plan.warnings, *context.engine.warnings):
-        items = tuple(
-            (
-                Span(row.where, code=True),
-                Span(f" {row.message}" + (f": {row.fix}" * bool(row.fix))),
-            )
+        items = [
+            f"{code(row.where)}{plain(f' {row.message}' + f': {row.fix}' * bool(row.fix))}"
             for row in warnings
-        )
-        yield Section("warnings", "Warnings of the plan", (Bullets(items),))
+        ]
+        yield Section("warnings", "Warnings of the plan", (bullets(items),))
 
 
 def _differences(context: RenderContext) -> Iterator[tuple[Text, ...]]:
@@ -70,7 +66,7 @@ REMOTE_CODE = "trust_remote_code"
 
 
 def terms(context: RenderContext) -> Section:
-    return section("licence", {}, Facts((*_licenses(context), _remote_code(context))))
+    return section("licence", {}, facts((*_licenses(context), _remote_code(context))))
 
 
 def _licenses(context: RenderContext) -> Iterator[tuple[str, Text]]:
@@ -86,7 +82,7 @@ def _licenses(context: RenderContext) -> Iterator[tuple[str, Text]]:
         grade = "" if found.verified else ", not verified"
         note = f" {found.note}" if found.note else ""
         text = f"{model.name}: {found.name}.{note} Source: {found.source}{grade}."
-        yield title, (*plain(text), *((Span(" "), *link("Terms", found.url)) if found.url else ()))
+        yield title, plain(text) + (f" {link('Terms', found.url)}" if found.url else "")
 
 
 def _remote_code(context: RenderContext) -> tuple[str, Text]:
@@ -115,11 +111,11 @@ def vulnerabilities(context: RenderContext) -> Section:
     if context.engine_record.product not in known:
         title = context.engine_record.title
         text = f"No advisories of {title} are known to this toolkit: look them up."
-        blocks.append(Note("warning", "Unknown advisories", plain(text)))
+        blocks.append(note("Unknown advisories", plain(text)))
     for row in (server.record for server in context.servers.values()):
         if row.image.product not in known:
             text = f"Which version of {row.title} the image holds is not known here: look it up."
-            blocks.append(Note("warning", "Unknown version", plain(text)))
+            blocks.append(note("Unknown version", plain(text)))
     return section("vulnerabilities", {}, *blocks)
 
 
@@ -127,13 +123,13 @@ def _open(use: vulnerability_policy.ComponentReference, accepted: str | None) ->
     title = f"{advisories.name(use.product)} {use.version}"
     found, day = advisories.open_for(use.product, use.version), advisories.as_of(use.product)
     if not found:
-        yield Paragraph(plain(f"{title}: none known on {day}."))
+        yield paragraph(plain(f"{title}: none known on {day}."))
         return
     number = "1 known vulnerability" if len(found) == 1 else f"{len(found)} known vulnerabilities"
     text = f"{title} has {number} on {day}; {_way_out(use.product)}"
-    yield Note("warning", "Open", plain(text))
+    yield note("Open", plain(text))
     if accepted:
-        yield Note("info", "Accepted by the deployment", plain(accepted))
+        yield note("Accepted by the deployment", plain(accepted))
     rows = tuple(
         (
             code(row.cve),
@@ -144,7 +140,7 @@ def _open(use: vulnerability_policy.ComponentReference, accepted: str | None) ->
         for row in found
     )
     columns = ("vulnerability", "CVSS", "fixed in", "source")
-    yield Table(title, columns, rows, frozenset({1}))
+    yield table(title, columns, rows, frozenset({1}))
 
 
 def _way_out(product: str) -> str:

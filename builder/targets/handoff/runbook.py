@@ -15,17 +15,17 @@ from ..monitoring.rules import Rules
 from . import capacity, network, review, shell_settings
 from .document import (
     Block,
-    Bullets,
-    Command,
     Document,
-    Facts,
-    Note,
-    Paragraph,
-    Remedies,
     Section,
     Text,
+    bullets,
     code,
+    command,
+    facts,
+    note,
+    paragraph,
     plain,
+    remedies,
 )
 from .runbook_text import fill, procedures, section
 
@@ -141,12 +141,12 @@ def _overview(context: RenderContext, values: Mapping[str, object]) -> Section:
         ("Requests at once", plain(f"{budget.max_concurrency:,}")),
         ("KV tokens per GPU", plain(f"{budget.kv_tokens:,}")),
     )
-    blocks: list[Block] = [Facts(glance, glance=True), Facts(tuple(_identity(context)))]
+    blocks: list[Block] = [facts(glance), facts(_identity(context))]
     if not _runs_alone(context) and not deployment.targets.keys() & {*RUNS_ON}:
         words = "needs several nodes, or another side: render it with slurm or kubernetes as well"
-        blocks.append(Note("warning", "No instructions to start it", plain(f"It {words}.")))
+        blocks.append(note("No instructions to start it", plain(f"It {words}.")))
     if deployment.notes:
-        notes = Bullets(tuple(map(plain, deployment.notes)))
+        notes = bullets(tuple(map(plain, deployment.notes)))
         blocks.append(Section("notes", "Notes of the deployment", (notes,)))
     return section("overview", values, *blocks)
 
@@ -156,7 +156,7 @@ def _identity(context: RenderContext) -> Iterator[tuple[str, Text]]:
     workload = deployment.workload
     yield "Name", code(deployment.name)
     yield "Does", plain(KINDS[deployment.role])
-    yield "Checkpoint", (*code(deployment.checkpoint), *plain(f"; {checkpoint.source}"))
+    yield "Checkpoint", code(deployment.checkpoint) + plain(f"; {checkpoint.source}")
     if deployment.draft:
         yield "Draft model", code(deployment.draft.checkpoint)
     yield "Engine", plain(f"{context.engine_record.title} {context.release.name}")
@@ -179,13 +179,13 @@ def _image(image: Image) -> Text:
     if image.digest:
         return code(image.reference)
     words = "; without a digest, the tag may come to name another: pin one under `images`"
-    return (*code(image.reference), *fill(words, {}))
+    return code(image.reference) + fill(words, {})
 
 
-def _settings(context: RenderContext) -> tuple[Command, ...]:
+def _settings(context: RenderContext) -> tuple[str, ...]:
     """The blocks that set a shell up, one for each server."""
     return tuple(
-        Command(f"Settings for {server.record.title}", shell_settings.settings(context, server), ())
+        command(f"Settings for {server.record.title}", shell_settings.settings(context, server), "")
         for server in context.servers.values()
     )
 
@@ -227,4 +227,4 @@ def _part(alert: Alert, rules: Rules) -> Section:
         )
         for one in alert.causes
     )
-    return Section(alert.anchor, alert.name, (Paragraph(plain(words)), Remedies(causes)))
+    return Section(alert.anchor, alert.name, (paragraph(plain(words)), remedies(causes)))

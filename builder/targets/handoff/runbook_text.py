@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from functools import cache
 from typing import Any
 
 from ...documents import DATA
 from ...facts import data_file, plain_data
-from .document import Block, Command, Paragraph, Section, Span, Text
+from .document import Block, Section, Text, code, command, link, paragraph, plain
 
 FILE = DATA / "runbook.yaml"
 
@@ -24,18 +24,20 @@ Values = Mapping[str, object]
 
 def fill(words: str, values: Values) -> Text:
     """Words of ours as text. Values are text in it, whatever characters they have."""
-    spans: list[Span] = []
-    for index, piece in enumerate(" ".join(words.split()).split("`")):
-        spans += [Span(_filled(piece, values), code=True)] if index % 2 else _linked(piece, values)
-    return tuple(span for span in spans if span.text)
+    pieces = " ".join(words.split()).split("`")
+    return "".join(
+        code(_filled(piece, values)) if index % 2 else _linked(piece, values)
+        for index, piece in enumerate(pieces)
+    )
 
 
-def _linked(piece: str, values: Values) -> Iterator[Span]:
-    texts = _LINK.split(piece)
-    for index in range(0, len(texts), 3):
-        yield Span(_filled(texts[index], values))
-        if index + 2 < len(texts):
-            yield Span(_filled(texts[index + 1], values), link=texts[index + 2])
+def _linked(piece: str, values: Values) -> Text:
+    """Each third piece of a split is a link's target, behind the link's words."""
+    words = _LINK.split(piece)
+    found = plain(_filled(words[0], values))
+    for title, target, rest in zip(words[1::3], words[2::3], words[3::3], strict=True):
+        found += link(_filled(title, values), target) + plain(_filled(rest, values))
+    return found
 
 
 def _filled(piece: str, values: Values) -> str:
@@ -49,18 +51,18 @@ def script(commands: str, values: Values) -> str:
 
 def section(name: str, values: Values, *blocks: Block) -> Section:
     row = _data()["sections"][name]
-    intro = (Paragraph(fill(row["text"], values)),) if "text" in row else ()
+    intro = (paragraph(fill(row["text"], values)),) if "text" in row else ()
     return Section(name, row["title"], (*intro, *blocks), row.get("listed", False))
 
 
 def procedures(
-    of: str, values: Values, known: Set[str], made: Mapping[str, tuple[Command, ...]]
+    of: str, values: Values, known: Set[str], made: Mapping[str, tuple[str, ...]]
 ) -> tuple[Section, ...]:
     """The procedures of a section that apply; `made` are commands that no row can hold."""
     found = []
     for row in _data()["procedures"]:
         if row["section"] == of and known >= set(row.get("when", ())):
-            intro = (Paragraph(fill(row["text"], values)),) if "text" in row else ()
+            intro = (paragraph(fill(row["text"], values)),) if "text" in row else ()
             steps = [
                 made[step]
                 if isinstance(step, str) and step in made
@@ -72,9 +74,7 @@ def procedures(
     return tuple(found)
 
 
-def _commands(
-    step: str | Mapping[str, Any], values: Values, known: Set[str]
-) -> tuple[Command, ...]:
+def _commands(step: str | Mapping[str, Any], values: Values, known: Set[str]) -> tuple[str, ...]:
     """A step: a command, or several in one block under a title of its own."""
     names = [step] if isinstance(step, str) else step["of"]
     rows = [
@@ -84,14 +84,12 @@ def _commands(
         return ()
     title = rows[0]["title"] if isinstance(step, str) else step["title"]
     commands = "".join(script(row["run"], values) for row in rows)
-    return (Command(title, commands, _outcome(rows[-1], values)),)
+    return (command(title, commands, _outcome(rows[-1], values)),)
 
 
 def _outcome(row: Mapping[str, Any], values: Values) -> Text:
-    prints: Text = ()
-    if "prints" in row:
-        prints = (Span("It prints "), Span(row["prints"], code=True), Span(". "))
-    return (*prints, *fill(row.get("outcome", ""), values))
+    prints = f"It prints {code(row['prints'])}. " if "prints" in row else ""
+    return prints + fill(row.get("outcome", ""), values)
 
 
 @cache
