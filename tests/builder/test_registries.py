@@ -236,7 +236,7 @@ engine_conduct: {}
 def with_own_rules(registered: None, tmp_path: Path) -> None:
     """The second engine's record names a rules file and heuristics of its own."""
     (tmp_path / "rules.yaml").write_text(RULES)
-    shutil.copytree(DATA / engines.default().heuristics, tmp_path / "heuristics")
+    shutil.copytree(DATA / engines.load("tensorrt_llm").heuristics, tmp_path / "heuristics")
     limits = tmp_path / "heuristics" / "limits.yaml"
     usual = '{value: {sum: [requests_per_rank]}, evidence: derived, source: "workload.concurrency"}'
     own = "{value: 3, evidence: derived, source: this test}"
