@@ -12,7 +12,10 @@ from builder.errors import NotReady, ToolkitError
 
 from . import endpoint, serving
 from . import run as runs
-from .bench import quick_bench
+from .bench import clients, config, prompts, results, system_under_test, workload
+from .bench.config import BenchConfig
+from .bench.progress import Progress
+from .bench.runner import Runner
 from .bench.system_under_test import SystemUnderTest
 from .dummy_credentials import with_dummy_credentials
 from .interrupts import Interrupts
@@ -23,6 +26,10 @@ from .target import Target
 
 # A miniature loads in seconds and has nothing to drain.
 STOP_GRACE_S = 30.0
+# A few small requests show that a server can be measured: three waves of the most streams.
+BENCH_CONCURRENCIES = (1, 2, 4)
+BENCH_REQUESTS = 12
+BENCH_ISL, BENCH_OSL = 32, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +71,16 @@ def rehearse(
                 target, server = running.target, running.server
                 at = endpoint.from_rehearsal(target, server.pid)
                 engine = metrics.engine_info(at)
-                results = suite.run(at, on_result)
+                checked = suite.run(at, on_result)
                 measured: Mapping[str, Any] | None = None
                 bench_errors: Sequence[str] = ()
-                if all(one.outcome != "failed" for one in results) and is_measurable(at):
+                if all(one.outcome != "failed" for one in checked) and is_measurable(at):
                     measured, bench_errors = measure(SystemUnderTest(at, bundle, target), run)
                 last = suite.stop(at, server, target.environment.get("SERVE_SHM_PREFIX"))
                 on_result(last)
         except NotReady as not_ready:
             return RehearsalResult(target.name, run.folder, None, None, not_ready)
-        smoke = record_smoke(run, [*results, *last], engine)
+        smoke = record_smoke(run, [*checked, *last], engine)
         return RehearsalResult(
             target.name, run.folder, run.ready_after_s, smoke, None, measured, tuple(bench_errors)
         )
@@ -87,18 +94,47 @@ def is_measurable(at: endpoint.Endpoint) -> bool:
 def measure(served: SystemUnderTest, run: runs.Run) -> tuple[Mapping[str, Any] | None, list[str]]:
     """The quick bench, whose results stay in the run folder, and what was wrong with it."""
     try:
-        found = quick_bench.run(served, run.folder)
+        found = _quick_bench(served, run.folder)
     except ToolkitError as error:
         return None, [str(error)]
-    return found, quick_bench.failures(found)
+    return found, [
+        f"{point['label']}: {one['count']} requests failed, {kind}: {one['example']}"
+        for point in found["points"]
+        for kind, one in point["errors"].items()
+    ]
+
+
+def _quick_bench(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:
+    """The document, whose files are left in a run folder."""
+    api = clients.offered(system.endpoint)[0]
+    checkpoint = system.checkpoint
+    made_of = prompts.from_tokenizer(checkpoint) if checkpoint else prompts.from_word_list()
+    quick = BenchConfig(
+        workload=workload.fixed(made_of, BENCH_ISL, BENCH_OSL, workload.TEMPLATE),
+        levels=config.closed("concurrency", BENCH_CONCURRENCIES),
+        prompts=made_of,
+        api=api,
+        requests=BENCH_REQUESTS,
+        warmup=0,
+    )
+    reported = system_under_test.reported(system.endpoint)
+    about = system_under_test.described(system.endpoint, system.bundle, system.run, reported)
+    files = results.create(folder, "quick")
+    try:
+        facts = config.facts(quick, about)
+        runner = Runner(quick, system.endpoint, files, Progress(lines=False), facts)
+        runner.run()
+    finally:
+        files.close()
+    return runner.document
 
 
 def record_smoke(
-    run: runs.Run, results: Sequence[CheckResult], engine: Mapping[str, Any]
+    run: runs.Run, checked: Sequence[CheckResult], engine: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Leave the results in the run folder and their numbers in `run.json`."""
-    document = summary(results, engine)
+    document = summary(checked, engine)
     run.write_json("smoke.json", document)
-    (run.folder / "smoke.xml").write_bytes(junit(results, engine))
-    run.record(smoke=totals(results))
+    (run.folder / "smoke.xml").write_bytes(junit(checked, engine))
+    run.record(smoke=totals(checked))
     return document

@@ -172,10 +172,10 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def probe(options: argparse.Namespace) -> None:
-    from ..slurm.probe import profile, run  # with the schema of a profile
+    from ..slurm.probe import probe_site, profile  # with the schema of a profile
 
     with Interrupts():
-        text = run.probe(profile.SiteOptions.from_arguments(options), say)
+        text = probe_site(profile.SiteOptions.from_arguments(options), say)
     if options.output is None:
         print(text, end="")
         return

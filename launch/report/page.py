@@ -21,7 +21,6 @@ from . import (
     comparison,
     evidence,
     figures,
-    memory,
     number_format,
     published,
     tables,
@@ -204,15 +203,15 @@ def _bundles(runs: Sequence[RunEvidence]) -> Iterator[tuple[RunEvidence, PageTab
 
 
 def _bundle(run: RunEvidence, table: PageTable) -> dict[str, Any]:
-    parts = memory.parts(run)
+    parts = figures.memory_parts(run)
     return {
         "title": run.bench.subject.bundle_name or run.title,
         "decisions": table,
         "summary": f"{len(table.rows)} decisions with their reasons",
-        "memory": memory.table(run),
-        "bar": memory.bar(parts),
+        "memory": figures.memory_table(run),
+        "bar": figures.memory_bar(parts),
         "key": [
-            (memory.colour(index, name), f"{name} {number_format.number(gib)} GiB")
+            (figures.memory_colour(index, name), f"{name} {number_format.number(gib)} GiB")
             for index, (name, gib) in enumerate(parts)
         ],
     }

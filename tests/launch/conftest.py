@@ -18,7 +18,7 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline
-from launch.bench import quick_bench
+from launch import rehearsal
 from launch.cli.main import main
 from launch.interrupts import Interrupts
 from launch.ports import free_ports
@@ -172,7 +172,7 @@ def rehearse_quickly(
 
     def run(*arguments: str | Path) -> dict[str, Any]:
         monkeypatch.setattr(concurrency, "SOAK", concurrency.SOAK_AT_ONCE)
-        monkeypatch.setattr(quick_bench, "REQUESTS", 4)
+        monkeypatch.setattr(rehearsal, "BENCH_REQUESTS", 4)
         monkeypatch.chdir(tmp_path)
         status = main(["rehearse", *map(str, arguments), "--json"])
         printed = capsys.readouterr()

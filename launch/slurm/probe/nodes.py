@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
+
+from .. import scheduler
 from ..jobs import Say
-from . import requests, trial
 from .profile import Finding, SiteOptions, left_out
-from .trial import UNKNOWN_OPTION, TrialResult
+from .requests import UNKNOWN_OPTION, Partition, TrialResult, test_request
 
 MPI_PLUGINS = ("pmix", "pmi2")
 # Nodes of memory with processors; the others are GPUs', which no server's own memory may take.
@@ -21,13 +26,29 @@ for node in /sys/devices/system/node/node[0-9]*; do
 done
 [[ $without ]] && numactl -m "${with#,}" true && echo "${with#,}"
 """
+POLL_S = 0.5
+# Of one live trial; the import of a cold image takes minutes.
+STEP_TIMEOUT_S = 600
+SCRIPT = """\
+#!/bin/bash
+# Tries on nodes of this site what its profile may say. Each trial leaves its output and exit code.
+try() {{
+  local name=$1
+  shift
+  timeout {timeout_s} "$@" >"$name.out" 2>&1
+  echo $? >"$name.code"
+}}
+cd {folder} || exit 1
+{trials}
+touch whole
+"""
 PYTHON = "import sys; print('Python', sys.version.split()[0]); sys.exit(sys.version_info < (3, 9))"
 
 
 def found(
     options: SiteOptions,
     base: Sequence[str],
-    partition: requests.Partition,
+    partition: Partition,
     gpu_options: Sequence[str],
     folder: Path,
     say: Say,
@@ -36,11 +57,11 @@ def found(
     nodes = min(2, partition.nodes)
     shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
     sbatch = [*base, *shape, *gpu_options, "--time=30", "--export=ALL"]
-    if nodes == 2 and not trial.test_request(*sbatch).ok:
+    if nodes == 2 and not test_request(*sbatch).ok:
         nodes, shape = 1, ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
         sbatch = [*base, *shape, *gpu_options, "--time=30", "--export=ALL"]
     say(f"job on {nodes} nodes of {partition.name}: MPI, Python, containers, folders")
-    results = trial.run(_trials(options, shape, folder), sbatch, folder, options.timeout_s)
+    results = _run_job(_trials(options, shape, folder), sbatch, folder, options.timeout_s)
     return [
         _mpi(results, nodes),
         *_python(results, nodes),
@@ -131,3 +152,46 @@ def _memory(memory: TrialResult) -> Finding:
 
 def _last(result: TrialResult) -> str:
     return result.output.splitlines()[-1] if result.output else f"exit code {result.code}"
+
+
+def _run_job(
+    trials: Mapping[str, Sequence[str]], options: Sequence[str], folder: Path, timeout_s: float
+) -> dict[str, TrialResult]:
+    """What each trial did in one job, whose results are left in a folder that its nodes see.
+
+    Raises `NotReady` if the job does not start in time, or does not see the folder.
+    """
+    lines = [f"try {name} {shlex.join(argv)}" for name, argv in trials.items()]
+    script = folder / "trial.sbatch"
+    place = shlex.quote(str(folder))
+    text = SCRIPT.format(timeout_s=STEP_TIMEOUT_S, folder=place, trials="\n".join(lines))
+    script.write_text(text, encoding="utf-8")
+    log = folder / "trial.log"
+    job_id = scheduler.submit(script, [f"--output={log}", *options], scheduler.environment())
+    try:
+        _wait(job_id, timeout_s)
+    except BaseException:
+        scheduler.cancel(job_id)
+        raise
+    if not (folder / "whole").exists():
+        output = log.read_text(errors="replace").strip() if log.exists() else "it left nothing here"
+        remedy = "name a folder that this host and all nodes see with --state"
+        raise NotReady(
+            Diagnostic(f"job {job_id}", f"left no results in {folder}: {output}", remedy)
+        )
+    return {name: _result(folder, name) for name in trials}
+
+
+def _result(folder: Path, name: str) -> TrialResult:
+    output = (folder / f"{name}.out").read_text(encoding="utf-8", errors="replace")
+    return TrialResult(int((folder / f"{name}.code").read_text()), output.strip())
+
+
+def _wait(job_id: str, timeout_s: float) -> None:
+    """A job that waits in the queue has so much time; one that runs ends by its own limits."""
+    deadline = time.monotonic() + timeout_s
+    while (job := scheduler.jobs(job_id).get(job_id)) is not None and job.is_alive:
+        if job.state == "PENDING" and time.monotonic() > deadline:
+            what = f"still waits after {timeout_s:g} s: {job.reason}"
+            raise NotReady(Diagnostic(f"job {job_id}", what, "wait longer with --timeout"))
+        time.sleep(POLL_S)

@@ -10,10 +10,9 @@ from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 
 from .. import scheduler
-from . import trial
 from .profile import Finding, SiteOptions, left_out
-from .trial import UNKNOWN_OPTION
 
+UNKNOWN_OPTION = 255
 GPU_REQUESTS = {"gpus_per_node": "--gpus-per-node={}", "gres": "--gres=gpu:{}"}
 # Of a node; no published one has more.
 MOST_GPUS, MOST_CPUS = 16, 4096
@@ -25,6 +24,24 @@ class Partition:
     name: str
     nodes: int
     is_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """The exit code, and what Slurm or the command printed."""
+
+    code: int
+    output: str
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+
+def test_request(*options: str) -> TrialResult:
+    """Whether Slurm would take a job with these options, if its nodes were free; nothing runs."""
+    done = scheduler.call(["sbatch", "--test-only", *options, "--wrap=true"])
+    return TrialResult(done.returncode, scheduler.message(done.stderr))
 
 
 def name(options: SiteOptions) -> Finding:
@@ -63,14 +80,14 @@ def gpu_partition(
     for one in candidates:
         base = [*options.sbatch, f"--partition={one.name}", "--nodes=1"]
         for request, option in GPU_REQUESTS.items():
-            result = trial.test_request(*base, option.format(1))
+            result = test_request(*base, option.format(1))
             if result.ok:
                 count = _most_gpus(base, option)
                 how = f"tried: {option.format(count)} is accepted, {count + 1} is not"
                 return one, Finding("gpu_request", request, how), count
             refusals.append(f"{one.name}, {option.format(1)}: {result.output}")
     for one in candidates:
-        if trial.test_request(*options.sbatch, f"--partition={one.name}", "--exclusive").ok:
+        if test_request(*options.sbatch, f"--partition={one.name}", "--exclusive").ok:
             how = "tried: no request for GPUs is accepted, one for a whole node is"
             return one, Finding("gpu_request", "none", how), 0
     remedy = "name --partition, --account or --qos"
@@ -79,7 +96,7 @@ def gpu_partition(
 
 
 def _most_gpus(base: Sequence[str], option: str) -> int:
-    return _most(lambda count: trial.test_request(*base, option.format(count)).ok, MOST_GPUS)
+    return _most(lambda count: test_request(*base, option.format(count)).ok, MOST_GPUS)
 
 
 def gpu_options(request: Finding, gpus: int) -> list[str]:
@@ -102,8 +119,8 @@ def client(
     rest = [option for option in options.sbatch if not option.startswith("--partition=")]
     for one in partitions:
         base = [*rest, f"--partition={one.name}", "--nodes=1"]
-        gpus = [trial.test_request(*base, option.format(1)) for option in GPU_REQUESTS.values()]
-        if one != gpu_partition and not any(a.ok for a in gpus) and trial.test_request(*base).ok:
+        gpus = [test_request(*base, option.format(1)) for option in GPU_REQUESTS.values()]
+        if one != gpu_partition and not any(a.ok for a in gpus) and test_request(*base).ok:
             how = "tried: it takes jobs, and none that ask for a GPU"
             yield Finding("client_partition", one.name, how)
             return
@@ -111,7 +128,7 @@ def client(
 
 
 def exclusive(base: Sequence[str]) -> Finding:
-    result = trial.test_request(*base, "--exclusive", "--mem=0")
+    result = test_request(*base, "--exclusive", "--mem=0")
     if result.ok:
         return Finding("exclusive", True, "tried: --exclusive --mem=0 is accepted")
     return Finding("exclusive", False, f"tried: --exclusive --mem=0 is refused: {result.output}")
@@ -120,8 +137,8 @@ def exclusive(base: Sequence[str]) -> Finding:
 def block_size(base: Sequence[str], partition: Partition) -> Finding:
     """The largest segment that the nodes of a job may be requested in."""
 
-    def test(nodes: int) -> trial.TrialResult:
-        return trial.test_request(*base, f"--nodes={nodes}", f"--segment={nodes}")
+    def test(nodes: int) -> TrialResult:
+        return test_request(*base, f"--nodes={nodes}", f"--segment={nodes}")
 
     first = test(1)
     if first.code == UNKNOWN_OPTION:
@@ -137,8 +154,8 @@ def block_size(base: Sequence[str], partition: Partition) -> Finding:
 
 
 def cpus(base: Sequence[str]) -> Finding:
-    def test(count: int) -> trial.TrialResult:
-        return trial.test_request(*base, "--nodes=1", "--ntasks=1", f"--cpus-per-task={count}")
+    def test(count: int) -> TrialResult:
+        return test_request(*base, "--nodes=1", "--ntasks=1", f"--cpus-per-task={count}")
 
     if not (first := test(1)).ok:
         return left_out("cpus_per_node", f"tried: --cpus-per-task=1 is refused: {first.output}")
