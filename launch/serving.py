@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from builder import miniature
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 from builder.facts import checkpoint as checkpoints
-from builder.miniature import checkpoint as miniature
 
 from . import engine as engines
 from . import ready, triton

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from builder import miniature
 from builder.facts import advisories, checkpoint, images
-from builder.miniature import checkpoint as miniature
 from tests import groups, prefork, watcher
 
 ROOT = Path(__file__).parent.parent

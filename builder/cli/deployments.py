@@ -286,8 +286,8 @@ def add_miniature(parser: Parser) -> None:
 
 
 def run_miniature(options: argparse.Namespace) -> None:
+    from .. import miniature
     from ..facts import checkpoint
-    from ..miniature import checkpoint as miniature
 
     facts, folder = checkpoint.gather(options.checkpoint), options.output
     try:

@@ -17,13 +17,12 @@ from typing import Any
 from ..diagnostics import Diagnostic, nearest
 from ..documents import DATA, load_json_mapping
 from ..errors import BadFacts
-from . import checkpoint_files, data_file, safetensors
+from . import checkpoint_files, data_file
 from . import quantization as quantizations
 from .architecture import ARCHITECTURES, Architecture, Config
-from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing
+from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing, Stored
 from .model_facts import License, ModelFacts
 from .quantization import Quantization, TensorGroup
-from .safetensors import Stored
 
 MODELS = DATA / "models"
 QUANT_FILE = "hf_quant_config.json"
@@ -241,7 +240,7 @@ def _read_headers(folder: Path) -> tuple[dict[str, Stored], list[Diagnostic]]:
     stored: dict[str, Stored] = {}
     for file in files:
         try:
-            stored |= {tensor.name: tensor for tensor in safetensors.read_header(file)}
+            stored |= {tensor.name: tensor for tensor in checkpoint_files.read_header(file)}
         except BadFacts as error:
             diagnostics += error.diagnostics
     return stored, diagnostics

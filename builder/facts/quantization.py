@@ -19,7 +19,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic
 from .architecture import Architecture, Config, Role, Tensors
-from .safetensors import Stored
+from .checkpoint_files import Stored
 
 Kind = tuple[Role, bool, str]
 

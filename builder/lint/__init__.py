@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from ..diagnostics import NOWHERE, Diagnostic, located
@@ -12,16 +13,17 @@ from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
-from . import data_files, disaggregated_pairs, kinds
+from . import data_files, kinds
 from .files import BundleContext, SourceFile, expand
 from .kinds import DEPLOYMENT
 from .report import Checked, ReleaseFindings, Report, drift
+from .section import Section, disagreements
 from .validate import MODEL_CONFIG, SCRIPT, YAML_SUFFIXES, Text, mentions_options, read, validate
 
 __all__ = ["CheckOptions", "Checked", "Planner", "Report", "check"]
 
 Planner = Callable[[Path, Sequence[str]], Iterable[Diagnostic]]
-"""The problems of a deployment file with overrides, each with the `path` of the value to blame."""
+"""Diagnostics of a deployment file with overrides, each with the `path` of the value to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,9 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     for target in expand(paths):
         if (target.path, target.diagnostic) not in seen:
             _check(target, request, planner, report)
-            workers += [target] if disaggregated_pairs.is_worker(target) else []
+            workers += [target] if _is_worker(target) else []
         seen.add((target.path, target.diagnostic))
-    report.findings += disaggregated_pairs.findings(workers)
+    report.findings += _disagreements(workers)
     if not report.files:
         report.notes.append("nothing here is of a kind that check knows")
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
@@ -241,3 +243,44 @@ def _other_releases(
             fitting.append(other)
     if fitting:
         yield f"{name}: no errors for release {', '.join(fitting)}; choose with --release"
+
+
+_SIDES = ("prefill", "decode")
+
+
+def _is_worker(target: SourceFile) -> bool:
+    """Whether a file belongs to one side of disaggregated serving."""
+    within = target.context
+    return bool(within and within.role in _SIDES and within.checkpoint and not target.diagnostic)
+
+
+def _disagreements(targets: Sequence[SourceFile]) -> Iterator[Diagnostic]:
+    """What each pair of workers that serve one checkpoint should have in common and has not.
+
+    Places are those in the decode worker's file.
+    """
+    workers = [(target.path, *found) for target in targets if (found := _worker(target))]
+    prefill, decode = ([row for row in workers if row[2].role == side] for side in _SIDES)
+    for (path, name, section, _), (other_path, other_name, other, rule_context) in product(
+        prefill, decode
+    ):
+        if name == other_name:
+            for diagnostic in disagreements([section, other], rule_context):
+                what = f"{diagnostic.message} (in {path})"
+                yield replace(diagnostic, message=what).in_file(str(other_path))
+
+
+def _worker(target: SourceFile) -> tuple[str, Section, RuleContext] | None:
+    """The checkpoint, the options and their context of a worker's file, if it holds options."""
+    within = target.context
+    if within is None or within.checkpoint is None:
+        return None
+    try:
+        table = release.load(within.release, within.folder)
+        content = kinds.read(read(target.path).documents, table)
+    except BadInput:
+        return None  # reported with the file itself
+    if content is None or content.kind != kinds.ENGINE:
+        return None
+    section = replace(content.sections[0], role=within.role)
+    return within.checkpoint.name, section, RuleContext.of(table, within.checkpoint)

@@ -181,8 +181,8 @@ def _reference_engine(bundle: Bundle, folder: Path) -> dict[str, str]:
 
 
 def _prepare_reference_engine(bundle: Bundle, folder: Path) -> None:
+    from builder import miniature
     from builder.facts import checkpoint, servers  # with numpy, which nothing else here needs
-    from builder.miniature import checkpoint as miniature
 
     from .. import triton
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builder.errors import BadFacts
-from builder.facts import checkpoint, safetensors
+from builder.facts import checkpoint, checkpoint_files
 from tests.conftest import Run
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
@@ -189,12 +189,12 @@ def test_weights_may_be_spread_over_shards(folder: Path) -> None:
     for number, part in enumerate((rows[::2], rows[1::2])):
         tensors = (
             (
-                safetensors.Stored(name, entry["dtype"], tuple(entry["shape"])),
+                checkpoint_files.Stored(name, entry["dtype"], tuple(entry["shape"])),
                 data[slice(*entry["data_offsets"])],
             )
             for name, entry, data in part
         )
-        safetensors.write(folder / f"model-{number}.safetensors", tensors)
+        checkpoint_files.write_safetensors(folder / f"model-{number}.safetensors", tensors)
     (folder / "model.safetensors").unlink()
     assert checkpoint.gather(str(folder)).groups == whole.groups
 
@@ -224,7 +224,7 @@ def test_quantized_weights_without_a_quantization_config_are_a_contradiction(
 def test_modules_that_are_not_converted_stay_bf16(make_miniature: Callable[[str], Path]) -> None:
     """MiniMax-M2.5 lists its router as `gate`, which is no part of `gate_proj`."""
     folder = make_miniature("MiniMaxAI/MiniMax-M2.5")
-    stored = {row.name: row for row in safetensors.read_header(folder / "model.safetensors")}
+    stored = {row.name: row for row in checkpoint_files.read_header(folder / "model.safetensors")}
     assert stored["model.layers.0.block_sparse_moe.gate.weight"].dtype == "BF16"
     assert stored["model.layers.0.block_sparse_moe.experts.0.w1.weight"].dtype == "F8_E4M3"
 
@@ -286,24 +286,24 @@ DRAFT_HEAD = {  # SpecForge configs/qwen3-235B-A22B-eagle3.json, smaller
 def test_a_draft_head_needs_no_tokenizer_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(DRAFT_HEAD))
     stored = [
-        safetensors.Stored("fc.weight", "BF16", (64, 192)),
-        safetensors.Stored("midlayer.hidden_norm.weight", "BF16", (64,)),
-        safetensors.Stored("midlayer.input_layernorm.weight", "BF16", (64,)),
-        safetensors.Stored("midlayer.post_attention_layernorm.weight", "BF16", (64,)),
-        safetensors.Stored("midlayer.self_attn.q_proj.weight", "BF16", (64, 128)),
-        safetensors.Stored("midlayer.self_attn.k_proj.weight", "BF16", (32, 128)),
-        safetensors.Stored("midlayer.self_attn.v_proj.weight", "BF16", (32, 128)),
-        safetensors.Stored("midlayer.self_attn.o_proj.weight", "BF16", (64, 64)),
-        safetensors.Stored("midlayer.mlp.gate_proj.weight", "BF16", (96, 64)),
-        safetensors.Stored("midlayer.mlp.up_proj.weight", "BF16", (96, 64)),
-        safetensors.Stored("midlayer.mlp.down_proj.weight", "BF16", (64, 96)),
-        safetensors.Stored("norm.weight", "BF16", (64,)),
-        safetensors.Stored("lm_head.weight", "BF16", (320, 64)),
-        safetensors.Stored("d2t", "I64", (320,)),
-        safetensors.Stored("t2d", "BOOL", (1000,)),  # not needed to serve it
+        checkpoint_files.Stored("fc.weight", "BF16", (64, 192)),
+        checkpoint_files.Stored("midlayer.hidden_norm.weight", "BF16", (64,)),
+        checkpoint_files.Stored("midlayer.input_layernorm.weight", "BF16", (64,)),
+        checkpoint_files.Stored("midlayer.post_attention_layernorm.weight", "BF16", (64,)),
+        checkpoint_files.Stored("midlayer.self_attn.q_proj.weight", "BF16", (64, 128)),
+        checkpoint_files.Stored("midlayer.self_attn.k_proj.weight", "BF16", (32, 128)),
+        checkpoint_files.Stored("midlayer.self_attn.v_proj.weight", "BF16", (32, 128)),
+        checkpoint_files.Stored("midlayer.self_attn.o_proj.weight", "BF16", (64, 64)),
+        checkpoint_files.Stored("midlayer.mlp.gate_proj.weight", "BF16", (96, 64)),
+        checkpoint_files.Stored("midlayer.mlp.up_proj.weight", "BF16", (96, 64)),
+        checkpoint_files.Stored("midlayer.mlp.down_proj.weight", "BF16", (64, 96)),
+        checkpoint_files.Stored("norm.weight", "BF16", (64,)),
+        checkpoint_files.Stored("lm_head.weight", "BF16", (320, 64)),
+        checkpoint_files.Stored("d2t", "I64", (320,)),
+        checkpoint_files.Stored("t2d", "BOOL", (1000,)),  # not needed to serve it
     ]
     weights = ((tensor, bytes(tensor.nbytes)) for tensor in stored)
-    safetensors.write(tmp_path / "model.safetensors", weights)
+    checkpoint_files.write_safetensors(tmp_path / "model.safetensors", weights)
     head = checkpoint.gather(str(tmp_path))
     assert head.architecture.draft_head
     assert head.nbytes == sum(tensor.nbytes for tensor in stored[:-1])

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from builder.facts import checkpoint, safetensors
-from builder.miniature import checkpoint as miniature
-from builder.miniature.tokenizer import Vocabulary
+from builder import miniature
+from builder.facts import checkpoint, checkpoint_files
+from builder.miniature import Vocabulary
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
 
 
-def tensors(folder: Path) -> dict[str, safetensors.Stored]:
-    return {row.name: row for row in safetensors.read_header(folder / "model.safetensors")}
+def tensors(folder: Path) -> dict[str, checkpoint_files.Stored]:
+    return {row.name: row for row in checkpoint_files.read_header(folder / "model.safetensors")}
 
 
 @pytest.mark.parametrize("name", checkpoint.known_names())

@@ -10,12 +10,11 @@ transformers 5.23; EAGLE3 draft heads as SpecForge and NVIDIA Model Optimizer wr
 
 from __future__ import annotations
 
-from . import deepseek, dense, moe
-from .row import Architecture, Attention
-from .tensors import Config, Role, Tensors
+from . import deepseek, grouped_query
+from .tensors import Architecture, Attention, Config, Role, Tensors
 
 __all__ = ["ARCHITECTURES", "Architecture", "Attention", "Config", "Role", "Tensors"]
 
 ARCHITECTURES: dict[str, Architecture] = {
-    row.name: row for row in (*deepseek.ROWS, *dense.ROWS, *moe.ROWS)
+    row.name: row for row in (*deepseek.ROWS, *grouped_query.ROWS)
 }

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from .row import COMMON, Architecture
-from .tensors import Config, Role, Tensors, ends, gated_mlp, layer_norms, linear
+from .tensors import (
+    COMMON,
+    Architecture,
+    Config,
+    Role,
+    Tensors,
+    ends,
+    gated_mlp,
+    layer_norms,
+    linear,
+)
 
 
 def _mla(layer: str, config: Config, layers: tuple[int, ...], mtp: bool = False) -> list[Tensors]:

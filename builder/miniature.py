@@ -2,7 +2,8 @@
 
 Weights are drawn straight in their storage format, so that only the standard library is needed.
 They are drawn so that the model behaves like a small language model in two ways that rehearsals
-need: its text is made of whole words, and its MTP layer often guesses the next token right.
+need: its text is made of whole words, and its MTP layer often guesses the next token right. Its
+tokenizer is a byte-level BPE over a list of common words.
 """
 
 from __future__ import annotations
@@ -12,16 +13,113 @@ import random
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import floor, log2, prod, sqrt
 from pathlib import Path
 from typing import Any
 
-from ..facts import safetensors
-from ..facts.architecture import Architecture, Tensors
-from ..facts.checkpoint import Checkpoint
-from ..facts.quantization import NVFP4_GROUP, Quantization
-from ..facts.safetensors import Stored
-from .tokenizer import BOS, EOS, Vocabulary
+from .documents import DATA
+from .facts.architecture import Architecture, Tensors
+from .facts.checkpoint import Checkpoint
+from .facts.checkpoint_files import Stored, write_safetensors
+from .facts.quantization import NVFP4_GROUP, Quantization
+
+BOS, EOS, USER, ASSISTANT = "<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"
+SPECIALS = (BOS, EOS, USER, ASSISTANT)
+WORDS = DATA / "miniature" / "words.txt"
+
+CHAT_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{{ '<|' + ('assistant' if message['role'] == 'assistant' else 'user') + '|>' }}"
+    "{{ message['content'] }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def _byte_characters() -> dict[int, str]:
+    """The printable character that stands for each byte in byte-level BPE files (as in GPT-2)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    characters = {byte: chr(byte) for byte in printable}
+    for byte in range(256):
+        characters.setdefault(byte, chr(256 + len(characters) - len(printable)))
+    return characters
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Token ids, merges in order, and the ids of whole words."""
+
+    ids: dict[str, int]
+    merges: tuple[tuple[str, str], ...]
+    words: frozenset[int]
+
+    @classmethod
+    def build(cls) -> Vocabulary:
+        characters = _byte_characters()
+        ids = {token: index for index, token in enumerate(SPECIALS)}
+        for byte in range(256):
+            ids[characters[byte]] = len(ids)
+        merges: dict[tuple[str, str], None] = {}
+        words = set()
+        for word in WORDS.read_text(encoding="utf-8").split():
+            spelled = [characters[byte] for byte in f" {word}".encode()]
+            left = spelled[0]
+            for right in spelled[1:]:
+                merges[(left, right)] = None
+                left += right
+                ids.setdefault(left, len(ids))
+            words.add(ids[left])
+        return cls(ids, tuple(merges), frozenset(words))
+
+    def tokenizer_json(self) -> dict[str, Any]:
+        """The file that the `tokenizers` library reads."""
+        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [
+                {
+                    "id": self.ids[token],
+                    "content": token,
+                    "single_word": False,
+                    "lstrip": False,
+                    "rstrip": False,
+                    "normalized": False,
+                    "special": True,
+                }
+                for token in SPECIALS
+            ],
+            "normalizer": None,
+            "pre_tokenizer": {**byte_level, "use_regex": True},
+            "post_processor": None,
+            "decoder": {**byte_level, "use_regex": True},
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "vocab": self.ids,
+                "merges": [list(pair) for pair in self.merges],
+            },
+        }
+
+    def tokenizer_config(self) -> dict[str, Any]:
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": BOS,
+            "eos_token": EOS,
+            "pad_token": EOS,
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": 131072,
+            "chat_template": CHAT_TEMPLATE,
+        }
+
 
 # The largest value that a miniature takes for a config field; smaller ones stay as they are.
 # Linear layers keep input sizes that divide by the NVFP4 group of 16 and the MXFP4 block of 32.
@@ -76,7 +174,7 @@ def write(checkpoint: Checkpoint, folder: Path, seed: int = 0) -> None:
     config = _config(checkpoint, vocabulary)
     quantization = _rewrite_excludes(checkpoint, architecture.text(config))
     tensors = _tensors(architecture, config, quantization, vocabulary, random.Random(seed))
-    safetensors.write(folder / "model.safetensors", tensors)
+    write_safetensors(folder / "model.safetensors", tensors)
     _write_json(folder / "config.json", config)
     if quantization.quant_algo and quantization.source == "hf_quant_config.json":
         _write_json(folder / "hf_quant_config.json", _hf_quant_config(quantization))

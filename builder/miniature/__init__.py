@@ -1,1 +1,0 @@
-"""Tiny checkpoints for rehearsals: same architecture and layout, random weights."""
