@@ -51,7 +51,7 @@ def of_server(server: str, release: Release) -> dict[str, Family]:
     families = _families(_document(server)["families"])
     if not servers.load(server).metrics.by_release:
         return families
-    prefix, known = release.metrics.prefix, release.metrics.names
+    prefix, known = release.metric_prefix, release.metric_names
     return {
         f"{prefix}{name}": replace(row, name=f"{prefix}{name}")
         for name, row in families.items()

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import cast
 
 from ..deployment import Deployment
-from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..facts.published_results import flatten
 from ..rules.options import normalise
@@ -103,7 +102,7 @@ def _warn_without_evidence(builder: PlanBuilder) -> None:
         f"this kind of {server}: values marked assumed follow other models"
     )
     remedy = "measure before production; set what you know in engine_config"
-    builder.warnings.append(Diagnostic("checkpoint", what, remedy, severity="warning"))
+    builder.warn("checkpoint", what, remedy)
 
 
 def _server_flags(facts: Facts) -> Iterator[Decision]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..diagnostics import Diagnostic
-from ..facts.release.support import compute_capability
+from ..facts.release.support import compute_capability, moe_backends
+from ..facts.release.support import moe_backend as moe_backend_support
 from ..rules import heuristics
 from ..rules.heuristics import HeuristicRow
 from .decision import Decision, gpus_per_instance
@@ -32,7 +32,7 @@ def parallelism(builder: PlanBuilder) -> bool:
     if stages < 1 or gpus % stages:
         what = f"{stages} stages cannot share {gpus} GPUs"
         remedy = "give a divisor of them"
-        builder.diagnostics.append(Diagnostic(f"engine_config.{_STAGES}", what, remedy))
+        builder.refuse(f"engine_config.{_STAGES}", what, remedy)
         return False
     size = gpus // stages
     reason, source = _parallel_reason(builder, size, stages), _parallel_source(builder, stages)
@@ -41,7 +41,7 @@ def parallelism(builder: PlanBuilder) -> bool:
     if given * stages != gpus:
         what = f"{given} x {_STAGES} {stages} uses {given * stages} GPUs"
         owner = "hardware.num_gpus is" if builder.deployment.instances == 1 else "an instance has"
-        builder.diagnostics.append(Diagnostic(f"engine_config.{_SIZE}", what, f"{owner} {gpus}"))
+        builder.refuse(f"engine_config.{_SIZE}", what, f"{owner} {gpus}")
     if given < 1:
         return False
     check_division(builder, given, builder.facts.checkpoint)
@@ -101,7 +101,7 @@ def _draft_model(builder: PlanBuilder) -> None:
     known = next((name for name in names if _knows(builder, name)), None)
     if known is None:
         what = f"release {release.name} does not know speculation with {draft.method}"
-        builder.diagnostics.append(Diagnostic("draft.method", what, "choose another release"))
+        builder.refuse("draft.method", what, "choose another release")
         return
     source = f"draft.checkpoint {draft.checkpoint}"
     reason = "The deployment names a draft model, whose tokens this model checks several at once."
@@ -119,7 +119,7 @@ def _draft_model(builder: PlanBuilder) -> None:
         f"the memory budget leaves out the draft model {draft.checkpoint}, whose facts are unknown"
     )
     remedy = "keep its weights and its KV cache free on every GPU"
-    builder.warnings.append(Diagnostic("draft.checkpoint", what, remedy, severity="warning"))
+    builder.warn("draft.checkpoint", what, remedy)
 
 
 def _knows(builder: PlanBuilder, name: str) -> bool:
@@ -138,10 +138,10 @@ def moe_backend(builder: PlanBuilder) -> None:
     usual = list(_supported_rows(builder))
     known = [
         row
-        for row in release.moe_backends(checkpoint.quantization.quant_algo, gpu.sm.value)
-        if builder.is_valid_choice(_MOE_BACKEND, row.name)
+        for row in moe_backends(release, checkpoint.quantization.quant_algo, gpu.sm.value)
+        if builder.is_valid_choice(_MOE_BACKEND, row["backend"])
     ]
-    names = list(dict.fromkeys([row.value for row in usual] + [backend.name for backend in known]))
+    names = list(dict.fromkeys([row.value for row in usual] + [row["backend"] for row in known]))
     for published in builder.published:
         used = published.options.get(_MOE_BACKEND)
         if used is not None and used not in names:
@@ -157,8 +157,8 @@ def moe_backend(builder: PlanBuilder) -> None:
         builder.decide(_MOE_BACKEND, row.value, reason, evidence, row.source)
     elif known:
         first = f"The first choice of those with kernels for {checkpoint.precision} on {gpu.name}."
-        reason, backend = f"{first} {without}", known[0]
-        builder.decide(_MOE_BACKEND, backend.name, reason, backend.evidence, backend.source)
+        reason, best = f"{first} {without}", known[0]
+        builder.decide(_MOE_BACKEND, best["backend"], reason, best["evidence"], best["source"])
     if builder.given(_MOE_BACKEND) is not None:
         builder.apply("moe.combine")
 
@@ -168,7 +168,7 @@ def _supported_rows(builder: PlanBuilder) -> Iterator[HeuristicRow]:
     quant_algo, sm = builder.facts.checkpoint.quantization.quant_algo, builder.facts.gpu.sm.value
     (heuristic,) = heuristics.section("moe.backend", builder.facts.release.engine)
     for row in heuristic.fitting(builder.inputs()):
-        support = builder.facts.release.moe_backend_support(row.value, quant_algo, sm)
+        support = moe_backend_support(builder.facts.release, row.value, quant_algo, sm)
         if support.state == "supported" and builder.is_valid_choice(_MOE_BACKEND, row.value):
             yield row
 
@@ -184,8 +184,7 @@ def environment(builder: PlanBuilder) -> Iterator[Decision]:
     for name, value in written.items():
         if given.get(name, value) != value:
             what = f"{given[name]} is lost: engine_config.env_overrides sets {value}, and it wins"
-            problem = Diagnostic(f"environment.{name}", what, "keep one", severity="warning")
-            builder.warnings.append(problem)
+            builder.warn(f"environment.{name}", what, "keep one")
     for heuristic in heuristics.section("environment.variables", builder.facts.release.engine):
         path = f"environment.{heuristic.option}"
         known = heuristic.everywhere or heuristic.option in reads

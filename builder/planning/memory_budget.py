@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from ..diagnostics import Diagnostic
-from ..facts.hardware import Gpu
 from ..facts.release.support import compute_capability
 from .decision import concurrency_per_instance, gpus_per_instance
 from .memory import MEASURED_SM, Budget, Load, Sharding, budget
@@ -79,22 +75,23 @@ def _num_graphs(builder: PlanBuilder) -> int:
 def check_budget(builder: PlanBuilder, result: Budget) -> None:
     """A request fits, and the workload's requests run at once."""
     if not result.fits:
-        builder.diagnostics.append(_too_large(builder, result))
+        _refuse_too_large(builder, result)
         return
-    builder.warnings += _unmeasured(builder.facts.gpu)
-    warnings = list(_waiting(builder, result))
-    if not warnings and result.tight:
+    _warn_unmeasured(builder)
+    before = len(builder.warnings)
+    _warn_waiting(builder, result)
+    if len(builder.warnings) == before and result.tight:
         what = (
             f"the KV cache holds the workload with {result.margin_gib:.1f} GiB to spare, and such "
             f"budgets were off by up to {result.uncertainty_gib:.1f}"
         )
         remedy = "measure with the real engine, or take more memory"
-        warnings.append(Diagnostic("workload.concurrency", what, remedy, severity="warning"))
-    builder.warnings += warnings
+        builder.warn("workload.concurrency", what, remedy)
 
 
-def _unmeasured(gpu: Gpu) -> Iterator[Diagnostic]:
+def _warn_unmeasured(builder: PlanBuilder) -> None:
     """A GPU of a kind whose memory no log of the engine tells."""
+    gpu = builder.facts.gpu
     if gpu.sm.value in MEASURED_SM:
         return
     measured = ", ".join(map(compute_capability, MEASURED_SM))
@@ -103,32 +100,30 @@ def _unmeasured(gpu: Gpu) -> Iterator[Diagnostic]:
         f"of compute capability {measured}, and this one has {compute_capability(gpu.sm.value)}"
     )
     remedy = "compare the budget with the engine's log of its first start"
-    yield Diagnostic("hardware.gpu", what, remedy, severity="warning")
+    builder.warn("hardware.gpu", what, remedy)
 
 
-def _waiting(builder: PlanBuilder, result: Budget) -> Iterator[Diagnostic]:
+def _warn_waiting(builder: PlanBuilder, result: Budget) -> None:
     """Requests of the workload that wait for the cache or for a place in a batch."""
-    wanted, each = (
-        _requests(builder),
-        "" if builder.deployment.instances == 1 else "of each instance ",
-    )
+    wanted = _requests(builder)
+    each = "" if builder.deployment.instances == 1 else "of each instance "
     if (held := result.cached_requests) < wanted:
         what = (
             f"the KV cache {each}holds {held} requests of {_tokens_per_request(builder)} tokens, "
             f"the workload has {wanted}: the others wait"
         )
         remedy = "lower concurrency, or take more GPUs"
-        yield Diagnostic("workload.concurrency", what, remedy, severity="warning")
+        builder.warn("workload.concurrency", what, remedy)
     batch = builder.value("max_batch_size")
     if batch and (places := int(batch) * _ranks(builder)) < wanted:
         what = f"a batch {each}has {places} places, the workload {wanted} requests: the rest waits"
         given = "max_batch_size" in builder.overrides
         where = "engine_config.max_batch_size" if given else "workload.concurrency"
         remedy = "raise it, or lower concurrency" if given else "lower it, or take more instances"
-        yield Diagnostic(where, what, remedy, severity="warning")
+        builder.warn(where, what, remedy)
 
 
-def _too_large(builder: PlanBuilder, result: Budget) -> Diagnostic:
+def _refuse_too_large(builder: PlanBuilder, result: Budget) -> None:
     """Why not even one request fits: every part, the largest one, and what it follows from."""
     gpu, tokens = builder.facts.gpu, _tokens_per_request(builder)
     where, remedy = _cause(builder, result)
@@ -141,7 +136,7 @@ def _too_large(builder: PlanBuilder, result: Budget) -> Diagnostic:
         f"{result.kv_cache_gib:.1f} GiB of KV cache for requests of {tokens} tokens, "
         f"{result.request_gib:.1f} GiB each"
     )
-    return Diagnostic(where, what, remedy)
+    builder.refuse(where, what, remedy)
 
 
 def _cause(builder: PlanBuilder, result: Budget) -> tuple[str, str]:

@@ -61,6 +61,13 @@ class PlanBuilder:
         """Options of published deployments of this shape: there, heuristics add no others."""
         return frozenset(path for row in self.published for path in row.options)
 
+    def refuse(self, where: str, what: str, remedy: str) -> None:
+        """Report an error, which ends the plan once the others are found."""
+        self.diagnostics.append(Diagnostic(where, what, remedy))
+
+    def warn(self, where: str, what: str, remedy: str) -> None:
+        self.warnings.append(Diagnostic(where, what, remedy, severity="warning"))
+
     def apply(self, section: str) -> None:
         """Decide the options of a section of the heuristics."""
         for heuristic in heuristics.section(section, self.facts.release.engine):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..diagnostics import Diagnostic
 from ..facts import release as releases
 from ..facts.checkpoint import Checkpoint
+from ..facts.release.support import architecture, architectures
 from .decision import gpus_per_instance
 from .plan_builder import PlanBuilder
 
@@ -21,14 +21,12 @@ def check_request(builder: PlanBuilder) -> None:
     _check_support(builder, facts.checkpoint, "engine.release")
     if "model" in builder.overrides:
         remedy = "name the model by checkpoint"
-        builder.diagnostics.append(
-            Diagnostic("engine_config.model", "is set by the toolkit", remedy)
-        )
+        builder.refuse("engine_config.model", "is set by the toolkit", remedy)
     length = workload.isl + workload.osl
     longest = facts.checkpoint.text_config.get("max_position_embeddings")
     if longest is not None and length > longest:
         what = f"isl + osl is {length} tokens, the model's longest context is {longest}"
-        builder.diagnostics.append(Diagnostic("workload", what, "shorten isl or osl"))
+        builder.refuse("workload", what, "shorten isl or osl")
 
 
 def check_draft(builder: PlanBuilder) -> None:
@@ -46,7 +44,7 @@ def check_draft(builder: PlanBuilder) -> None:
     if builder.deployment.draft.method == "draft_target" and sizes[0] != sizes[1]:
         what = f"{draft.name} has {sizes[0]} tokens in its vocabulary, {facts.name} has {sizes[1]}"
         remedy = "take a draft model of the same family, which shares the tokenizer"
-        builder.diagnostics.append(Diagnostic(where, what, remedy))
+        builder.refuse(where, what, remedy)
 
 
 def _check_arithmetic(builder: PlanBuilder, checkpoint: Checkpoint, name: str, where: str) -> None:
@@ -56,23 +54,23 @@ def _check_arithmetic(builder: PlanBuilder, checkpoint: Checkpoint, name: str, w
         remedy = (
             f"use a checkpoint in {', '.join(gpu.precisions.value)}, or a GPU that has {precision}"
         )
-        builder.diagnostics.append(Diagnostic(where, what, remedy))
+        builder.refuse(where, what, remedy)
 
 
 def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> None:
     """An architecture that the release refuses is an error, one that no source names a warning."""
     name, release = checkpoint.architecture.name, builder.facts.release
-    support = release.architecture_support(name)
+    support = architecture(release, name)
     if support.state == "unsupported":
         what = f"release {release.name} does not serve {name}: {support.evidence}"
-        builder.diagnostics.append(Diagnostic(where, what, "choose a later release"))
+        builder.refuse(where, what, "choose a later release")
     elif support.state == "unknown":
         what = f"nothing is known of {name} in release {release.name}: {support.evidence}"
         known = releases.of_engine(release.engine)
-        others = [other.name for other in known if name in other.architectures]
+        others = [other.name for other in known if name in architectures(other)]
         remedy = "start it with the real engine before you rely on this plan"
         remedy += f", or choose release {' or '.join(others)}, which names it" if others else ""
-        builder.warnings.append(Diagnostic(where, what, remedy, severity="warning"))
+        builder.warn(where, what, remedy)
 
 
 def check_batch(builder: PlanBuilder) -> bool:
@@ -80,9 +78,7 @@ def check_batch(builder: PlanBuilder) -> bool:
     batch = builder.value("max_batch_size")
     if batch is not None and batch < 1:
         what = f"{batch} is too small for the workload"
-        builder.diagnostics.append(
-            Diagnostic("engine_config.max_batch_size", what, "give at least 1")
-        )
+        builder.refuse("engine_config.max_batch_size", what, "give at least 1")
         return False
     return True
 
@@ -92,9 +88,7 @@ def check_gpus(builder: PlanBuilder) -> None:
     total, instances = builder.deployment.hardware.num_gpus, builder.deployment.instances
     if total % instances:
         what = f"{total} GPUs cannot be shared by {instances} instances"
-        builder.diagnostics.append(
-            Diagnostic("instances", what, "give a divisor of hardware.num_gpus")
-        )
+        builder.refuse("instances", what, "give a divisor of hardware.num_gpus")
     name, limit = builder.facts.gpu.name, builder.facts.gpu.gpus_per_node.value
     gpus = gpus_per_instance(builder.deployment)
     if gpus <= limit:
@@ -103,10 +97,10 @@ def check_gpus(builder: PlanBuilder) -> None:
     if not _SEVERAL_NODES & builder.deployment.targets.keys():
         takers = " or ".join(sorted(_SEVERAL_NODES))
         remedy = f"give at most {limit}, or add the target {takers}, which takes several"
-        builder.diagnostics.append(Diagnostic("hardware.num_gpus", what, remedy))
+        builder.refuse("hardware.num_gpus", what, remedy)
     elif gpus % limit:
         remedy = f"give a multiple of {limit}: whole nodes"
-        builder.diagnostics.append(Diagnostic("hardware.num_gpus", what, remedy))
+        builder.refuse("hardware.num_gpus", what, remedy)
 
 
 # What tensor parallelism splits; key-value heads may also be duplicated evenly.
@@ -130,4 +124,4 @@ def check_division(builder: PlanBuilder, size: int, checkpoint: Checkpoint) -> N
     sizes = [n for n in range(1, limit + 1) if all(_SPLIT[name](config[name], n) for name in wrong)]
     of_draft = f" of the draft model {checkpoint.name}" if checkpoint is builder.facts.draft else ""
     what = f"tensor parallelism over {size} GPUs does not divide {listing}{of_draft}"
-    builder.diagnostics.append(Diagnostic(where, what, f"give one of {', '.join(map(str, sizes))}"))
+    builder.refuse(where, what, f"give one of {', '.join(map(str, sizes))}")

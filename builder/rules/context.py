@@ -65,6 +65,15 @@ class RuleContext:
         return self.block_size or (nodes if nodes > 1 else None)
 
     @property
+    def has_experts(self) -> bool | None:
+        model = self.architecture
+        return None if model is None else model.experts_field is not None
+
+    @property
+    def is_quantized(self) -> bool | None:
+        return None if self.precision is None else self.quant_algo is not None
+
+    @property
     def quant_algo(self) -> str | None:
         """The quantization as the release's MoE rows name it."""
         return None if self.precision == "BF16" else self.precision

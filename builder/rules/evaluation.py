@@ -13,6 +13,7 @@ from typing import Any
 
 from ..diagnostics import nearest
 from ..facts import release as releases
+from ..facts.release.support import features
 from .rule_inputs import MATRIX, MISSING, RuleInputs, as_number, as_truth, option_of, words
 
 Conditions = Mapping[str, Any]
@@ -200,5 +201,5 @@ def _release_words() -> frozenset[str]:
     """The options of all releases, and the columns of their support matrices."""
     tables = releases.of_all_engines()
     options = frozenset(path for table in tables for path in table.paths)
-    columns = {f"{space}.{name}" for table in tables for space in MATRIX for name in table.features}
-    return options | columns
+    columns = {name for table in tables for name in features(table)}
+    return options | {f"{space}.{name}" for space in MATRIX for name in columns}

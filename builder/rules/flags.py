@@ -85,12 +85,11 @@ def option_path(flag: Flag, release: Release) -> str | None:
 
 def _loser(path: str, options: Mapping[str, Any], release: Release) -> Iterator[str]:
     """Who loses if a flag sets an option beside this file: `flag`, `file` or nobody."""
-    precedence = release.precedence
     top, _, nested = path.partition(".")
     given = RuleInputs(options, RuleContext(release)).value(path) is not MISSING
-    if precedence.winner != "yaml":
+    if release.precedence != "yaml":
         yield from ["file"] * given
-    elif given or (nested and top in options and top not in precedence.deep_merged_keys):
+    elif given or (nested and top in options and top not in release.deep_merged_keys):
         yield "flag"
 
 

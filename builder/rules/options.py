@@ -119,13 +119,13 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int)
 
 
-TRUE = {"true", "yes", "on", "y", "t", "1"}
-_FALSE = {"false", "no", "off", "n", "f", "0"}
+TRUE = frozenset({"true", "yes", "on", "y", "t", "1"})
+FALSE = frozenset({"false", "no", "off", "n", "f", "0"})
 
 
 def _is_bool(value: Any) -> bool:
     if isinstance(value, str):
-        return value.lower() in TRUE | _FALSE
+        return value.lower() in TRUE | FALSE
     return isinstance(value, int | float) and value in (0, 1)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, lru_cache
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest, nearest
@@ -24,136 +23,135 @@ def former_options() -> Mapping[str, str]:
     return table
 
 
-@dataclass(frozen=True)
-class Remedies:
-    """What the tables of all releases know about faults of one."""
+def unknown_value(release: Release, field: Field, value: Any, place: OptionPath) -> Diagnostic:
+    remedy = nearest(str(value), [str(item) for item in field["values"]])
+    others = [other for other in _others(release) if _allows(other, place.schema, value)]
+    if others:
+        remedy = f"{_age(release, others)}; {remedy}"
+    return Diagnostic(
+        place.path,
+        f"{shown(value)} is not allowed in release {release.name}",
+        remedy,
+        rule="unknown-value",
+    )
 
-    release: Release
 
-    def unknown_value(self, field: Field, value: Any, place: OptionPath) -> Diagnostic:
-        remedy = nearest(str(value), [str(item) for item in field["values"]])
-        others = [other for other in self._others if _allows(other, place.schema, value)]
-        if others:
-            remedy = f"{self._age(others)}; {remedy}"
-        return Diagnostic(
-            place.path,
-            f"{shown(value)} is not allowed in release {self.release.name}",
-            remedy,
-            rule="unknown-value",
-        )
+def unknown_key(
+    release: Release, record: Mapping[str, Any], key: str, place: OptionPath, kind: str
+) -> Diagnostic:
+    """A key that a record does not know, with the most certain thing to do about it."""
+    inner = place.key(key)
+    fields = by_name(record["fields"])
+    near = closest(key, fields)
+    others = [other for other in _others(release) if inner.schema in other.paths]
+    remedy = (
+        _other_kind(release, inner, kind)
+        or _renamed(release, inner, others)
+        or _former(release, key, others)
+        or _age(release, others)
+        or _of_flag(release, key, inner)
+        or _elsewhere(release, key, near)
+        or (near and f"did you mean {near}?")
+        or _misspelt_elsewhere(release, key)
+    )
+    open_keys = record.get("open_keys", ())
+    unsure = key in open_keys or (ANY_KEY in open_keys and (others or not remedy))
+    what = f"unknown option in {kind or place.path or release.name}"
+    if unsure:
+        what = f"no option of {place.path or release.name} that its table knows for certain"
+    return Diagnostic(
+        inner.path,
+        what,
+        remedy or nearest(key, fields),
+        rule="unknown-key",
+        severity="warning" if unsure else "error",
+    )
 
-    def unknown_key(
-        self, record: Mapping[str, Any], key: str, place: OptionPath, kind: str
-    ) -> Diagnostic:
-        """A key that a record does not know, with the most certain thing to do about it."""
-        inner = place.key(key)
-        fields = by_name(record["fields"])
-        near = closest(key, fields)
-        others = [other for other in self._others if inner.schema in other.paths]
-        remedy = (
-            self._other_kind(inner, kind)
-            or self._renamed(inner, others)
-            or self._former(key, others)
-            or self._age(others)
-            or self._of_flag(key, inner)
-            or self._elsewhere(key, near)
-            or (near and f"did you mean {near}?")
-            or self._misspelt_elsewhere(key)
-        )
-        open_keys = record.get("open_keys", ())
-        unsure = key in open_keys or (ANY_KEY in open_keys and (others or not remedy))
-        what = f"unknown option in {kind or place.path or self.release.name}"
-        if unsure:
-            what = (
-                f"no option of {place.path or self.release.name} that its table knows for certain"
-            )
-        return Diagnostic(
-            inner.path,
-            what,
-            remedy or nearest(key, fields),
-            rule="unknown-key",
-            severity="warning" if unsure else "error",
-        )
 
-    def _other_kind(self, place: OptionPath, kind: str) -> str:
-        """An option that only other kinds of the same union have."""
-        if not kind or place.schema not in self.release.paths:
-            return ""
-        name = kind.split()[0]
-        holder, key = place.schema.rsplit(".", 1)
-        (union,) = (row for row in self.release.paths[holder] if row["type"] == "union")
-        kinds = self.release.table["unions"][union["of"]]["types"]
-        types = self.release.table["types"]
-        having = [one for one, record in kinds.items() if key in by_name(types[record]["fields"])]
-        return f"it is an option of {name} {', '.join(having)}"
-
-    def _renamed(self, place: OptionPath, others: Sequence[Release]) -> str:
-        """An option of another release that this one knows by another name."""
-        for other in others:
-            for word, path in other.aliases.items():
-                here = self.release.aliases.get(word)
-                if path == place.schema and here not in (None, path):
-                    return f"it is an option of release {other.name}; here it is {here}"
+def _other_kind(release: Release, place: OptionPath, kind: str) -> str:
+    """An option that only other kinds of the same union have."""
+    if not kind or place.schema not in release.paths:
         return ""
+    name = kind.split()[0]
+    holder, key = place.schema.rsplit(".", 1)
+    (union,) = (row for row in release.paths[holder] if row["type"] == "union")
+    kinds = release.table["unions"][union["of"]]["types"]
+    types = release.table["types"]
+    having = [one for one, record in kinds.items() if key in by_name(types[record]["fields"])]
+    return f"it is an option of {name} {', '.join(having)}"
 
-    def _former(self, key: str, others: Sequence[Release]) -> str:
-        """An engine option that is gone or has moved."""
-        known = former_options().get(key, "") if self._others else ""
-        return known and "; ".join(filter(None, (self._age(others), known)))
 
-    def _of_flag(self, key: str, place: OptionPath) -> str:
-        """A flag of the server command that was written as an option."""
-        for flag in self.release.serve_flags:
-            names = {name.lstrip("-") for name in flag.spellings}
-            path = flag.yaml_path or flag.name
-            if key in names and path in self.release.paths and path != place.schema:
-                return f"this is a flag of the server; the option is {path}"
-            if key in names and place.schema == key and not flag.positional:
-                return f"this is a flag of the server; give {flag.spellings[0]} on its command line"
+def _renamed(release: Release, place: OptionPath, others: Sequence[Release]) -> str:
+    """An option of another release that this one knows by another name."""
+    for other in others:
+        for word, path in other.aliases.items():
+            here = release.aliases.get(word)
+            if path == place.schema and here not in (None, path):
+                return f"it is an option of release {other.name}; here it is {here}"
+    return ""
+
+
+def _former(release: Release, key: str, others: Sequence[Release]) -> str:
+    """An engine option that is gone or has moved."""
+    known = former_options().get(key, "") if _others(release) else ""
+    return known and "; ".join(filter(None, (_age(release, others), known)))
+
+
+def _of_flag(release: Release, key: str, place: OptionPath) -> str:
+    """A flag of the server command that was written as an option."""
+    for flag in release.serve_flags:
+        names = {name.lstrip("-") for name in flag.spellings}
+        path = flag.yaml_path or flag.name
+        if key in names and path in release.paths and path != place.schema:
+            return f"this is a flag of the server; the option is {path}"
+        if key in names and place.schema == key and not flag.positional:
+            return f"this is a flag of the server; give {flag.spellings[0]} on its command line"
+    return ""
+
+
+def _elsewhere(release: Release, key: str, near: str | None) -> str:
+    """An option that has its place elsewhere; and the one that may have been meant here."""
+    homes = _homes(release).get(key, ())
+    if not homes:
         return ""
+    listed = " or ".join(home if "." in home else f"{home} at the top level" for home in homes[:3])
+    also = f"; or did you mean {near}?" if near and abs(len(near) - len(key)) <= 2 else ""
+    return f"its place is {listed}{also}"
 
-    def _elsewhere(self, key: str, near: str | None) -> str:
-        """An option that has its place elsewhere; and the one that may have been meant here."""
-        homes = self._homes.get(key, ())
-        if not homes:
-            return ""
-        listed = " or ".join(
-            home if "." in home else f"{home} at the top level" for home in homes[:3]
-        )
-        also = f"; or did you mean {near}?" if near and abs(len(near) - len(key)) <= 2 else ""
-        return f"its place is {listed}{also}"
 
-    def _misspelt_elsewhere(self, key: str) -> str:
-        near = closest(key, self._homes)
-        return f"did you mean {self._homes[near][0]}?" if near else ""
+def _misspelt_elsewhere(release: Release, key: str) -> str:
+    near = closest(key, _homes(release))
+    return f"did you mean {_homes(release)[near][0]}?" if near else ""
 
-    @cached_property
-    def _homes(self) -> Mapping[str, Sequence[str]]:
-        """The paths of every option name, shortest first."""
-        homes: dict[str, list[str]] = {}
-        for path in sorted(self.release.paths, key=lambda path: (path.count("."), path)):
-            if ANY_KEY not in path.split("."):
-                homes.setdefault(path.rpartition(".")[2], []).append(path)
-        return homes
 
-    @cached_property
-    def _others(self) -> list[Release]:
-        """The other releases that ship, read only once a fault was found."""
-        name, root = self.release.name, self.release.table["root"]
-        known = (other for other in releases.of_engine(self.release.engine) if other.name != name)
-        # Another kind of file has nothing to do with them.
-        return [other for other in known if other.table["root"] == root]
+@lru_cache(maxsize=16)
+def _homes(release: Release) -> Mapping[str, Sequence[str]]:
+    """The paths of every option name, shortest first."""
+    homes: dict[str, list[str]] = {}
+    for path in sorted(release.paths, key=lambda path: (path.count("."), path)):
+        if ANY_KEY not in path.split("."):
+            homes.setdefault(path.rpartition(".")[2], []).append(path)
+    return homes
 
-    def _age(self, others: Sequence[Release]) -> str:
-        """What is known in other releases, in words."""
-        names, order = [other.name for other in others], releases.known(self.release.engine)
-        if names and self.release.name in order:
-            here = order.index(self.release.name)
-            if all(order.index(name) > here for name in names):
-                return f"it came with release {names[0]}"
-            if all(order.index(name) < here for name in names):
-                return f"it is gone since release {order[order.index(names[-1]) + 1]}"
-        return f"release {', '.join(names)} knows it" if names else ""
+
+def _others(release: Release) -> list[Release]:
+    """The other releases that ship, read only once a fault was found."""
+    name, root = release.name, release.table["root"]
+    known = (other for other in releases.of_engine(release.engine) if other.name != name)
+    # Another kind of file has nothing to do with them.
+    return [other for other in known if other.table["root"] == root]
+
+
+def _age(release: Release, others: Sequence[Release]) -> str:
+    """What is known in other releases, in words."""
+    names, order = [other.name for other in others], releases.known(release.engine)
+    if names and release.name in order:
+        here = order.index(release.name)
+        if all(order.index(name) > here for name in names):
+            return f"it came with release {names[0]}"
+        if all(order.index(name) < here for name in names):
+            return f"it is gone since release {order[order.index(names[-1]) + 1]}"
+    return f"release {', '.join(names)} knows it" if names else ""
 
 
 def _allows(release: Release, path: str, value: Any) -> bool:

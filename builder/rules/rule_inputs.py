@@ -14,23 +14,22 @@ from itertools import pairwise
 from math import ceil, prod
 from typing import Any, Final
 
+from ..facts.release import support
 from ..facts.release.support import Support
 from .context import RuleContext
+from .options import FALSE, TRUE
 
 MISSING: Final[Any] = object()
 """Stands for a value that nobody gave and nobody knows; `None` is a null that somebody wrote."""
 
 _LARGEST = 2**53  # no option comes near it, and up to it int and float are the same number
 
-_TRUE = frozenset({"true", "yes", "on", "y", "t", "1"})
-_FALSE = frozenset({"false", "no", "off", "n", "f", "0"})
-
 _SPECULATION = "speculative_config"
 _GRAPHS = "cuda_graph_config"
 MATRIX = ("support", "support_matrix")
 
 
-# Facts by their word: the path of an attribute of the context.
+# Facts by their word: the path in the context. Lengths are tokens.
 _FACTS: Mapping[str, str] = {
     "release": "release.name",
     "role": "role",
@@ -46,8 +45,12 @@ _FACTS: Mapping[str, str] = {
     "monitored": "is_monitored",
     "attention": "architecture.attention",
     "precision": "precision",
+    "quantized": "is_quantized",
+    "moe": "has_experts",
     "mtp_layers": "mtp_layers",
     "num_experts": "num_experts",
+    "model_type": "checkpoint.config.model_type",
+    "longest_context": "checkpoint.text_config.max_position_embeddings",
     "kv_cache_quant_algo": "checkpoint.quantization.kv_cache_quant_algo",
     "moe_backend_engine_default": "release.moe_engine_default",
     "load_balancer_backends": "release.moe_load_balancer_backends",
@@ -78,33 +81,39 @@ class RuleInputs:
         return int(value) if value is not None and value == int(value) else None
 
     def _value(self, word: str) -> Any:
-        if word in _FACTS:
-            return self._fact(_FACTS[word])
-        if word in _DERIVED:
-            return _DERIVED[word](self)
         space, _, name = word.partition(".")
-        if space in MATRIX:
-            return self._feature(name, space == "support")
-        if space == "effective":
-            given, release = self._given(name), self.context.release
-            use_default = given in (MISSING, None) and name in release.paths
-            return release.default(name) if use_default else given
-        return self._given(word)
+        if word in _FACTS:
+            found = self._fact(_FACTS[word])
+        elif word in _DERIVED:
+            found = _DERIVED[word](self)
+        elif space in MATRIX:
+            found = self._feature(name, space == "support")
+        else:
+            return self._effective(name) if space == "effective" else self._given(word)
+        return MISSING if found is None else found
 
     def _fact(self, path: str) -> Any:
         value: Any = self.context
         for name in path.split("."):
-            value = getattr(value, name) if value is not None else None
-        return MISSING if value is None else value
+            value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+            if value is None:
+                break
+        return value
 
-    def _feature(self, name: str, state: bool) -> Any:
+    def _feature(self, name: str, state: bool) -> str | None:
         """What the release's support matrix says of a feature of this model on this GPU."""
         context = self.context
         if context.architecture is None:
-            return MISSING
+            return None
         sm = context.gpu.sm.value if context.gpu else None
-        found = context.release.feature_support(context.architecture.name, name, sm)
-        return MISSING if found is None else found.state if state else found.evidence
+        found = support.feature(context.release, context.architecture.name, name, sm)
+        return None if found is None else found.state if state else found.evidence
+
+    def _effective(self, path: str) -> Any:
+        """What the engine uses: its own default where an option is not given."""
+        given, release = self._given(path), self.context.release
+        use_default = given in (MISSING, None) and path in release.paths
+        return release.default(path) if use_default else given
 
     def _given(self, path: str) -> Any:
         value: Any = self.options
@@ -145,12 +154,29 @@ def as_number(value: Any) -> float | None:
 def as_truth(value: Any) -> bool | None:
     """True or false as the engine's validation reads it; `None` for anything else."""
     word = str(value).lower() if isinstance(value, bool | int | str) else ""
-    return True if word in _TRUE else False if word in _FALSE else None
+    return True if word in TRUE else False if word in FALSE else None
 
 
-def _product(*factors: float | None) -> Any:
+def _numbers(values: Any) -> list[float]:
+    """The numbers of a list that holds nothing else."""
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        return []
+    known = [number for value in values if (number := as_number(value)) is not None]
+    return known if len(known) == len(values) else []
+
+
+def _whole_numbers(values: Any) -> list[int]:
+    """The whole numbers of a list that holds nothing else."""
+    numbers = _numbers(values)
+    return [int(n) for n in numbers] if all(n == int(n) for n in numbers) else []
+
+
+# What follows from facts and options; `None` where it is not known.
+
+
+def _product(*factors: float | None) -> float | None:
     known = [factor for factor in factors if factor is not None]
-    return prod(known) if len(known) == len(factors) else MISSING
+    return prod(known) if len(known) == len(factors) else None
 
 
 def _cp_type(inputs: RuleInputs) -> Any:
@@ -159,14 +185,14 @@ def _cp_type(inputs: RuleInputs) -> Any:
     return "ULYSSES" if given in (MISSING, None) else given
 
 
-def _moe_ranks(inputs: RuleInputs) -> Any:
+def _moe_ranks(inputs: RuleInputs) -> float | None:
     """The ranks that share the experts (mapping.py: moe_world_size)."""
     split = str(_cp_type(inputs)).upper() != "ULYSSES"
     cp = inputs.count("effective.context_parallel_size") if split else 1
     return _product(inputs.count("tensor_parallel_size"), cp)
 
 
-def _moe_product(inputs: RuleInputs) -> Any:
+def _moe_product(inputs: RuleInputs) -> float | None:
     return _product(
         inputs.count("moe_tensor_parallel_size"),
         inputs.count("moe_expert_parallel_size"),
@@ -174,7 +200,7 @@ def _moe_product(inputs: RuleInputs) -> Any:
     )
 
 
-def _draft_tokens(inputs: RuleInputs) -> Any:
+def _draft_tokens(inputs: RuleInputs) -> int | None:
     """Draft tokens per step that the engine really uses, whatever the file meant."""
     if inputs.value(_SPECULATION) in (MISSING, None):
         return 0
@@ -182,22 +208,22 @@ def _draft_tokens(inputs: RuleInputs) -> Any:
     if inputs.value(f"{_SPECULATION}.decoding_type") == "MTP":
         spelled = inputs.context.release.option_path("mtp_draft_tokens")
         paths = [f"effective.{spelled}", f"{_SPECULATION}.num_nextn_predict_layers"]
-    return next((n for path in paths if (n := inputs.count(path)) is not None), MISSING)
+    return next((n for path in paths if (n := inputs.count(path)) is not None), None)
 
 
-def _tokens_per_step(inputs: RuleInputs) -> Any:
+def _tokens_per_step(inputs: RuleInputs) -> float | None:
     """Tokens of one decode step with a full batch: each request's own and its draft tokens."""
-    drafts = as_number(_draft_tokens(inputs))
+    drafts = _draft_tokens(inputs)
     return _product(inputs.count("max_batch_size"), None if drafts is None else 1 + drafts)
 
 
 def _draft_model_path(inputs: RuleInputs) -> Any:
     names = ("speculative_model", "speculative_model_dir")
     given = (inputs.value(f"{_SPECULATION}.{name}") for name in names)
-    return next((value for value in given if value not in (MISSING, None)), MISSING)
+    return next((value for value in given if value not in (MISSING, None)), None)
 
 
-def _tree_tokens(inputs: RuleInputs) -> Any:
+def _tree_tokens(inputs: RuleInputs) -> float | None:
     """The most draft tokens of a dynamic tree."""
     return _product(
         inputs.count(f"{_SPECULATION}.dynamic_tree_max_topK"),
@@ -205,46 +231,28 @@ def _tree_tokens(inputs: RuleInputs) -> Any:
     )
 
 
-def _whole_numbers(values: Any) -> list[int] | None:
-    """Whole numbers of a list that holds nothing else."""
-    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-        return None
-    numbers = [as_number(value) for value in values]
-    whole = [int(number) for number in numbers if number is not None and number == int(number)]
-    return whole if len(whole) == len(numbers) else None
-
-
 def _kv_dtype(inputs: RuleInputs) -> Any:
-    """The type of the KV cache, `MISSING` where the checkpoint says it and is not known."""
+    """The type of the KV cache, `None` where the checkpoint says it and is not known."""
     given = inputs.value("effective.kv_cache_config.dtype")
     if given not in (MISSING, None) and str(given).lower() != "auto":
         return given
-    return inputs.context.kv_dtype or MISSING
+    return inputs.context.kv_dtype
 
 
-def _graph_list(inputs: RuleInputs) -> Any:
-    """The sizes of CUDA graphs as the engine sorts them."""
-    sizes = _whole_numbers(inputs.value(f"{_GRAPHS}.batch_sizes"))
-    return sorted(sizes) if sizes else MISSING
+def _graph_sizes(inputs: RuleInputs) -> list[int]:
+    return _whole_numbers(inputs.value(f"{_GRAPHS}.batch_sizes"))
 
 
-def _largest_listed_graph(inputs: RuleInputs) -> Any:
-    sizes = _graph_list(inputs)
-    return sizes[-1] if sizes is not MISSING else MISSING
-
-
-def _misplaced_graphs(inputs: RuleInputs) -> Any:
+def _misplaced_graphs(inputs: RuleInputs) -> list[int] | None:
     """Sizes that do not rise above the one before them."""
-    sizes = _whole_numbers(inputs.value(f"{_GRAPHS}.batch_sizes")) or []
-    wrong = [size for last, size in pairwise(sizes) if size <= last]
-    return wrong or MISSING
+    return [size for last, size in pairwise(_graph_sizes(inputs)) if size <= last] or None
 
 
-def _generated_graph_list(inputs: RuleInputs) -> Any:
+def _generated_graph_list(inputs: RuleInputs) -> list[int] | None:
     """The sizes that releases up to 1.2.1 make from `max_batch_size` (llm_args.py)."""
     largest = inputs.count(f"{_GRAPHS}.max_batch_size")
     if largest is None or largest < 1:
-        return MISSING
+        return None
     padding = inputs.value(f"effective.{_GRAPHS}.enable_padding")
     sizes = [1, 2, 4, *range(8, 129, 8)] if padding is True else [*range(1, 33), 64, 128]
     sizes += [2**power for power in range(8, largest.bit_length())]
@@ -252,30 +260,21 @@ def _generated_graph_list(inputs: RuleInputs) -> Any:
 
 
 def _schedule(inputs: RuleInputs) -> dict[int, int]:
-    """`draft_len_schedule`: draft tokens by batch size; empty if it cannot be read."""
+    """`draft_len_schedule`: draft tokens by batch size, rising; empty if it cannot be read."""
     given = inputs.value(f"{_SPECULATION}.draft_len_schedule")
     if not isinstance(given, Mapping):
         return {}
     keys, values = _whole_numbers(list(given)), _whole_numbers(list(given.values()))
-    return dict(zip(keys, values, strict=True)) if keys and values else {}
+    return dict(sorted(dict(zip(keys, values, strict=True)).items())) if keys and values else {}
 
 
-def _schedule_value(pick: Callable[[dict[int, int]], int | None]) -> Callable[[RuleInputs], Any]:
-    def value(inputs: RuleInputs) -> Any:
-        schedule = _schedule(inputs)
-        picked = pick(schedule) if schedule else None
-        return MISSING if picked is None else picked
-
-    return value
-
-
-def _moe_backends(inputs: RuleInputs) -> Any:
+def _moe_backends(inputs: RuleInputs) -> list[str] | None:
     """Backends with kernels for the checkpoint on the GPU, best first."""
     context = inputs.context
     if context.gpu is None or context.precision is None:
-        return MISSING
-    rows = context.release.moe_backends(context.quant_algo, context.gpu.sm.value)
-    return [row.name for row in rows] or MISSING
+        return None
+    rows = support.moe_backends(context.release, context.quant_algo, context.gpu.sm.value)
+    return [row["backend"] for row in rows] or None
 
 
 def _moe_backend_support(inputs: RuleInputs) -> Support | None:
@@ -284,47 +283,20 @@ def _moe_backend_support(inputs: RuleInputs) -> Support | None:
     if context.gpu is None or context.precision is None or not isinstance(name, str):
         return None
     sm = context.gpu.sm.value
-    return context.release.moe_backend_support(name.upper(), context.quant_algo, sm)
+    return support.moe_backend(context.release, name.upper(), context.quant_algo, sm)
 
 
-def _moe_backend_remedy(inputs: RuleInputs) -> Any:
+def _moe_backend_remedy(inputs: RuleInputs) -> str:
     """Which backend to name instead."""
-    names, default = _moe_backends(inputs), inputs.context.release.moe_engine_default
-    if names is MISSING:
-        return f"no source names one; without the key the engine uses {default}"
-    return f"known to work there: {', '.join(names)}"
+    if names := _moe_backends(inputs):
+        return f"known to work there: {', '.join(names)}"
+    default = inputs.context.release.moe_engine_default
+    return f"no source names one; without the key the engine uses {default}"
 
 
-def _pool_ratio_sum(inputs: RuleInputs) -> Any:
-    given = inputs.value("kv_cache_config.pool_ratio")
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        return MISSING
-    known = [number for value in given if (number := as_number(value)) is not None]
-    return round(sum(known), 6) if known and len(known) == len(given) else MISSING
-
-
-def _moe(inputs: RuleInputs) -> Any:
-    """Whether the model has experts."""
-    architecture = inputs.context.architecture
-    return MISSING if architecture is None else architecture.experts_field is not None
-
-
-def _quantized(inputs: RuleInputs) -> Any:
-    context = inputs.context
-    return MISSING if context.precision is None else context.quant_algo is not None
-
-
-def _model_type(inputs: RuleInputs) -> Any:
-    model = inputs.context.checkpoint
-    found = None if model is None else model.config.get("model_type")
-    return MISSING if found is None else found
-
-
-def _longest_context(inputs: RuleInputs) -> Any:
-    """Tokens of the longest request that the model was made for."""
-    model = inputs.context.checkpoint
-    found = None if model is None else model.text_config.get("max_position_embeddings")
-    return MISSING if found is None else found
+def _pool_ratio_sum(inputs: RuleInputs) -> float | None:
+    ratios = _numbers(inputs.value("kv_cache_config.pool_ratio"))
+    return round(sum(ratios), 6) if ratios else None
 
 
 def _speculation(inputs: RuleInputs) -> Any:
@@ -332,39 +304,35 @@ def _speculation(inputs: RuleInputs) -> Any:
     return inputs.context.draft_method or inputs.value(f"{_SPECULATION}.decoding_type")
 
 
-def _request_tokens(inputs: RuleInputs) -> Any:
+def _request_tokens(inputs: RuleInputs) -> int | None:
     """Tokens of one request, prompt and answer."""
     known = inputs.context
-    return MISSING if known.isl is None or known.osl is None else known.isl + known.osl
+    return None if known.isl is None or known.osl is None else known.isl + known.osl
 
 
-def _requests_per_rank(inputs: RuleInputs) -> Any:
+def _requests_per_rank(inputs: RuleInputs) -> int | None:
     """Requests at once of each group of GPUs that shares the attention."""
     concurrency, size = inputs.context.concurrency, inputs.count("effective.tensor_parallel_size")
     if concurrency is None or size is None:
-        return MISSING
+        return None
     return ceil(concurrency / (size if inputs.value("attention_dp") is True else 1))
 
 
-def _batch_tokens(inputs: RuleInputs) -> Any:
+def _batch_tokens(inputs: RuleInputs) -> float | None:
     """Tokens of one decode step with a full batch, which may be the engine's own.
 
     Draft tokens that nobody set yet count as none.
     """
-    drafts = as_number(_draft_tokens(inputs)) or 0
+    drafts = _draft_tokens(inputs) or 0
     return _product(inputs.count("effective.max_batch_size") or None, 1 + drafts)
 
 
-def _prompt_tokens(inputs: RuleInputs) -> Any:
+def _prompt_tokens(inputs: RuleInputs) -> float | None:
     """Tokens of the prompts of a full batch."""
     return _product(inputs.count("effective.max_batch_size") or None, inputs.context.isl)
 
 
 _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
-    "moe": _moe,
-    "quantized": _quantized,
-    "model_type": _model_type,
-    "longest_context": _longest_context,
     "speculation": _speculation,
     "attention_dp": lambda inputs: inputs.value("effective.enable_attention_dp"),
     "request_tokens": _request_tokens,
@@ -379,18 +347,16 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "draft_model_path": _draft_model_path,
     "tree_tokens": _tree_tokens,
     "kv_dtype": _kv_dtype,
-    "graph_list": _graph_list,
-    "largest_listed_graph": _largest_listed_graph,
+    "graph_list": lambda inputs: sorted(_graph_sizes(inputs)) or None,
+    "largest_listed_graph": lambda inputs: max(_graph_sizes(inputs), default=None),
     "misplaced_graphs": _misplaced_graphs,
     "generated_graph_list": _generated_graph_list,
-    "schedule_of_batch_1": _schedule_value(lambda schedule: schedule.get(1)),
-    "schedule_of_smallest_batch": _schedule_value(lambda schedule: schedule[min(schedule)]),
-    "schedule_largest": _schedule_value(lambda schedule: max(schedule.values())),
+    "schedule_of_batch_1": lambda inputs: _schedule(inputs).get(1),
+    "schedule_of_smallest_batch": lambda inputs: next(iter(_schedule(inputs).values()), None),
+    "schedule_largest": lambda inputs: max(_schedule(inputs).values(), default=None),
     "moe_backends": _moe_backends,
-    "moe_backend_support": lambda inputs: getattr(_moe_backend_support(inputs), "state", MISSING),
-    "moe_backend_evidence": lambda inputs: getattr(
-        _moe_backend_support(inputs), "evidence", MISSING
-    ),
+    "moe_backend_support": lambda inputs: getattr(_moe_backend_support(inputs), "state", None),
+    "moe_backend_evidence": lambda inputs: getattr(_moe_backend_support(inputs), "evidence", None),
     "moe_backend_remedy": _moe_backend_remedy,
     "pool_ratio_sum": _pool_ratio_sum,
 }

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest
 from ..facts.release import Field, Release, discriminator
 from .options import SHAPES, OptionPath, bounds, by_name, spelled, wrong_type
-from .remedies import Remedies
+from .remedies import unknown_key, unknown_value
 
 
 def validate(release: Release, options: Mapping[str, Any]) -> Iterator[Diagnostic]:
@@ -33,10 +32,6 @@ class _Validator:
 
     release: Release
 
-    @cached_property
-    def _remedies(self) -> Remedies:
-        return Remedies(self.release)
-
     def record(
         self, record: Mapping[str, Any], value: Mapping[str, Any], place: OptionPath, kind: str = ""
     ) -> Iterator[Diagnostic]:
@@ -46,7 +41,7 @@ class _Validator:
             if key in fields:
                 yield from self._option(fields[key], item, inner)
             else:
-                yield self._remedies.unknown_key(record, str(key), place, kind)
+                yield unknown_key(self.release, record, str(key), place, kind)
         for name, field in () if record.get("partial") else record["fields"].items():
             if field.get("required") and not {name, *field.get("alias", ())} & set(value):
                 remedy = f"add {place.path}.{name}"
@@ -114,7 +109,7 @@ class _Validator:
 
     def _enum(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
         if spelled(field, value) is None and not (field.get("open") and isinstance(value, str)):
-            yield self._remedies.unknown_value(field, value, place)
+            yield unknown_value(self.release, field, value, place)
 
     def _union(
         self, union: Mapping[str, Any], value: Any, place: OptionPath
@@ -134,7 +129,7 @@ class _Validator:
         kind = spelled(chooser, given)
         if kind is None:
             if key is not None:
-                yield self._remedies.unknown_value(chooser, given, place.key(key))
+                yield unknown_value(self.release, chooser, given, place.key(key))
             yield from self.record(self._any_kind(union), rest, place)
             return
         if key is None or key not in value:

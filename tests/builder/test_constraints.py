@@ -21,6 +21,7 @@ from builder.documents import DATA, load_yaml
 from builder.facts import checkpoint, data_file, engines, hardware, release
 from builder.facts.architecture import ARCHITECTURES
 from builder.facts.checkpoint import gather
+from builder.facts.release import support
 from builder.rules import constraints
 from builder.rules.constraints import Rule, disagreements, violations
 from builder.rules.context import RuleContext
@@ -446,7 +447,7 @@ def accepted(section: Mapping[str, Any]) -> list[str]:
     return [
         table.name
         for table in tables
-        if table.architecture_support(architecture).state != "unsupported"
+        if support.architecture(table, architecture).state != "unsupported"
         and ("DeepseekV32" not in architecture or "sparse-absent" not in table.rule_ids)
         and not any(p.severity == "error" for p in validate(table, section["config"]))
     ]

@@ -357,7 +357,7 @@ def constants(path: Path) -> dict[str, Any]:
 
 
 def test_every_family_of_trtllm_serve_is_one_of_some_release() -> None:
-    known = {name for row in release.known() for name in release.load(row).metrics.names}
+    known = {name for row in release.known() for name in release.load(row).metric_names}
     own = yaml.safe_load((metrics.METRICS / "trtllm_serve.yaml").read_text())["families"]
     assert set(own) <= known
     assert not metrics.of_server("trtllm_serve", release.load("1.0.0"))

@@ -19,6 +19,7 @@ from builder.deployment import Deployment
 from builder.engines import EngineConfig
 from builder.errors import BadFacts, BadInput
 from builder.facts import checkpoint, hardware, release
+from builder.facts.release import support
 from builder.planning import Facts, Plan, plan
 from builder.rules.constraints import disagreements
 
@@ -122,7 +123,8 @@ def test_what_the_planner_chose_itself_breaks_no_rule(request: dict[str, Any]) -
     event("accepted")
     facts = found.facts
     algo, sm = facts.checkpoint.quantization.quant_algo, facts.gpu.sm.value
-    unknown = "moe_config" not in config.options and not facts.release.moe_backends(algo, sm)
+    known = support.moe_backends(facts.release, algo, sm)
+    unknown = "moe_config" not in config.options and not known
     rules = [row.rule for row in config.warnings]
     assert rules in ([], ["moe-backend-missing"] if unknown else [])
 

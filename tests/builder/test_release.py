@@ -14,6 +14,7 @@ import pytest
 from builder.cli import releases
 from builder.errors import BadFacts, BadInput, ToolkitError
 from builder.facts import hardware, release
+from builder.facts.release import support
 from builder.rules import options
 from builder.rules.constraints import violations
 from builder.rules.context import RuleContext
@@ -73,7 +74,7 @@ def test_the_facts_that_others_read_are_there(name: str) -> None:
     table = release.load(name)
     assert table.sources and table.confidence and table.rule_ids and table.endpoints
     assert ("GET", "/health") in table.endpoints
-    assert table.precedence.confidence and table.metrics.confidence
+    assert table.table["serve"]["precedence"]["confidence"] and table.metrics_confidence
     assert "disaggregated" in table.subcommands
     assert table.moe_engine_default in table.paths["moe_config.backend"][0]["values"]
     assert set(table.moe_load_balancer_backends) <= set(
@@ -89,15 +90,15 @@ def test_the_facts_that_others_read_are_there(name: str) -> None:
 
 
 def test_flags_win_over_the_file_only_in_development_tables() -> None:
-    winners = {name: release.load(name).precedence.winner for name in release.known()}
+    winners = {name: release.load(name).precedence for name in release.known()}
     assert winners.pop("main-00043967") == "cli_when_typed"
     assert set(winners.values()) == {"yaml"}
 
 
 def test_metrics_of_1_2_1_have_no_prefix_that_anyone_verified() -> None:
-    metrics = release.load("1.2.1").metrics
-    assert metrics.prefix == "" and "time_to_first_token_seconds" in metrics.names
-    assert "unverified" in metrics.prefix_confidence
+    found = release.load("1.2.1")
+    assert found.metric_prefix == "" and "time_to_first_token_seconds" in found.metric_names
+    assert "unverified" in found.table["metrics"]["prefix_confidence"]
 
 
 def test_the_draft_length_is_spelled_by_release() -> None:
@@ -233,7 +234,12 @@ def test_no_table_that_is_read_stops_what_reads_it(tmp_path: Path) -> None:
         context = RuleContext(found, gpu=hardware.load("gb200"), precision="NVFP4")
         list(violations(given, context))
         list(flag_traps({"--tp_size": "2", "--x": "1"}, given, found))
-        assert found.config_flag and found.precedence and found.metrics and found.subcommands
+        assert (
+            found.config_flag
+            and found.precedence
+            and found.metrics_confidence
+            and found.subcommands
+        )
         for row in found.flags_for("DeepseekV32ForCausalLM"):
             assert found.spelling(row["flag"])
     assert 20 < read < 240
@@ -242,13 +248,13 @@ def test_no_table_that_is_read_stops_what_reads_it(tmp_path: Path) -> None:
 def test_moe_kernels_follow_quantization_and_gpu_generation() -> None:
     table = release.load("1.2.1")
     blackwell, hopper, gpt_oss = (
-        [backend.name for backend in table.moe_backends(quant_algo, sm)]
+        [row["backend"] for row in support.moe_backends(table, quant_algo, sm)]
         for quant_algo, sm in (("NVFP4", 100), ("FP8_BLOCK_SCALES", 90), ("W4A16_MXFP4", 90))
     )
     assert blackwell == ["TRTLLM", "CUTLASS", "CUTEDSL"]
     assert hopper == ["CUTLASS", "WIDEEP"]
     assert gpt_oss == ["TRITON", "CUTLASS"]
-    assert table.moe_backends("NVFP4", 90) == []
+    assert support.moe_backends(table, "NVFP4", 90) == []
 
 
 def specified(field: Mapping[str, Any]) -> dict[str, Any]:

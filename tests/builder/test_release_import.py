@@ -18,7 +18,7 @@ import pytest
 
 from builder.errors import BadFacts, BadInput
 from builder.facts import release, release_import
-from builder.facts.release import Release
+from builder.facts.release import Release, support
 from builder.facts.release_import.installed import annotated
 from builder.rules.constraints import of_release, violations
 from builder.rules.context import RuleContext
@@ -212,7 +212,7 @@ def test_what_cannot_be_read_is_carried_and_marked(
 ) -> None:
     found, like = imported(release.load("1.2.1").table, "1.2.1"), release.load("1.2.1")
     assert found.rule_ids == like.rule_ids
-    assert found.moe_backends("NVFP4", 100) == like.moe_backends("NVFP4", 100)
+    assert support.moe_backends(found, "NVFP4", 100) == support.moe_backends(like, "NVFP4", 100)
     assert {"rules", "moe", "containers", "endpoints", "serve.precedence"} <= set(
         found.carried_from
     )

@@ -11,6 +11,7 @@ from builder import pipeline
 from builder.errors import BadInput
 from builder.facts import hardware, release
 from builder.facts.hardware import Gpu
+from builder.facts.release import support
 from builder.planning import Facts, Plan, plan
 from builder.rules.constraints import violations
 from builder.rules.context import RuleContext
@@ -73,7 +74,7 @@ def test_an_architecture_that_the_release_lists_is_served_without_a_word() -> No
 def test_an_architecture_is_supported_refused_or_unknown(
     release_name: str, architecture: str, state: str
 ) -> None:
-    assert release.load(release_name).architecture_support(architecture).state == state
+    assert support.architecture(release.load(release_name), architecture).state == state
 
 
 SMS = (80, 89, 90, 100, 103, 120, 121)
@@ -95,13 +96,16 @@ NVFP4 = {
 def test_a_moe_backend_is_supported_refused_or_unknown(backend: str, sm: int) -> None:
     supported, refused = NVFP4[backend]
     state = "supported" if sm in supported else "unsupported" if sm in refused else "unknown"
-    assert release.load("1.2.1").moe_backend_support(backend, "NVFP4", sm).state == state
+    assert support.moe_backend(release.load("1.2.1"), backend, "NVFP4", sm).state == state
 
 
 def test_mxfp4_weights_run_in_the_formats_that_the_release_lists() -> None:
-    table = release.load("1.2.1")
-    assert [row.name for row in table.moe_backends("MXFP4", 90)] == ["TRITON", "CUTLASS"]
-    assert [row.name for row in table.moe_backends("MXFP4", 100)] == ["TRTLLM", "CUTLASS"]
+    def backends(sm: int) -> list[str]:
+        rows = support.moe_backends(release.load("1.2.1"), "MXFP4", sm)
+        return [row["backend"] for row in rows]
+
+    assert backends(90) == ["TRITON", "CUTLASS"]
+    assert backends(100) == ["TRTLLM", "CUTLASS"]
 
 
 @pytest.mark.parametrize("sm", SMS)
@@ -122,7 +126,7 @@ def test_a_plan_names_only_moe_backends_that_the_release_supports(
     chosen = [row for row in plan(request, facts).decisions if row.path == "moe_config.backend"]
     for row in chosen:
         algo = facts.checkpoint.quantization.quant_algo
-        assert facts.release.moe_backend_support(row.value, algo, sm).state == "supported"
+        assert support.moe_backend(facts.release, row.value, algo, sm).state == "supported"
     assert len(chosen) == (sm in (100, 103) or (sm, preset) == (90, "gpt-oss-120b-b200"))
 
 

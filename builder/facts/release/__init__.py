@@ -19,8 +19,6 @@ from ...errors import BadFacts, BadInput
 from .. import data_file, engines
 from ..engines import Engine
 from ..schema import build
-from . import support
-from .support import MoeBackend, Support
 from .table import RELEASE_TABLE, lacking
 from .version import oldest_first
 
@@ -51,32 +49,6 @@ class Flag:
     positional: bool = False
     multiple: bool = False
     yaml_path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Precedence:
-    """Who wins where a flag and the option file name the same option.
-
-    `winner` is `yaml`, or `cli_when_typed`: only a flag that the user typed. The file replaces
-    whole top-level values, except under `deep_merged_keys`, which merge one level deeper.
-    """
-
-    winner: Literal["yaml", "cli_when_typed"]
-    deep_merged_keys: tuple[str, ...]
-    confidence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """The Prometheus metrics: names without the prefix, and how sure both are.
-
-    `names` is empty where nobody has read them.
-    """
-
-    prefix: str
-    names: tuple[str, ...]
-    confidence: str
-    prefix_confidence: str
 
 
 def known(engine: Engine | None = None) -> list[str]:
@@ -231,10 +203,14 @@ class Release:
         return flag.spellings[0]
 
     @property
-    def precedence(self) -> Precedence:
-        row = self.table["serve"]["precedence"]
-        deep = tuple(row.get("deep_merged_keys", ()))
-        return Precedence(row["winner"], deep, row["confidence"])
+    def precedence(self) -> Literal["yaml", "cli_when_typed"]:
+        """Who wins where a flag and the option file name an option: the file, or a typed flag."""
+        return self.table["serve"]["precedence"]["winner"]  # type: ignore[no-any-return]
+
+    @property
+    def deep_merged_keys(self) -> tuple[str, ...]:
+        """Top-level options that file and flags merge one level deeper, not as a whole."""
+        return tuple(self.table["serve"]["precedence"].get("deep_merged_keys", ()))
 
     @property
     def injected(self) -> Mapping[str, Any]:
@@ -247,15 +223,17 @@ class Release:
         return tuple((method, path) for method, path in self.table["endpoints"]["server"])
 
     @property
-    def metrics(self) -> Metrics:
-        row = self.table["metrics"]
-        confidence = row.get("confidence", "unknown")
-        return Metrics(
-            row.get("prefix", ""),
-            tuple(row.get("names", ())),
-            confidence,
-            row.get("prefix_confidence", confidence),
-        )
+    def metric_prefix(self) -> str:
+        return str(self.table["metrics"].get("prefix", ""))
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The Prometheus metrics without the prefix, none where nobody has read them."""
+        return tuple(self.table["metrics"].get("names", ()))
+
+    @property
+    def metrics_confidence(self) -> str:
+        return str(self.table["metrics"].get("confidence", "unknown"))
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -265,16 +243,6 @@ class Release:
     def option_path(self, alias: str) -> str:
         """The option path by which this release knows a choice whose name changed over time."""
         return self.aliases.get(alias, alias)
-
-    def moe_backends(self, quant_algo: str | None, sm: int) -> list[MoeBackend]:
-        """MoE backends for a quantization on a GPU of compute capability `sm`, best first."""
-        return support.moe_backends(self.table, quant_algo, sm)
-
-    def moe_backend_support(self, backend: str, quant_algo: str | None, sm: int) -> Support:
-        """Whether a MoE backend has kernels for a quantization on a GPU."""
-        options = self.paths.get("moe_config.backend", ())
-        allowed = [value for row in options for value in row.get("values", ())]
-        return support.moe_backend(self.table, allowed, backend, quant_algo, sm)
 
     @property
     def moe_engine_default(self) -> str:
@@ -300,24 +268,6 @@ class Release:
     def environment(self) -> Mapping[str, str]:
         """Environment variables that this release is known to read, each with who says so."""
         return self.table["environment"]  # type: ignore[no-any-return]
-
-    @property
-    def architectures(self) -> Mapping[str, str]:
-        """Architectures that a source names as supported, each with that source."""
-        return support.architectures(self.table)
-
-    def architecture_support(self, architecture: str) -> Support:
-        """Whether this release serves an architecture."""
-        return support.architecture(self.table, architecture)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The columns of the release's support matrix, none where it has no such matrix."""
-        return tuple((self.table.get("support_matrix") or {}).get("columns", ()))
-
-    def feature_support(self, architecture: str, feature: str, sm: int | None) -> Support | None:
-        """What the release's support matrix says of a feature; `None` where it has no cell."""
-        return support.feature(self.table, architecture, feature, sm)
 
     @property
     def top_level(self) -> Mapping[str, Field]:

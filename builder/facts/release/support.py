@@ -6,10 +6,13 @@ What no source says is unknown. It is said to be unknown, and never taken for su
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from . import Release
+
+Row = Mapping[str, Any]
 SupportState = Literal["supported", "unsupported", "unknown"]
 
 # MXFP4 weights are multiplied in one of these formats, which the engine chooses by backend and GPU.
@@ -28,15 +31,6 @@ class Support:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True)
-class MoeBackend:
-    """A MoE backend that has kernels for a quantization on a GPU generation, and who says so."""
-
-    name: str
-    evidence: Literal["documented", "assumed"]
-    source: str
-
-
 def compute_capability(sm: int) -> str:
     """A compute capability as CUDA writes it.
 
@@ -46,29 +40,35 @@ def compute_capability(sm: int) -> str:
     return f"{sm // 10}.{sm % 10}"
 
 
-def architectures(table: Mapping[str, Any]) -> dict[str, str]:
+def architectures(release: Release) -> dict[str, str]:
     """The architectures that a source names as supported by a release, each with that source."""
-    matrix = table.get("support_matrix") or {}
-    listed = dict.fromkeys(
-        [*matrix.get("listed_architectures_include", ()), *_rows(matrix)], matrix.get("source", "")
+    matrix = _matrix(release)
+    listed: dict[str, str] = dict.fromkeys(
+        [*matrix.get("listed_architectures_include", ()), *_rows(matrix)],
+        str(matrix.get("source", "")),
     )
-    return listed | dict(table.get("supported_architectures", {}))
+    return listed | dict(release.table.get("supported_architectures", {}))
 
 
-def architecture(table: Mapping[str, Any], name: str) -> Support:
+def architecture(release: Release, name: str) -> Support:
     """Whether a release serves an architecture."""
-    refused = table["unsupported_architectures"]
+    refused = release.table["unsupported_architectures"]
     if name in refused:
         return Support("unsupported", refused[name] or "the release does not have it")
-    known = architectures(table)
+    known = architectures(release)
     if name in known:
         return Support("supported", known[name])
     return Support("unknown", f"its sources name {', '.join(sorted(known)) or 'no architecture'}")
 
 
-def feature(table: Mapping[str, Any], name: str, column: str, sm: int | None) -> Support | None:
+def features(release: Release) -> tuple[str, ...]:
+    """The columns of the release's support matrix, none where it has no such matrix."""
+    return tuple(_matrix(release).get("columns", ()))
+
+
+def feature(release: Release, name: str, column: str, sm: int | None) -> Support | None:
     """What the support matrix says of a feature of an architecture; `None` without such a cell."""
-    matrix = table.get("support_matrix") or {}
+    matrix = _matrix(release)
     if name not in _rows(matrix) or column not in matrix["columns"]:
         return None
     cell = str(matrix[name][matrix["columns"].index(column)])
@@ -79,37 +79,37 @@ def feature(table: Mapping[str, Any], name: str, column: str, sm: int | None) ->
     return Support(state, cell)
 
 
-def moe_backends(table: Mapping[str, Any], quant_algo: str | None, sm: int) -> list[MoeBackend]:
-    """MoE backends for a quantization on a GPU of compute capability `sm`, best first."""
+def moe_backends(release: Release, quant_algo: str | None, sm: int) -> list[Row]:
+    """MoE rows for a quantization on a GPU of compute capability `sm`, best backend first."""
     formats = _MXFP4 if quant_algo == "MXFP4" else (quant_algo,)
-    found: dict[str, MoeBackend] = {}
-    for row in table["moe"]["rows"]:
+    found: dict[str, Row] = {}
+    for row in release.table["moe"]["rows"]:
         if row["quant_algo"] in formats and sm in row["sm"]:
-            name = row["backend"]
-            found.setdefault(name, MoeBackend(name, row["evidence"], row["source"]))
+            found.setdefault(row["backend"], row)
     return list(found.values())
 
 
-def moe_backend(
-    table: Mapping[str, Any], known: Sequence[Any], name: str, quant_algo: str | None, sm: int
-) -> Support:
-    """Whether a MoE backend has kernels for a quantization on a GPU.
-
-    `known` are the backends that the release's option allows; none if it allows any.
-    """
-    listed = {row.name: row for row in moe_backends(table, quant_algo, sm)}
-    if name in listed:
-        return Support("supported", listed[name].source)
-    if known and name not in known:
-        return Support("unsupported", f"release {table['release']} has no such backend")
-    only = table["moe"].get("only_on", {}).get(name)
+def moe_backend(release: Release, name: str, quant_algo: str | None, sm: int) -> Support:
+    """Whether a MoE backend has kernels for a quantization on a GPU."""
+    sources = {row["backend"]: row["source"] for row in moe_backends(release, quant_algo, sm)}
+    if name in sources:
+        return Support("supported", sources[name])
+    options = release.paths.get("moe_config.backend", ())
+    allowed = [value for row in options for value in row.get("values", ())]
+    if allowed and name not in allowed:
+        return Support("unsupported", f"release {release.name} has no such backend")
+    only = release.table["moe"].get("only_on", {}).get(name)
     if only and sm not in only["sm"]:
         sms = " and ".join(map(compute_capability, only["sm"]))
         return Support("unsupported", f"it is for compute capability {sms} only")
     return Support("unknown", "no source names it")
 
 
-def _rows(matrix: Mapping[str, Any]) -> list[str]:
+def _matrix(release: Release) -> Row:
+    return release.table.get("support_matrix") or {}
+
+
+def _rows(matrix: Row) -> list[str]:
     """The architectures that have a row of features."""
     notes = ("columns", "listed_architectures_include", "not_listed")
     return [key for key, row in matrix.items() if isinstance(row, list) and key not in notes]

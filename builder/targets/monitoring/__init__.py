@@ -58,7 +58,7 @@ def _readme(found: Rules) -> str:
         name=monitored.deployment.name,
         server=monitored.server,
         release=monitored.context.release.name,
-        confidence=monitored.context.release.metrics.confidence,
+        confidence=monitored.context.release.metrics_confidence,
         jobs=monitored.jobs,
         options=monitored.options,
         rules=found,

@@ -118,7 +118,7 @@ class MonitoredServer:
     @property
     def metric_names(self) -> dict[str, str]:
         """The server's metrics by the words of signals."""
-        return metrics.names(self.server, self.context.release.metrics.prefix)
+        return metrics.names(self.server, self.context.release.metric_prefix)
 
     @cached_property
     def families(self) -> dict[str, Family]:

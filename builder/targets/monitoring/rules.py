@@ -57,7 +57,7 @@ class Rules:
             SignalInputs(
                 monitored.server,
                 monitored.context.release.name,
-                monitored.context.release.metrics.prefix,
+                monitored.context.release.metric_prefix,
                 monitored.families,
                 monitored.jobs,
                 known,

@@ -88,7 +88,7 @@ class OpenAIServer:
         self._chat_template = chat_template
         self._started = int(time.time())
         self.model_name = Path(model).resolve().name if Path(model).is_dir() else model
-        prefix = options.release().metrics.prefix
+        prefix = options.release().metric_prefix
         self._metrics = ServerMetrics(prefix, self.model_name)
         self._perf_metrics: deque[dict[str, Any]] = deque(maxlen=llm.args.perf_metrics_max_requests)
         self.app = FastAPI(title="reference engine", version=__version__)

@@ -103,7 +103,7 @@ def engine_options(
     file = flags.get("extra_llm_api_options")
     from_file = _read_options(Path(file)) if file else {}
     merged = update_llm_args_with_extra_dict(_as_options(release, flags), from_file, file)
-    if release.precedence.winner == "cli_when_typed":
+    if release.precedence == "cli_when_typed":
         for key, value in _as_options(release, typed).items():
             nested = {**merged.get(key, {}), **value} if isinstance(value, Mapping) else value
             merged[key] = nested

@@ -18,7 +18,7 @@ def update_llm_args_with_extra_dict(
     A key of the option file replaces the whole value, except for the keys that the release merges
     one level deeper. `extra_llm_api_options` is the file's name, for the log only.
     """
-    deep = options.release().precedence.deep_merged_keys
+    deep = options.release().deep_merged_keys
     merged = {**llm_args, **llm_args_dict}
     for key in deep:
         below, above = llm_args.get(key), llm_args_dict.get(key)
