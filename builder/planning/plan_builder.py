@@ -15,6 +15,7 @@ from ..rules import heuristics
 from ..rules.constraints import violations
 from ..rules.context import RuleContext
 from ..rules.heuristics import Heuristic, HeuristicRow
+from ..rules.options import set_option
 from ..rules.rule_inputs import RuleInputs
 from ..rules.validation import validate
 from .decision import Decision, Evidence, Facts
@@ -197,11 +198,5 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options by dotted paths as nested mappings; a value gives way to one below it."""
     found: dict[str, Any] = {}
     for path, value in options.items():
-        *parents, last = path.split(".")
-        place = found
-        for key in parents:
-            if not isinstance(place.get(key), dict):
-                place[key] = {}
-            place = place[key]
-        place[last] = value
+        set_option(found, path, value)
     return found

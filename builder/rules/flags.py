@@ -12,6 +12,7 @@ from ..facts.release import Flag, Release
 from .constraints import flag_rule
 from .context import RuleContext
 from .evaluation import same
+from .options import set_option
 from .rule_inputs import MISSING, RuleInputs
 
 Flags = Mapping[str, Any]
@@ -73,7 +74,7 @@ def with_flags(flags: Flags, options: Mapping[str, Any], release: Release) -> di
         flag = known.get(spelling)
         path = option_path(flag, release) if flag else None
         if path and next(_loser(path, options, release), None) != "flag":
-            _set(merged, path, value)
+            set_option(merged, path, value)
     return merged
 
 
@@ -110,12 +111,3 @@ def _problem(
 ) -> Diagnostic:
     names = {"flag": spelling, "value": value, "path": path, "release": release.name, **more}
     return flag_rule(rule, release.engine).problem(spelling, names.__getitem__)
-
-
-def _set(options: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    for key in parents:
-        if not isinstance(options.get(key), dict):
-            options[key] = {}
-        options = options[key]
-    options[last] = value

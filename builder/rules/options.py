@@ -45,6 +45,16 @@ class OptionPath:
         return OptionPath(f"{self.path}.{key}", f"{self.schema}.{ANY_KEY}")
 
 
+def set_option(options: dict[str, Any], path: str, value: Any) -> None:
+    """Set an option by its dotted path; a value on the way gives way to a mapping."""
+    *parents, last = path.split(".")
+    for key in parents:
+        if not isinstance(options.get(key), dict):
+            options[key] = {}
+        options = options[key]
+    options[last] = value
+
+
 def by_name(fields: Mapping[str, Field]) -> dict[str, Field]:
     """Fields by every name that a file may give them."""
     return {name: row for key, row in fields.items() for name in (key, *row.get("alias", ()))}

@@ -43,10 +43,8 @@ def compute_capability(sm: int) -> str:
 def architectures(release: Release) -> dict[str, str]:
     """The architectures that a source names as supported by a release, each with that source."""
     matrix = _matrix(release)
-    listed: dict[str, str] = dict.fromkeys(
-        [*matrix.get("listed_architectures_include", ()), *_rows(matrix)],
-        str(matrix.get("source", "")),
-    )
+    names = [*matrix.get("listed_architectures_include", ()), *_rows(matrix)]
+    listed = dict.fromkeys(names, str(matrix.get("source", "")))
     return listed | dict(release.table.get("supported_architectures", {}))
 
 
