@@ -19,7 +19,6 @@ from .bench.runner import Runner
 from .bench.system_under_test import SystemUnderTest
 from .dummy_credentials import with_dummy_credentials
 from .interrupts import Interrupts
-from .serving import Limits
 from .smoke import metrics, suite
 from .smoke.results import CheckResult, junit, summary, totals
 from .target import Target
@@ -62,13 +61,18 @@ def rehearse(
     on_result: suite.OnResult,
 ) -> RehearsalResult:
     """One target with the reference engine, on ports of its own."""
-    limits = Limits(start_timeout_s, STOP_GRACE_S)
     with runs.create(bundle, target.name, "reference", folder) as run:
         try:
             served = serving.with_miniature(target, bundle, run).on_free_ports()
             served = with_dummy_credentials(served, run.folder)
-            with serving.serve(served, "reference", run, limits, interrupts) as running:
-                target, server = running.target, running.server
+            with serving.serve(
+                served,
+                "reference",
+                run,
+                interrupts,
+                start_timeout_s=start_timeout_s,
+                stop_grace_s=STOP_GRACE_S,
+            ) as (target, server):
                 at = endpoint.from_rehearsal(target, server.pid)
                 engine = metrics.engine_info(at)
                 checked = suite.run(at, on_result)

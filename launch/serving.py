@@ -7,7 +7,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,27 +29,20 @@ from .triton import AsciiPaths
 LINE_LENGTH = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long a server may take to become ready, and to end when asked."""
-
-    start_timeout_s: float
-    stop_grace_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A running server, and the target as it was started."""
-
-    target: Target
-    server: ServerProcess
-
-
 @contextmanager
 def serve(
-    target: Target, engine: str, run: Run, limits: Limits, interrupts: Interrupts
-) -> Iterator[Served]:
-    """The ready server, for as long as the block runs; its evidence goes to `run`.
+    target: Target,
+    engine: str,
+    run: Run,
+    interrupts: Interrupts,
+    *,
+    start_timeout_s: float,
+    stop_grace_s: float,
+) -> Iterator[tuple[Target, ServerProcess]]:
+    """The target as it was started and its ready server, for as long as the block runs.
+
+    Its evidence goes to `run`. It may take `start_timeout_s` to become ready, and `stop_grace_s` to
+    end when asked.
 
     Raises `NotReady` if the server died or ran out of time, `BadInput` if it needs several nodes.
     """
@@ -66,7 +59,7 @@ def serve(
             cwd=_working_folder(run),
             environment=_environment(target, engine, ascii_paths(run.folder), ascii_paths),
             log=run.log,
-            grace_s=limits.stop_grace_s,
+            grace_s=stop_grace_s,
             interrupts=interrupts,
         )
         stack.callback(_ended, target, run, server)
@@ -74,12 +67,12 @@ def serve(
             stack.enter_context(server)
         stack.push(partial(_say_stopping, target))
         progress = ready.Progress(target.name)
-        outcome = ready.wait(server, lambda: ready.probe(target), limits.start_timeout_s, progress)
+        outcome = ready.wait(server, lambda: ready.probe(target), start_timeout_s, progress)
         if outcome.state != "ready":
             run.record(outcome=outcome.state, exit_status=outcome.exit_status)
             raise not_ready(target, str(outcome), run, outcome.last_lines)
         run.record(outcome="ready", ready=now(), ready_after_s=round(outcome.elapsed_s, 2))
-        yield Served(target, server)
+        yield target, server
 
 
 def _with_ascii_paths(target: Target, ascii_paths: AsciiPaths) -> Target:

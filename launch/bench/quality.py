@@ -11,7 +11,7 @@ import math
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,20 +44,6 @@ class Evaluation:
     chat: bool = False
     concurrency: int = 8
     references: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """A share of `items` that are right; the interval is Wilson's."""
-
-    task: str
-    metric: str
-    score: float
-    items: int
-    low: float
-    high: float
-    reference: float | None = None
-    verdict: Verdict | None = None
 
 
 def run(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
@@ -125,11 +111,14 @@ def read(file: Path, references: Mapping[str, float]) -> dict[str, Any]:
         "version": document.get("lm_eval_version"),
         "file": str(file),
         "level": LEVEL,
-        "tasks": [asdict(one) for one in scores],
+        "tasks": scores,
     }
 
 
-def _scores(document: Mapping[str, Any], references: Mapping[str, float]) -> Iterator[Score]:
+def _scores(
+    document: Mapping[str, Any], references: Mapping[str, float]
+) -> Iterator[dict[str, Any]]:
+    """For each task, the share of `items` that are right, with Wilson's interval."""
     for task, values in document["results"].items():
         items = int(document["n-samples"][task]["effective"])
         known = [(name, value) for name, value in values.items() if _is_score(name, value)]
@@ -139,16 +128,17 @@ def _scores(document: Mapping[str, Any], references: Mapping[str, float]) -> Ite
             continue
         metric, value = known[0]
         low, high = wilson(value, items)
-        yield Score(
-            task,
-            metric,
-            round(value, DIGITS),
-            items,
-            round(low, DIGITS),
-            round(high, DIGITS),
-            references.get(task),
-            _verdict(references.get(task), low, high),
-        )
+        reference = references.get(task)
+        yield {
+            "task": task,
+            "metric": metric,
+            "score": round(value, DIGITS),
+            "items": items,
+            "low": round(low, DIGITS),
+            "high": round(high, DIGITS),
+            "reference": reference,
+            "verdict": _verdict(reference, low, high),
+        }
 
 
 def _is_score(name: str, value: object) -> bool:

@@ -190,9 +190,14 @@ def _up(options: argparse.Namespace) -> None:
     ):
         _say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
         served = serving.with_checkpoint(served, used, found, its_run)
-        limits = serving.Limits(options.timeout or served.start_timeout_s, served.stop_timeout_s)
-        with serving.serve(served, used, its_run, limits, interrupts) as running:
-            server = running.server
+        with serving.serve(
+            served,
+            used,
+            its_run,
+            interrupts,
+            start_timeout_s=options.timeout or served.start_timeout_s,
+            stop_grace_s=served.stop_timeout_s,
+        ) as (_, server):
             try:
                 for name, url in served.urls.items():
                     print(f"{name}: {url}", flush=True)

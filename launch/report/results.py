@@ -44,7 +44,7 @@ UNKNOWN = Distribution(*[None] * 9)
 
 
 @dataclass(frozen=True, slots=True)
-class FailureKind:
+class FailureCount:
     """Requests that failed with one kind of error."""
 
     kind: str
@@ -62,7 +62,7 @@ class LoadPoint:
     sent: int | None = json_field("count", "requests.sent")
     ok: int | None = json_field("count", "requests.ok")
     failed: int | None = json_field("count", "requests.failed")
-    errors: tuple[FailureKind, ...]
+    errors: tuple[FailureCount, ...]
     itl_of: str
     distributions: Mapping[str, Distribution]
     rates: Mapping[str, float | None]
@@ -220,7 +220,7 @@ def _point(row: JsonObject) -> LoadPoint:
         LoadPoint,
         label=row.text("label") or "",
         errors=tuple(
-            FailureKind(kind, one.count("count") or 0, one.text("example") or "")
+            FailureCount(kind, one.count("count") or 0, one.text("example") or "")
             for kind, one in row.named("errors").items()
         ),
         itl_of=row.text("itl_of") or "tokens",
