@@ -1,4 +1,4 @@
-"""One verb of a command line: its errors as readable lines, its end as an exit code."""
+"""Runs one verb of a command line: prints its errors and returns its exit code."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def read(
 ) -> Document:
     """A deployment file or a preset, with targets added and `path=value` overrides applied.
 
-    Raises `BadInput` if it cannot be read or is no YAML mapping.
+    Raises `BadInput` if it cannot be read or is not a YAML mapping.
     """
     path = Path(reference)
     if reference in preset_names():

@@ -1,4 +1,4 @@
-"""The one form in which anything is said to be wrong, and the spelling help that its fixes give."""
+"""The diagnostic, the one form of every error and warning, and the spelling help of its fixes."""
 
 from __future__ import annotations
 

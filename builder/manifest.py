@@ -12,8 +12,7 @@ from . import __version__
 from .diagnostics import Diagnostic
 from .documents import DATA
 from .engines import EngineConfig
-from .facts import advisories, hardware
-from .facts import published_results as results
+from .facts import advisories, hardware, published_results
 from .planning import Facts, Plan
 from .rules import heuristics, vulnerability_policy
 
@@ -39,7 +38,7 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
     }
 
 
-def _published(row: results.Published) -> dict[str, Any]:
+def _published(row: published_results.Published) -> dict[str, Any]:
     return {key: value for key, value in asdict(row).items() if key != "file"}
 
 

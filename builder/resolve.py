@@ -12,8 +12,7 @@ from . import targets as target_table
 from .deployment import Deployment, Document
 from .diagnostics import Diagnostic
 from .errors import BadFacts, BadInput, ToolkitError
-from .facts import checkpoint, engines, hardware, release, servers
-from .facts import published_results as results
+from .facts import checkpoint, engines, hardware, published_results, release, servers
 from .facts.checkpoint import Checkpoint
 from .facts.engines import Engine
 from .facts.release import Release
@@ -65,7 +64,9 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
         only_facts = all(isinstance(error, BadFacts) for error in errors if error.diagnostics)
         raise BadFacts(diagnostics) if only_facts else BadInput(diagnostics)
     assert request and gpu and table and facts  # a missing one has left an error
-    published = results.published(facts, gpu.name, request.hardware.num_gpus, request.role)
+    published = published_results.published(
+        facts, gpu.name, request.hardware.num_gpus, request.role
+    )
     draft = _gather_draft(request, _home(document, "draft.checkpoint"), known)
     return _resolved(request, table, facts, draft), Facts(facts, gpu, table, published, draft)
 

@@ -1,4 +1,4 @@
-"""The signature of a bundle's `SHA256SUMS`: an SSH signature, made and judged by `ssh-keygen`.
+"""The signature of a bundle's `SHA256SUMS`: an SSH signature, made and verified by `ssh-keygen`.
 
 A key in PEM, which `ssh-keygen` reads from OpenSSH 9.6 on, signs by `openssl`; the result is the
 same kind of signature. Nothing here needs a network.
@@ -33,7 +33,7 @@ _KEY_FAULTS = (
     ("passphrase", "has a passphrase", "load it with ssh-add and give its .pub file"),
     ("unprotected", "can be read by others", "chmod 600 it"),
     ("bad permissions", "can be read by others", "chmod 600 it"),
-    ("load public key", "is no SSH key", "make one: ssh-keygen -t ed25519 -f KEY"),
+    ("load public key", "is not an SSH key", "make one: ssh-keygen -t ed25519 -f KEY"),
     ("agent", "is not in the agent", "load the private key with ssh-add, or give its file"),
 )
 
@@ -75,7 +75,7 @@ def check(
     one is given. Without, only that key and signature fit is known.
     """
     if not _is_canonical(signature.read_bytes()):
-        return "is no SSH signature as ssh-keygen writes it"
+        return "is not an SSH signature as ssh-keygen writes it"
     shared = ("-n", NAMESPACE, "-s", str(signature))
     done = _ssh_keygen("-Y", "check-novalidate", *shared, data=data)
     if done.returncode:

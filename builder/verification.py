@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from . import pipeline, signature
-from . import resolve as gathering
 from .bundle import (
     EVIDENCE,
     MANIFEST,
@@ -29,13 +28,14 @@ from .bundle import (
 )
 from .diagnostics import Diagnostic
 from .errors import BadInput, DamagedBundle, ToolkitError
+from .resolve import IMPORTED_RELEASE
 from .signature import Signer
 from .targets.components import sbom
 
 CHECKPOINT = "checkpoint.json"
 
 # What a bundle is rendered from. Nothing else tells its content.
-INPUTS = ("deployment.yaml", CHECKPOINT, gathering.IMPORTED_RELEASE)
+INPUTS = ("deployment.yaml", CHECKPOINT, IMPORTED_RELEASE)
 
 # Files are held in memory; results of long benchmarks take some megabytes.
 LARGEST_BYTES = 1 << 28
@@ -101,7 +101,7 @@ class Corruption:
 
 @dataclass(slots=True)
 class Verification:
-    """What was found. `signer` is `None` where there is no signature, or nothing to judge it by."""
+    """What was found. `signer` is `None` without a signature or a key to verify it."""
 
     folder: Path
     digest: str
@@ -154,7 +154,7 @@ def verify(folder: Path, signers: Path | None = None, identity: str | None = Non
         report.rendered = len(_listed(contents)[0])
         report.damage += _wrong_bill(contents)
         report.damage += _foreign_evidence(contents, report.digest)
-    _judge_signature(report, contents, signers, identity)
+    _verify_signature(report, contents, signers, identity)
     return report
 
 
@@ -343,11 +343,11 @@ def _wrong_bill(contents: _Contents) -> Iterator[Corruption]:
     if sbom.FILE not in contents.files:
         return
     try:
-        told = sbom.digests(json.loads(contents.files[sbom.FILE].data))
+        recorded = sbom.digests(json.loads(contents.files[sbom.FILE].data))
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         yield Corruption(sbom.FILE, f"is not a bill of materials: {error}", "render again")
         return
-    for path, digest in told.items():
+    for path, digest in recorded.items():
         if contents.digest(path) != digest:
             yield Corruption(sbom.FILE, f"tells another digest of {path}", "render again")
 
@@ -369,7 +369,7 @@ def _subject(data: bytes) -> str | None:
         return None
 
 
-def _judge_signature(
+def _verify_signature(
     report: Verification, contents: _Contents, signers: Path | None, identity: str | None
 ) -> None:
     report.signed = SIGNATURE in contents.files

@@ -1,4 +1,4 @@
-"""The verb check: files of anyone against exact engine releases."""
+"""The verb check: lints configuration files of any origin against exact engine releases."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_check(parser: Parser) -> None:
 
 def run_check(options: argparse.Namespace) -> None:
     from .. import lint
-    from ..lint import report as reports
+    from ..lint.report import code_quality, sarif, write
 
     def planner(path: Path, overrides: Sequence[str]) -> Sequence[Diagnostic]:
         from .. import pipeline  # planning is needed for deployment files only
@@ -49,10 +49,10 @@ def run_check(options: argparse.Namespace) -> None:
 
     request = lint.CheckOptions(tuple(dict.fromkeys(options.release)), options.role, options.gpu)
     report = lint.check(options.paths, request, planner)
-    forms = {options.sarif: reports.sarif, options.code_quality: reports.code_quality}
+    forms = {options.sarif: sarif, options.code_quality: code_quality}
     for path, form in forms.items():
         if path:
-            reports.write(path, form(report.findings, Path.cwd()))
+            write(path, form(report.findings, Path.cwd()))
     print_json(report.document()) if options.json else print(findings_text(report))
     sys.stdout.flush()
     if report.errors:

@@ -73,9 +73,9 @@ VERBS = {
 }
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
-    options = _parser().parse_args(words)
+    options = _parser().parse_args(arguments)
     return command.run(lambda: _run(options))
 
 

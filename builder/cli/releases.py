@@ -57,7 +57,7 @@ def _release_import(options: argparse.Namespace) -> None:
     from ..facts import release, release_import
 
     if options.output.suffix != ".json":
-        raise BadInput(Diagnostic(str(options.output), "is no .json file", "name the table .json"))
+        raise BadInput(Diagnostic(str(options.output), "must end in .json", "name the table .json"))
     like = release.load(options.like)
     if options.manifest:
         table = release_import.from_manifest(options.manifest, options.name, like)

@@ -18,11 +18,17 @@ from ..diagnostics import Diagnostic, nearest
 from ..documents import DATA, load_json_mapping
 from ..errors import BadFacts
 from . import checkpoint_files, data_file
-from . import quantization as quantizations
 from .architecture import ARCHITECTURES, Architecture, Config
 from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing, Stored
 from .model_facts import License, ModelFacts
-from .quantization import Quantization, TensorGroup
+from .quantization import (
+    PLAIN_DTYPES,
+    Quantization,
+    TensorGroup,
+    computed_groups,
+    read_quantization,
+    stored_groups,
+)
 
 MODELS = DATA / "models"
 QUANT_FILE = "hf_quant_config.json"
@@ -64,7 +70,7 @@ class Checkpoint:
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
         """Its tensors by role and dtype: those of its files, or else by arithmetic."""
-        return self.stored_groups or quantizations.computed_groups(
+        return self.stored_groups or computed_groups(
             self.architecture, self.config, self.quantization
         )
 
@@ -142,7 +148,7 @@ def read_shipped(path: Path) -> Checkpoint:
     facts = data_file.load(path, ModelFacts)
     config: Config = facts.config.values
     values = facts.quantization.values if facts.quantization else None
-    found, diagnostics = quantizations.read(config, {"quantization": values} if values else None)
+    found, diagnostics = read_quantization(config, {"quantization": values} if values else None)
     architecture = _architecture(config, path.name)
     diagnostics += _missing_fields(architecture, config, path.name)
     if diagnostics:
@@ -171,7 +177,7 @@ def read_folder(folder: Path) -> Checkpoint:
     generation = load_json_mapping(generation_file) if generation_file.exists() else {}
     architecture = _architecture(config, str(folder / "config.json"))
 
-    found, diagnostics = quantizations.read(config, hf_quant)
+    found, diagnostics = read_quantization(config, hf_quant)
     diagnostics += _missing_fields(architecture, config, str(folder / "config.json"))
     if not architecture.draft_head:  # it uses the tokenizer of its target
         diagnostics += _tokenizer_diagnostics(folder)
@@ -187,7 +193,7 @@ def read_folder(folder: Path) -> Checkpoint:
         architecture=architecture,
         config=config,
         quantization=found,
-        stored_groups=quantizations.stored_groups(architecture, config, stored.values()),
+        stored_groups=stored_groups(architecture, config, stored.values()),
         source=f"config.json and the headers of {len(stored)} tensors",
         generation_config=generation,
         listing=checkpoint_files.read(folder),
@@ -296,7 +302,7 @@ def _differs(actual: Stored, expected: Stored) -> bool:
     A scalar may have the shape `[]` or `[1]`, and what is not quantized any plain dtype.
     """
     same_shape = actual.shape == expected.shape or (expected.shape, actual.shape) == ((), (1,))
-    plain = {actual.dtype, expected.dtype} <= quantizations.PLAIN_DTYPES
+    plain = {actual.dtype, expected.dtype} <= PLAIN_DTYPES
     return not same_shape or not (plain or actual.dtype == expected.dtype)
 
 

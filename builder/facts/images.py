@@ -1,4 +1,4 @@
-"""Container images: which one carries a server of an engine release, and what a tag tells."""
+"""Container images: which one carries a server of an engine release, and the version in a tag."""
 
 from __future__ import annotations
 

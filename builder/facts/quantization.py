@@ -117,7 +117,7 @@ _LAYOUTS: dict[tuple[str | None, int], Callable[..., Iterator[Stored]]] = {
 }
 
 
-def read(
+def read_quantization(
     config: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None
 ) -> tuple[Quantization, list[Diagnostic]]:
     """The quantization that both files tell, and where they contradict each other.

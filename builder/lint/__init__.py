@@ -1,4 +1,4 @@
-"""Linting of files that anyone wrote, against exact engine releases: `check` is the way in."""
+"""Lints configuration files of any origin against exact engine releases: `check` is the way in."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
     by_release = []
     for each in releases:
         accepted = target.context.accepted if target.context else ()
-        kind, found = validate(source, _situation(each, request, target.context), accepted)
+        kind, found = validate(source, _rule_context(each, request, target.context), accepted)
         if kind == DEPLOYMENT and _is_readable(source):
             if target.context:
                 found += _rendered(source.documents[0], each.name)
@@ -150,16 +150,18 @@ def _releases(
     return [release.load(release.newest_stable())], True
 
 
-def _situation(known: Release, request: CheckOptions, context: BundleContext | None) -> RuleContext:
+def _rule_context(
+    known: Release, request: CheckOptions, context: BundleContext | None
+) -> RuleContext:
     """Where the options of a file are to be used, as far as that is known."""
-    situation = RuleContext(known)
+    rule_context = RuleContext(known)
     if context:
         if context.checkpoint:
-            situation = RuleContext.of(known, context.checkpoint)
+            rule_context = RuleContext.of(known, context.checkpoint)
         load = context.workload
-        situation = replace(
-            situation,
-            role=context.role or situation.role,
+        rule_context = replace(
+            rule_context,
+            role=context.role or rule_context.role,
             gpu=hardware.load(load.gpu) if load.gpu in hardware.known() else None,
             isl=load.isl,
             osl=load.osl,
@@ -167,8 +169,8 @@ def _situation(known: Release, request: CheckOptions, context: BundleContext | N
             block_size=context.block_size,
         )
     if request.gpu:
-        situation = replace(situation, gpu=hardware.load(request.gpu))
-    return replace(situation, role=request.role) if request.role else situation
+        rule_context = replace(rule_context, gpu=hardware.load(request.gpu))
+    return replace(rule_context, role=request.role) if request.role else rule_context
 
 
 def _is_readable(source: Text) -> bool:
@@ -237,8 +239,8 @@ def _other_releases(
     """Releases for which a file has no errors, where the one that was assumed finds some."""
     fitting = []
     for other in release.known():
-        situation = _situation(release.load(other), request, None)
-        found = validate(source, situation)[1]
+        rule_context = _rule_context(release.load(other), request, None)
+        found = validate(source, rule_context)[1]
         if other != assumed.name and not any(row.severity == "error" for row in found):
             fitting.append(other)
     if fitting:

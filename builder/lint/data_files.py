@@ -1,4 +1,4 @@
-"""Which schema each data file has: every file of `builder/data`, by its path there.
+"""The schema of every file of `builder/data`, by its path there.
 
 Presets are deployments, and have the deployment's own model.
 """

@@ -1,4 +1,4 @@
-"""The files that are meant by paths: those of folders, and what a bundle says about its own."""
+"""Expands paths to the files to check, each with what its bundle says about it."""
 
 from __future__ import annotations
 

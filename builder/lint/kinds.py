@@ -48,13 +48,6 @@ class Content:
     document: Yaml = field(default_factory=Yaml)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    name: str
-    fits: Callable[[Mapping[str, Any], Release], bool]
-    read: Callable[[Yaml], Content]
-
-
 def read(documents: Sequence[Yaml], release: Release) -> Content | None:
     """What the documents of one file are; `None` if check does not know their kind."""
     if not documents:
@@ -64,10 +57,10 @@ def read(documents: Sequence[Yaml], release: Release) -> Content | None:
         return _kubernetes(documents, release)
     if not isinstance(first.data, Mapping):
         return None
-    for kind in _KINDS:
-        if kind.fits(first.data, release):
-            content = kind.read(first)
-            content.kind, content.document = kind.name, first
+    for name, fits, parse in _KINDS:
+        if fits(first.data, release):
+            content = parse(first)
+            content.kind, content.document = name, first
             if len(documents) > 1:
                 what, place = "begins a second document", documents[1].places[""]
                 content.diagnostics.append(located(place, "", what, "write one document per file"))
@@ -355,16 +348,18 @@ def _located(document: Yaml, found: Iterable[Diagnostic]) -> list[Diagnostic]:
     return [section.locate(row) for row in found]
 
 
-_KINDS = (
-    _Kind(DEPLOYMENT, _is_deployment, _deployment),
-    _Kind(TRITON, lambda data, release: _has(data, "triton_config"), _triton),
-    _Kind(
+# By name: whether a mapping is of the kind, and how to read it. The first kind that fits counts.
+_Fits = Callable[[Mapping[str, Any], Release], bool]
+_KINDS: tuple[tuple[str, _Fits, Callable[[Yaml], Content]], ...] = (
+    (DEPLOYMENT, _is_deployment, _deployment),
+    (TRITON, lambda data, release: _has(data, "triton_config"), _triton),
+    (
         DISAGGREGATED,
         lambda data, release: _has(data, "context_servers", "generation_servers"),
         _disaggregated,
     ),
-    *(_Kind(row.name, row.fits, row.read) for row in _LAUNCHERS),
-    _Kind("performance suite", _is_suite, _suite),
-    _Kind(AUTODEPLOY, _is_autodeploy, _autodeploy),
-    _Kind(ENGINE, _is_engine, _engine),
+    *((row.name, row.fits, row.read) for row in _LAUNCHERS),
+    ("performance suite", _is_suite, _suite),
+    (AUTODEPLOY, _is_autodeploy, _autodeploy),
+    (ENGINE, _is_engine, _engine),
 )

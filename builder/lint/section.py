@@ -73,45 +73,47 @@ def whole(data: Any, path: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def section_diagnostics(section: Section, situation: RuleContext) -> Iterator[Diagnostic]:
+def section_diagnostics(section: Section, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Options that the release rejects, then rules that the others break.
 
-    `situation` is that of the file; what the section itself says goes before.
+    `rule_context` is that of the file; what the section itself says goes before.
     """
-    found = validate(situation.release, section.options)
+    found = validate(rule_context.release, section.options)
     rejected = list(islice(found, MAX_DIAGNOSTICS))
     for diagnostic in rejected:
-        yield section.locate(_suggest(diagnostic, section, situation.release))
+        yield section.locate(_suggest(diagnostic, section, rule_context.release))
     if next(found, None):
         what = f"has more than {MAX_DIAGNOSTICS} faults"
         yield section.locate(Diagnostic("", what, "correct these first", "too-many-faults"))
         return
     values = {row.where for row in rejected if row.rule in WRONG_VALUES}
-    for diagnostic in constraints.violations(section.options, situation_of(section, situation)):
+    for diagnostic in constraints.violations(
+        section.options, section_context(section, rule_context)
+    ):
         if diagnostic.where not in values:  # a wrong value is one error, not two
             yield section.locate(diagnostic)
 
 
-def disagreements(sections: Sequence[Section], situation: RuleContext) -> Iterator[Diagnostic]:
+def disagreements(sections: Sequence[Section], rule_context: RuleContext) -> Iterator[Diagnostic]:
     """What the prefill and decode workers of one file should have in common and have not."""
     workers = {role: [s for s in sections if s.role == role] for role in ("prefill", "decode")}
     for prefill, decode in product(workers["prefill"][:1], workers["decode"]):
-        here = situation_of(decode, situation)
+        here = section_context(decode, rule_context)
         for diagnostic in constraints.disagreements(prefill.options, decode.options, here):
             yield decode.locate(diagnostic)
 
 
-def situation_of(section: Section, situation: RuleContext) -> RuleContext:
-    """The situation of one section of a file."""
+def section_context(section: Section, rule_context: RuleContext) -> RuleContext:
+    """The rule context of one section of a file."""
     own = section.workload
     gpu = hardware.load(own.gpu) if own.gpu in hardware.known() else None
     return replace(
-        situation,
-        role=section.role or situation.role,
-        gpu=gpu or situation.gpu,
-        isl=own.isl or situation.isl,
-        osl=own.osl or situation.osl,
-        concurrency=own.concurrency or situation.concurrency,
+        rule_context,
+        role=section.role or rule_context.role,
+        gpu=gpu or rule_context.gpu,
+        isl=own.isl or rule_context.isl,
+        osl=own.osl or rule_context.osl,
+        concurrency=own.concurrency or rule_context.concurrency,
     )
 
 

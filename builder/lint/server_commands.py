@@ -21,7 +21,7 @@ from .section import below
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenFlag:
     """A flag on a command line, with its value if it takes one."""
 
     flag: Flag
@@ -38,7 +38,7 @@ class Command:
     """A server command as a release reads it."""
 
     subcommand: str
-    given: list[Given] = field(default_factory=list)
+    given: list[GivenFlag] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     @property
@@ -72,7 +72,7 @@ def parse(words: Sequence[Word], release: Release) -> Command:
         if takes_one and rest and not rest[0].text.startswith("--"):
             value = rest.pop(0)
         if name in known:
-            command.given.append(Given(known[name], word, value))
+            command.given.append(GivenFlag(known[name], word, value))
         text = value.text if value else None
         if value is None or value.certain:
             found = server_flags.flag_faults(name, text, release, command.subcommand)
@@ -97,7 +97,7 @@ def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
 
 
 def beside_flags(
-    command: Command, options: Mapping[str, Any], situation: RuleContext
+    command: Command, options: Mapping[str, Any], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
     """What flags and option file do to each other, and rules that only both together break."""
     wrong = {row.path for row in command.diagnostics}
@@ -107,19 +107,19 @@ def beside_flags(
         for name, row in given.items()
         if name not in wrong and (row.value is None or row.value.certain)
     }
-    for diagnostic in server_flags.flag_traps(flags, options, situation.release):
+    for diagnostic in server_flags.flag_traps(flags, options, rule_context.release):
         yield _at(given, diagnostic)
-    alone = {row.where for row in constraints.violations(options, situation)}
-    together = server_flags.with_flags(flags, options, situation.release)
+    alone = {row.where for row in constraints.violations(options, rule_context)}
+    together = server_flags.with_flags(flags, options, rule_context.release)
     setters = {
-        server_flags.option_path(given[name].flag, situation.release): name for name in flags
+        server_flags.option_path(given[name].flag, rule_context.release): name for name in flags
     }
-    for diagnostic in constraints.violations(together, situation):
+    for diagnostic in constraints.violations(together, rule_context):
         if diagnostic.where not in alone and diagnostic.where in setters:
             yield _at(given, replace(diagnostic, where=setters[diagnostic.where]))
 
 
-def _at(given: Mapping[str, Given], diagnostic: Diagnostic) -> Diagnostic:
+def _at(given: Mapping[str, GivenFlag], diagnostic: Diagnostic) -> Diagnostic:
     known = diagnostic.where in given
     return _at_location(diagnostic, given[diagnostic.where].word.location if known else NOWHERE)
 

@@ -81,7 +81,7 @@ def mentions_options(text: str, release: Release) -> bool:
 
 
 def validate(
-    source: Text, situation: RuleContext, accepted: Collection[tuple[str, str]] = ()
+    source: Text, rule_context: RuleContext, accepted: Collection[tuple[str, str]] = ()
 ) -> tuple[str | None, list[Diagnostic]]:
     """The kind of a file, `None` if it is none that check knows, and its errors.
 
@@ -93,15 +93,15 @@ def validate(
         )
     named = list(_images(source.text, accepted))
     if source.form == SCRIPT:
-        return _script(source, situation, named)
+        return _script(source, rule_context, named)
     syntax = [row for document in source.documents for row in document.diagnostics]
-    content = kinds.read(source.documents, situation.release)
+    content = kinds.read(source.documents, rule_context.release)
     if content is None:
         return (IMAGES, [*syntax, *named]) if any(images.contents(source.text)) else (None, syntax)
-    found = [*syntax, *named, *_content(content, situation)]
+    found = [*syntax, *named, *_content(content, rule_context)]
     if content.kind.startswith(kinds.KUBERNETES):
         ran = (run for document in source.documents for run in container_commands(document))
-        found_there = [_run(run, source.path, content, situation) for run in ran]
+        found_there = [_run(run, source.path, content, rule_context) for run in ran]
         found += (
             row for diagnostics in found_there if diagnostics is not None for row in diagnostics
         )
@@ -110,11 +110,11 @@ def validate(
     return content.kind, found
 
 
-def _content(content: Content, situation: RuleContext) -> Iterator[Diagnostic]:
+def _content(content: Content, rule_context: RuleContext) -> Iterator[Diagnostic]:
     yield from content.diagnostics
     for section in content.sections:
-        yield from section_diagnostics(section, situation)
-    yield from disagreements(content.sections, situation)
+        yield from section_diagnostics(section, rule_context)
+    yield from disagreements(content.sections, rule_context)
 
 
 def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
@@ -133,12 +133,14 @@ def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagno
 
 
 def _script(
-    source: Text, situation: RuleContext, named: Sequence[Diagnostic]
+    source: Text, rule_context: RuleContext, named: Sequence[Diagnostic]
 ) -> tuple[str | None, list[Diagnostic]]:
-    found = _script_diagnostics(script.read(source.text), source.text, source.path, {}, situation)
+    found = _script_diagnostics(
+        script.read(source.text), source.text, source.path, {}, rule_context
+    )
     if job_script.is_job(source.text):
         rules = job_rules.diagnostics(
-            job_script.read(source.text), source.path.parent, situation.block
+            job_script.read(source.text), source.path.parent, rule_context.block
         )
         return JOB, [*named, *(found or ()), *_line_ends(source.path), *rules]
     if found is None:
@@ -154,14 +156,14 @@ def _line_ends(path: Path) -> Iterator[Diagnostic]:
 
 
 def _run(
-    run: ContainerCommand, path: Path, content: Content, situation: RuleContext
+    run: ContainerCommand, path: Path, content: Content, rule_context: RuleContext
 ) -> list[Diagnostic] | None:
     """The errors of what a container runs, beside the files that config maps give it."""
     given = {
         section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])
         for section in content.sections
     }
-    found = _script_diagnostics(run.script, run.text, path, given, situation)
+    found = _script_diagnostics(run.script, run.text, path, given, rule_context)
     return None if found is None else [run.move(row) for row in found]
 
 
@@ -170,24 +172,24 @@ def _script_diagnostics(
     text: str,
     path: Path,
     given: Mapping[str, Content],
-    situation: RuleContext,
+    rule_context: RuleContext,
 ) -> list[Diagnostic] | None:
     """The errors of server commands and of the files that a script writes, beside those that it is
     given; `None` if it has neither.
     """
-    written = {document.name: _written(document, situation) for document in found.files}
+    written = {document.name: _written(document, rule_context) for document in found.files}
     if not found.commands and not any(content.sections for content in written.values()):
         return None
-    commands = [parse(words, situation.release) for words in found.commands]
+    commands = [parse(words, rule_context.release) for words in found.commands]
     result: list[Diagnostic] = []
     for name, content in written.items():
         _settle_backend(content, [row for row in commands if _names(row, name)])
-        result += _certain(_content(content, situation), text)
+        result += _certain(_content(content, rule_context), text)
     for command in commands:
         result += command.diagnostics
         if command.subcommand == "serve":
             options = _options(command, path, {**given, **written})
-            result += beside_flags(command, options, situation)
+            result += beside_flags(command, options, rule_context)
     return result
 
 
@@ -208,10 +210,10 @@ def _names(command: Command, name: str) -> bool:
     return bool(word and name and Path(name).name == Path(word.text).name)
 
 
-def _written(document: script.HereDocument, situation: RuleContext) -> Content:
+def _written(document: script.HereDocument, rule_context: RuleContext) -> Content:
     """A file that a script writes."""
     documents = scan_yaml(document.text, document.start)
-    content = kinds.read(documents, situation.release)
+    content = kinds.read(documents, rule_context.release)
     if content is None and not document.name.endswith((".yaml", ".yml")):
         return Content(kinds.ENGINE)
     content = content or Content(kinds.ENGINE)

@@ -1,4 +1,4 @@
-"""Alerts: what wakes somebody, what it means, and what to look at then.
+"""Alerts: their expressions, what each means, and the commands that find its cause.
 
 Rows of `builder/data/alerts.yaml`, over signals and thresholds.
 """
@@ -55,18 +55,18 @@ class Alert:
     @property
     def anchor(self) -> str:
         """Where the runbook tells of it."""
-        words = re.findall(r"[A-Z][a-z0-9]*", self.name)
-        return f"alert-{'-'.join(words).lower()}"
+        parts = re.findall(r"[A-Z][a-z0-9]*", self.name)
+        return f"alert-{'-'.join(parts).lower()}"
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The signals and thresholds that it asks for."""
+    def identifiers(self) -> tuple[str, ...]:
+        """The signals and thresholds in its expression."""
         return tuple(Template(self.expression).get_identifiers())
 
     @property
     def references(self) -> tuple[str, ...]:
         """The signals among them."""
-        return tuple(word for word in self.words if word in signals.by_reference())
+        return tuple(word for word in self.identifiers if word in signals.by_reference())
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ SIGNALS = DATA / "signals.yaml"
 
 # Every metric in a rule has its selector beside it.
 METRIC = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)\{")
-_OWN_WORDS = {"self", "window"}
+_OWN_IDENTIFIERS = {"self", "window"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class Signal:
 class Source:
     """Where a signal comes from: an expression over the metrics of one kind of server.
 
-    `words` are the thresholds that it asks for, `jobs` those that must be scraped.
+    `thresholds` are those in the expression, `jobs` those that must be scraped.
     """
 
     signal: Signal
     expression: str
-    words: frozenset[str]
+    thresholds: frozenset[str]
     jobs: frozenset[str]
     test: Mapping[str, Any]
 
@@ -76,7 +76,7 @@ class SignalInputs:
     prefix: str
     families: Mapping[str, Family]
     jobs: Collection[str]
-    words: Collection[str]
+    thresholds: Collection[str]
     absent: Mapping[str, str]
 
 
@@ -113,20 +113,20 @@ def by_reference() -> Mapping[str, tuple[Signal, str | None]]:
     }
 
 
-def select(around: SignalInputs) -> Selection:
+def select(inputs: SignalInputs) -> Selection:
     """The first source of each signal that these inputs can feed."""
     sources: dict[str, Source] = {}
     missing: dict[str, str] = {}
     for name in all_of():
         reasons = []
-        for source in sources_of(name, around.server, around.prefix):
-            reason = next(_obstacles(source, around), None)
+        for source in sources_of(name, inputs.server, inputs.prefix):
+            reason = next(_obstacles(source, inputs), None)
             if reason is None:
                 sources[name] = source
                 break
             reasons.append(reason)
         else:
-            missing[name] = reasons[-1] if reasons else f"{around.server} exports nothing of it"
+            missing[name] = reasons[-1] if reasons else f"{inputs.server} exports nothing of it"
     return Selection(sources, missing)
 
 
@@ -137,13 +137,13 @@ def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
     others = every - set(names)
     for row in document["rows"]:
         template = Template(row["expr"])
-        asked = set(template.get_identifiers())
-        if row["signal"] != name or asked & others or row.get("server", server) != server:
+        identifiers = set(template.get_identifiers())
+        if row["signal"] != name or identifiers & others or row.get("server", server) != server:
             continue
         yield Source(
             all_of()[name],
             template.safe_substitute(names),
-            frozenset(asked - set(names) - _OWN_WORDS | set(row.get("needs", ()))),
+            frozenset(identifiers - set(names) - _OWN_IDENTIFIERS | set(row.get("needs", ()))),
             frozenset(row.get("jobs", ())),
             {
                 **row["test"],
@@ -155,17 +155,17 @@ def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
         )
 
 
-def _obstacles(source: Source, around: SignalInputs) -> Iterator[str]:
+def _obstacles(source: Source, inputs: SignalInputs) -> Iterator[str]:
     """Why a source has nothing to give."""
-    for job in sorted(source.jobs - set(around.jobs)):
-        yield around.absent[job]
-    for word in sorted(source.words - set(around.words)):
-        yield around.absent[word]
-    known = {sample for family in around.families.values() for sample in family.samples}
+    for job in sorted(source.jobs - set(inputs.jobs)):
+        yield inputs.absent[job]
+    for word in sorted(source.thresholds - set(inputs.thresholds)):
+        yield inputs.absent[word]
+    known = {sample for family in inputs.families.values() for sample in family.samples}
     for metric in source.metrics:
         if metric not in known:
-            known_not = f"{around.server} of release {around.release} exports no {metric}"
-            yield around.absent.get(metric, known_not)
+            known_not = f"{inputs.server} of release {inputs.release} exports no {metric}"
+            yield inputs.absent.get(metric, known_not)
 
 
 def quoted(text: str) -> str:

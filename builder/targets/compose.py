@@ -12,7 +12,7 @@ from ..diagnostics import Diagnostic
 from ..facts.hardware import load as load_gpu
 from ..render import CommentedValue, yaml_document
 from ..servers import PORT_STEP, RenderContext
-from . import container as containers
+from . import container
 from .container import BUNDLE, HOME, KEY_FILE, SCRATCH_GIB, TLS_FOLDER, USER, Container
 from .container import ContainerOptions as Options
 
@@ -34,7 +34,7 @@ MOST_PROCESSES = 16384
 
 def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
     options = Options.model_validate(deployment.targets[TARGET])
-    found = list(containers.diagnostics(deployment, TARGET, options))
+    found = list(container.diagnostics(deployment, TARGET, options))
     yield from found
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
     if not found and total > (size := load_gpu(gpu).gpus_per_node.value):
@@ -43,7 +43,7 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
 
 
 def render(context: RenderContext, options: Options) -> dict[str, File]:
-    served = containers.container(context, options)
+    served = container.container(context, options)
     name = context.deployment.name
     title = f"Serves {name} on this machine: docker compose -f {FILE} up --detach --wait"
     document = {
@@ -55,7 +55,7 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
 
 
 def warnings(context: RenderContext, options: Options) -> Iterator[Diagnostic]:
-    return containers.warnings(context, options)
+    return container.warnings(context, options)
 
 
 def _services(container: Container) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -96,7 +96,7 @@ def test_no_byte_of_a_signature_can_change(signed: Path) -> None:
             unseen.append(offset)
     assert not unseen
     signed.write_bytes(whole + b"\n")
-    assert signature.check(DATA, signed) == "is no SSH signature as ssh-keygen writes it"
+    assert signature.check(DATA, signed) == "is not an SSH signature as ssh-keygen writes it"
 
 
 def test_a_key_in_pem_makes_the_same_kind_of_signature(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_key_with_a_passphrase_says_what_to_do(tmp_path: Path) -> None:
 
 def test_what_is_no_key_is_said(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello\n")
-    assert "is no SSH key; make one: ssh-keygen" in fault(tmp_path / "text")
+    assert "is not an SSH key; make one: ssh-keygen" in fault(tmp_path / "text")
     assert "cannot be read: no such file" in fault(tmp_path / "none")
     assert "cannot be read: is a directory" in fault(tmp_path)
     assert "is not an ed25519 key" in fault(pem_key(tmp_path / "x.pem", "x25519"))

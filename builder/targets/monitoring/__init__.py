@@ -1,4 +1,4 @@
-"""Target `monitoring`: what watches a server, and wakes somebody who then knows what to do.
+"""Target `monitoring`: scrape configuration, recording and alert rules with tests, and dashboards.
 
 `monitored` is the server with the options of a deployment file and the jobs that ask it, `rules`
 the signals and alerts that its release can have, with the numbers that they compare with,

@@ -124,7 +124,7 @@ def _panel(rules: Rules, panel: Mapping[str, Any], shown: list[Recording]) -> di
 
 
 def _target(rules: Rules, panel: Mapping[str, Any], row: Recording, letter: str) -> dict[str, Any]:
-    expression = f"{row.record}{{{rules.words()['self']}}}"
+    expression = f"{row.record}{{{rules.substitutions()['self']}}}"
     if reduce := panel.get("reduce"):
         expression = f"{reduce}({expression})"
     window = row.record.partition(":llm_")[2].partition(":")[2]

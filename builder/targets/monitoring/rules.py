@@ -71,8 +71,8 @@ class Rules:
         for name, source in self.selection.sources.items():
             signal = signals.all_of()[name]
             for reference, window in signal.references.items():
-                words = self.words(window)
-                expression = Template(source.expression).substitute(words)
+                values = self.substitutions(window)
+                expression = Template(source.expression).substitute(values)
                 found.append(
                     Recording(reference, signal, signal.record(window), expression, source)
                 )
@@ -89,8 +89,8 @@ class Rules:
             if reason := self._obstacle(row):
                 yield row.name, reason
 
-    def words(self, window: str | None = None) -> dict[str, str]:
-        """What expressions and texts may name."""
+    def substitutions(self, window: str | None = None) -> dict[str, str]:
+        """The values that expressions and texts may name."""
         known = {word: row.text for word, row in self.thresholds.items() if row.value is not None}
         name = self.monitored.deployment.name
         own = {"self": f"deployment={signals.quoted(name)}"}
@@ -98,28 +98,27 @@ class Rules:
 
     def expression(self, alert: Alert) -> str:
         """The expression of an alert, over this deployment's series."""
-        series = {
-            row.reference: f"{row.record}{{{self.words()['self']}}}" for row in self.recordings
-        }
-        return Template(alert.expression).substitute({**self.words(), **series})
+        values = self.substitutions()
+        series = {row.reference: f"{row.record}{{{values['self']}}}" for row in self.recordings}
+        return Template(alert.expression).substitute({**values, **series})
 
     def annotations(self, alert: Alert, value: str = VALUE) -> dict[str, str]:
         """The texts of an alert, with `value` where the value stands that it has."""
         deployment = self.monitored.deployment
         given = {"name": deployment.name, "release": deployment.engine.release}
-        words = {name: _literal(text) for name, text in {**self.words(), **given}.items()}
+        values = {name: _literal(text) for name, text in {**self.substitutions(), **given}.items()}
         threshold, because = self.thresholds.get(alert.threshold or ""), ""
         if threshold:
             reason = f"{threshold.text}, {threshold.reason}"
             because = f" It is {value} and should not pass {_literal(reason)}."
         return {
-            "summary": Template(alert.summary).substitute(words),
-            "description": Template(alert.meaning).substitute(words, value=value) + because,
+            "summary": Template(alert.summary).substitute(values),
+            "description": Template(alert.meaning).substitute(values, value=value) + because,
             "runbook_url": f"{self.monitored.options.runbook_url}#{alert.anchor}",
         }
 
     def _obstacle(self, alert: Alert) -> str | None:
-        for word in alert.words:
+        for word in alert.identifiers:
             if word in self.thresholds:
                 threshold = self.thresholds[word]
                 if threshold.value is None:

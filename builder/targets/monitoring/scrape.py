@@ -1,4 +1,4 @@
-"""Who asks whom: the configuration of Prometheus, of the blackbox exporter and of Alertmanager."""
+"""The configuration of Prometheus, of the blackbox exporter and of Alertmanager."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _document(rules: Rules, kind: str, tests: list[dict[str, Any]]) -> dict[str,
 
 def _of_recording(rules: Rules, row: Recording) -> dict[str, Any]:
     """What a recording rule makes of ten minutes of its server's metrics."""
-    words, test = rules.words(), row.source.test
+    values_by_name, test = rules.substitutions(), row.source.test
     end_s = STEPS * rules.monitored.seconds(STEP)
     expected = float(test["expect"])
     if test.get("per_s"):
@@ -61,8 +61,8 @@ def _of_recording(rules: Rules, row: Recording) -> dict[str, Any]:
         "name": row.record,
         "input_series": [
             {
-                "series": _with_labels(Template(series).substitute(words), rules),
-                "values": Template(str(values)).substitute(words),
+                "series": _with_labels(Template(series).substitute(values_by_name), rules),
+                "values": Template(str(values)).substitute(values_by_name),
             }
             for series, values in test["feed"].items()
         ],
@@ -195,5 +195,5 @@ def _labels(rules: Rules, level: str, labels: Mapping[str, str]) -> str:
 def _with_labels(series: str, rules: Rules) -> str:
     """A series of a server, with the labels that scraping adds."""
     name, _, rest = series.partition("{")
-    own = f"{rules.words()['self']}, instance={signals.quoted(INSTANCE)}"
+    own = f"{rules.substitutions()['self']}, instance={signals.quoted(INSTANCE)}"
     return f"{name}{{{own}{', ' if rest != '}' else ''}{rest}"
