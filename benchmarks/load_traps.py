@@ -1,4 +1,4 @@
-"""The trap suite: answers that make load clients wrong, and what is right about each."""
+"""The trap suite: responses that mislead load clients, and the correct reading of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client is let in: the key of restricted APIs, and certificates for gRPC."""
+"""Client credentials: the key of restricted APIs, and TLS certificates for gRPC."""
 
 from __future__ import annotations
 

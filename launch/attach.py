@@ -1,4 +1,4 @@
-"""Evidence for a handover: the results of runs, put into the bundle that they are of."""
+"""Attach evidence to a bundle: the results of its runs, and a report of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a server became ready, died or ran out of time, and what its log said last."""
+"""Readiness of a server: waits until it is ready, dead or out of time, and shows progress."""
 
 from __future__ import annotations
 

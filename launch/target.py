@@ -1,4 +1,4 @@
-"""A target of a bundle: the server that it starts, where that listens and how it is asked."""
+"""A target of a bundle: the server that it starts, its addresses, ports and credentials."""
 
 from __future__ import annotations
 

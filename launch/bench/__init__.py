@@ -1,1 +1,1 @@
-"""What users feel: load on an endpoint, and its measures."""
+"""Benchmarks: load on an endpoint, and client-side throughput and latency."""

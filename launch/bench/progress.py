@@ -1,4 +1,4 @@
-"""What a benchmark says while it runs: a line that changes on a terminal, JSON lines elsewhere."""
+"""Progress of a benchmark: a line that changes on a terminal, JSON lines elsewhere."""
 
 from __future__ import annotations
 

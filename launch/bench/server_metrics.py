@@ -1,4 +1,4 @@
-"""What the server itself measured: its metrics around a point, and its figures for each request.
+"""Server-side metrics: those scraped around a point, and the engine's figures for each request.
 
 Those of a request come with its answer (Triton's outputs, the usage of OpenAI's) or from
 `/perf_metrics`, whose rows are here brought under the names of the Triton outputs. `/metrics` of

@@ -1,4 +1,4 @@
-"""The nodes: what only a job on them can tell, tried in one."""
+"""Probe the nodes of a cluster with one job: MPI, Python, containers, folders and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests that Slurm takes, each tried by `sbatch --test-only`; nothing runs."""
+"""Probe which requests Slurm accepts, each by `sbatch --test-only`; nothing runs."""
 
 from __future__ import annotations
 
