@@ -1,4 +1,4 @@
-"""Credentials in a deployment file: they are refused, since a bundle is copied and kept.
+"""Finds credentials in a deployment file, which are refused since bundles are copied and kept.
 
 What is found is never repeated: an error names the place, not the value.
 """

@@ -1,4 +1,4 @@
-"""What the user asks for: a deployment file or a preset, every error reported with its line."""
+"""The deployment, from a file or a preset: its schema, with the line of every error."""
 
 from __future__ import annotations
 

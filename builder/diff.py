@@ -1,4 +1,4 @@
-"""What changed between two bundles: the request, the decisions, the memory, then the files."""
+"""Compares two bundles: the request, the decisions, the memory, then the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bundle says of itself: tool, inputs with digests, decisions with reasons, memory."""
+"""The content of a manifest: tool, inputs with digests, decisions with reasons, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts for a request: what is known of its checkpoint, GPU and release, or every error at once."""
+"""Resolves the facts of a request: checkpoint, GPU and release, or every error at once."""
 
 from __future__ import annotations
 

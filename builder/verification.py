@@ -208,7 +208,7 @@ def _contents(folder: Path) -> _Contents:
 
 def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise error  # a folder that is not there is no bundle, which is said elsewhere
+        raise error  # the caller reports a folder that does not exist
 
 
 def _is_evidence(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""What others published: the options and figures of deployments on real hardware."""
+"""Published deployments on real hardware: their options and measured figures."""
 
 from __future__ import annotations
 

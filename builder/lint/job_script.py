@@ -94,7 +94,7 @@ class Step:
 class Job:
     """A job script: the options of each of its parts, those that come too late, its commands.
 
-    `stray` are words of its directives that are no options.
+    `stray` are words of its directives that are not options.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Triton's `config.pbtxt`: whether Triton can read it, and the engine's model work with it."""
+"""Checks Triton's `config.pbtxt`: that Triton can read it and the engine's model works with it."""
 
 from __future__ import annotations
 

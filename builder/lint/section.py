@@ -1,4 +1,4 @@
-"""A section: engine options somewhere in a file, and what they are checked by."""
+"""A section: engine options somewhere in a file, checked against a release and its rules."""
 
 from __future__ import annotations
 

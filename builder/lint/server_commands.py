@@ -1,4 +1,4 @@
-"""Server commands in scripts and containers: flags against the release and the option file."""
+"""Checks server commands in scripts and containers against the release and the option file."""
 
 from __future__ import annotations
 
