@@ -64,7 +64,7 @@ def generations(tmp_path: Path, make_miniature: Callable[[str], Path]) -> Genera
             "checkpoint": str(shutil.copytree(make_miniature("llama-tiny"), tmp_path / "my model")),
             "hardware": {"gpu": "h100", "num_gpus": 1},
             "engine": {"release": "1.2.1"},
-            "workload": {"isl": 32, "osl": 8, "concurrency": 2},
+            "workload": {"isl": 32, "osl": 8, "concurrency": 8},
             "targets": {**targets, "handoff": {}},
         }
         (tmp_path / "request.yaml").write_text(yaml.safe_dump(request))
