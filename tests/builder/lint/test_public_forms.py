@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.builder.check.test_check_files import DISAGGREGATED, checked, edited, findings
+from tests.builder.lint.test_check_files import DISAGGREGATED, checked, edited, findings
 from tests.conftest import Run
 
 AUTODEPLOY = """\
