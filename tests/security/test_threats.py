@@ -46,7 +46,7 @@ THREATS = {
     "D2-19": "requests to inner networks by media addresses",
 }
 ALSO = {
-    "D2-01": ("tests/builder/test_gate.py", "tests/builder/test_advisories.py"),
+    "D2-01": ("tests/builder/test_vulnerability_policy.py", "tests/builder/test_advisories.py"),
     "D2-03": ("tests/launch/test_secure.py",),
     "D2-06": ("tests/launch/test_secure.py", "tests/kubernetes/test_gateway.py"),
     "D2-08": ("tests/model_repository/test_limits.py", "tests/model_repository/test_fuzz.py"),
