@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from builder import pipeline
+from builder.errors import BadInput
 from tests.security.hostile import MODELS, Text, names, texts
 
 COUNT = 10_000
@@ -23,7 +26,9 @@ FREE = {
     ),
 }
 ONE_OF_A_LIST = {
-    *("hardware.gpu", "engine.release", "images{}", "targets{}"),
+    *("hardware.gpu", "engine.name", "engine.release", "images{}", "targets{}"),
+    *(f"targets.{name}.server" for name in ("compose", "kubernetes", "monitoring", "slurm")),
+    "accepted_advisories[].product",
     *("targets.slurm.site.container.images{}", "targets.slurm.prefill.deployment"),
 }
 # Rules that let more through, each with what: they are rendered as words, quoted where it matters.
@@ -79,6 +84,13 @@ def test_ten_thousand_names_find_no_way_past_a_rule(row: Text, fuzzed: list[str]
         assert re.fullmatch(f"[{letters}]*", text), text
         may_lead = row.path in OPTIONS or row.path.startswith(NO_WORDS)
         assert may_lead or not text.startswith("-"), text
+
+
+@pytest.mark.parametrize("setting", ["engine.name", "targets.compose.server"])
+def test_a_name_that_is_not_in_its_list_is_refused(setting: str, fuzzed: list[str]) -> None:
+    for text in fuzzed[:50]:
+        with pytest.raises(BadInput):
+            pipeline.plan("llama-tiny", [f"{setting}={json.dumps(text)}"])
 
 
 def test_some_of_the_names_pass(fuzzed: list[str]) -> None:
