@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -49,3 +50,19 @@ def test_golden_bundles_are_not_rewritten_under_ci() -> None:
 def test_a_run_outlives_its_terminal_and_programs_under_test_do_not() -> None:
     status, _ = run(prefix=("nohup",))
     assert status == 0
+
+
+def test_tests_of_a_group_run_on_one_worker() -> None:
+    """Else each worker starts servers of its own for the tests that share one."""
+    files = ["tests/builder/test_site.py", "tests/builder/test_diff.py"]
+    options = ["-n", "2", "--dist", "loadgroup", "-v", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *files],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    ran = re.findall(r"^\[(gw\d)\].* PASSED (\S+?)::", done.stdout, re.MULTILINE)
+    assert {file for _, file in ran} == set(files), done.stdout
+    assert len(set(ran)) == len(files), "a file's tests ran on several workers"
