@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import suppress
+from pathlib import Path
 
 from tests.slurm.conftest import MakeService
 from tests.slurm.service import Clients, Service, server, wait_until
@@ -156,8 +158,9 @@ def test_a_job_that_slurm_requeues_serves_again(make_service: MakeService) -> No
     job = service.serving("--partition=again", "--requeue", *node)
     urgent = ["--partition=urgent", *node, "--output=/dev/null", "--wrap=true"]
     other = service.cluster.run("sbatch", "--parsable", *urgent).stdout.strip()
-    # It has the node when all of the first run has ended; a job that starts before that would fail.
     wait_until(lambda: service.slurm_state(other) == "COMPLETED", 60, lambda: service.explain(job))
+    # Slurm takes the first run's exit code for that of the second if it hears of it so late.
+    wait_until(lambda: not runs_a_script(job), 60, lambda: service.explain(job))
     earlier = service.job_folder(job) / "run-0.json"
 
     def hurried() -> bool:
@@ -172,6 +175,16 @@ def test_a_job_that_slurm_requeues_serves_again(make_service: MakeService) -> No
     service.wait_for(job, "serving")
     assert json.loads(earlier.read_text())["outcome"] == "preempted"
     assert service.run(job)["restarts"] == 1
+
+
+def runs_a_script(job: str) -> bool:
+    """Whether the process that reports the end of a job's script is still there."""
+    wanted = f"slurmstepd: [{job}.".encode()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it may end meanwhile
+            if path.read_bytes().startswith(wanted):
+                return True
+    return False
 
 
 def test_a_service_that_fails_is_started_anew_only_so_often(make_service: MakeService) -> None:

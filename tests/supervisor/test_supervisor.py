@@ -119,17 +119,14 @@ def test_an_endpoint_that_is_replaced_while_it_is_withdrawn_stays(
 
 
 @pytest.mark.parametrize(
-    ("run", "is_live"),
-    [
-        ({"state": "serving", "heartbeat": state.timestamp()}, True),
-        ({"state": "ended", "heartbeat": state.timestamp()}, False),
-        ({"state": "serving", "heartbeat": state.timestamp(1000)}, False),
-    ],
+    ("job_state", "silent_s", "is_live"),
+    [("serving", 0, True), ("ended", 0, False), ("serving", 3600, False)],
     ids=["serving", "ended", "silent"],
 )
 def test_an_endpoint_is_live_while_its_job_is(
-    tmp_path: Path, run: dict[str, Any], is_live: bool
+    tmp_path: Path, job_state: str, silent_s: float, is_live: bool
 ) -> None:
+    run = {"state": job_state, "heartbeat": state.timestamp(time.time() - silent_s)}
     until, heartbeat = state.timestamp(time.time() + 60), "jobs/1/run.json"
     endpoint = {"job_id": "1", "until": until, "heartbeat": heartbeat, "lease_s": 60}
     write(tmp_path / "endpoint.json", **endpoint)

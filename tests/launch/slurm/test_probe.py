@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder import pipeline, site
+from tests.conftest import NEWER_SLURM
 from tests.launch.slurm.conftest import Slurm
 from tests.slurm.cluster import Cluster, Shape, version, why_not
 
@@ -78,8 +79,9 @@ def test_a_partition_that_is_not_there_ends_the_probe(slurm: Slurm) -> None:
     assert "Slurm: has no partition gpu9; name --partition, --account or --qos" in done.stderr
 
 
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.skipif(
-    why_not() is not None or version() < (23, 11), reason="this Slurm has no topology of blocks"
+    why_not() is None and version() < (23, 11), reason=f"{NEWER_SLURM}: topologies of blocks"
 )
 def test_the_size_of_a_block_is_found(tmp_path: Path) -> None:
     with Cluster(tmp_path / "c", Shape(nodes=8, block=4)) as blocks:
