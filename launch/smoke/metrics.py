@@ -14,6 +14,8 @@ from .client import CheckFailure, NotSupported, RequestRejected
 from .http import get_json, receive, session
 
 TIMEOUT_S = 10.0
+# How long a count may take to come.
+COUNTED_S = 10.0
 POLL_S = 0.1
 # The toolkit's model updates its metrics once a second, all together. Others are up to date.
 MODEL = "trtllm_model_"
@@ -81,7 +83,7 @@ async def read_settled(endpoint: Endpoint, requests: float = math.inf) -> Metric
         before, metrics = metrics, await read(endpoint)
         waited_s = time.monotonic() - start_s
         due = counted >= requests or waited_s > PERIOD_S
-        if (due and _of_model(before) == _of_model(metrics)) or waited_s > TIMEOUT_S:
+        if (due and _of_model(before) == _of_model(metrics)) or waited_s > COUNTED_S:
             break
     return metrics
 
@@ -92,7 +94,7 @@ def _of_model(metrics: Metrics) -> Metrics:
 
 async def wait_until(endpoint: Endpoint, holds: Callable[[Metrics], bool]) -> Metrics:
     """The metrics as soon as a condition holds, or as they are when the time is over."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + COUNTED_S
     while True:
         metrics = await read(endpoint)
         if holds(metrics) or time.monotonic() > deadline:

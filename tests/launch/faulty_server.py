@@ -50,11 +50,17 @@ class Server(ThreadingHTTPServer):
         self.served = itertools.count(1)
         self.succeeded = 0
         self.cancelled = 0
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
         self.one_by_one = threading.Lock() if fault == "serial" else nullcontext()
 
     def handle_error(self, *_: object) -> None:
         """A client that leaves is not an error."""
+
+    def settled(self) -> int:
+        """The requests that succeeded, once those whose answer is out are counted too."""
+        with self.lock:
+            self.lock.wait_for(lambda: not self.running)
+            return self.succeeded
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -70,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             self._json(200, {"data": [{"id": "model"}]})
         elif self.path == "/prometheus/metrics":
-            self._text(200, f'x_request_success_total{{model="m"}} {self.server.succeeded}\n')
+            self._text(200, f'x_request_success_total{{model="m"}} {self.server.settled()}\n')
         elif self.path in ("/health", "/version") or fault == "any_url":
             self._json(200, {"version": version(fault)})
         else:
@@ -113,6 +119,7 @@ class Handler(BaseHTTPRequestHandler):
                 with self.server.lock:
                     self.server.running -= 1
                     self.server.succeeded += 2 if self.server.fault == "counts" else 1
+                    self.server.lock.notify_all()
 
     def _tokens(self, body: dict[str, Any], together: bool) -> tuple[list[str], str]:
         fault, limit = self.server.fault, body.get("max_tokens") or 32
