@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +163,7 @@ def _report_summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
             }
             for run in runs
         ],
-        "differences": [asdict(row) for row in comparison.differences(runs)],
+        "differences": comparison.differences(runs),
     }
 
 

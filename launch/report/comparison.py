@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .evidence import RunEvidence
@@ -25,19 +24,8 @@ MEASURES: tuple[tuple[str, Callable[[LoadPoint], float | None]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RunComparison:
-    """A run against the first one at one load: each measure with its change as a share."""
-
-    run: str
-    load: str
-    values: Mapping[str, float | None]
-    changes: Mapping[str, float | None]
-
-
-def differences(runs: Sequence[RunEvidence]) -> list[RunComparison]:
-    if not runs:
-        return []
+def differences(runs: Sequence[RunEvidence]) -> list[dict[str, Any]]:
+    """Each run against the first one at each load: each measure with its change as a share."""
     base = {point.label: point for point in runs[0].bench.points}
     return [
         _difference(run, point, base[point.label])
@@ -47,14 +35,14 @@ def differences(runs: Sequence[RunEvidence]) -> list[RunComparison]:
     ]
 
 
-def _difference(run: RunEvidence, point: LoadPoint, base: LoadPoint) -> RunComparison:
+def _difference(run: RunEvidence, point: LoadPoint, base: LoadPoint) -> dict[str, Any]:
     values = {title: measure(point) for title, measure in MEASURES}
     bases = {title: measure(base) for title, measure in MEASURES}
     changes = {
         title: value / was - 1 if value is not None and (was := bases[title]) else None
         for title, value in values.items()
     }
-    return RunComparison(run.title, point.label, values, changes)
+    return {"run": run.title, "load": point.label, "values": values, "changes": changes}
 
 
 def overview(runs: Sequence[RunEvidence]) -> PageTable:
@@ -123,7 +111,7 @@ def _text(value: object) -> str:
 def changes(runs: Sequence[RunEvidence]) -> PageTable:
     """Every run against the first one, load by load."""
     rows = [
-        (row.run, row.load, *(signed_percent(change) for change in row.changes.values()))
+        (row["run"], row["load"], *map(signed_percent, row["changes"].values()))
         for row in differences(runs)
     ]
     columns = [("run", "text"), ("load", "code"), *((title, NUMERIC) for title, _ in MEASURES)]

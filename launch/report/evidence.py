@@ -13,8 +13,9 @@ from builder.errors import BadInput, ToolkitError
 
 from ..bench.results import BENCH, FORMAT, KIND
 from ..run import SUMMARY as RUN
+from ..smoke.results import CheckResult
 from . import importers, json_object, results
-from .results import BenchResults, SmokeResults
+from .results import BenchResults
 
 SMOKE = "smoke.json"
 AIPERF = "profile_export_aiperf.json"
@@ -30,7 +31,7 @@ class RunEvidence:
     title: str
     place: str
     bench: BenchResults
-    smoke: SmokeResults | None = None
+    smoke: Sequence[CheckResult] = ()
     manifest: Mapping[str, Any] | None = None
     ready_after_s: float | None = None
     notes: tuple[str, ...] = ()
@@ -130,16 +131,16 @@ def _evidence(path: Path, document: Any) -> RunEvidence:
         title=bench.subject.name,
         place=str(path),
         bench=bench,
-        smoke=_smoke(folder / SMOKE) if own else None,
+        smoke=_smoke(folder / SMOKE) if own else (),
         manifest=manifest,
         ready_after_s=_ready_after_s(folder / RUN) if own else None,
         notes=notes,
     )
 
 
-def _smoke(path: Path) -> SmokeResults | None:
+def _smoke(path: Path) -> list[CheckResult]:
     if not path.is_file():
-        return None
+        return []
     return results.read_smoke(json_object.read_json(path), str(path))
 
 

@@ -1,4 +1,4 @@
-"""The figures of a report, each with its data as a table: charts, and a GPU's memory as a bar."""
+"""The charts of a report, each with its data as a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .evidence import RunEvidence
 from .number_format import milliseconds, number, percent, unit
 from .published import PublishedFigure
 from .results import BenchResults, LoadPoint
-from .tables import NUMERIC, PageTable, make_table, runs_table, without_empty_columns
+from .tables import NUMERIC, PageTable, runs_table, without_empty_columns
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
 MISSING = {
@@ -21,15 +21,6 @@ MISSING = {
     "itl": "the tool that measured does not say the gaps between tokens",
 }
 FEW = 2  # runs up to which bands and p90 lines are drawn
-BAR_WIDTH, BAR_HEIGHT = 640, 26
-BAR_GAP = 1.5
-MEMORY_PARTS = {
-    "weights_gib": "weights",
-    "kv_cache_gib": "KV cache",
-    "activations_gib": "activations",
-    "cuda_graphs_gib": "CUDA graphs",
-    "other_gib": "other",
-}
 
 XY = tuple[float | None, float | None]
 Coordinates = Callable[[RunEvidence, LoadPoint], XY]
@@ -278,53 +269,3 @@ def headline(run: BenchResults) -> LoadPoint | None:
     """The point with the highest output."""
     points = [point for point in run.points if point.rate("output_tokens_per_s") is not None]
     return max(points, key=lambda point: point.rate("output_tokens_per_s") or 0, default=None)
-
-
-def memory_parts(run: RunEvidence) -> list[tuple[str, float]]:
-    """The memory budget of one GPU in GiB, and what is free."""
-    budget = (run.manifest or {}).get("memory", {}).get("per_gpu")
-    if not budget:
-        return []
-    used = [(name, budget[key]) for key, name in MEMORY_PARTS.items()]
-    free = budget["total_gib"] - sum(gib for _, gib in used)
-    return [*used, ("free", free)] if free > 0 else used
-
-
-def memory_table(run: RunEvidence) -> PageTable | None:
-    budget = memory_parts(run)
-    if not run.manifest or not budget:
-        return None
-    found = run.manifest["memory"]
-    rows = [(name, f"{number(gib)} GiB") for name, gib in budget]
-    rows += [
-        ("total", f"{number(found['per_gpu']['total_gib'])} GiB"),
-        ("KV cache per token", f"{number(found['kv_bytes_per_token'])} bytes"),
-        ("tokens in the KV cache", number(found["kv_tokens"])),
-        ("requests at a time", number(found["max_concurrency"])),
-    ]
-    columns = [("part", "text"), ("size", NUMERIC)]
-    return make_table("Memory budget of each GPU, estimated", columns, rows)
-
-
-def memory_bar(budget: Sequence[tuple[str, float]]) -> Markup:
-    """Parts by name and GiB, in the colours of the key below the bar."""
-    total = sum(gib for _, gib in budget)
-    at = 0.0
-    drawn = []
-    for index, (name, gib) in enumerate(budget):
-        width = gib / total * BAR_WIDTH
-        drawn.append(
-            Markup('<rect class="{}" x="{:.1f}" width="{:.1f}" height="{}"/>').format(
-                memory_colour(index, name), at, max(width - BAR_GAP, 0.5), BAR_HEIGHT
-            )
-        )
-        at += width
-    label = f"Memory of a GPU, {number(total)} GiB"
-    return Markup(
-        '<svg class="bar" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
-        'aria-label="{}">{}</svg>'
-    ).format(BAR_WIDTH, BAR_HEIGHT, label, Markup("").join(drawn))
-
-
-def memory_colour(index: int, name: str) -> str:
-    return "free" if name == "free" else f"s{index}"

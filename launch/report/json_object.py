@@ -6,8 +6,9 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import field, fields
+from functools import reduce
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
@@ -17,9 +18,13 @@ REMEDY = "write the file again with the tool that made it"
 T = TypeVar("T")
 
 
-def json_field(kind: Literal["text", "number", "count", "flag"], path: str) -> Any:
-    """A dataclass field that `JsonObject.read` takes from a dotted path, as this kind of value."""
-    return field(metadata={"json": (kind, path)})
+# How `JsonObject.read` takes a field, by the first word of its annotation.
+KINDS = {"str": "text", "float": "number", "int": "count", "bool": "flag"}
+
+
+def json_field(path: str) -> Any:
+    """A dataclass field that `JsonObject.read` takes from a dotted path, not from its own name."""
+    return field(metadata={"path": path})
 
 
 class JsonObject:
@@ -95,17 +100,13 @@ class JsonObject:
         return {name: child.child(name) for name in child.values}
 
     def read(self, dataclass: type[T], **others: Any) -> T:
-        """A dataclass: its `json_field`s from their paths, the others as given."""
-        values = {}
+        """A dataclass: some of its fields as given, the others from here by their annotations."""
         for one in fields(dataclass):  # type: ignore[arg-type]
             if one.name not in others:
-                kind, path = one.metadata["json"]
-                *parents, key = path.split(".")
-                holder = self
-                for parent in parents:
-                    holder = holder.child(parent)
-                values[one.name] = getattr(holder, kind)(key)
-        return dataclass(**values, **others)
+                *parents, key = one.metadata.get("path", one.name).split(".")
+                holder = reduce(JsonObject.child, parents, self)
+                others[one.name] = getattr(holder, KINDS[str(one.type).partition(" ")[0]])(key)
+        return dataclass(**others)
 
     def require(self, key: str) -> None:
         """A diagnostic if the key is missing."""

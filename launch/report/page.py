@@ -16,6 +16,7 @@ from builder import __version__
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
+from ..smoke.results import totals
 from . import (
     chart,
     comparison,
@@ -29,7 +30,6 @@ from . import (
 from .evidence import RunEvidence
 from .importers import CAVEATS
 from .published import PublishedFigure
-from .results import SmokeResults
 from .tables import PageTable
 
 HERE = Path(__file__).parent
@@ -172,9 +172,7 @@ def _details(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     server = [tables.server_side(runs), tables.tasks(runs), tables.quality(runs)]
     return {
         "errors": tables.errors(runs),
-        "smoke": [
-            _smoke(run, run.smoke, t) for run in runs if run.smoke and (t := tables.smoke(run))
-        ],
+        "smoke": [_smoke(run, table) for run in runs if (table := tables.smoke(run))],
         "server": [table for table in server if table and table.rows],
         "metrics": [table for run in runs if (table := tables.metrics(run))],
         "bundles": [_bundle(run, table) for run, table in _bundles(runs)],
@@ -186,12 +184,14 @@ def _details(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     }
 
 
-def _smoke(run: RunEvidence, found: SmokeResults, table: PageTable) -> dict[str, Any]:
-    summary = (
-        f"Smoke suite, {run.title}: {found.passed} of {found.checks} checks passed, "
-        f"{found.failed} failed, {found.warnings} with a warning; {found.skipped} do not apply."
+def _smoke(run: RunEvidence, table: PageTable) -> dict[str, Any]:
+    text = (
+        "Smoke suite, {title}: {passed} of {checks} checks passed, "
+        "{failed} failed, {warnings} with a warning; {skipped} do not apply."
     )
-    return {"summary": summary, "table": table, "failed": bool(found.failed)}
+    counts = totals(run.smoke)
+    summary = text.format(title=run.title, **counts)
+    return {"summary": summary, "table": table, "failed": bool(counts["failed"])}
 
 
 def _bundles(runs: Sequence[RunEvidence]) -> Iterator[tuple[RunEvidence, PageTable]]:
@@ -203,15 +203,9 @@ def _bundles(runs: Sequence[RunEvidence]) -> Iterator[tuple[RunEvidence, PageTab
 
 
 def _bundle(run: RunEvidence, table: PageTable) -> dict[str, Any]:
-    parts = figures.memory_parts(run)
     return {
         "title": run.bench.subject.bundle_name or run.title,
         "decisions": table,
         "summary": f"{len(table.rows)} decisions with their reasons",
-        "memory": figures.memory_table(run),
-        "bar": figures.memory_bar(parts),
-        "key": [
-            (figures.memory_colour(index, name), f"{name} {number_format.number(gib)} GiB")
-            for index, (name, gib) in enumerate(parts)
-        ],
+        "memory": tables.memory(run),
     }

@@ -9,13 +9,13 @@ from typing import Any
 from builder.diagnostics import Diagnostic
 
 from ..bench.results import FORMAT
+from ..smoke.results import CheckResult
 from .json_object import JsonObject, json_field
 
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms")
 SLO_MEASURES = ("ttft_ms", "itl_ms", "e2e_ms")
+SMOKE_TEXTS = ("id", "title", "reason", "transport", "outcome", "evidence")
 SIZES = ("prompt_tokens", "output_tokens")
-SMOKE_COUNTS = ("checks", "passed", "failed", "warnings", "skipped")
-SMOKE_TEXTS = ("id", "title", "outcome", "transport", "evidence", "reason")
 RATES = (
     "output_tokens_per_s",
     "total_tokens_per_s",
@@ -57,26 +57,24 @@ class LoadPoint:
     """One load level and its results. `distributions` and `rates` have the names of bench.json."""
 
     label: str
-    concurrency: int | None = json_field("count", "load.concurrency")
-    rate_per_s: float | None = json_field("number", "load.rate_per_s")
-    sent: int | None = json_field("count", "requests.sent")
-    ok: int | None = json_field("count", "requests.ok")
-    failed: int | None = json_field("count", "requests.failed")
+    concurrency: int | None = json_field("load.concurrency")
+    rate_per_s: float | None = json_field("load.rate_per_s")
+    sent: int | None = json_field("requests.sent")
+    ok: int | None = json_field("requests.ok")
+    failed: int | None = json_field("requests.failed")
     errors: tuple[FailureCount, ...]
     itl_of: str
     distributions: Mapping[str, Distribution]
     rates: Mapping[str, float | None]
-    client_limited: bool = json_field("flag", "client_limited")
-    goodput_share: float | None = json_field("number", "goodput.share")
-    acceptance_rate: float | None = json_field("number", "speculative.acceptance_rate")
-    tokens_per_step: float | None = json_field("number", "speculative.tokens_per_step")
-    kv_reused_share: float | None = json_field("number", "kv_cache.reused_share")
-    usd_per_million_output_tokens: float | None = json_field(
-        "number", "cost.usd_per_million_output_tokens"
-    )
-    usd_per_task: float | None = json_field("number", "cost.usd_per_task")
-    tasks: int | None = json_field("count", "tasks.count")
-    tasks_ok: int | None = json_field("count", "tasks.ok")
+    client_limited: bool
+    goodput_share: float | None = json_field("goodput.share")
+    acceptance_rate: float | None = json_field("speculative.acceptance_rate")
+    tokens_per_step: float | None = json_field("speculative.tokens_per_step")
+    kv_reused_share: float | None = json_field("kv_cache.reused_share")
+    usd_per_million_output_tokens: float | None = json_field("cost.usd_per_million_output_tokens")
+    usd_per_task: float | None = json_field("cost.usd_per_task")
+    tasks: int | None = json_field("tasks.count")
+    tasks_ok: int | None = json_field("tasks.ok")
     task_s: Distribution
     server: Mapping[str, float | None]
 
@@ -92,19 +90,19 @@ class MeasuredSystem:
     """The system under test: model, hardware, engine, bundle and server."""
 
     name: str
-    model: str | None = json_field("text", "model")
-    precision: str | None = json_field("text", "precision")
-    gpu: str | None = json_field("text", "gpu")
-    num_gpus: int | None = json_field("count", "num_gpus")
-    engine: str | None = json_field("text", "engine.name")
-    release: str | None = json_field("text", "engine.release")
-    rehearsal: bool = json_field("flag", "engine.rehearsal")
-    bundle_name: str | None = json_field("text", "bundle.name")
-    bundle_folder: str | None = json_field("text", "bundle.folder")
-    bundle_digest: str | None = json_field("text", "bundle.digest")
-    target: str | None = json_field("text", "target")
-    url: str | None = json_field("text", "url")
-    server_version: str | None = json_field("text", "server_version")
+    model: str | None
+    precision: str | None
+    gpu: str | None
+    num_gpus: int | None
+    engine: str | None = json_field("engine.name")
+    release: str | None = json_field("engine.release")
+    rehearsal: bool = json_field("engine.rehearsal")
+    bundle_name: str | None = json_field("bundle.name")
+    bundle_folder: str | None = json_field("bundle.folder")
+    bundle_digest: str | None = json_field("bundle.digest")
+    target: str | None
+    url: str | None
+    server_version: str | None
 
     @property
     def gpus(self) -> str | None:
@@ -121,28 +119,26 @@ class BenchResults:
     client came to its own limit."""
 
     subject: MeasuredSystem
-    started: str | None = json_field("text", "started")
-    ended: str | None = json_field("text", "ended")
-    outcome: str | None = json_field("text", "outcome")
-    imported: bool = json_field("flag", "imported")
-    toolkit_version: str | None = json_field("text", "toolkit_version")
+    started: str | None
+    ended: str | None
+    outcome: str | None
+    imported: bool
+    toolkit_version: str | None
     tool: str
-    tool_version: str | None = json_field("text", "client.version")
-    api: str | None = json_field("text", "client.api")
-    processes: int | None = json_field("count", "client.processes")
-    cpus: int | None = json_field("count", "client.host.cpus")
-    share_of_limit: float | None = json_field("number", "client.share_of_limit")
-    near_limit: bool = json_field("flag", "client.marked")
-    workload: str | None = json_field("text", "workload.words")
-    isl: float | None = json_field("number", "workload.isl")
-    osl: float | None = json_field("number", "workload.osl")
+    tool_version: str | None = json_field("client.version")
+    api: str | None = json_field("client.api")
+    processes: int | None = json_field("client.processes")
+    cpus: int | None = json_field("client.host.cpus")
+    share_of_limit: float | None = json_field("client.share_of_limit")
+    near_limit: bool = json_field("client.marked")
+    workload: str | None = json_field("workload.words")
+    isl: float | None = json_field("workload.isl")
+    osl: float | None = json_field("workload.osl")
     slo: Mapping[str, float]
-    price_per_gpu_hour_usd: float | None = json_field("number", "price_per_gpu_hour_usd")
-    seed: int | None = json_field("count", "seed")
+    price_per_gpu_hour_usd: float | None
+    seed: int | None
     points: tuple[LoadPoint, ...]
-    largest_concurrency_within_slo: int | None = json_field(
-        "count", "largest_concurrency_within_slo"
-    )
+    largest_concurrency_within_slo: int | None
     quality: Mapping[str, Any] | None
 
     @property
@@ -156,18 +152,6 @@ class BenchResults:
     @property
     def failed(self) -> int:
         return sum(point.failed or 0 for point in self.points)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmokeResults:
-    """A smoke.json. Each row of `results` has the texts of `SMOKE_TEXTS`."""
-
-    checks: int
-    passed: int
-    failed: int
-    warnings: int
-    skipped: int
-    results: tuple[Mapping[str, str], ...]
 
 
 def read_bench(document: Any, where: str) -> BenchResults:
@@ -190,16 +174,18 @@ def read_bench(document: Any, where: str) -> BenchResults:
     return results
 
 
-def read_smoke(document: Any, where: str) -> SmokeResults:
-    """Raises `BadInput` with everything that is wrong in the document."""
+def read_smoke(document: Any, where: str) -> list[CheckResult]:
+    """The results in a smoke.json. Raises `BadInput` with everything that is wrong in it."""
     top = JsonObject(document, where)
-    rows = tuple(
-        {name: row.text(name) or "" for name in SMOKE_TEXTS} for row in top.children("results")
-    )
-    counts = {name: top.count(name) or 0 for name in SMOKE_COUNTS}
-    results = SmokeResults(**counts, results=rows)
+    rows = [
+        CheckResult(
+            **{name: row.text(name) or "" for name in SMOKE_TEXTS},  # type: ignore[arg-type]
+            seconds=row.number("seconds") or 0.0,
+        )
+        for row in top.children("results")
+    ]
     top.check()
-    return results
+    return rows
 
 
 def _check_format(top: JsonObject) -> None:
@@ -224,15 +210,11 @@ def _point(row: JsonObject) -> LoadPoint:
             for kind, one in row.named("errors").items()
         ),
         itl_of=row.text("itl_of") or "tokens",
-        distributions={name: _distribution(row.child(name)) for name in (*LATENCIES, *SIZES)},
+        distributions={name: row.child(name).read(Distribution) for name in (*LATENCIES, *SIZES)},
         rates={name: row.number(name) for name in RATES},
-        task_s=_distribution(row.child("tasks").child("total_s")),
+        task_s=row.child("tasks").child("total_s").read(Distribution),
         server=_server(row.child("server")),
     )
-
-
-def _distribution(row: JsonObject) -> Distribution:
-    return Distribution(*(row.number(name) for name in Distribution.__slots__))
 
 
 def _server(fields: JsonObject) -> dict[str, float | None]:

@@ -15,6 +15,13 @@ from .results import BenchResults, LoadPoint
 NUMERIC = "num"
 MAX_METRICS = 40
 MAX_EXAMPLE = 300  # characters of an error message
+MEMORY_PARTS = {
+    "weights_gib": "weights",
+    "kv_cache_gib": "KV cache",
+    "activations_gib": "activations",
+    "cuda_graphs_gib": "CUDA graphs",
+    "other_gib": "other",
+}
 WORST_FIRST = "failed warned passed skipped"  # an unknown outcome comes before them
 
 
@@ -158,11 +165,16 @@ def metrics(run: RunEvidence) -> PageTable | None:
 def smoke(run: RunEvidence) -> PageTable | None:
     if not run.smoke:
         return None
-    words = {"passed": "pass", "failed": "FAIL", "warned": "warn", "skipped": "not here"}
+    words = {
+        "passed": "pass",
+        "failed": "FAIL",
+        "warned": "warn",
+        "skipped": "not here",
+    }
     rows = [
-        (f"{row['id']} {row['title']}", words.get(row["outcome"], row["outcome"]), row["transport"],
-         row["evidence"], row["reason"])
-        for row in sorted(run.smoke.results, key=lambda row: WORST_FIRST.find(row["outcome"]))
+        (f"{row.id} {row.title}", words.get(row.outcome) or row.outcome, row.transport,
+         row.evidence, row.reason)
+        for row in sorted(run.smoke, key=lambda row: WORST_FIRST.find(row.outcome))
     ]  # fmt: skip
     columns = [("check", "text"), ("result", "code"), ("over", "code"), ("evidence", "text"),
                ("why it matters", "text")]  # fmt: skip
@@ -180,6 +192,24 @@ def decisions(run: RunEvidence) -> PageTable | None:
     columns = [("setting", "code"), ("value", "code"), ("reason", "text"), ("evidence", "text"),
                ("source", "text")]  # fmt: skip
     return make_table(f"Decisions of the bundle {run.bench.subject.bundle_name}", columns, rows)
+
+
+def memory(run: RunEvidence) -> PageTable | None:
+    """The memory budget of one GPU, and what is free."""
+    found = (run.manifest or {}).get("memory", {})
+    if not (budget := found.get("per_gpu")):
+        return None
+    sizes = {name: budget[key] for key, name in MEMORY_PARTS.items()}
+    free, total = budget["total_gib"] - sum(sizes.values()), budget["total_gib"]
+    sizes |= {**({"free": free} if free > 0 else {}), "total": total}
+    rows = [
+        *((name, f"{number(gib)} GiB") for name, gib in sizes.items()),
+        ("KV cache per token", f"{number(found['kv_bytes_per_token'])} bytes"),
+        ("tokens in the KV cache", number(found["kv_tokens"])),
+        ("requests at a time", number(found["max_concurrency"])),
+    ]
+    columns = [("part", "text"), ("size", NUMERIC)]
+    return make_table("Memory budget of each GPU, estimated", columns, rows)
 
 
 def provenance(run: RunEvidence) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ..smoke.results import count, totals
 from .evidence import RunEvidence
 from .figures import headline
 from .number_format import SPACE, milliseconds, number, percent, unit, usd
@@ -77,7 +78,7 @@ def _single(run: RunEvidence) -> tuple[str, list[str]]:
         title = f"{_output(best)} at {best.label}"
         first = f"There a median request takes {milliseconds(best.stats('e2e_ms').p50)}."
     if run.rehearsal:
-        failures = result.failed or (run.smoke and run.smoke.failed)
+        failures = result.failed or count(run.smoke, "failed")
         found = "The rehearsal found failures" if failures else "The deployment works end to end"
         title = f"{found}; its speed says nothing about the GPU"
         first = "Every figure here is that of a miniature on CPU."
@@ -188,8 +189,8 @@ def _notices(run: RunEvidence) -> Iterator[Notice]:
     if run.bench.imported:
         text = f"Measured with {result.tool}; see what is known to mislead in its numbers."
         yield Notice("note", "Imported", text)
-    if run.smoke and run.smoke.failed:
-        yield Notice("bad", "Smoke", f"{run.smoke.failed} smoke checks failed.")
+    if failed := count(run.smoke, "failed"):
+        yield Notice("bad", "Smoke", f"{failed} smoke checks failed.")
 
 
 def _output(point: LoadPoint) -> str:
@@ -242,6 +243,6 @@ def _failed(sent: int, failed: int, kinds: str = "") -> str:
 def _smoke(runs: Sequence[RunEvidence]) -> Iterator[str]:
     for run in runs:
         if run.smoke and len(runs) == 1:
-            warned = run.smoke.warnings
-            more = f", {warned} with a warning" if warned else ""
-            yield f"{run.smoke.passed} of {run.smoke.checks} smoke checks passed{more}."
+            found = totals(run.smoke)
+            more = f", {found['warnings']} with a warning" if found["warnings"] else ""
+            yield f"{found['passed']} of {found['checks']} smoke checks passed{more}."
