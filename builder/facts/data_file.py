@@ -39,8 +39,13 @@ def load(path: Path, kind: Any) -> Any:
     return _loaded[path]
 
 
+def shipped(name: str, kind: Any) -> Any:
+    """The content of a data file of the toolkit by its path in `builder/data`."""
+    return load(DATA / name, kind)
+
+
 def read(path: Path, kind: Any) -> Any:
-    """The same of a file that may change while this process runs."""
+    """That of a file that may change while this process runs."""
     text = read_text(path, BadFacts, MAX_BYTES)
     if _is_validated(path, text):
         return build_trusted(kind, _parse(text, path))

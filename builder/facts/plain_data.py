@@ -196,5 +196,6 @@ class FormerOptions:
     options: Mapping[str, Text]
 
 
+BENCHMARK_TOOLS: Any = {"*": [{"statement": Text, "source": Text}]}
 DASHBOARDS: Any = {"dashboards": [DASHBOARD]}
 FINDINGS: Any = {"findings": {"*": Text}}

@@ -28,6 +28,7 @@ from ..rules.heuristics import HeuristicsFile
 SCHEMAS: Mapping[str, Any] = {
     "advisories/*.yaml": ProductAdvisories,
     "alerts.yaml": alerts.AlertsFile,
+    "benchmark_tools.yaml": plain_data.BENCHMARK_TOOLS,
     "dashboards.yaml": plain_data.DASHBOARDS,
     "engines/*.yaml": Engine,
     "findings.yaml": plain_data.FINDINGS,

@@ -28,7 +28,7 @@ from . import (
     verdict,
 )
 from .evidence import RunEvidence
-from .importers import CAVEATS
+from .importers import caveats
 from .published import PublishedFigure
 from .tables import PageTable
 
@@ -180,7 +180,7 @@ def _details(runs: Sequence[RunEvidence]) -> dict[str, Any]:
             {"title": run.title, "provenance": tables.provenance(run), "notes": run.notes}
             for run in runs
         ],
-        "caveats": {tool: CAVEATS[tool] for run in runs if (tool := run.bench.tool) in CAVEATS},
+        "caveats": {tool: rows for run in runs if (rows := caveats(tool := run.bench.tool))},
     }
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
+from builder.facts import data_file, plain_data
 
 from ...bench.results import KIND
 from .. import json_object
@@ -22,49 +23,15 @@ READERS = (
 )
 SUPPORTED = "bench.json, aiperf, sglang.bench_serving, vllm bench serve and guidellm"
 
-_SUITE = "trap suite on a server with a known schedule, 2026-11"
-_TRUNCATED = "A stream that ends early without its final mark counts as a success"
-_MESSAGES = (
-    "Its ITL is the gap between messages: with several tokens in a message (speculative decoding, "
-    "stream_interval) it is longer than a token takes"
-)
-_FIRST_LOADED = "At 64 streams on one core its TTFT was {} ms too long"
+CAVEATS = "benchmark_tools.yaml"
 
-# What is known to mislead in the numbers of each tool: a statement and its source.
-CAVEATS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "aiperf": (
-        (f"{_TRUNCATED}; so does an error inside an answer with status 200.",
-         f"{_SUITE}, aiperf 0.13.0"),
-        (f"{_FIRST_LOADED.format(30)} and its TPOT 2.6 %.", f"{_SUITE}, aiperf 0.13.0"),
-        ("On generate_stream with cumulative text it counted 1,275 tokens instead of 50.",
-         f"{_SUITE}, aiperf 0.13.0"),
-    ),
-    "sglang.bench_serving": (
-        (f"{_TRUNCATED} of full length: throughput 14 % too high, TPOT 12 to 13 % too low. "
-         "So does an error inside an answer with status 200.",
-         f"{_SUITE}, sglang 0.5.23"),
-        ("Failed requests are dropped and not counted in its file.",
-         f"{_SUITE}, sglang 0.5.23"),
-        ("Without a usage message it takes the requested length for the real one.",
-         f"{_SUITE}, sglang 0.5.23"),
-        (f"{_MESSAGES}.", f"{_SUITE}, sglang 0.5.23"),
-    ),
-    "vllm bench serve": (
-        (f"{_TRUNCATED}; so does an error inside an answer with status 200.",
-         f"{_SUITE}, vllm 0.33.0"),
-        ("reasoning_content is no token to it: with half of the tokens there, TTFT was six "
-         "times too long and TPOT half.", f"{_SUITE}, vllm 0.33.0"),
-        (f"{_MESSAGES}.", f"{_SUITE}, vllm 0.33.0"),
-        (f"{_FIRST_LOADED.format(14)}.", f"{_SUITE}, vllm 0.33.0"),
-    ),
-    "guidellm": (
-        (f"{_TRUNCATED}: throughput 14 % too high, TPOT 13 % too low.",
-         f"{_SUITE}, guidellm 0.8.1"),
-        (f"{_FIRST_LOADED.format(30)}.", f"{_SUITE}, guidellm 0.8.1"),
-        ("Its ITL is a mean per request, shown as TPOT here; gaps are not in its file.",
-         "guidellm, GenerativeMetrics"),
-    ),
-}  # fmt: skip
+
+def caveats(tool: str) -> Sequence[Mapping[str, str]]:
+    """What is known to mislead in the numbers of a tool: statements, each with its source."""
+    found: Mapping[str, Sequence[Mapping[str, str]]] = data_file.shipped(
+        CAVEATS, plain_data.BENCHMARK_TOOLS
+    )
+    return found.get(tool, ())
 
 
 def read(path: Path) -> Any:
