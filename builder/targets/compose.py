@@ -100,7 +100,7 @@ def _service(container: Container, index: int) -> dict[str, Any]:
 
 
 def _digest(container: Container) -> str:
-    files = {path: file.sha256 for path, file in container.files.items()}
+    files = {path: file.sha256 for path, file in container.server.files.items()}
     return hashlib.sha256(sums(files)).hexdigest()
 
 
@@ -146,7 +146,7 @@ def _machine(container: Container, index: int) -> dict[str, Any]:
 
 def _volumes(container: Container) -> Iterator[dict[str, Any]]:
     """The files of the bundle beside this file, and the models; none can be changed."""
-    folder = container.entry["argv"][1].partition("/")[0]
+    folder = container.server.entry["argv"][1].partition("/")[0]
     yield _mount(f"../{folder}", f"{BUNDLE}/{folder}")
     for variable, path in container.models.items():
         yield _mount(_needed(FOLDERS[variable], "the folder of the model"), path)
@@ -180,7 +180,7 @@ def _health(container: Container) -> dict[str, Any]:
     """Asked with Python, which every image of a server has, and without gRPC, which it may not."""
     start = container.start_s
     if container.health_protocol == "http":
-        url = f"http://{LOOPBACK}:{container.ports['http']}{container.live_path}"
+        url = f"http://{LOOPBACK}:{container.ports['http']}{container.server.record.paths.live}"
         probe = f"import urllib.request as r; r.urlopen('{url}', timeout=8)"
     else:
         port = next(iter(container.ports.values()))

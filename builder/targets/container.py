@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from ..bundle import File
 from ..deployment import Deployment, ServerName, Strict, schema_diagnostics
 from ..diagnostics import Diagnostic
 from ..facts import images
@@ -85,22 +84,12 @@ class Container:
         return deployment.hardware.num_gpus // deployment.instances // self.context.nodes
 
     @property
-    def entry(self) -> Mapping[str, Any]:
-        """Its entry in `launch.json`."""
-        return self.server.entry
-
-    @property
-    def files(self) -> Mapping[str, File]:
-        """Its files by path inside the bundle."""
-        return self.server.files
-
-    @property
     def ports(self) -> Mapping[str, int]:
         return self.server.ports
 
     @property
     def command(self) -> list[str]:
-        program, script = self.entry["argv"]
+        program, script = self.server.entry["argv"]
         return [program, f"{BUNDLE}/{script}"]
 
     @property
@@ -113,18 +102,14 @@ class Container:
 
         An open port says as much as it can: servers listen when their models are loaded.
         """
-        closed = "health" in self.entry.get("restricted_apis", ())
+        closed = "health" in self.server.entry.get("restricted_apis", ())
         if closed or ("http" not in self.ports and self.server.tls):
             return "tcp"
         return "http" if "http" in self.ports else "grpc"
 
     @property
     def ready_path(self) -> str:
-        return str(self.entry["ready"].get("path"))
-
-    @property
-    def live_path(self) -> str:
-        return self.server.record.paths.live
+        return str(self.server.entry["ready"].get("path"))
 
     @property
     def models(self) -> dict[str, str]:
@@ -150,7 +135,7 @@ class Container:
     @property
     def stop_s(self) -> int:
         """How long it may take to answer what it has and to end."""
-        return int(self.entry.get("stop_timeout_s", self.options.drain_s))
+        return int(self.server.entry.get("stop_timeout_s", self.options.drain_s))
 
     @property
     def start_s(self) -> CommentedValue:

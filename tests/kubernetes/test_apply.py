@@ -148,6 +148,8 @@ def test_kubectl_can_apply_the_largest_map_of_files(letter: str, type_kubectl: K
     data = (letter * 1000).encode()
     maps = workload.config_maps("x", {f"f{index}": File(data) for index in range(300)})
     assert len(maps) > 1
-    for found in maps:
-        done = type_kubectl("apply", "--filename=-", stdin=yaml.safe_dump(found.document({})))
+    for name, files in maps.items():
+        head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+        text = yaml.safe_dump({**head, **workload.map_data(files)})
+        done = type_kubectl("apply", "--filename=-", stdin=text)
         assert_done(done)

@@ -2,7 +2,7 @@
 
 No chart tool is needed: the folders are kustomize's, which kubectl knows. `options` is what a
 deployment file says, `workload` what the objects are called and made of, `pod` the pod of a server,
-`objects` what is around it, `gateway` and `kserve` what is there when asked for.
+`objects` what is around it, and the same for KServe, `gateway` the door for clients.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ...bundle import File
 from ...render import resource_root, yaml_document
 from ...servers import RenderContext
 from ..container import container
-from . import gateway, kserve, objects
+from . import gateway, objects
 from .options import KubernetesOptions as Options
 from .options import diagnostics, warnings
-from .workload import SERVER, Workload, config_maps, object_names
+from .workload import Workload
 
 __all__ = ["Options", "diagnostics", "render", "warnings"]
 
@@ -33,16 +33,15 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
     """A folder for each part, and one file that joins them."""
     served = container(context, options)
     scripts = dict(_scripts()) if context.nodes > 1 else {}
-    called = object_names(context.deployment, served.server.record.name)
-    maps = config_maps(called.base, {**served.files, **scripts})
-    workload = Workload(served, options, called, maps)
+    workload = Workload(served, options, scripts)
+    name = context.deployment.name
     rendered: dict[str, File] = dict(scripts)
     folders = _folders(workload)
     for folder, documents in folders.items():
-        for name, content in documents.items():
-            title = f"{folder} of {called.deployment}: {name.replace('-', ' ')}."
-            rendered[f"{FOLDER}/{folder}/{name}.yaml"] = yaml_document(title, *content)
-    rendered |= dict(_kustomizations(called.deployment, folders))
+        for file, content in documents.items():
+            title = f"{folder} of {name}: {file.replace('-', ' ')}."
+            rendered[f"{FOLDER}/{folder}/{file}.yaml"] = yaml_document(title, *content)
+    rendered |= dict(_kustomizations(name, folders))
     return rendered
 
 
@@ -54,13 +53,13 @@ def _scripts() -> Iterator[tuple[str, File]]:
 
 def _folders(workload: Workload) -> dict[str, Documents]:
     """The documents of every file, by folder and file."""
-    options, labels = workload.options, workload.names.labels(SERVER)
+    options = workload.options
     volumes = list(objects.model_volumes(workload))
     shared: Documents = {
-        "files": [found.document(labels) for found in workload.maps],
+        "files": [objects.config_map(workload, *row) for row in workload.maps.items()],
         **({"model-volumes": volumes} if volumes else {}),
         "network-policy": [objects.network_policy(workload)],
-        "disruption-budget": [objects.disruption_budget(workload)],
+        "disruption-budget": [objects.budget(workload, workload.name)],
     }
     runner = objects.group(workload) if workload.nodes > 1 else objects.deployment(workload)
     folders: dict[str, Documents] = {
@@ -73,12 +72,9 @@ def _folders(workload: Workload) -> dict[str, Documents]:
     if options.autoscaling:
         folders["autoscaling"] = {"autoscaler": [objects.autoscaler(workload, options.autoscaling)]}
     if options.gateway:
-        config = gateway.configuration(workload)
-        found = list(gateway.objects(workload, options.gateway, config))
-        folders["gateway"] = {"gateway": found}
+        folders["gateway"] = {"gateway": list(gateway.objects(workload, options.gateway))}
     if options.kserve:
-        service = [kserve.runtime(workload), kserve.inference_service(workload)]
-        folders["kserve"] = {"inference-service": service}
+        folders["kserve"] = {"inference-service": list(objects.kserve(workload))}
     return folders
 
 

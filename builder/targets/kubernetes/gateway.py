@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
 from ...bundle import File
 from ...render import CommentedValue, text
-from .objects import budget, dns, metadata
+from . import objects as around
 from .options import GatewayOptions
-from .pod import RESTRICTED, SECRET_MODE, security
-from .workload import READ, SERVER, Workload
+from .pod import RESTRICTED, SECRET_MODE, SECURITY
+from .workload import READ, Workload
 
 COMPONENT = "gateway"
 FILE = "haproxy.cfg"
@@ -29,7 +28,7 @@ def configuration(workload: Workload) -> File:
     container = workload.container
     rendered = text(
         f"kubernetes/{FILE}.j2",
-        name=workload.names.deployment,
+        name=workload.deployment.name,
         front=ports(workload),
         health_port=HEALTH_PORT,
         ports=container.ports,
@@ -45,38 +44,27 @@ def ports(workload: Workload) -> dict[str, int]:
     return {name: port for name, port in PORTS.items() if name in workload.container.ports}
 
 
-def objects(workload: Workload, options: GatewayOptions, config: File) -> Iterator[dict[str, Any]]:
+def objects(workload: Workload, options: GatewayOptions) -> Iterator[dict[str, Any]]:
     """The objects of the gateway; its settings have a name that tells them apart."""
-    names = workload.names
-    settings = f"{names.gateway}-{hashlib.sha256(config.data).hexdigest()[:12]}"
-    yield {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(names, settings, COMPONENT),
-        "immutable": True,
-        "data": {FILE: config.data.decode()},
-    }
+    name, config = workload.called(COMPONENT), configuration(workload)
+    settings = f"{name}-{config.sha256[:12]}"
+    yield around.config_map(workload, settings, {FILE: config}, COMPONENT)
     yield _deployment(workload, options, settings)
-    yield {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(names, names.gateway, COMPONENT),
-        "spec": {
-            "type": "ClusterIP",
-            "selector": names.selector(COMPONENT),
-            "ports": [
-                {"name": f"{name}-tls", "port": port, "targetPort": name, "protocol": "TCP"}
-                for name, port in ports(workload).items()
-            ],
-        },
+    service = {
+        "type": "ClusterIP",
+        "selector": workload.selector(COMPONENT),
+        "ports": [
+            {"name": f"{name}-tls", "port": port, "targetPort": name, "protocol": "TCP"}
+            for name, port in ports(workload).items()
+        ],
     }
-    yield _network_policy(workload)
-    yield budget(names, names.gateway, COMPONENT)
+    yield workload.document("v1/Service", name, {"spec": service}, COMPONENT)
+    yield _network_policy(workload, name)
+    yield around.budget(workload, name, COMPONENT)
 
 
 def _deployment(workload: Workload, options: GatewayOptions, settings: str) -> dict[str, Any]:
-    names = workload.names
-    selector = {"matchLabels": names.selector(COMPONENT)}
+    selector = {"matchLabels": workload.selector(COMPONENT)}
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -86,7 +74,7 @@ def _deployment(workload: Workload, options: GatewayOptions, settings: str) -> d
     pod = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": security(),
+        "securityContext": SECURITY,
         "topologySpreadConstraints": [spread],
         "terminationGracePeriodSeconds": CommentedValue(
             workload.container.stop_s + workload.options.deregistration_s,
@@ -97,16 +85,13 @@ def _deployment(workload: Workload, options: GatewayOptions, settings: str) -> d
     }
     if secrets := workload.options.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in secrets]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata(names, names.gateway, COMPONENT),
-        "spec": {
-            "replicas": options.replicas,
-            "selector": selector,
-            "template": {"metadata": {"labels": names.labels(COMPONENT)}, "spec": pod},
-        },
+    spec = {
+        "replicas": options.replicas,
+        "selector": selector,
+        "template": {"metadata": {"labels": workload.labels(COMPONENT)}, "spec": pod},
     }
+    name = workload.called(COMPONENT)
+    return workload.document("apps/v1/Deployment", name, {"spec": spec}, COMPONENT)
 
 
 def _container(workload: Workload, options: GatewayOptions) -> dict[str, Any]:
@@ -115,7 +100,7 @@ def _container(workload: Workload, options: GatewayOptions) -> dict[str, Any]:
     variables = {
         "GATEWAY_HOST": "",
         "GATEWAY_TLS_FOLDER": TLS_FOLDER,
-        "GATEWAY_SERVERS": workload.names.pods,
+        "GATEWAY_SERVERS": workload.called("pods"),
     }
     return {
         "name": COMPONENT,
@@ -154,27 +139,18 @@ def _volumes(options: GatewayOptions, settings: str) -> list[dict[str, Any]]:
     ]
 
 
-def _network_policy(workload: Workload) -> dict[str, Any]:
+def _network_policy(workload: Workload, name: str) -> dict[str, Any]:
     """Everybody may knock; inside it reaches the servers only."""
-    names = workload.names
-    inside = [workload.container.ports[name] for name in ports(workload)]
-    servers = {"podSelector": {"matchLabels": names.selector(SERVER)}}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata(names, names.gateway, COMPONENT),
-        "spec": {
-            "podSelector": {"matchLabels": names.selector(COMPONENT)},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [
-                {"ports": [{"protocol": "TCP", "port": p} for p in ports(workload).values()]}
-            ],
-            "egress": [
-                dns(),
-                {"to": [servers], "ports": [{"protocol": "TCP", "port": p} for p in inside]},
-            ],
-        },
-    }
+    own = ports(workload)
+    servers = {"podSelector": {"matchLabels": workload.selector()}}
+    inside = around.tcp(workload.container.ports[protocol] for protocol in own)
+    return around.policy(
+        workload,
+        name,
+        COMPONENT,
+        [{"ports": around.tcp(own.values())}],
+        [{"to": [servers], "ports": inside}],
+    )
 
 
 def _most_servers(workload: Workload) -> int:

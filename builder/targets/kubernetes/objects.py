@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ...bundle import File
 from ...render import CommentedValue
-from .options import AutoscalingOptions, Volume
+from .options import AutoscalingOptions
 from .pod import first_pods, pod, worker_pod
-from .workload import CLIENT_LABEL, SERVER, ObjectNames, Workload
+from .workload import CLIENT_LABEL, SERVER, Workload, map_data
 
 # Images of servers are this large, and a node may have to fetch one before anything starts.
 IMAGE_FETCH_S = 1800
@@ -19,164 +20,147 @@ UNTRIED = (
     "Open MPI over SSH between pods without rights was tried with stand-ins for the engine, not "
     "with the engine, nor on a cluster; fast networks between nodes come by options of this target"
 )
-GROUP_VERSION = "leaderworkerset.x-k8s.io/v1"
+GROUP_KIND = "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet"
 TOPOLOGY_ANNOTATION = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+
+
+def config_map(
+    workload: Workload, name: str, files: Mapping[str, File], component: str = SERVER
+) -> dict[str, Any]:
+    content = {"immutable": True, **map_data(files)}
+    return workload.document("v1/ConfigMap", name, content, component)
 
 
 def deployment(workload: Workload) -> dict[str, Any]:
     """The servers, each on one node."""
-    names, update, start = workload.names, workload.options.update, workload.container.start_s
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata(names, names.base, SERVER),
-        "spec": {
-            **_replicas(workload),
-            "revisionHistoryLimit": 5,
-            "progressDeadlineSeconds": CommentedValue(
-                start.value + IMAGE_FETCH_S,
-                f"The start, and {IMAGE_FETCH_S} s to fetch the image [assumed]",
+    start = workload.container.start_s
+    spec = {
+        **_replicas(workload),
+        "revisionHistoryLimit": 5,
+        "progressDeadlineSeconds": CommentedValue(
+            start.value + IMAGE_FETCH_S,
+            f"The start, and {IMAGE_FETCH_S} s to fetch the image [assumed]",
+        ),
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": CommentedValue(
+                _update(workload), "A surge needs as many free GPUs again as its servers have"
             ),
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": CommentedValue(
-                    {"maxSurge": update.max_surge, "maxUnavailable": update.max_unavailable},
-                    "A surge needs as many free GPUs again as its servers have",
-                ),
-            },
-            "selector": {"matchLabels": names.selector(SERVER)},
-            "template": _template(workload, pod(workload)),
         },
+        "selector": {"matchLabels": workload.selector()},
+        "template": _template(workload, pod(workload)),
     }
+    return workload.document("apps/v1/Deployment", workload.name, {"spec": spec})
 
 
 def group(workload: Workload) -> dict[str, Any]:
-    """The servers, each on several nodes, which live and die together."""
-    names, update = workload.names, workload.options.update
+    """The servers, each on several nodes, which live and die together.
+
+    It has another name than the Service, since its controller makes a Service by its name.
+    """
     topology = workload.options.topology_key
-    annotations = {"annotations": {TOPOLOGY_ANNOTATION: topology}} if topology else {}
-    return {
-        "apiVersion": GROUP_VERSION,
-        "kind": "LeaderWorkerSet",
-        "metadata": {**metadata(names, names.group, SERVER), **annotations},
-        "spec": {
-            **_replicas(workload),
-            "startupPolicy": "LeaderCreated",
-            "networkConfig": {"subdomainPolicy": "Shared"},
-            "rolloutStrategy": {
-                "type": "RollingUpdate",
-                "rollingUpdateConfiguration": {
-                    "maxSurge": update.max_surge,
-                    "maxUnavailable": update.max_unavailable,
-                },
-            },
-            "leaderWorkerTemplate": CommentedValue(
-                {
-                    "size": workload.nodes,
-                    "restartPolicy": "RecreateGroupOnPodRestart",
-                    "leaderTemplate": _template(workload, pod(workload)),
-                    "workerTemplate": _template(workload, worker_pod(workload)),
-                },
-                UNTRIED,
-            ),
-        },
+    parts = {
+        "size": workload.nodes,
+        "restartPolicy": "RecreateGroupOnPodRestart",
+        "leaderTemplate": _template(workload, pod(workload)),
+        "workerTemplate": _template(workload, worker_pod(workload)),
     }
+    spec = {
+        **_replicas(workload),
+        "startupPolicy": "LeaderCreated",
+        "networkConfig": {"subdomainPolicy": "Shared"},
+        "rolloutStrategy": {
+            "type": "RollingUpdate",
+            "rollingUpdateConfiguration": _update(workload),
+        },
+        "leaderWorkerTemplate": CommentedValue(parts, UNTRIED),
+    }
+    return workload.document(
+        GROUP_KIND,
+        workload.called("group"),
+        {"spec": spec},
+        annotations={TOPOLOGY_ANNOTATION: topology} if topology else None,
+    )
 
 
 def service(workload: Workload) -> dict[str, Any]:
     """One address for clients."""
-    return _service(workload, workload.names.base, {})
+    return _service(workload, workload.name, {})
 
 
 def pods_service(workload: Workload) -> dict[str, Any]:
     """An address for each server, for a router that chooses among them."""
-    return _service(workload, workload.names.pods, {"clusterIP": "None"})
+    return _service(workload, workload.called("pods"), {"clusterIP": "None"})
 
 
 def network_policy(workload: Workload) -> dict[str, Any]:
     """Clients and monitoring get in, nothing gets out; pods of a group may do all among them."""
-    names, several = workload.names, workload.nodes > 1
-    among = [{"podSelector": {"matchLabels": names.selector(SERVER)}}] if several else []
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata(names, names.base, SERVER),
-        "spec": {
-            "podSelector": {"matchLabels": names.selector(SERVER)},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [*_ingress(workload), *([{"from": among}] if several else [])],
-            "egress": [dns(), *([{"to": among}] if several else [])],
-        },
-    }
+    several = workload.nodes > 1
+    among = [{"podSelector": {"matchLabels": workload.selector()}}] if several else []
+    ingress = [*_ingress(workload), *([{"from": among}] if several else [])]
+    return policy(workload, workload.name, SERVER, ingress, [{"to": among}] if several else [])
 
 
-def dns() -> dict[str, Any]:
-    """What every pod may ask."""
-    return {
+def policy(
+    workload: Workload,
+    name: str,
+    component: str,
+    ingress: list[dict[str, Any]],
+    egress: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """What may reach a component, and what it may reach beside the names of the cluster."""
+    names_of_hosts = {
         "to": [
             {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
         ],
         "ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")],
     }
-
-
-def disruption_budget(workload: Workload) -> dict[str, Any]:
-    """One server at a time gives way to work on nodes; one that does not serve is in no way."""
-    names = workload.names
-    return budget(names, names.base, SERVER)
-
-
-def budget(names: ObjectNames, name: str, component: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": metadata(names, name, component),
-        "spec": {
-            "maxUnavailable": 1,
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": names.selector(component)},
-        },
+    spec = {
+        "podSelector": {"matchLabels": workload.selector(component)},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": ingress,
+        "egress": [names_of_hosts, *egress],
     }
+    return workload.document("networking.k8s.io/v1/NetworkPolicy", name, {"spec": spec}, component)
+
+
+def tcp(ports: Iterable[int]) -> list[dict[str, Any]]:
+    return [{"protocol": "TCP", "port": port} for port in ports]
+
+
+def budget(workload: Workload, name: str, component: str = SERVER) -> dict[str, Any]:
+    """One pod at a time gives way to work on nodes; one that does not serve is in no way."""
+    spec = {
+        "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": {"matchLabels": workload.selector(component)},
+    }
+    return workload.document("policy/v1/PodDisruptionBudget", name, {"spec": spec}, component)
 
 
 def model_volumes(workload: Workload) -> Iterator[dict[str, Any]]:
     """A folder of every node as a volume with its claim."""
     gib = math.ceil(workload.container.context.plan.facts.checkpoint.nbytes / 2**30)
-    for role, volume in workload.model_volumes.items():
-        if volume.host_path is not None:
-            yield from _host_volume(workload.names, role, volume, gib)
-
-
-def _host_volume(
-    names: ObjectNames, role: str, volume: Volume, gib: int
-) -> Iterator[dict[str, Any]]:
-    name = names.volume(role)
+    size = {"storage": f"{gib}Gi"}
     common = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
-    yield {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": metadata(names, name, SERVER),
-        "spec": {
+    for role, volume in workload.model_volumes.items():
+        if volume.host_path is None:
+            continue
+        name = workload.called(role)
+        offered = {
             **common,
-            "capacity": {"storage": f"{gib}Gi"},
+            "capacity": size,
             "persistentVolumeReclaimPolicy": "Retain",
             "hostPath": {"path": volume.host_path, "type": "Directory"},
-        },
-    }
-    yield {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": metadata(names, name, SERVER),
-        "spec": {
-            **common,
-            "volumeName": name,
-            "resources": {"requests": {"storage": f"{gib}Gi"}},
-        },
-    }
+        }
+        claimed = {**common, "volumeName": name, "resources": {"requests": size}}
+        yield workload.document("v1/PersistentVolume", name, {"spec": offered})
+        yield workload.document("v1/PersistentVolumeClaim", name, {"spec": claimed})
 
 
-def metadata(names: ObjectNames, name: str, component: str) -> dict[str, Any]:
-    return {"name": name, "labels": names.labels(component)}
+def _update(workload: Workload) -> dict[str, int]:
+    update = workload.options.update
+    return {"maxSurge": update.max_surge, "maxUnavailable": update.max_unavailable}
 
 
 def _replicas(workload: Workload) -> dict[str, int]:
@@ -185,48 +169,36 @@ def _replicas(workload: Workload) -> dict[str, int]:
 
 
 def _template(workload: Workload, spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {"metadata": {"labels": workload.names.labels(SERVER)}, "spec": dict(spec)}
+    return {"metadata": {"labels": workload.labels()}, "spec": dict(spec)}
 
 
 def _service(workload: Workload, name: str, extra: Mapping[str, Any]) -> dict[str, Any]:
-    names = workload.names
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(names, name, SERVER),
-        "spec": {
-            "type": "ClusterIP",
-            **extra,
-            "selector": first_pods(workload),
-            "ports": [
-                {
-                    "name": port_name,
-                    "port": port,
-                    "targetPort": port_name,
-                    "protocol": "TCP",
-                    **({"appProtocol": "kubernetes.io/h2c"} if port_name == "grpc" else {}),
-                }
-                for port_name, port in workload.container.ports.items()
-            ],
-        },
-    }
+    ports = [
+        {
+            "name": port_name,
+            "port": port,
+            "targetPort": port_name,
+            "protocol": "TCP",
+            **({"appProtocol": "kubernetes.io/h2c"} if port_name == "grpc" else {}),
+        }
+        for port_name, port in workload.container.ports.items()
+    ]
+    spec = {"type": "ClusterIP", **extra, "selector": first_pods(workload), "ports": ports}
+    return workload.document("v1/Service", name, {"spec": spec})
 
 
 def _ingress(workload: Workload) -> Iterator[dict[str, Any]]:
-    names, ports = workload.names, workload.container.ports
+    ports = workload.container.ports
     clients = [
-        {"podSelector": {"matchLabels": {CLIENT_LABEL: names.base}}},
-        {"podSelector": {"matchLabels": names.selector("gateway")}},
+        {"podSelector": {"matchLabels": {CLIENT_LABEL: workload.name}}},
+        {"podSelector": {"matchLabels": workload.selector("gateway")}},
     ]
-    asked = [port for name, port in ports.items() if name != "metrics"]
-    yield {"from": clients, "ports": [{"protocol": "TCP", "port": port} for port in asked]}
+    asked = tcp(port for name, port in ports.items() if name != "metrics")
+    yield {"from": clients, "ports": asked}
     where = {"kubernetes.io/metadata.name": workload.options.monitoring_namespace}
     port = ports.get(workload.container.server.record.metrics.protocol)
     if port is not None:
-        yield {
-            "from": [{"namespaceSelector": {"matchLabels": where}}],
-            "ports": [{"protocol": "TCP", "port": port}],
-        }
+        yield {"from": [{"namespaceSelector": {"matchLabels": where}}], "ports": tcp([port])}
 
 
 # Series that the monitoring of a deployment records for each server, offered to Kubernetes by an
@@ -238,45 +210,43 @@ CALM_S = 900
 
 
 def autoscaler(workload: Workload, options: AutoscalingOptions) -> dict[str, Any]:
-    names, start = workload.names, workload.container.start_s
-    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": names.base}
+    start_s = workload.container.start_s.value
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": workload.name}
     if workload.nodes > 1:
-        target = {"apiVersion": GROUP_VERSION, "kind": "LeaderWorkerSet", "name": names.group}
-    return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": metadata(names, names.base, SERVER),
-        "spec": {
-            "scaleTargetRef": target,
-            "minReplicas": options.min_replicas,
-            "maxReplicas": options.max_replicas,
-            "metrics": CommentedValue(
-                [
-                    _metric(workload, WAITING, str(options.waiting_requests)),
-                    _metric(workload, KV_CACHE, f"{10 * options.kv_cache_percent}m"),
-                ],
-                "An adapter must offer these as external metrics, as monitoring records them; each "
-                "is the mean of the servers",
-            ),
-            "behavior": {
-                "scaleUp": {
-                    "stabilizationWindowSeconds": 60,
-                    "policies": CommentedValue(
-                        [{"type": "Pods", "value": 1, "periodSeconds": min(1800, start.value)}],
-                        "The next server is asked for when the last one has had time to load",
-                    ),
-                },
-                "scaleDown": {
-                    "stabilizationWindowSeconds": CALM_S,
-                    "policies": [{"type": "Pods", "value": 1, "periodSeconds": CALM_S}],
-                },
+        version, _, kind = GROUP_KIND.rpartition("/")
+        target = {"apiVersion": version, "kind": kind, "name": workload.called("group")}
+    spec = {
+        "scaleTargetRef": target,
+        "minReplicas": options.min_replicas,
+        "maxReplicas": options.max_replicas,
+        "metrics": CommentedValue(
+            [
+                _metric(workload, WAITING, str(options.waiting_requests)),
+                _metric(workload, KV_CACHE, f"{10 * options.kv_cache_percent}m"),
+            ],
+            "An adapter must offer these as external metrics, as monitoring records them; each is "
+            "the mean of the servers",
+        ),
+        "behavior": {
+            "scaleUp": {
+                "stabilizationWindowSeconds": 60,
+                "policies": CommentedValue(
+                    [{"type": "Pods", "value": 1, "periodSeconds": min(1800, start_s)}],
+                    "The next server is asked for when the last one has had time to load",
+                ),
+            },
+            "scaleDown": {
+                "stabilizationWindowSeconds": CALM_S,
+                "policies": [{"type": "Pods", "value": 1, "periodSeconds": CALM_S}],
             },
         },
     }
+    kind = "autoscaling/v2/HorizontalPodAutoscaler"
+    return workload.document(kind, workload.name, {"spec": spec})
 
 
 def _metric(workload: Workload, name: str, value: str) -> dict[str, Any]:
-    selector = {"matchLabels": {"deployment": workload.names.deployment}}
+    selector = {"matchLabels": {"deployment": workload.deployment.name}}
     return {
         "type": "External",
         "external": {
@@ -284,3 +254,48 @@ def _metric(workload: Workload, name: str, value: str) -> dict[str, Any]:
             "target": {"type": "AverageValue", "averageValue": value},
         },
     }
+
+
+# What KServe calls the container that serves, and what a runtime can say of its pods.
+KSERVE_CONTAINER = "kserve-container"
+OF_THE_RUNTIME = (
+    *("containers", "volumes", "nodeSelector", "tolerations"),
+    *("imagePullSecrets", "resourceClaims"),
+)
+FORMAT = "tensorrt-llm"
+# Plain Deployments: others look at one port only, and take a slow start for a failed one. KServe's
+# own autoscaler looks at processors, which say nothing of a load on GPUs.
+MODE = {
+    "serving.kserve.io/deploymentMode": "RawDeployment",
+    "serving.kserve.io/autoscalerClass": "external",
+}
+
+
+def kserve(workload: Workload) -> Iterator[dict[str, Any]]:
+    """The same servers as KServe runs them: a runtime of our own, and the service that uses it.
+
+    KServe labels pods itself; the ones of ours let the rest of the objects find them.
+    """
+    name, found, scale = workload.name, pod(workload), workload.options.autoscaling
+    [container] = found["containers"]
+    protocols = list(workload.container.server.record.kserve_protocols)
+    spec = {
+        "multiModel": CommentedValue(
+            False, "Valid by KServe's definitions; not tried with KServe itself"
+        ),
+        "supportedModelFormats": [{"name": FORMAT, "autoSelect": False}],
+        **({"protocolVersions": protocols} if protocols else {}),
+        **{key: found[key] for key in OF_THE_RUNTIME if key in found},
+        "containers": [{**container, "name": KSERVE_CONTAINER}],
+    }
+    yield workload.document("serving.kserve.io/v1alpha1/ServingRuntime", name, {"spec": spec})
+    predictor = {
+        "labels": workload.labels(),
+        "minReplicas": scale.min_replicas if scale else workload.replicas,
+        "maxReplicas": scale.max_replicas if scale else workload.replicas,
+        "deploymentStrategy": {"type": "RollingUpdate", "rollingUpdate": _update(workload)},
+        "model": {"modelFormat": {"name": FORMAT}, "runtime": name},
+        **{key: value for key, value in found.items() if key not in OF_THE_RUNTIME},
+    }
+    kind = "serving.kserve.io/v1beta1/InferenceService"
+    yield workload.document(kind, name, {"spec": {"predictor": predictor}}, annotations=MODE)

@@ -8,7 +8,7 @@ from ...facts.hardware import load as load_gpu
 from ...render import CommentedValue
 from ..container import BUNDLE, HOME, KEY_FOLDER, SCRATCH_GIB, TLS_FOLDER, USER, Container
 from .options import KubernetesOptions, Volume
-from .workload import SERVER, ObjectNames, Workload, files_volume
+from .workload import SERVER, Workload, files_volume
 
 LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
 SSH_FOLDER = "/run/secrets/server-ssh"
@@ -22,6 +22,14 @@ STARTUP_PERIOD_S = 10
 READINESS = {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3}
 LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12}
 
+SECURITY = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -45,7 +53,7 @@ def pod(workload: Workload) -> dict[str, Any]:
         "enableServiceLinks": CommentedValue(
             False, "Variables of other services could be taken for settings of the server"
         ),
-        "securityContext": security(),
+        "securityContext": SECURITY,
         "nodeSelector": _node_selector(container, options),
         "tolerations": _tolerations(container),
         "topologySpreadConstraints": _spread(workload),
@@ -77,18 +85,7 @@ def worker_pod(workload: Workload) -> dict[str, Any]:
 def first_pods(workload: Workload) -> dict[str, str]:
     """The labels of one pod for each server: its only one, or the first of a group."""
     first = LEADER if workload.nodes > 1 else {}
-    return {**workload.names.selector(SERVER), **first}
-
-
-def security() -> dict[str, Any]:
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+    return {**workload.selector(), **first}
 
 
 def _server(workload: Workload) -> dict[str, Any]:
@@ -115,7 +112,7 @@ def _server(workload: Workload) -> dict[str, Any]:
         },
         "readinessProbe": {**probe, **READINESS},
         "livenessProbe": CommentedValue(
-            {**_probe(container, container.live_path), **LIVENESS},
+            {**_probe(container, container.server.record.paths.live), **LIVENESS},
             "Asked neither before the first answer nor while the pod ends",
         ),
         "lifecycle": {"preStop": {"sleep": {"seconds": options.deregistration_s}}},
@@ -203,7 +200,7 @@ def _volumes(workload: Workload) -> list[dict[str, Any]]:
     return [
         {"name": "bundle", "projected": files_volume(workload.maps)},
         *(
-            {"name": role, **_source(workload.names, role, volume)}
+            {"name": role, **_source(workload, role, volume)}
             for role, volume in workload.model_volumes.items()
         ),
         {"name": "home", "emptyDir": scratch},
@@ -216,10 +213,10 @@ def _volumes(workload: Workload) -> list[dict[str, Any]]:
     ]
 
 
-def _source(names: ObjectNames, role: str, volume: Volume) -> dict[str, Any]:
+def _source(workload: Workload, role: str, volume: Volume) -> dict[str, Any]:
     """A folder of the node comes by a claim: a pod of its own right may not mount one."""
     if volume.csi is None:
-        claim = volume.claim or names.volume(role)
+        claim = volume.claim or workload.called(role)
         return {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
     attributes = {"volumeAttributes": dict(volume.csi.attributes)} if volume.csi.attributes else {}
     return {"csi": {"driver": volume.csi.driver, "readOnly": True, **attributes}}

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ...bundle import File
@@ -28,60 +29,6 @@ LABEL_LIMIT = 63
 SERVER = "server"
 TOOL = "trtllm-deployment-toolkit"
 CLIENT_LABEL = f"{TOOL}/client-of"
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectNames:
-    """The names of one deployment's objects, all made of `base`, which is also its Service's.
-
-    The group has another one than the Service, since its controller makes a Service by its name.
-    """
-
-    base: str
-    deployment: str
-    release: str
-    server: str
-
-    @property
-    def group(self) -> str:
-        return f"{self.base}-group"
-
-    @property
-    def pods(self) -> str:
-        return f"{self.base}-pods"
-
-    @property
-    def gateway(self) -> str:
-        return f"{self.base}-gateway"
-
-    def volume(self, role: str) -> str:
-        return f"{self.base}-{role}"
-
-    def labels(self, component: str) -> dict[str, str]:
-        """What every object carries."""
-        return {
-            **self.selector(component),
-            "app.kubernetes.io/part-of": self.deployment,
-            "app.kubernetes.io/version": self.release,
-            "app.kubernetes.io/managed-by": TOOL,
-        }
-
-    def selector(self, component: str) -> dict[str, str]:
-        """What never changes of an object, by which its pods are found."""
-        return {
-            "app.kubernetes.io/name": self.server,
-            "app.kubernetes.io/instance": self.base,
-            "app.kubernetes.io/component": component,
-        }
-
-
-def object_names(deployment: Deployment, server: str) -> ObjectNames:
-    return ObjectNames(
-        object_name(deployment.name),
-        deployment.name,
-        label_value(deployment.engine.release),
-        server.replace("_", "-"),
-    )
 
 
 def object_name(text: str) -> str:
@@ -108,30 +55,11 @@ MOST_BYTES = 240 * 1024
 READ, EXECUTE = 0o444, 0o555
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigMap:
-    """So many of the files, by path in the bundle. The name tells every other content apart."""
+def config_maps(base: str, files: Mapping[str, File]) -> dict[str, dict[str, File]]:
+    """The files by path, in as few maps as can hold them.
 
-    name: str
-    files: Mapping[str, File]
-
-    def document(self, labels: Mapping[str, str]) -> dict[str, Any]:
-        """A file that is not text stands in another place."""
-        places: dict[str, dict[str, str]] = {"data": {}, "binaryData": {}}
-        for path, file in self.files.items():
-            place, content = _content(file)
-            places[place][_key(path)] = content
-        return {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": self.name, "labels": dict(labels)},
-            "immutable": True,
-            **{place: found for place, found in places.items() if found},
-        }
-
-
-def config_maps(base: str, files: Mapping[str, File]) -> list[ConfigMap]:
-    """The files in as few maps as can hold them."""
+    The name of a map tells every other content apart.
+    """
     groups: list[dict[str, File]] = [{}]
     size = 0
     for path, file in sorted(files.items()):
@@ -141,16 +69,25 @@ def config_maps(base: str, files: Mapping[str, File]) -> list[ConfigMap]:
             groups.append({})
             size = own
         groups[-1][path] = file
-    return [ConfigMap(f"{base}-files-{_digest(group)}", group) for group in groups]
+    return {f"{base}-files-{_digest(group)}": group for group in groups}
 
 
-def files_volume(maps: list[ConfigMap]) -> dict[str, Any]:
+def map_data(files: Mapping[str, File]) -> dict[str, dict[str, str]]:
+    """The data of a map; a file that is not text stands in another place."""
+    places: dict[str, dict[str, str]] = {"data": {}, "binaryData": {}}
+    for path, file in files.items():
+        place, content = _content(file)
+        places[place][_key(path)] = content
+    return {place: found for place, found in places.items() if found}
+
+
+def files_volume(maps: Mapping[str, Mapping[str, File]]) -> dict[str, Any]:
     """A folder with every file at its path, as executable as it was."""
     return {
         "defaultMode": READ,
         "sources": [
-            {"configMap": {"name": found.name, "items": list(_items(found.files))}}
-            for found in maps
+            {"configMap": {"name": name, "items": list(_items(files))}}
+            for name, files in maps.items()
         ],
     }
 
@@ -184,18 +121,36 @@ def _digest(files: Mapping[str, File]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Workload:
-    """All that the objects of a service are made of."""
+    """All that the objects of a service are made of.
+
+    `scripts` are files of this target that its pods run beside those of the server.
+    """
 
     container: Container
     options: KubernetesOptions
-    names: ObjectNames
-    maps: list[ConfigMap]
+    scripts: Mapping[str, File]
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.container.context.deployment
+
+    @cached_property
+    def name(self) -> str:
+        """That of its Service, of which the names of all its objects are made."""
+        return object_name(self.deployment.name)
+
+    def called(self, part: str) -> str:
+        return f"{self.name}-{part}"
+
+    @cached_property
+    def maps(self) -> dict[str, dict[str, File]]:
+        return config_maps(self.name, {**self.container.server.files, **self.scripts})
 
     @property
     def replicas(self) -> int:
-        return self.options.replicas or self.container.context.deployment.instances
+        return self.options.replicas or self.deployment.instances
 
     @property
     def nodes(self) -> int:
@@ -206,3 +161,38 @@ class Workload:
         """The volume of each model, in the order of the container's."""
         volumes = {"model": self.options.model, "draft-model": self.options.draft_model}
         return dict(list(volumes.items())[: len(self.container.models)])
+
+    def labels(self, component: str = SERVER) -> dict[str, str]:
+        """What every object carries."""
+        return {
+            **self.selector(component),
+            "app.kubernetes.io/part-of": self.deployment.name,
+            "app.kubernetes.io/version": label_value(self.deployment.engine.release),
+            "app.kubernetes.io/managed-by": TOOL,
+        }
+
+    def selector(self, component: str = SERVER) -> dict[str, str]:
+        """What never changes of an object, by which its pods are found."""
+        return {
+            "app.kubernetes.io/name": self.container.server.record.name.replace("_", "-"),
+            "app.kubernetes.io/instance": self.name,
+            "app.kubernetes.io/component": component,
+        }
+
+    def document(
+        self,
+        kind: str,
+        name: str,
+        content: Mapping[str, Any],
+        component: str = SERVER,
+        annotations: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """An object; its `kind` with the version of the API, as in `apps/v1/Deployment`."""
+        version, _, kind = kind.rpartition("/")
+        noted = {"annotations": annotations} if annotations else {}
+        return {
+            "apiVersion": version,
+            "kind": kind,
+            "metadata": {"name": name, "labels": self.labels(component), **noted},
+            **content,
+        }
