@@ -25,7 +25,7 @@ from benchmarks.reference_server.responses import MODEL
 from benchmarks.reference_server.schedule import HEADER
 from launch.bench import workers
 from launch.bench.clients import Api
-from launch.bench.load import Call, LoadPlan
+from launch.bench.load import LoadPlan
 from launch.bench.request import RequestRecord
 
 OURS = "toolkit"
@@ -65,8 +65,7 @@ def installed() -> list[str]:
 def run_toolkit(load: ClientLoad) -> None:
     """Records come from the process that sends; both processes count."""
     before_s = time.process_time()
-    calls = tuple(Call(number, ask) for number, ask in enumerate(load.test.asks()))
-    plan = LoadPlan("concurrency", calls, concurrency=load.streams)
+    plan = LoadPlan("concurrency", tuple(load.test.asks()), concurrency=load.streams)
     times: dict[int, Times] = {}
 
     def received(record: RequestRecord) -> None:

@@ -87,13 +87,11 @@ async def send(case: TrapCase, server: ReferenceServer) -> list[RequestRecord]:
                 timeout_s=TIMEOUT_S,
                 headers={HEADER: f"id={number} trap={trap}"},
                 keep_text=True,
+                index=number,
             )
-            records.append(await client.send(ask, number))
+            records.append(await client.send(ask))
 
-    try:
-        await asyncio.gather(*(stream() for _ in range(STREAMS)))
-    finally:
-        await client.close()
+    await asyncio.gather(*(stream() for _ in range(STREAMS)))
     return records
 
 

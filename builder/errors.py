@@ -29,6 +29,10 @@ class ToolkitError(Exception):
         )
         super().__init__("\n".join(map(str, self.diagnostics)))
 
+    def __reduce__(self) -> tuple[type[ToolkitError], tuple[list[Diagnostic]]]:
+        """Between processes it stays what it is."""
+        return type(self), (self.diagnostics,)
+
 
 class BadInput(ToolkitError):
     exit_code = 2

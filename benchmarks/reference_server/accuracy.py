@@ -40,6 +40,7 @@ class AccuracyTest:
                 ignore_eos=True,
                 timeout_s=TIMEOUT_S,
                 headers={HEADER: f"id={number}"},
+                index=number,
             )
             for number in range(self.requests)
         ]

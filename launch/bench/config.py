@@ -16,7 +16,7 @@ from ..endpoint import Endpoint
 from . import clients, datasets, load, prompts, system_under_test, workload
 from .clients import Api
 from .load import Kind, LoadPlan
-from .point_metrics import MetricOptions, Slo
+from .point_metrics import LIMITS, MetricOptions
 from .prompts import Prompts
 from .request import LoadRequest
 from .system_under_test import SystemUnderTest
@@ -40,36 +40,25 @@ ISL = OSL = 1024
 GRPC_PROCESSES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class LoadLevel:
-    """What is varied from point to point; `facts` is how the document describes it."""
-
-    label: str
-    facts: Mapping[str, Any]
-
-    @property
-    def concurrency(self) -> int:
-        return int(self.facts.get("concurrency", 1))
+# What is varied from point to point, as the document describes it.
+LoadLevel = Mapping[str, Any]
 
 
-def closed(kind: load.Kind, concurrencies: Sequence[int]) -> tuple[LoadLevel, ...]:
-    return tuple(LoadLevel(f"c{c}", {"kind": kind, "concurrency": c}) for c in concurrencies)
+def label(level: LoadLevel) -> str:
+    """The short name of a point at this level."""
+    if level["kind"] == "trace":
+        return "trace" if level["speed"] == 1 else f"trace x{level['speed']:g}"
+    rate = level.get("rate_per_s")
+    return f"c{level['concurrency']}" if rate is None else f"r{rate:g}"
 
 
-def open_at(rates_per_s: Sequence[float], burstiness: float) -> tuple[LoadLevel, ...]:
+def closed(kind: load.Kind, concurrencies: Sequence[int]) -> list[LoadLevel]:
+    return [{"kind": kind, "concurrency": concurrency} for concurrency in concurrencies]
+
+
+def open_at(rates_per_s: Sequence[float], burstiness: float) -> list[LoadLevel]:
     kind = "poisson" if burstiness == 1 else "gamma"
-    return tuple(
-        LoadLevel(f"r{rate:g}", {"kind": kind, "rate_per_s": rate, "burstiness": burstiness})
-        for rate in rates_per_s
-    )
-
-
-def of_trace(speed: float) -> tuple[LoadLevel, ...]:
-    return (
-        LoadLevel(
-            "trace" if speed == 1 else f"trace x{speed:g}", {"kind": "trace", "speed": speed}
-        ),
-    )
+    return [{"kind": kind, "rate_per_s": rate, "burstiness": burstiness} for rate in rates_per_s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,39 +79,36 @@ class BenchConfig:
 
     def plan(self, one: LoadLevel, first: int) -> LoadPlan:
         """The load of a point, whose prompts start at this place of the workload."""
-        kind = one.facts["kind"]
+        kind, concurrency = one["kind"], one.get("concurrency", 1)
         if kind == "trace":
-            return LoadPlan(kind, self.workload.timed(self.requests, one.facts["speed"]))
+            return LoadPlan(kind, self.workload.timed(self.requests, one["speed"]))
         if kind == "tasks":
-            least = max(LEAST_TASKS, TASKS_PER_STREAM * one.concurrency)
+            least = max(LEAST_TASKS, TASKS_PER_STREAM * concurrency)
             tasks = self.workload.tasks(first, self.requests or least)
-            return LoadPlan(kind, tasks=tasks, concurrency=one.concurrency, retries=self.retries)
+            return LoadPlan(kind, tasks=tasks, concurrency=concurrency, retries=self.retries)
         calls = self.workload.calls(first, self._count(one))
         if kind == "concurrency":
-            return LoadPlan(kind, calls, concurrency=one.concurrency, duration_s=self.duration_s)
-        rate, burstiness = one.facts["rate_per_s"], one.facts["burstiness"]
+            return LoadPlan(kind, calls, concurrency=concurrency, duration_s=self.duration_s)
+        rate, burstiness = one["rate_per_s"], one["burstiness"]
         times = load.arrivals_s(len(calls), rate, burstiness, self.seed)
         timed = [replace(call, at_s=at_s) for call, at_s in zip(calls, times, strict=True)]
         return LoadPlan(kind, tuple(timed))
 
     def _count(self, one: LoadLevel) -> int:
-        streams = REQUESTS_PER_STREAM * one.concurrency
         if self.requests:
             return self.requests
-        if "rate_per_s" in one.facts:
-            wanted_s = self.duration_s
-            return max(1, round(one.facts["rate_per_s"] * wanted_s)) if wanted_s else OPEN_REQUESTS
-        return max(REQUESTS_OF_DURATION if self.duration_s else LEAST_REQUESTS, streams)
+        if rate := one.get("rate_per_s"):
+            return max(1, round(rate * self.duration_s)) if self.duration_s else OPEN_REQUESTS
+        least = REQUESTS_OF_DURATION if self.duration_s else LEAST_REQUESTS
+        return max(least, REQUESTS_PER_STREAM * int(one["concurrency"]))
 
     def warm(self, one: LoadLevel, first: int) -> LoadPlan | None:
         """Requests before a point that count for nothing: as many as run at a time in it.
 
         A trace gets none, since its blocks would be in the server's cache then.
         """
-        usual = {"trace": 0, "poisson": OPEN_WARMUP, "gamma": OPEN_WARMUP}
-        count = (
-            usual.get(one.facts["kind"], one.concurrency) if self.warmup is None else self.warmup
-        )
+        usual = {"trace": 0}.get(one["kind"], one.get("concurrency", OPEN_WARMUP))
+        count = usual if self.warmup is None else self.warmup
         if not count:
             return None
         return LoadPlan("concurrency", self.workload.calls(first, count), concurrency=count)
@@ -141,7 +127,7 @@ def of_options(options: argparse.Namespace, system: SystemUnderTest) -> BenchCon
         prompts=made_of,
         api=api,
         metrics=MetricOptions(
-            slo=Slo(**slo) if slo else None,
+            slo=slo or None,
             num_gpus=options.gpus
             or system_under_test.hardware_options(system.bundle).get("num_gpus"),
             price_per_gpu_hour_usd=options.price_per_gpu_hour,
@@ -165,7 +151,7 @@ def facts(config: BenchConfig, about: Mapping[str, Any]) -> dict[str, Any]:
         "subject": dict(about),
         "client": {**client, "share_of_limit": None, "marked": False},
         "workload": {"kind": config.workload.kind, **config.workload.facts},
-        "slo": slo.as_json() if slo else None,
+        "slo": slo and {name: slo.get(name) for name in LIMITS},
         "price_per_gpu_hour_usd": config.metrics.price_per_gpu_hour_usd,
         "seed": config.seed,
     }
@@ -251,10 +237,10 @@ def _workload(
     return workload.fixed(made_of, isl, osl, template, seed, options.range_ratio)
 
 
-def _levels(options: argparse.Namespace) -> tuple[LoadLevel, ...]:
+def _levels(options: argparse.Namespace) -> list[LoadLevel]:
     if options.rate:
         return open_at(options.rate, options.burstiness)
     if options.workload == "trace" and not options.concurrency:
-        return of_trace(options.speed)
+        return [{"kind": "trace", "speed": options.speed}]
     kind: Kind = "tasks" if options.workload == "agent" else "concurrency"
     return closed(kind, options.concurrency or CONCURRENCIES)

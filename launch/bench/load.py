@@ -26,15 +26,6 @@ RETRY_WAIT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One request of a load. An open loop sends it `at_s` after its start."""
-
-    index: int
-    request: LoadRequest
-    at_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class LoadPlan:
     """All of a load, or a process's share of it.
 
@@ -44,7 +35,7 @@ class LoadPlan:
     """
 
     kind: Kind
-    calls: tuple[Call, ...] = ()
+    calls: tuple[LoadRequest, ...] = ()
     tasks: tuple[Task, ...] = ()
     concurrency: int = 1
     duration_s: float | None = None
@@ -83,9 +74,6 @@ class LoadPlan:
             period=self.period or len(self.calls) or len(self.tasks),
         )
 
-    def starting(self, start_ns: int) -> LoadPlan:
-        return replace(self, start_ns=start_ns)
-
 
 def arrivals_s(count: int, rate_per_s: float, burstiness: float, seed: int) -> Iterator[float]:
     """Times of arrivals whose gaps are gamma distributed with a mean of 1 / rate.
@@ -121,14 +109,14 @@ async def _closed(plan: LoadPlan, client: LoadClient, emit: Emit) -> None:
 
     async def stream() -> None:
         for call in calls:  # shared: each stream takes the next one
-            emit(await client.send(call.request, call.index))
+            emit(await client.send(call))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(plan.concurrency):
             group.create_task(stream())
 
 
-def _repeated(plan: LoadPlan) -> Iterator[Call]:
+def _repeated(plan: LoadPlan) -> Iterator[LoadRequest]:
     end_ns = (plan.start_ns or time.monotonic_ns()) + int((plan.duration_s or 0) * NS)
     period = plan.period or len(plan.calls)
     for turn in itertools.count() if plan.calls else ():
@@ -141,8 +129,8 @@ def _repeated(plan: LoadPlan) -> Iterator[Call]:
 async def _open(plan: LoadPlan, client: LoadClient, emit: Emit) -> None:
     start_ns = plan.start_ns or time.monotonic_ns()
 
-    async def send(call: Call, at_ns: int) -> None:
-        emit(await client.send(call.request, call.index, at_ns))
+    async def send(call: LoadRequest, at_ns: int) -> None:
+        emit(replace(await client.send(call), scheduled_ns=at_ns))
 
     async with asyncio.TaskGroup() as group:
         for call in plan.calls:
@@ -169,19 +157,19 @@ async def _task(task: Task, retries: int, client: LoadClient, emit: Emit) -> Non
     before: LoadRequest | None = None
     answer = ""
     for number, own in enumerate(task):
-        request = replace(_following(before, answer, own), call=number, keep_text=True)
-        index = (request.task or 0) * len(task) + number
-        record = await _answered(request, index, retries, client, emit)
+        index = (own.task or 0) * len(task) + number
+        request = replace(_following(before, answer, own), index=index, call=number, keep_text=True)
+        record = await _answered(request, retries, client, emit)
         if not record.ok:
             return
         before, answer = request, record.text or ""
 
 
 async def _answered(
-    request: LoadRequest, index: int, retries: int, client: LoadClient, emit: Emit
+    request: LoadRequest, retries: int, client: LoadClient, emit: Emit
 ) -> RequestRecord:
     for attempt in itertools.count():
-        record = await client.send(replace(request, attempt=attempt), index)
+        record = await client.send(replace(request, attempt=attempt))
         emit(record)
         if record.failure is None or not record.failure.retryable or attempt == retries:
             return record

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from . import server_metrics, workers
@@ -37,34 +37,24 @@ TOKENS_PRICED = 1_000_000
 COST_DIGITS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """Limits for a request in ms. `itl_ms` holds for the mean gap of its tokens: its TPOT."""
+# Limits of an SLO for a request, in ms. `itl_ms` holds for the mean gap of its tokens: its TPOT.
+LIMITS = ("ttft_ms", "itl_ms", "e2e_ms")
 
-    ttft_ms: float | None = None
-    itl_ms: float | None = None
-    e2e_ms: float | None = None
 
-    def holds(self, one: RequestRecord) -> bool:
-        """A request that failed, or whose gaps are not known, is not within a limit on them."""
-        pairs = (
-            (self.ttft_ms, one.ttft_ms),
-            (self.itl_ms, one.tpot_ms if (one.output_tokens or 0) != 1 else 0.0),
-            (self.e2e_ms, one.e2e_ms),
-        )
-        return one.ok and all(
-            limit is None or (value is not None and value <= limit) for limit, value in pairs
-        )
-
-    def as_json(self) -> dict[str, float | None]:
-        return asdict(self)
+def is_within(slo: Mapping[str, float], one: RequestRecord) -> bool:
+    """A request that failed, or whose gaps are not known, is not within a limit on them."""
+    gap_ms = one.tpot_ms if (one.output_tokens or 0) != 1 else 0.0
+    values = dict(zip(LIMITS, (one.ttft_ms, gap_ms, one.e2e_ms), strict=True))
+    return one.ok and all(
+        (value := values[name]) is not None and value <= limit for name, limit in slo.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class MetricOptions:
     """What turns times into judgements and money."""
 
-    slo: Slo | None = None
+    slo: Mapping[str, float] | None = None
     num_gpus: int | None = None
     price_per_gpu_hour_usd: float | None = None
     window: WindowKind = "steady"
@@ -194,12 +184,12 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _goodput(
-    chosen: Sequence[RequestRecord], requests_per_s: float, slo: Slo | None
+    chosen: Sequence[RequestRecord], requests_per_s: float, slo: Mapping[str, float] | None
 ) -> dict[str, float] | None:
     """Requests within the SLO: a second, and their share of those that were sent."""
     if slo is None:
         return None
-    within = sum(slo.holds(one) for one in chosen)
+    within = sum(is_within(slo, one) for one in chosen)
     good = sum(one.ok for one in chosen)
     return {
         "requests_per_s": round(requests_per_s * within / good, 4) if good else 0.0,

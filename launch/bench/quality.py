@@ -6,12 +6,12 @@ process of its own, and its results file is read.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,28 +26,16 @@ Z = 1.959964
 LEVEL = 0.95
 DIGITS = 4
 LAST_LINES = 5
+CONCURRENCY = 8
 # Metrics that lm-eval gives of an item as right or wrong, the one that is reported first.
 METRICS = ("exact_match", "acc", "acc_norm")
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """`references` are scores between 0 and 1 to hold against, by task."""
-
-    python: Path
-    tasks: tuple[str, ...]
-    base_url: str
-    model: str
-    include: Path | None = None
-    limit: int | None = None
-    tokenizer: Path | None = None
-    chat: bool = False
-    concurrency: int = 8
-    references: Mapping[str, float] = field(default_factory=dict)
-
-
-def run(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
-    """Evaluate, and give what the document says of it. Raises `NotReady` if lm-eval fails."""
+def run(
+    options: argparse.Namespace, base_url: str, model: str, chat: bool, folder: Path
+) -> dict[str, Any]:
+    """Evaluate as the options `--quality...` and `--tokenizer` say, and give what the document says
+    of it. Completions are asked for unless a chat is wanted. Raises `NotReady` if lm-eval fails."""
     output = folder / "quality"
     output.mkdir(exist_ok=True)
     log = folder / "quality.log"
@@ -55,7 +43,7 @@ def run(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
         environment = {**os.environ, "OPENAI_API_KEY": os.environ.get("OPENAI_API_KEY", "none")}
         try:
             status = subprocess.run(
-                command(evaluation, output),
+                command(options, base_url, model, chat, output),
                 stdout=lines,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -65,36 +53,36 @@ def run(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
         except OSError as error:
             what = f"cannot be run: {(error.strerror or str(error)).lower()}"
             raise BadInput(
-                Diagnostic(str(evaluation.python), what, "name a Python with lm-eval")
+                Diagnostic(str(options.quality_python), what, "name a Python with lm-eval")
             ) from None
     files = sorted(output.rglob("results_*.json"))
     if status or not files:
         last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
         words = "".join(f"\n    {line}" for line in last)
         raise NotReady(Diagnostic(TOOL, f"ended with status {status}; its log {log} ends:{words}"))
-    return read(files[-1], evaluation.references)
+    return read(files[-1], options.quality_reference)
 
 
-def command(evaluation: Evaluation, output: Path) -> list[str]:
-    """Completions unless a chat is wanted; lm-eval counts with the tokenizer, if one is named."""
-    path, name = (
-        ("chat/", "local-chat-completions") if evaluation.chat else ("", "local-completions")
-    )
+def command(
+    options: argparse.Namespace, base_url: str, model: str, chat: bool, output: Path
+) -> list[str]:
+    """lm-eval's; it counts with the tokenizer, if one is named."""
+    path, name = ("chat/", "local-chat-completions") if chat else ("", "local-completions")
     arguments = {
-        "model": evaluation.model,
-        "base_url": f"{evaluation.base_url}/v1/{path}completions",
-        "num_concurrent": evaluation.concurrency,
+        "model": model,
+        "base_url": f"{base_url}/v1/{path}completions",
+        "num_concurrent": CONCURRENCY,
         "max_retries": 3,
         "tokenized_requests": False,
-        "tokenizer_backend": "huggingface" if evaluation.tokenizer else "None",
-        **({"tokenizer": evaluation.tokenizer} if evaluation.tokenizer else {}),
+        "tokenizer_backend": "huggingface" if options.tokenizer else "None",
+        **({"tokenizer": options.tokenizer} if options.tokenizer else {}),
     }
-    words: list[object] = [evaluation.python, "-m", "lm_eval"]
-    words += ["--model", name, "--tasks", ",".join(evaluation.tasks), "--output_path", output]
+    words: list[object] = [options.quality_python, "-m", "lm_eval"]
+    words += ["--model", name, "--tasks", options.quality_tasks, "--output_path", output]
     words += ["--model_args", ",".join(f"{key}={value}" for key, value in arguments.items())]
-    words += ["--include_path", evaluation.include] if evaluation.include else []
-    words += ["--limit", evaluation.limit] if evaluation.limit else []
-    words += ["--apply_chat_template"] if evaluation.chat else []
+    words += ["--include_path", options.quality_include] if options.quality_include else []
+    words += ["--limit", options.quality_limit] if options.quality_limit else []
+    words += ["--apply_chat_template"] if chat else []
     return [str(word) for word in words]
 
 

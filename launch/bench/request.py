@@ -37,6 +37,8 @@ class LoadRequest:
     keep_text: bool = False
     # Have trtllm-serve count the tokens of each message; it costs the server some work.
     count_messages: bool = False
+    index: int = 0  # place in the load
+    at_s: float = 0.0  # when an open loop sends it, after its start
     task: int | None = None
     call: int | None = None
     attempt: int = 0

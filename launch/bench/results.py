@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def read(path: Path) -> Mapping[str, Any]:
 
 def table(document: Mapping[str, Any]) -> str:
     """The points as CSV: a column for each value, named by its path."""
-    rows = [_about(document) | dict(_flat(point, "")) for point in document["points"]]
+    rows = [_about(document) | dict(flattened(point, NOT_IN_CSV)) for point in document["points"]]
     columns = dict.fromkeys(name for row in rows for name in row)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")
@@ -113,11 +113,14 @@ def _about(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _flat(row: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def flattened(
+    row: Mapping[str, Any], omitted: Sequence[str] = (), prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Each value by its path. Keys that are `omitted` are left out at any depth."""
     for name, value in row.items():
-        if name in NOT_IN_CSV:
+        if name in omitted:
             continue
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flattened(value, omitted, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -12,7 +12,7 @@ from builder import __version__
 from ..endpoint import Endpoint
 from ..run import now
 from . import point_metrics, results, server_metrics, workers
-from .config import BenchConfig, LoadLevel
+from .config import BenchConfig, LoadLevel, label
 from .load import LoadPlan
 from .progress import Progress
 from .prompts import Prompts
@@ -73,7 +73,7 @@ class Runner:
 
     def _warm(self, one: LoadLevel) -> None:
         if plan := self._config.warm(one, self._place):
-            self._progress.begin(f"{one.label} warm-up", plan.size)
+            self._progress.begin(f"{label(one)} warm-up", plan.size)
             self._drive(plan, self._progress.on_request)
             self._progress.end(None)
             self._place += plan.size
@@ -86,11 +86,11 @@ class Runner:
 
         def on_request(request: RequestRecord) -> None:
             records.append(request)
-            self._files.request(one.label, request)
+            self._files.request(label(one), request)
             self._progress.on_request(request)
 
         before, begun = self._last or server_metrics.read(self._endpoint), now()
-        self._progress.begin(one.label, None if plan.duration_s else plan.size)
+        self._progress.begin(label(one), None if plan.duration_s else plan.size)
         # Of a point that was interrupted, neither the server nor the load processes tell more.
         after = MetricsReading()
         usage: Sequence[ProcessUsage] = ()
@@ -117,7 +117,7 @@ class Runner:
         return workers.run(plan, self._endpoint, config.api, processes, received, stop)
 
     def _add(self, one: LoadLevel, begun: str, measured: Mapping[str, Any]) -> None:
-        row = {"load": dict(one.facts), "label": one.label, "started": begun, "ended": now()}
+        row = {"load": dict(one), "label": label(one), "started": begun, "ended": now()}
         points = self.document["points"]
         points.append({**row, **measured})
         self.document["client"] |= point_metrics.client_limit(points)

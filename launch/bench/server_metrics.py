@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .request import NS_PER_MS, RequestRecord
 from .request_metrics import Summary, summarize
+from .results import flattened
 
 if TYPE_CHECKING:
     import httpx
@@ -205,14 +206,7 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The mean over all iterations of each number in them."""
     values: dict[str, list[float]] = {}
     for row in rows:
-        for name, value in _numbers(row, ""):
-            values.setdefault(name, []).append(value)
+        for name, value in flattened(row):
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                values.setdefault(name, []).append(float(value))
     return {f"iteration mean {name}": round(sum(row) / len(row), 4) for name, row in values.items()}
-
-
-def _numbers(row: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{key}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{prefix}{key}", float(value)

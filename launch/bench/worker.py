@@ -1,8 +1,8 @@
 """A process that sends its share of a load, led over a socket, whose number is its argument.
 
-It is sent a `LoadJob`, then its start, and maybe a stop; it ends when the socket does, so that it
-outlives no parent. It answers with "ready", records, and as its last message `ProcessUsage` or
-`WorkerFailed`.
+It is sent a `Job`, then its start, and maybe a stop; it ends when the socket does, so that it
+outlives no parent. It answers with "ready", records, and as its last message `ProcessUsage` or the
+error that ended it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from builder.diagnostics import Diagnostic
 from builder.errors import ToolkitError
 
 from ..endpoint import Endpoint
 from . import load
-from .clients import Api, connect, receiver
+from .clients import Api, LoadClient, connect, receiver
 from .load import LoadPlan
 from .request import RequestRecord
 
@@ -36,14 +35,6 @@ LENGTH = struct.Struct("<I")
 COLLECTION = (100_000, 50, 1000)
 READ_AHEAD_BYTES = 1 << 20
 SAMPLE_S = 0.2  # between two samples of the CPU time
-
-
-@dataclass(frozen=True, slots=True)
-class LoadJob:
-    plan: LoadPlan
-    endpoint: Endpoint
-    api: Api
-    core: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +65,15 @@ class ProcessUsage:
         return before_cpu_ns + share * (after_cpu_ns - before_cpu_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
-    kind: type[ToolkitError]
-    diagnostics: tuple[Diagnostic, ...]
-
-
+# The last one is the core that the process runs on, if it has one of its own.
+Job = tuple[LoadPlan, Endpoint, Api, int | None]
 # "ready" is said when the server was asked what every request needs.
-Message = Literal["ready"] | RequestRecord | ProcessUsage | WorkerFailed
+Message = Literal["ready"] | RequestRecord | ProcessUsage | ToolkitError
 # When to start by CLOCK_MONOTONIC in ns, or "stop": what is under way is given up.
 Command = int | Literal["stop"]
 
 
-def frame(message: LoadJob | Command | Message) -> bytes:
+def frame(message: Job | Command | Message) -> bytes:
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return LENGTH.pack(len(data)) + data
 
@@ -104,37 +91,36 @@ def main() -> None:
 async def _work(parent: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=parent, limit=READ_AHEAD_BYTES)
     try:
-        job = await _command(reader)
-        if job.core is not None:
-            os.sched_setaffinity(0, {job.core})
-        last: Message = await _drive(job, reader, lambda one: writer.write(frame(one)))
+        plan, endpoint, api, core = await _command(reader)
+        if core is not None:
+            os.sched_setaffinity(0, {core})
+        client = connect(endpoint, api)
+        last: Message = await _drive(plan, client, reader, lambda one: writer.write(frame(one)))
     except* ToolkitError as faults:
-        fault = _first(faults)
-        last = WorkerFailed(type(fault), tuple(fault.diagnostics))
+        last = _first(faults)
     writer.write(frame(last))
     writer.close()
     await writer.wait_closed()
 
 
 async def _drive(
-    job: LoadJob, reader: asyncio.StreamReader, emit: Callable[[Message], None]
+    plan: LoadPlan,
+    client: LoadClient,
+    reader: asyncio.StreamReader,
+    emit: Callable[[Message], None],
 ) -> ProcessUsage:
-    client = connect(job.endpoint, job.api)
     stopping = asyncio.Event()
-    try:
-        await client.prepare()
-        emit("ready")
-        start = await _command(reader)
-        samples = [_cpu_sample()]
-        if start != "stop":
-            tasks = (_watch(reader, stopping), _sample(samples))
-            beside = [asyncio.create_task(task) for task in tasks]
-            await load.drive(job.plan.starting(start), client, emit, stopping)
-            for task in beside:
-                task.cancel()
-        samples.append(_cpu_sample())
-    finally:
-        await client.close()
+    await client.prepare()
+    emit("ready")
+    start = await _command(reader)
+    samples = [_cpu_sample()]
+    if start != "stop":
+        tasks = (_watch(reader, stopping), _sample(samples))
+        beside = [asyncio.create_task(task) for task in tasks]
+        await load.drive(replace(plan, start_ns=start), client, emit, stopping)
+        for task in beside:
+            task.cancel()
+    samples.append(_cpu_sample())
     cpu_s = (samples[-1][1] - samples[0][1]) / 1e9
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return ProcessUsage(cpu_s, peak_mib, tuple(samples))

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import IO, Self
 
 from builder.diagnostics import Diagnostic
-from builder.errors import ChecksFailed
+from builder.errors import ChecksFailed, ToolkitError
 
 from ..endpoint import Endpoint
 from .clients import Api
 from .load import LoadPlan
 from .request import RequestRecord
-from .worker import LENGTH, Command, LoadJob, Message, ProcessUsage, WorkerFailed, frame
+from .worker import LENGTH, Command, Job, Message, ProcessUsage, frame
 
 TOOLKIT = Path(__file__).parents[2]
 # Not as the main module, whose classes would be others than the parent's.
@@ -58,7 +58,7 @@ def run(
         ]
         for number, worker in enumerate(workers):
             core = cores[number % len(cores)] if cores else None
-            worker.send(LoadJob(plan.share(number, processes), endpoint, api, core))
+            worker.send((plan.share(number, processes), endpoint, api, core))
         try:
             return _collect(workers, on_record, stop)
         except BaseException:
@@ -88,8 +88,8 @@ def _collect(
                 on_record(message)
             case ProcessUsage():
                 usage.append(message)
-            case WorkerFailed():
-                raise message.kind(message.diagnostics)
+            case ToolkitError():
+                raise message
             case "ready":
                 ready += 1
                 if ready == len(workers):
@@ -169,7 +169,7 @@ class _Worker:
             self._process.wait()
         self._errors.close()
 
-    def send(self, command: LoadJob | Command) -> None:
+    def send(self, command: Job | Command) -> None:
         """A worker that has ended hears nothing; `messages` says so."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(frame(command))
@@ -189,7 +189,7 @@ class _Worker:
                 break
             message: Message = pickle.loads(self._data[LENGTH.size : end])
             del self._data[:end]
-            self._said_last = isinstance(message, ProcessUsage | WorkerFailed)
+            self._said_last = isinstance(message, ProcessUsage | ToolkitError)
             yield message
         if self.ended and not self._said_last:
             raise ChecksFailed(Diagnostic(self._name, self._death()))

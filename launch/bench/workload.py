@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from .load import Call, Task
+from .load import Task
 from .prompts import Prompt, Prompts
 from .request import LoadRequest
 
@@ -30,14 +30,17 @@ class BenchWorkload:
     times_s: Sequence[float] = field(default=())
     size: int | None = None
 
-    def calls(self, first: int, count: int) -> tuple[Call, ...]:
+    def calls(self, first: int, count: int) -> tuple[LoadRequest, ...]:
         """From one place of the workload on; a file starts again after its last one."""
-        return tuple(Call(i, self.request(first + i)) for i in range(count))
+        return tuple(replace(self.request(first + i), index=i) for i in range(count))
 
-    def timed(self, count: int | None, speed: float) -> tuple[Call, ...]:
+    def timed(self, count: int | None, speed: float) -> tuple[LoadRequest, ...]:
         """The rows of a trace at their times, so many times as fast."""
         times = self.times_s[:count]
-        return tuple(Call(i, self.request(i), at_s / speed) for i, at_s in enumerate(times))
+        calls = self.calls(0, len(times))
+        return tuple(
+            replace(one, at_s=at_s / speed) for one, at_s in zip(calls, times, strict=True)
+        )
 
     def tasks(self, first: int, count: int) -> tuple[Task, ...]:
         assert self.task is not None

@@ -32,9 +32,8 @@ from .arguments import (
 )
 
 if TYPE_CHECKING:
-    from ..bench import quality
-    from ..bench.config import BenchConfig
     from ..bench.system_under_test import SystemUnderTest
+    from ..endpoint import Endpoint
 
 WORKLOADS = ("fixed", "sharegpt", "trace", "shared-prefix", "agent")
 EPILOG = """\
@@ -179,7 +178,8 @@ def bench(options: argparse.Namespace) -> None:
 
     system = _system_under_test(options)
     bench_config = config.of_options(options, system)
-    evaluation = _evaluation(options, system, bench_config)
+    if options.quality:
+        _check_openai(system.endpoint)
     system.endpoint.check_listens()
     reported = system_under_test.reported(system.endpoint)
     about = system_under_test.described(
@@ -192,11 +192,11 @@ def bench(options: argparse.Namespace) -> None:
     try:
         with Interrupts(exit_at_second=True):
             runner.run()
-            if evaluation:
-                _say(f"{quality.TOOL}: {', '.join(evaluation.tasks)}")
-                model = reported[1] or about["model"]
-                found = quality.run(dataclasses.replace(evaluation, model=model), files.folder)
-                runner.record(quality=found)
+            if options.quality:
+                _say(f"{quality.TOOL}: {options.quality_tasks}")
+                model, chat = reported[1] or about["model"], bench_config.api == "openai_chat"
+                url = system.endpoint.url or ""
+                runner.record(quality=quality.run(options, url, model, chat, files.folder))
     finally:
         files.close()
         _print(options, runner.document)
@@ -258,28 +258,11 @@ def _folder_name(system: SystemUnderTest) -> str:
     return system.endpoint.server
 
 
-def _evaluation(
-    options: argparse.Namespace, system: SystemUnderTest, bench_config: BenchConfig
-) -> quality.Evaluation | None:
+def _check_openai(endpoint: Endpoint) -> None:
     """lm-eval speaks to OpenAI endpoints only."""
-    if not options.quality:
-        return None
-    if system.endpoint.api != "openai" or system.endpoint.url is None:
+    if endpoint.api != "openai" or endpoint.url is None:
         what = "asks through an OpenAI endpoint, which Triton is not"
         raise BadInput(Diagnostic("--quality", what, "measure the target trtllm_serve"))
-    from ..bench import quality
-
-    return quality.Evaluation(
-        python=options.quality_python,
-        tasks=tuple(options.quality_tasks.split(",")),
-        base_url=system.endpoint.url,
-        model="",
-        include=options.quality_include,
-        limit=options.quality_limit,
-        tokenizer=options.tokenizer,
-        chat=bench_config.api == "openai_chat",
-        references=options.quality_reference,
-    )
 
 
 def run_diff(options: argparse.Namespace) -> None:

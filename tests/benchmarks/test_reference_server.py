@@ -19,7 +19,7 @@ from benchmarks.reference_server.responses import script
 from benchmarks.reference_server.schedule import MS, TRAPS, Schedule
 from launch.bench import workers
 from launch.bench.clients import Api
-from launch.bench.load import Call, LoadPlan
+from launch.bench.load import LoadPlan
 from launch.bench.request import RequestRecord
 from tests.conftest import ROOT
 
@@ -53,7 +53,7 @@ def test_the_server_sends_no_token_before_it_is_due(
 ) -> None:
     accuracy_test = AccuracyTest(streams=2, requests=4, tokens=20, itl_ms=2, ttft_ms=60)
     server, records = reference_servers(api), list[RequestRecord]()
-    calls = tuple(Call(number, ask) for number, ask in enumerate(accuracy_test.asks()))
+    calls = tuple(accuracy_test.asks())
     plan = LoadPlan("concurrency", calls, concurrency=accuracy_test.streams)
     workers.run(plan, server.endpoint, api, 1, records.append, threading.Event())
     due_ns = [due_ns for due_ns, _ in accuracy_test.schedule.due()]

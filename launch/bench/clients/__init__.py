@@ -22,12 +22,8 @@ class LoadClient(Protocol):
     async def prepare(self) -> None:
         """Ask the server once for what every request needs. Raises `NotReady`."""
 
-    async def send(
-        self, request: LoadRequest, index: int, scheduled_ns: int | None = None
-    ) -> RequestRecord:
+    async def send(self, request: LoadRequest) -> RequestRecord:
         """Always ends, within the time of the request, and raises for no fault of the server's."""
-
-    async def close(self) -> None: ...
 
 
 def connect(endpoint: Endpoint, api: Api) -> LoadClient:

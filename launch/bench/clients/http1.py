@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,9 +26,12 @@ EVENT = re.compile(rb"^data: ?([^\r\n]*)\r?\n", re.MULTILINE)
 
 
 class HttpExchange(Exchange):
+    """What is read of its answer after its end may raise `Malformed`."""
+
     def __init__(self, request: bytes) -> None:
         super().__init__(request)
-        self._head: Head | None = None
+        self.head: Head | None = None
+        self.is_whole = False  # as soon as it was read to its end
         self._is_chunked = False
 
     def look(self, data: bytes) -> None:
@@ -38,29 +41,90 @@ class HttpExchange(Exchange):
         else:
             self._look_for_head()
 
-    def answer(self) -> HttpAnswer:
-        """Raises `Malformed`."""
-        return HttpAnswer(self.parts, self.arrivals, self.lost)
-
     def _look_for_head(self) -> None:
         """Whether this is the end of an answer whose head was not there before."""
         raw = b"".join(self.parts)
         try:
-            self._head = head(raw)
+            self.head = head(raw)
         except Malformed:
             self.end(self.arrivals[-1])
             return
-        if self._head is None:
+        if self.head is None:
             return
-        self._is_chunked = self._head.is_chunked
+        self._is_chunked = self.head.is_chunked
         if self._is_chunked:
             self._look_for_last_chunk()
-        elif self._head.length is not None and len(raw) >= self._head.end + self._head.length:
+        elif self.head.length is not None and len(raw) >= self.head.end + self.head.length:
             self.end(self.arrivals[-1])
 
     def _look_for_last_chunk(self) -> None:
         if b"".join(self.parts[-len(LAST_CHUNK) :]).endswith(LAST_CHUNK):
             self.end(self.arrivals[-1])
+
+    def body(self) -> bytes:
+        return b"".join(piece for piece, _ in self._pieces())
+
+    def events(self) -> Iterator[tuple[int, bytes]]:
+        """The arrival of every event's last byte, and its data. One that was cut is left out."""
+        parts, arrivals = self.parts, self.arrivals
+        part, end = 0, len(parts[0]) if parts else 0
+        rest = b""
+        for piece, raw_end in self._pieces():
+            if not rest and piece.startswith(FIELD) and piece.find(b"\n") == len(piece) - 2:
+                # One whole event, as most pieces are.
+                while end < raw_end:
+                    part += 1
+                    end += len(parts[part])
+                yield arrivals[part], piece[len(FIELD) : -2]
+                continue
+            data, used = rest + piece, 0
+            for event in EVENT.finditer(data):
+                used = event.end()
+                while end < raw_end - len(data) + used:
+                    part += 1
+                    end += len(parts[part])
+                yield arrivals[part], event[1]
+            rest = data[used:].lstrip(b"\r\n")
+
+    def _pieces(self) -> Iterator[tuple[bytes, int]]:
+        """The body as it was sent, each piece with the offset of its end. What was cut of a chunk
+        is left out."""
+        raw = b"".join(self.parts)
+        if (found := head(raw)) is None:
+            return
+        if found.is_chunked:
+            yield from self._chunks(raw, found.end)
+            return
+        end = len(raw) if found.length is None else found.end + found.length
+        self.is_whole = self.lost if found.length is None else len(raw) >= end
+        yield raw[found.end : end], min(end, len(raw))
+
+    def _chunks(self, raw: bytes, at: int) -> Iterator[tuple[bytes, int]]:
+        while (line_end := raw.find(b"\r\n", at)) >= 0:
+            try:
+                size = int(raw[at:line_end].partition(b";")[0], 16)
+            except ValueError:
+                raise Malformed(f"a chunk begins with {raw[at : at + 40]!r}") from None
+            if not size:
+                self.is_whole = True
+                return
+            at = line_end + 2 + size
+            if at > len(raw):
+                return
+            yield raw[line_end + 2 : at], at
+            at += 2
+
+    def failure(self) -> Failure | None:
+        """What is wrong as HTTP with an answer that was read to its end."""
+        if self.head is not None and self.head.status != OK:
+            status = self.head.status
+            kind: FailureKind = "unavailable" if status in BUSY else "http"
+            said = self.body().decode("utf-8", errors="replace")[:200].strip()
+            return Failure(kind, f"{status}: {said}", status in (*BUSY, *GATEWAY))
+        if not self.is_whole:
+            why = self.fault or "the connection ended"
+            return Failure("cut", f"{why} after {len(self.parts)} parts", retryable=True)
+        return None
 
 
 def connector(endpoint: Endpoint) -> Connector:
@@ -88,27 +152,13 @@ async def document(server: Connector, path: str, headers: Mapping[str, str]) -> 
     what = "no JSON object"
     async with server.exchange(exchange, PREPARE_TIMEOUT_S) as failure:
         try:
-            answer = exchange.answer()
-            found = json.loads(answer.body())
-            failure = failure or transport_failure(exchange, answer)
+            found = json.loads(exchange.body())
+            failure = failure or exchange.failure()
             if failure is None and isinstance(found, dict):
                 return found
         except ValueError:
             what = "no JSON"
     raise NotReady(Diagnostic(f"{server.url}{path}", failure.message if failure else what))
-
-
-def transport_failure(exchange: HttpExchange, answer: HttpAnswer) -> Failure | None:
-    """What is wrong as HTTP with an answer that was read to its end."""
-    found = answer.head
-    if found is not None and found.status != OK:
-        kind: FailureKind = "unavailable" if found.status in BUSY else "http"
-        said = answer.body().decode("utf-8", errors="replace")[:200].strip()
-        return Failure(kind, f"{found.status}: {said}", found.status in (*BUSY, *GATEWAY))
-    if not answer.is_whole:
-        why = exchange.fault or "the connection ended"
-        return Failure("cut", f"{why} after {len(exchange.parts)} parts", retryable=True)
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,68 +193,3 @@ def _length(headers: Mapping[str, str]) -> int | None:
     if text is not None and not text.isdecimal():
         raise Malformed(f"content-length is {text[:40]!r}")
     return None if text is None else int(text)
-
-
-class HttpAnswer:
-    """`parts` are what arrived, each at its time of `arrivals`; `lost` says that the connection has
-    ended. Raises `Malformed`, as reading it may."""
-
-    def __init__(self, parts: Sequence[bytes], arrivals: Sequence[int], lost: bool) -> None:
-        self._parts, self._arrivals, self._lost = parts, arrivals, lost
-        self._raw = b"".join(parts)
-        self.head = head(self._raw)
-        self.is_whole = False  # as soon as it was read to its end
-
-    def body(self) -> bytes:
-        return b"".join(piece for piece, _ in self._pieces())
-
-    def events(self) -> Iterator[tuple[int, bytes]]:
-        """The arrival of every event's last byte, and its data. One that was cut is left out."""
-        parts, arrivals = self._parts, self._arrivals
-        part, end = 0, len(parts[0]) if parts else 0
-        rest = b""
-        for piece, raw_end in self._pieces():
-            if not rest and piece.startswith(FIELD) and piece.find(b"\n") == len(piece) - 2:
-                # One whole event, as most pieces are.
-                while end < raw_end:
-                    part += 1
-                    end += len(parts[part])
-                yield arrivals[part], piece[len(FIELD) : -2]
-                continue
-            data, used = rest + piece, 0
-            for event in EVENT.finditer(data):
-                used = event.end()
-                while end < raw_end - len(data) + used:
-                    part += 1
-                    end += len(parts[part])
-                yield arrivals[part], event[1]
-            rest = data[used:].lstrip(b"\r\n")
-
-    def _pieces(self) -> Iterator[tuple[bytes, int]]:
-        """The body as it was sent, each piece with the offset of its end. What was cut of a chunk
-        is left out."""
-        raw, found = self._raw, self.head
-        if found is None:
-            return
-        if found.is_chunked:
-            yield from self._chunks(found.end)
-            return
-        end = len(raw) if found.length is None else found.end + found.length
-        self.is_whole = self._lost if found.length is None else len(raw) >= end
-        yield raw[found.end : end], min(end, len(raw))
-
-    def _chunks(self, at: int) -> Iterator[tuple[bytes, int]]:
-        raw = self._raw
-        while (line_end := raw.find(b"\r\n", at)) >= 0:
-            try:
-                size = int(raw[at:line_end].partition(b";")[0], 16)
-            except ValueError:
-                raise Malformed(f"a chunk begins with {raw[at : at + 40]!r}") from None
-            if not size:
-                self.is_whole = True
-                return
-            at = line_end + 2 + size
-            if at > len(raw):
-                return
-            yield raw[line_end + 2 : at], at
-            at += 2

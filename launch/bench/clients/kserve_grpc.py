@@ -127,12 +127,10 @@ class GrpcClient:
             raise NotReady(Diagnostic(f"grpc://{self._address}", failure.message))
         self._declared = {row.name: row.datatype for row in found.inputs} or dict(PUBLISHED)
 
-    async def send(
-        self, request: LoadRequest, index: int, scheduled_ns: int | None = None
-    ) -> RequestRecord:
+    async def send(self, request: LoadRequest) -> RequestRecord:
         if self._declared is None:
             await self.prepare()
-        message = self._message(request, index)
+        message = self._message(request)
         exchange = self._exchange("ModelStreamInfer", message, request.headers, request.timeout_s)
         transcript = TritonTranscript(request)
         async with self._server.exchange(exchange, request.timeout_s) as failure:
@@ -142,10 +140,7 @@ class GrpcClient:
             except Malformed as error:
                 transcript.fail("malformed", str(error))
         transcript.failure = transcript.failure or failure
-        return transcript.record(index, exchange.sent_ns, exchange.ended_ns, scheduled_ns, None)
-
-    async def close(self) -> None:
-        """Every connection ended with its request."""
+        return transcript.record(exchange.sent_ns, exchange.ended_ns)
 
     def _exchange(
         self, method: str, message: bytes, headers: Mapping[str, str], timeout_s: float
@@ -163,13 +158,13 @@ class GrpcClient:
         )
         return Http2Exchange(fields, PREFIX.pack(False, len(message)) + message)
 
-    def _message(self, request: LoadRequest, index: int) -> bytes:
+    def _message(self, request: LoadRequest) -> bytes:
         try:
             rows = tensors(request, self._declared or {})
         except NotSupported as error:
             raise BadInput(Diagnostic(self._model, str(error))) from None
         message = protobuf("ModelInferRequest")(
-            model_name=request.model or self._model, id=str(index)
+            model_name=request.model or self._model, id=str(request.index)
         )
         message.parameters.add(key=EMPTY_FINAL, value={"bool_param": True})
         for name, row in rows.items():

@@ -38,19 +38,13 @@ class OpenAILoadClient:
                 where = f"{self._server.url}/v1/models"
                 raise NotReady(Diagnostic(where, "has no model")) from None
 
-    async def send(
-        self, request: LoadRequest, index: int, scheduled_ns: int | None = None
-    ) -> RequestRecord:
+    async def send(self, request: LoadRequest) -> RequestRecord:
         if self._model is None:
             await self.prepare()
         body = json.dumps(self._body(request)).encode()
-        transcript = OpenAITranscript(request)
         return await sse.send(
-            self._server, self._path, self._headers, body, transcript, index, scheduled_ns
+            self._server, self._path, self._headers, body, OpenAITranscript(request)
         )
-
-    async def close(self) -> None:
-        """Every connection ended with its request."""
 
     def _body(self, request: LoadRequest) -> dict[str, Any]:
         options = {"include_usage": True}
@@ -93,9 +87,8 @@ class OpenAITranscript(Transcript):
         self._done = False
         self._usage: Mapping[str, Any] = {}
         self._ids = 0
-        self._plain = (
-            sse.EventPattern()
-        )  # a chunk with a text and nothing else, before the last one
+        # A chunk with a text and nothing else, before the last one.
+        self._plain = sse.EventPattern()
 
     def event(self, arrived_ns: int, data: bytes) -> None:
         if self.finish_reason is None and (text := self._plain.text(data)) is not None:

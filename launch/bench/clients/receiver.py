@@ -8,14 +8,13 @@ tells when data stamp. Everything else is asyncio as usual.
 from __future__ import annotations
 
 import asyncio
-import select
 import selectors
 import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from selectors import EVENT_READ, EVENT_WRITE, SelectorKey
+from collections.abc import Callable, Coroutine, Sequence
+from selectors import SelectorKey
 from typing import Any
 
 READ_BYTES = 1 << 13  # at a time; room for more costs time for each token
@@ -26,7 +25,6 @@ STAMP = struct.Struct("@ll")  # seconds and ns of CLOCK_REALTIME
 STAMP_SPACE = socket.CMSG_SPACE(STAMP.size)
 NS_PER_S = 1_000_000_000
 NAP_S = 0.001 if STAMPS else 0.0
-MASKS = {EVENT_READ: select.EPOLLIN, EVENT_WRITE: select.EPOLLOUT}
 
 
 def ask_for_stamps(stream: socket.socket) -> None:
@@ -49,13 +47,8 @@ def arrival_ns(control: Sequence[tuple[int, int, bytes]], now_ns: int, clocks_ns
 Sink = Callable[[int, bytes | OSError], bool]
 
 
-class Receiver(selectors.BaseSelector):
+class Receiver(selectors.EpollSelector):
     """A selector that reads the sockets of `watch` itself and reports all others."""
-
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self._keys: dict[int, SelectorKey] = {}
-        self._streams: dict[int, tuple[socket.socket, Sink]] = {}
 
     def watch(self, stream: socket.socket, sink: Sink) -> None:
         """Until `unwatch`, or the end of the stream."""
@@ -63,60 +56,32 @@ class Receiver(selectors.BaseSelector):
         if STAMPS:
             # A packet that only acknowledges a token costs as much as reading it.
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
-        self._streams[stream.fileno()] = (stream, sink)
-        self._epoll.register(stream, select.EPOLLIN)
+        self.register(stream, selectors.EVENT_READ, sink)
 
     def unwatch(self, stream: socket.socket) -> None:
-        if self._streams.pop(stream.fileno(), None) is not None:
-            self._epoll.unregister(stream)
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> SelectorKey:
-        number = fileobj if isinstance(fileobj, int) else fileobj.fileno()
-        if number in self._keys:
-            raise KeyError(f"{fileobj!r} is registered")
-        key = SelectorKey(fileobj, number, events, data)
-        mask = sum(bits for event, bits in MASKS.items() if events & event)
-        self._epoll.register(number, mask)
-        self._keys[number] = key
-        return key
-
-    def unregister(self, fileobj: Any) -> SelectorKey:
-        key = self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
-        self._epoll.unregister(key.fd)
-        return key
+        if stream in self.get_map():
+            self.unregister(stream)
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         """What is ready besides streams; nothing at the end of one, which its owner waits for."""
-        streams = self._streams
         deadline = None if timeout is None else time.monotonic() + max(timeout, 0)
         while True:
             left_s = None if deadline is None else max(0, deadline - time.monotonic())
-            fired = self._epoll.poll(left_s)
+            fired = super().select(left_s)
             now_ns = time.monotonic_ns()
             clocks_ns = time.time_ns() - now_ns
             ready, ended = [], False
-            for number, mask in fired:
-                if (stream := streams.get(number)) is not None:
-                    ended = self._read(*stream, now_ns, clocks_ns) or ended
-                elif (key := self._keys.get(number)) is not None:
-                    events = EVENT_WRITE if mask & ~select.EPOLLIN else 0
-                    events |= EVENT_READ if mask & ~select.EPOLLOUT else 0
-                    ready.append((key, events & key.events))
+            for key, events in fired:
+                if callable(sink := key.data):  # asyncio's own data are not
+                    ended = self._read(key.fileobj, sink, now_ns, clocks_ns) or ended
+                else:
+                    ready.append((key, events))
             if ready or ended or not fired or timeout == 0:
                 return ready
             if NAP_S and (deadline is None or deadline - time.monotonic() > NAP_S):
                 time.sleep(NAP_S)
 
-    def get_map(self) -> Mapping[Any, SelectorKey]:
-        return self._keys
-
-    def get_key(self, fileobj: Any) -> SelectorKey:
-        return self._keys[fileobj if isinstance(fileobj, int) else fileobj.fileno()]
-
-    def close(self) -> None:
-        self._epoll.close()
-
-    def _read(self, stream: socket.socket, sink: Sink, now_ns: int, clocks_ns: int) -> bool:
+    def _read(self, stream: Any, sink: Sink, now_ns: int, clocks_ns: int) -> bool:
         try:
             data, control, _, _ = stream.recvmsg(READ_BYTES, STAMP_SPACE)
         except BlockingIOError:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..request import RequestRecord
 from .connection import Connector, Malformed
-from .http1 import BUSY, OK, HttpAnswer, HttpExchange, request_bytes, transport_failure
+from .http1 import BUSY, OK, HttpExchange, request_bytes
 from .transcript import Transcript
 
 SLICE = 128  # events that are read between two looks at what arrives
@@ -49,8 +49,6 @@ async def send(
     headers: Mapping[str, str],
     body: bytes,
     transcript: Transcript,
-    index: int,
-    scheduled_ns: int | None,
 ) -> RequestRecord:
     request = transcript.request
     all_headers = {**headers, **request.headers}
@@ -58,24 +56,24 @@ async def send(
     async with server.exchange(exchange, request.timeout_s) as failure:
         status, events = None, 0
         try:
-            answer = exchange.answer()
-            if answer.head is not None:
-                status = answer.head.status
-                events = await _read(answer, transcript) if status == OK else 0
-            failure = failure or transport_failure(exchange, answer)
+            if exchange.head is not None:
+                status = exchange.head.status
+            if status in (None, OK):
+                events = await _read(exchange, transcript)
+            failure = failure or exchange.failure()
             if failure is None and not events:
-                transcript.event(exchange.ended_ns, answer.body())
+                transcript.event(exchange.ended_ns, exchange.body())
         except Malformed as error:
             transcript.fail("malformed", str(error))
         transcript.end()
         transcript.failure = transcript.failure or failure
-        return transcript.record(index, exchange.sent_ns, exchange.ended_ns, scheduled_ns, status)
+        return transcript.record(exchange.sent_ns, exchange.ended_ns, status)
 
 
-async def _read(answer: HttpAnswer, transcript: Transcript) -> int:
+async def _read(exchange: HttpExchange, transcript: Transcript) -> int:
     """How many events there were."""
     events = 0
-    for arrived_ns, data in answer.events():
+    for arrived_ns, data in exchange.events():
         transcript.event(arrived_ns, data)
         events += 1
         if not events % SLICE:

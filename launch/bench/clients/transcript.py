@@ -40,9 +40,7 @@ class Transcript:
         """The first failure stays."""
         self.failure = self.failure or Failure(kind, message[:300], retryable)
 
-    def record(
-        self, index: int, sent_ns: int, ended_ns: int, scheduled_ns: int | None, status: int | None
-    ) -> RequestRecord:
+    def record(self, sent_ns: int, ended_ns: int, status: int | None = None) -> RequestRecord:
         request = self.request
         cumulative = self.may_be_cumulative and self._is_cumulative()
         message_ns, message_tokens = self._outputs(cumulative)
@@ -52,10 +50,9 @@ class Transcript:
             text = max(texts, key=len, default="") if cumulative else "".join(texts)
         self._check(message_tokens)
         return RequestRecord(
-            index=index,
+            index=request.index,
             sent_ns=sent_ns,
             ended_ns=ended_ns,
-            scheduled_ns=scheduled_ns,
             first_token_ns=message_ns[0] if message_ns else None,
             last_token_ns=message_ns[-1] if message_ns else None,
             message_ns=message_ns,

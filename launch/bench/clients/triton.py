@@ -41,19 +41,12 @@ class GenerateStreamClient:
         rows = found.get("inputs") or ()
         self._declared = {row["name"]: row["datatype"] for row in rows} or dict(PUBLISHED)
 
-    async def send(
-        self, request: LoadRequest, index: int, scheduled_ns: int | None = None
-    ) -> RequestRecord:
+    async def send(self, request: LoadRequest) -> RequestRecord:
         if self._declared is None:
             await self.prepare()
         path = f"/v2/models/{request.model or self._model}/generate_stream"
-        transcript, body = TritonTranscript(request), self._body(request)
-        return await sse.send(
-            self._server, path, self._headers, body, transcript, index, scheduled_ns
-        )
-
-    async def close(self) -> None:
-        """Every connection ended with its request."""
+        body = self._body(request)
+        return await sse.send(self._server, path, self._headers, body, TritonTranscript(request))
 
     def _body(self, request: LoadRequest) -> bytes:
         """Inputs of one element as scalars, which is how the extension writes them."""

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,8 @@ def ask_all(
 
     async def send() -> None:
         client = connect(endpoint, api)
-        try:
-            asked = (client.send(one, number) for number, one in enumerate(requests))
-            records.extend(await asyncio.gather(*asked))
-        finally:
-            await client.close()
+        asked = (client.send(replace(one, index=i)) for i, one in enumerate(requests))
+        records.extend(await asyncio.gather(*asked))
 
     run(send())
     return records
@@ -106,11 +104,7 @@ def test_no_server_is_told_as_refused(api: Api) -> None:
     endpoint = Endpoint(kind, f"http://{address}", grpc=address, model="m")
 
     async def prepare() -> None:
-        client = connect(endpoint, api)
-        try:
-            await client.prepare()
-        finally:
-            await client.close()
+        await connect(endpoint, api).prepare()
 
     if kind == "triton":
         with pytest.raises(NotReady, match=address):
@@ -139,7 +133,7 @@ def test_a_client_that_is_busy_still_knows_when_a_token_came(
     async def send() -> None:
         client = connect(server.endpoint, api)
         await client.prepare()
-        asked = asyncio.create_task(client.send(LoadRequest("Hi", 1, headers={HEADER: "id=0"}), 0))
+        asked = asyncio.create_task(client.send(LoadRequest("Hi", 1, headers={HEADER: "id=0"})))
         await asyncio.sleep(0.03)
         time.sleep(0.3)  # while the first token comes
         records.append(await asked)
@@ -202,7 +196,7 @@ def test_a_request_that_is_given_up_closes_its_connection(run: Run) -> None:
         server = await asyncio.start_server(silent, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         client = connect(Endpoint("trtllm_serve", url, model="m"), "openai_chat")
-        asked = asyncio.create_task(client.send(LoadRequest("Hi"), 0))
+        asked = asyncio.create_task(client.send(LoadRequest("Hi")))
         await begun.wait()
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -228,9 +222,7 @@ def test_the_key_and_the_headers_of_an_ask_are_sent() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base"
         endpoint = Endpoint("trtllm_serve", url, model="m", access=Access(key="secret"))
-        record = await connect(endpoint, "openai_chat").send(
-            LoadRequest("Hi", headers={"a": "b"}), 0
-        )
+        record = await connect(endpoint, "openai_chat").send(LoadRequest("Hi", headers={"a": "b"}))
         assert record.failure is not None
         assert (record.failure.kind, record.failure.message) == ("http", "401: no")
         assert record.status == 401
@@ -262,7 +254,7 @@ def test_a_server_over_tls_is_measured(tmp_path: Path) -> None:
         url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
         for root in (certificate.read_bytes(), None):
             endpoint = Endpoint("trtllm_serve", url, model="m", access=Access(root=root))
-            records.append(await connect(endpoint, "openai_chat").send(LoadRequest("Hi", 5), 0))
+            records.append(await connect(endpoint, "openai_chat").send(LoadRequest("Hi", 5)))
         server.close()
 
     receiver.run(send())

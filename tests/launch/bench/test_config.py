@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from launch.bench.workload import TEMPLATE
 WORDS = prompts.from_word_list()
 
 
-def made(levels: tuple[LoadLevel, ...] = (), **fields: object) -> BenchConfig:
+def made(levels: Sequence[LoadLevel] = (), **fields: object) -> BenchConfig:
     fixed = workload.fixed(WORDS, 8, 4, TEMPLATE)
     base = BenchConfig(fixed, levels, WORDS, "openai_completions")
     return replace(base, **fields)  # type: ignore[arg-type]
@@ -21,7 +22,7 @@ def made(levels: tuple[LoadLevel, ...] = (), **fields: object) -> BenchConfig:
 
 def test_the_default_is_a_closed_loop_from_1_to_64() -> None:
     levels = config.closed("concurrency", config.CONCURRENCIES)
-    assert [one.label for one in levels] == ["c1", "c2", "c4", "c8", "c16", "c32", "c64"]
+    assert [config.label(one) for one in levels] == ["c1", "c2", "c4", "c8", "c16", "c32", "c64"]
 
 
 @pytest.mark.parametrize(("concurrency", "requests"), [(1, 20), (2, 20), (8, 80), (64, 640)])
@@ -61,14 +62,14 @@ def test_a_warm_up_runs_as_many_at_a_time_as_its_point() -> None:
 
 
 def test_a_trace_is_not_warmed_up_with_its_own_blocks() -> None:
-    [one] = config.of_trace(1.0)
+    one = {"kind": "trace", "speed": 1.0}
     assert made().warm(one, 0) is None
 
 
 def test_prompts_follow_from_their_place_in_the_workload() -> None:
     [one] = config.closed("concurrency", [2])
     first, next_one = (made().plan(one, place).calls for place in (0, 20))
-    assert not {call.request.prompt for call in first} & {call.request.prompt for call in next_one}
+    assert not {call.prompt for call in first} & {call.prompt for call in next_one}
 
 
 def test_tasks_are_counted_as_tasks() -> None:

@@ -80,7 +80,7 @@ def ask(
             "triton", None, f"127.0.0.1:{port}", model=ask.model, access=access or Access()
         )
         try:
-            found.append(await connect(endpoint, "grpc").send(ask, 0))
+            found.append(await connect(endpoint, "grpc").send(ask))
         finally:
             await server.stop(None)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from launch.bench.clients.connection import Malformed
-from launch.bench.clients.http1 import HttpAnswer
+from launch.bench.clients.http1 import HttpExchange
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENTS = (
@@ -21,11 +23,19 @@ RAW = HEAD + BODY + b"0\r\n\r\n"
 DATA = [b"one", b'{"a": "0"}', b"two", b"three"]
 
 
-def answer(raw: bytes, size: int, lost: bool = False) -> HttpAnswer:
+def answer(raw: bytes, size: int, lost: bool = False) -> HttpExchange:
     """Cut into parts of a size, of which each arrives at the offset of its end."""
-    parts = [raw[at : at + size] for at in range(0, len(raw), size)]
-    ends = [min(at + size, len(raw)) for at in range(0, len(raw), size)]
-    return HttpAnswer(parts, ends, lost)
+
+    async def received() -> HttpExchange:
+        exchange = HttpExchange(b"")
+        for at in range(0, len(raw), size):
+            part = raw[at : at + size]
+            exchange.received(at + len(part), part)
+        if lost:
+            exchange.received(len(raw), b"")
+        return exchange
+
+    return asyncio.run(received())
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 16, 50, len(RAW)])

@@ -16,7 +16,7 @@ from benchmarks.reference_server.process import ReferenceServer
 from benchmarks.reference_server.schedule import Schedule
 from launch.bench import load
 from launch.bench.clients import connect
-from launch.bench.load import Call, LoadPlan, Task
+from launch.bench.load import LoadPlan, Task
 from launch.bench.request import LoadRequest, RequestRecord
 
 TTFT_S, ITL_S, TOKENS = 0.02, 0.002, 5
@@ -30,9 +30,9 @@ def server() -> Iterator[ReferenceServer]:
         yield one
 
 
-def calls(count: int, **values: object) -> tuple[Call, ...]:
+def calls(count: int, **values: object) -> tuple[LoadRequest, ...]:
     ask = LoadRequest("hi", max_tokens=TOKENS, **values)  # type: ignore[arg-type]
-    return tuple(Call(number, ask) for number in range(count))
+    return tuple(replace(ask, index=number) for number in range(count))
 
 
 def driven(
@@ -47,7 +47,6 @@ def driven(
         if stop_after_s is not None:
             asyncio.get_running_loop().call_later(stop_after_s, stopping.set)
         await load.drive(plan, client, records.append, stopping)
-        await client.close()
 
     asyncio.run(run())
     return sorted(records, key=lambda one: one.sent_ns)
@@ -86,7 +85,8 @@ def test_an_open_loop_sends_at_its_own_times(server: ReferenceServer) -> None:
     """Whether or not the requests before have ended."""
     times = (0.0, 0.005, 0.01, 0.2)
     ask = LoadRequest("hi", max_tokens=TOKENS)
-    plan = LoadPlan("poisson", tuple(Call(n, ask, at_s) for n, at_s in enumerate(times)))
+    timed = (replace(ask, index=n, at_s=at_s) for n, at_s in enumerate(times))
+    plan = LoadPlan("poisson", tuple(timed))
     records = driven(server, plan)
     late_s = [(one.sent_ns - (one.scheduled_ns or 0)) / 1e9 for one in records]
     assert all(late >= 0 for late in late_s)
@@ -97,7 +97,7 @@ def test_an_open_loop_sends_at_its_own_times(server: ReferenceServer) -> None:
 
 def test_a_start_is_waited_for(server: ReferenceServer) -> None:
     start_ns = time.monotonic_ns() + 200_000_000
-    [record] = driven(server, LoadPlan("concurrency", calls(1)).starting(start_ns))
+    [record] = driven(server, LoadPlan("concurrency", calls(1), start_ns=start_ns))
     assert record.sent_ns >= start_ns
 
 

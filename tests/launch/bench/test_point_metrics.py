@@ -10,7 +10,7 @@ import pytest
 
 from launch.bench import point_metrics, server_metrics, workers
 from launch.bench.load import LoadPlan
-from launch.bench.point_metrics import MetricOptions, Slo
+from launch.bench.point_metrics import MetricOptions
 from launch.bench.request import LoadRequest, RequestRecord
 from launch.bench.request_metrics import summarize, summarize_counts
 from launch.bench.worker import ProcessUsage
@@ -125,7 +125,7 @@ def test_an_open_loop_leaves_out_a_tenth_at_each_end() -> None:
 
 def test_goodput_counts_requests_within_every_limit() -> None:
     rows = [seen(0), seen(1, ttft_ms=80), seen(2, itl_ms=20), failed(3)]
-    found = point(rows, MetricOptions(Slo(ttft_ms=60, itl_ms=10), window="whole"))
+    found = point(rows, MetricOptions({"ttft_ms": 60, "itl_ms": 10}, window="whole"))
     assert found["goodput"]["share"] == 0.25
     assert found["goodput"]["requests_per_s"] == pytest.approx(
         found["requests_per_s"] / 3, abs=1e-3

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from builder.errors import BadInput, NotReady
 from launch.bench import quality
-from launch.bench.quality import Evaluation
 
 # As lm-eval 0.4.13 wrote it of twenty items that a miniature with random weights got wrong.
 RESULTS = Path(__file__).parent / "lm_eval_results.json"
 
 
-def evaluation(**fields: object) -> Evaluation:
+def options(**fields: object) -> Namespace:
     values = {
-        "python": Path(sys.executable),
-        "tasks": ("sums",),
-        "base_url": "http://x",
-        "model": "m",
+        "quality_python": Path(sys.executable),
+        "quality_tasks": "sums",
+        "quality_include": None,
+        "quality_limit": None,
+        "quality_reference": {},
+        "tokenizer": None,
     }
-    return Evaluation(**values | fields)  # type: ignore[arg-type]
+    return Namespace(**values | fields)
 
 
 @pytest.mark.parametrize(
@@ -65,16 +67,17 @@ def test_what_is_no_results_file_is_bad_input(tmp_path: Path) -> None:
 
 def test_a_python_without_it_is_said_with_the_end_of_its_log(tmp_path: Path) -> None:
     with pytest.raises(NotReady, match="No module named lm_eval"):
-        quality.run(evaluation(), tmp_path)
+        quality.run(options(), "http://x", "m", False, tmp_path)
 
 
 def test_a_python_that_is_none_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be run: no such file"):
-        quality.run(evaluation(python=tmp_path / "python"), tmp_path)
+        quality.run(options(quality_python=tmp_path / "python"), "http://x", "m", False, tmp_path)
 
 
 def test_the_command_names_own_tasks_and_the_way_of_asking(tmp_path: Path) -> None:
-    words = quality.command(evaluation(include=tmp_path, limit=9, chat=True), tmp_path)
+    asked = options(quality_include=tmp_path, quality_limit=9)
+    words = quality.command(asked, "http://x", "m", True, tmp_path)
     assert words[words.index("--model") + 1] == "local-chat-completions"
     assert words[words.index("--include_path") + 1] == str(tmp_path)
     assert words[words.index("--limit") + 1] == "9"

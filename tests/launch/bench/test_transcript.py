@@ -19,7 +19,7 @@ def judged(messages: Messages, ask: LoadRequest | None = None, **fields: object)
     transcript.finish_reason = "length"
     for name, value in fields.items():
         setattr(transcript, name, value)
-    return transcript.record(0, 0, 9, None, None)
+    return transcript.record(0, 9)
 
 
 def test_deltas_are_joined() -> None:
@@ -81,6 +81,6 @@ def test_the_first_failure_stays() -> None:
     transcript = Transcript(LoadRequest("Hi"))
     transcript.fail("in_stream", "first")
     transcript.fail("overrun", "second")
-    failure = transcript.record(0, 0, 1, None, 200).failure
+    failure = transcript.record(0, 1, 200).failure
     assert failure is not None
     assert (failure.kind, failure.message) == ("in_stream", "first")

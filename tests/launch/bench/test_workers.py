@@ -18,7 +18,7 @@ from benchmarks.reference_server.schedule import HEADER
 from builder.errors import BadInput, ChecksFailed, NotReady
 from launch.bench import workers
 from launch.bench.clients import Api
-from launch.bench.load import Call, LoadPlan
+from launch.bench.load import LoadPlan
 from launch.bench.request import LoadRequest, RequestRecord
 from launch.endpoint import Endpoint
 from tests.conftest import ROOT
@@ -29,9 +29,12 @@ NEVER = threading.Event()
 
 def load(requests: int, streams: int, trap: str = "plain", tokens: int = 10) -> LoadPlan:
     calls = (
-        Call(
-            number,
-            LoadRequest("Hi", tokens, timeout_s=30, headers={HEADER: f"id={number} trap={trap}"}),
+        LoadRequest(
+            "Hi",
+            tokens,
+            timeout_s=30,
+            headers={HEADER: f"id={number} trap={trap}"},
+            index=number,
         )
         for number in range(requests)
     )
@@ -93,7 +96,7 @@ def test_a_server_that_is_not_there_is_told_as_that() -> None:
 
 
 def test_a_request_that_cannot_be_asked_is_told_as_that(reference_servers: Servers) -> None:
-    plan = LoadPlan("concurrency", (Call(0, LoadRequest((1, 2))),), concurrency=1)
+    plan = LoadPlan("concurrency", (LoadRequest((1, 2)),), concurrency=1)
     with pytest.raises(BadInput, match="use openai_completions"):
         workers.run(plan, reference_servers("openai_chat").endpoint, "openai_chat", 1, print, NEVER)
 

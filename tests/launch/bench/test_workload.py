@@ -21,7 +21,7 @@ def text(make_miniature: Callable[[str], Path]) -> Prompts:
 
 
 def prompts(made: workload.BenchWorkload, count: int = 5) -> list[sources.Prompt | None]:
-    return [call.request.prompt for call in made.calls(0, count)]
+    return [call.prompt for call in made.calls(0, count)]
 
 
 def test_the_same_seed_asks_the_same_and_another_does_not(text: Prompts) -> None:
@@ -39,7 +39,7 @@ def test_text_has_exactly_the_tokens_that_are_asked_for(text: Prompts, count: in
 
 def test_lengths_are_drawn_from_the_ratio_up_to_the_full_ones(text: Prompts) -> None:
     made = workload.fixed(text, 100, 50, TEMPLATE, range_ratio=0.8)
-    requests = [call.request for call in made.calls(0, 200)]
+    requests = made.calls(0, 200)
     inputs = {text.count(str(one.prompt)) or 0 for one in requests}
     assert (min(inputs), max(inputs)) == (80, 100)
     assert (min(one.max_tokens for one in requests), max(one.max_tokens for one in requests)) == (
@@ -95,14 +95,14 @@ def test_sharegpt_takes_the_first_two_turns_that_fit(text: Prompts, conversation
     made = datasets.sharegpt(text, conversations, TEMPLATE, osl=16, context=40)
     asked = {str(prompt) for prompt in prompts(made, made.size or 0)}
     assert asked == {f"what is {n}" for n in range(20)}
-    assert {call.request.max_tokens for call in made.calls(0, 20)} == {16}
+    assert {call.max_tokens for call in made.calls(0, 20)} == {16}
 
 
 def test_sharegpt_asks_for_as_many_tokens_as_the_answer_has(
     text: Prompts, conversations: Path
 ) -> None:
     made = datasets.sharegpt(text, conversations, TEMPLATE)
-    assert {call.request.max_tokens for call in made.calls(0, 20)} == {text.count("a number")}
+    assert {call.max_tokens for call in made.calls(0, 20)} == {text.count("a number")}
 
 
 def test_sharegpt_is_shuffled_by_the_seed(text: Prompts, conversations: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_trace_starts_at_once_and_keeps_its_gaps(text: Prompts, tmp_path: Path
     made = datasets.trace(text, file, TEMPLATE)
     assert [call.at_s for call in made.timed(None, 1.0)] == [0, 1.5, 4]
     assert [call.at_s for call in made.timed(2, 2.0)] == [0, 0.75]
-    assert text.count(str(made.timed(1, 1.0)[0].request.prompt)) == 20
+    assert text.count(str(made.timed(1, 1.0)[0].prompt)) == 20
 
 
 def test_every_wrong_line_of_a_trace_is_named(text: Prompts, tmp_path: Path) -> None:
