@@ -8,6 +8,7 @@ from typing import Any
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..planning import Decision, Plan
+from ..planning.plan_builder import nested
 from ..rules.constraints import violations
 from ..rules.validation import validate
 from . import EngineConfig
@@ -30,19 +31,14 @@ def translate(plan: Plan) -> EngineConfig:
 
 
 def _nested(decisions: tuple[Decision, ...]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+    values = {row.path: row.value for row in decisions}
     problems = []
-    for row in decisions:
-        *parents, last = row.path.split(".")
-        place = options
-        for key in parents:
-            inner = place.setdefault(key, {})
-            if not isinstance(inner, dict):
-                what = f"{key} is set to {inner!r} and to a mapping"
-                problems.append(Diagnostic(f"engine_config.{row.path}", what, "keep one"))
-                inner = {}
-            place = inner
-        place[last] = row.value
+    for path in values:
+        above = path
+        while above := above.rpartition(".")[0]:
+            if above in values and not isinstance(values[above], dict):
+                what = f"{above.rpartition('.')[2]} is set to {values[above]!r} and to a mapping"
+                problems.append(Diagnostic(f"engine_config.{path}", what, "keep one"))
     if problems:
         raise BadInput(problems)
-    return options
+    return nested(values)

@@ -16,8 +16,8 @@ from ..rules.context import RuleContext
 from . import data_files, kinds
 from .files import BundleContext, SourceFile, expand
 from .kinds import DEPLOYMENT
-from .report import Checked, ReleaseFindings, Report, drift
-from .section import Section, disagreements
+from .report import Checked, FindingsByRelease, Report, drift
+from .section import Section, disagreements, stated_context
 from .validate import MODEL_CONFIG, SCRIPT, YAML_SUFFIXES, Text, mentions_options, read, validate
 
 __all__ = ["CheckOptions", "Checked", "Planner", "Report", "check"]
@@ -74,7 +74,7 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
         report.findings += (_unreadable(row, name) for row in error.diagnostics)
         report.files.append(Checked(name, "unreadable", ()))
         return
-    by_release = []
+    by_release: dict[Release, list[Diagnostic]] = {}
     for each in releases:
         accepted = target.context.accepted if target.context else ()
         kind, found = validate(source, _rule_context(each, request, target.context), accepted)
@@ -84,27 +84,28 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
             else:
                 name_given = each.name if request.releases else ""
                 found += _planned(source.documents[0], name_given, target, planner)
-        by_release.append(ReleaseFindings(each, found))
+        by_release[each] = found
     if kind is None:
-        _of_no_kind(source, target, by_release[0], report)
+        _of_no_kind(source, target, by_release, report)
         return
     names = tuple(each.name for each in releases) if kind != MODEL_CONFIG else ()
     report.files.append(Checked(name, kind, names, assumed))
     report.findings += _findings(by_release, name)
-    wrong = any(row.severity == "error" for row in by_release[0].diagnostics)
+    wrong = any(row.severity == "error" for row in by_release[releases[0]])
     if wrong and assumed and kind != DEPLOYMENT:  # planning was for the one it names
         report.notes += _other_releases(source, name, releases[0], request)
 
 
 def _of_no_kind(
-    source: Text, target: SourceFile, by_release: ReleaseFindings, report: Report
+    source: Text, target: SourceFile, by_release: FindingsByRelease, report: Report
 ) -> None:
     """A file of a kind that check does not know: passed over, or named as such."""
-    broken = _is_malformed(source) and mentions_options(source.text, by_release.release)
+    first, found = next(iter(by_release.items()))
+    broken = _is_malformed(source) and mentions_options(source.text, first)
     if not (target.given or broken):
         return
     broken = broken or (_is_malformed(source) and source.path.suffix in YAML_SUFFIXES)
-    name, diagnostics = str(target.path), by_release.diagnostics if broken else [_unknown(source)]
+    name, diagnostics = str(target.path), found if broken else [_unknown(source)]
     report.files.append(Checked(name, "unknown kind", ()))
     report.findings += (row.in_file(name) for row in diagnostics)
 
@@ -117,14 +118,14 @@ def _is_bundles_own(target: SourceFile) -> bool:
     return target.path.absolute().parent in (folder, folder / "handoff")
 
 
-def _findings(by_release: Sequence[ReleaseFindings], name: str) -> Iterator[Diagnostic]:
+def _findings(by_release: FindingsByRelease, name: str) -> Iterator[Diagnostic]:
     """Errors of one file; those that not all of several releases have are named
     with their release, and explained.
     """
     holders: dict[Diagnostic, list[str]] = {}
-    for each in by_release:
-        for diagnostic in dict.fromkeys(each.diagnostics):
-            holders.setdefault(diagnostic, []).append(each.release.name)
+    for each, found in by_release.items():
+        for diagnostic in dict.fromkeys(found):
+            holders.setdefault(diagnostic, []).append(each.name)
     for diagnostic, names in holders.items():
         for release_name in [""] if len(names) == len(by_release) else names:
             yield diagnostic.in_file(name, release_name)
@@ -158,14 +159,8 @@ def _rule_context(
     if context:
         if context.checkpoint:
             rule_context = RuleContext.of(known, context.checkpoint)
-        load = context.workload
         rule_context = replace(
-            rule_context,
-            role=context.role or rule_context.role,
-            gpu=hardware.load(load.gpu) if load.gpu in hardware.known() else None,
-            isl=load.isl,
-            osl=load.osl,
-            concurrency=load.concurrency,
+            stated_context(rule_context, context.role, context.workload),
             block_size=context.block_size,
         )
     if request.gpu:

@@ -35,6 +35,10 @@ _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
 )
 
 
+# A kind by name: whether a mapping is of it, and how to read it.
+_Kind = tuple[str, Callable[[Mapping[str, Any], Release], bool], Callable[["Yaml"], "Content"]]
+
+
 @dataclass
 class Content:
     """What a file was taken for, and what in it is to be checked.
@@ -245,40 +249,22 @@ def _urls(name: str, given: Mapping[str, Any]) -> Iterator[Diagnostic]:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Launcher:
+def _launcher(name: str, options: str, isl: str, osl: str, gpu: str = "") -> _Kind:
     """A file of a launcher: where it has the options by role, and what else it says of them."""
 
-    name: str
-    options: str
-    isl: str
-    osl: str
-    gpu: str = ""
-
-    def fits(self, data: Mapping[str, Any], release: Release) -> bool:
-        return _is_mapping(data, self.options)
-
-    def read(self, document: Yaml) -> Content:
-        data, gpu = document.data, get(document.data, self.gpu) if self.gpu else None
-        load = StatedWorkload(whole(data, self.isl), whole(data, self.osl), gpu=gpu and str(gpu))
+    def parse(document: Yaml) -> Content:
+        data, kind_of_gpu = document.data, get(document.data, gpu)
+        load = StatedWorkload(
+            whole(data, isl), whole(data, osl), gpu=kind_of_gpu and str(kind_of_gpu)
+        )
         sections = [
-            Section(options, document, below(self.options, str(name)), role=role, workload=load)
-            for name, options in get(data, self.options).items()
-            if isinstance(options, Mapping) and (role := _role(str(name)))
+            Section(given, document, below(options, str(role_name)), role=role, workload=load)
+            for role_name, given in get(data, options).items()
+            if isinstance(given, Mapping) and (role := _role(str(role_name)))
         ]
-        return Content(self.name, sections)
+        return Content(name, sections)
 
-
-_LAUNCHERS = (
-    _Launcher(
-        *("SLURM recipe", "backend.trtllm_config", "benchmark.isl", "benchmark.osl"),
-        gpu="resources.gpu_type",
-    ),
-    _Launcher(
-        *("disaggregated benchmark", "worker_config"),
-        *("benchmark.input_length", "benchmark.output_length"),
-    ),
-)
+    return name, lambda data, release: _is_mapping(data, options), parse
 
 
 # Keys of a performance suite's entry that are not the server's.
@@ -348,9 +334,8 @@ def _located(document: Yaml, found: Iterable[Diagnostic]) -> list[Diagnostic]:
     return [section.locate(row) for row in found]
 
 
-# By name: whether a mapping is of the kind, and how to read it. The first kind that fits counts.
-_Fits = Callable[[Mapping[str, Any], Release], bool]
-_KINDS: tuple[tuple[str, _Fits, Callable[[Yaml], Content]], ...] = (
+# The first kind that fits counts.
+_KINDS: tuple[_Kind, ...] = (
     (DEPLOYMENT, _is_deployment, _deployment),
     (TRITON, lambda data, release: _has(data, "triton_config"), _triton),
     (
@@ -358,7 +343,14 @@ _KINDS: tuple[tuple[str, _Fits, Callable[[Yaml], Content]], ...] = (
         lambda data, release: _has(data, "context_servers", "generation_servers"),
         _disaggregated,
     ),
-    *((row.name, row.fits, row.read) for row in _LAUNCHERS),
+    _launcher(
+        *("SLURM recipe", "backend.trtllm_config", "benchmark.isl", "benchmark.osl"),
+        gpu="resources.gpu_type",
+    ),
+    _launcher(
+        *("disaggregated benchmark", "worker_config"),
+        *("benchmark.input_length", "benchmark.output_length"),
+    ),
     ("performance suite", _is_suite, _suite),
     (AUTODEPLOY, _is_autodeploy, _autodeploy),
     (ENGINE, _is_engine, _engine),

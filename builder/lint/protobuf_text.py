@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 from ..diagnostics import Diagnostic, Location, located
 from ..documents import MAX_DEPTH
+from ..errors import BadInput
 
 _TOKEN = re.compile(
     r"""(?P<space>[\s]+|\#[^\n]*)
@@ -20,14 +20,15 @@ _TOKEN = re.compile(
 )
 _CLOSING = {"{": "}", "<": ">", "[": "]"}
 
-Kind = Literal["string", "number", "name"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value as written; of strings, what stands between the quotes."""
+    """A value as written; of strings, what stands between the quotes.
 
-    kind: Kind
+    `kind` is string, number or name; a mark or the end of the text stands in no message.
+    """
+
+    kind: str
     text: str
     location: Location
 
@@ -53,31 +54,21 @@ class Field:
     colon: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    location: Location
-
-
-class _Broken(Exception):
-    def __init__(self, place: Location, what: str, remedy: str) -> None:
-        self.diagnostic = located(place, "", what, remedy)
-        super().__init__(what)
-
-
 def parse(text: str) -> tuple[Message, list[Diagnostic]]:
     """The message that a text holds, as far as it can be read, and what ended the reading."""
     root = Message(Location(1, 1))
-    reader = _Reader(_tokens(text))
     try:
-        reader.read(root, None, 0)
-    except _Broken as broken:
-        return root, [broken.diagnostic]
+        _Reader(_tokens(text)).read(root, None, 0)
+    except BadInput as error:
+        return root, list(error.diagnostics)
     return root, []
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def _error(place: Location, what: str, remedy: str) -> BadInput:
+    return BadInput(located(place, "", what, remedy))
+
+
+def _tokens(text: str) -> Iterator[Scalar]:
     position, line, begin = 0, 1, 0
     while position < len(text):
         place = Location(line, position - begin + 1)
@@ -86,36 +77,36 @@ def _tokens(text: str) -> Iterator[_Token]:
             what, remedy = f"has {text[position]!r} where none is expected", "correct this line"
             if text[position] in "\"'":
                 what, remedy = "has a string without an end", "close its quotes on this line"
-            raise _Broken(place, what, remedy)
+            raise _error(place, what, remedy)
         if match.lastgroup != "space":
-            yield _Token(str(match.lastgroup), match.group(), place)
+            yield Scalar(str(match.lastgroup), match.group(), place)
         position = match.end()
         if newlines := match.group().count("\n"):
             line += newlines
             begin = match.start() + match.group().rindex("\n") + 1
-    yield _Token("end", "the end of the file", Location(line, position - begin + 1))
+    yield Scalar("end", "the end of the file", Location(line, position - begin + 1))
 
 
 class _Reader:
-    def __init__(self, tokens: Iterator[_Token]) -> None:
+    def __init__(self, tokens: Iterator[Scalar]) -> None:
         self._tokens = tokens
         self._next = next(tokens)
 
-    def read(self, message: Message, opened: _Token | None, depth: int) -> None:
+    def read(self, message: Message, opened: Scalar | None, depth: int) -> None:
         """Fields into `message`, up to the bracket that closes it or the end of the text."""
         end = _CLOSING[opened.text] if opened else ""
         if depth > MAX_DEPTH:
-            raise _Broken(self._next.location, "is nested too deeply", "flatten it")
+            raise _error(self._next.location, "is nested too deeply", "flatten it")
         while self._next.text != end or self._next.kind == "string":
             if self._next.kind == "end":
                 if opened:
                     what = f"has a {opened.text} that is never closed"
-                    raise _Broken(opened.location, what, f"add {end}")
+                    raise _error(opened.location, what, f"add {end}")
                 return
             if opened and self._next.text in ("}", ">", "]"):
                 line = opened.location.line
                 what = f"has {self._next.text} within the {opened.text} of line {line}"
-                raise _Broken(self._next.location, what, f"close that first, with {end}")
+                raise _error(self._next.location, what, f"close that first, with {end}")
             message.fields.append(self._field(depth))
             if self._next.kind == "mark" and self._next.text in ",;":
                 self._advance()
@@ -124,7 +115,7 @@ class _Reader:
         name = self._advance()
         if name.kind != "name":
             what = f"has {name.text} where the name of a field is expected"
-            raise _Broken(name.location, what, "correct this line")
+            raise _error(name.location, what, "correct this line")
         colon = self._next.text == ":"
         if colon:
             self._advance()
@@ -134,7 +125,7 @@ class _Reader:
             values = (self._value(depth),)
         if not colon and any(isinstance(value, Scalar) for value in values):
             what = f"has no colon after {name.text}"
-            raise _Broken(name.location, what, f"write {name.text}: ...")
+            raise _error(name.location, what, f"write {name.text}: ...")
         return Field(name.text, name.location, values, colon)
 
     def _list(self, depth: int) -> Iterator[Scalar | Message]:
@@ -144,12 +135,12 @@ class _Reader:
             if self._next.text == "," and self._next.kind == "mark":
                 comma = self._advance()
                 if self._next.text == "]":
-                    raise _Broken(comma.location, "has a comma before ]", "remove it")
+                    raise _error(comma.location, "has a comma before ]", "remove it")
             elif self._next.kind == "end":
-                raise _Broken(opened.location, "has a [ that is never closed", "add ]")
+                raise _error(opened.location, "has a [ that is never closed", "add ]")
             elif self._next.text != "]":
                 what = f"has {self._next.text} within a list"
-                raise _Broken(self._next.location, what, "add a ,")
+                raise _error(self._next.location, what, "add a ,")
         self._advance()
 
     def _value(self, depth: int) -> Scalar | Message:
@@ -165,11 +156,10 @@ class _Reader:
                 parts.append(self._advance().text[1:-1])
             return Scalar("string", "".join(parts), token.location)
         if token.kind in ("number", "name"):
-            kind: Kind = "number" if token.kind == "number" else "name"
-            return Scalar(kind, token.text, token.location)
-        raise _Broken(token.location, f"has {token.text} where a value is expected", "add one")
+            return token
+        raise _error(token.location, f"has {token.text} where a value is expected", "add one")
 
-    def _advance(self) -> _Token:
+    def _advance(self) -> Scalar:
         token = self._next
         if token.kind != "end":
             self._next = next(self._tokens)

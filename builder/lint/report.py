@@ -227,34 +227,29 @@ def _fingerprints(findings: Iterable[Diagnostic], root: Path) -> list[str]:
 RULE = "drift"
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseFindings:
-    """A release and what it has against a file."""
-
-    release: Release
-    diagnostics: Sequence[Diagnostic]
+FindingsByRelease = Mapping[Release, Sequence[Diagnostic]]
+"""What each release has against one file."""
 
 
-def drift(by_release: Sequence[ReleaseFindings]) -> Iterator[Diagnostic]:
+def drift(by_release: FindingsByRelease) -> Iterator[Diagnostic]:
     """One error per path that the releases find differently, the first of them for comparison."""
     first, *others = by_release
     for other in others:
-        yield from _new(first, other)
-        yield from _new(other, first)
+        yield from _new(by_release, first, other)
+        yield from _new(by_release, other, first)
 
 
-def _new(accepting: ReleaseFindings, refusing: ReleaseFindings) -> Iterator[Diagnostic]:
+def _new(
+    by_release: FindingsByRelease, accepting: Release, refusing: Release
+) -> Iterator[Diagnostic]:
     """What only the second release has something against."""
-    seen = {(row.within, row.path) for row in accepting.diagnostics}
-    for diagnostic in refusing.diagnostics:
+    seen = {(row.within, row.path) for row in by_release[accepting]}
+    for diagnostic in by_release[refusing]:
         where = diagnostic.within, diagnostic.path
         if where not in seen and diagnostic.rule != advisories.RULE:
             seen.add(where)
-            names = accepting.release.name, refusing.release.name
-            what = f"right for {names[0]}, not for {names[1]}: {diagnostic.message}"
-            remedy = (
-                _new_name(diagnostic.path, accepting.release, refusing.release) or diagnostic.fix
-            )
+            what = f"right for {accepting.name}, not for {refusing.name}: {diagnostic.message}"
+            remedy = _new_name(diagnostic.path, accepting, refusing) or diagnostic.fix
             yield replace(diagnostic, message=what, fix=remedy, rule=RULE, severity="warning")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..diagnostics import Location
@@ -14,7 +14,9 @@ COMMAND = "trtllm-serve"
 MODULE = "tensorrt_llm.commands.serve"  # the same, as `python -m` starts it
 
 _TOKEN = re.compile(
-    r"""(?P<space>(?:[ \t\r]|\\\r?\n)+)
+    r"""(?P<redirect>(?:\d+|&)?(?:<<<|>>|>\||[<>]&|[<>])[ \t]*(?:\d+-?(?=[\s;|&)]|\Z)|-)?)
+      | (?P<operator>&&|\|\||;;|\|&|[;&|\n])
+      | (?P<space>(?:[ \t\r]|\\\r?\n)+)
       | (?P<comment>\#[^\n]*)
       | (?P<word>(?:\$\([^()\n]{0,200}(?:\([^()\n]{0,200}\)[^()\n]{0,200}){0,3}\)
           | \$\{[^}\n]{0,200}\} | '[^']*' | "(?:[^"\\]|\\.)*" | \\.
@@ -22,9 +24,6 @@ _TOKEN = re.compile(
       | (?P<end>.|\n)""",
     re.VERBOSE | re.DOTALL,
 )
-_OPERATOR = r"""(?P<redirect>(?:\d+|&)?(?:<<<|>>|>\||[<>]&|[<>])[ \t]*(?:\d+-?(?=[\s;|&)]|\Z)|-)?)
-      | (?P<operator>&&|\|\||;;|\|&|[;&|\n])|"""
-_STATEMENT = re.compile(_OPERATOR + _TOKEN.pattern, re.VERBOSE | re.DOTALL)
 _QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)", re.DOTALL)
 _HERE = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
 _TARGET = re.compile(r"(?:>|\btee\s+(?:-a\s+)?)\s*([^\s<>|&;]+)")
@@ -41,7 +40,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class HereDocument:
-    """A file that a script writes from its own text."""
+    """A file that a script writes from its own text; without a name it is read by a command."""
 
     name: str
     text: str
@@ -66,24 +65,21 @@ class Script:
 
 def read(text: str) -> Script:
     """The server commands and written files of a script."""
-    script = Script(files=list(_here_documents(text)))
-    rest = text.splitlines(keepends=True)
-    for document in script.files:  # what is data to the shell is not a command
-        first = document.start.line - 1
-        for index in range(first, first + document.text.count("\n")):
-            rest[index] = "\n"
-    script.commands = list(_commands("".join(rest), Location(1, 1)))
-    return script
+    # A here document that goes to no file may be a script for another shell.
+    files = [document for document in _here_documents(text) if document.name]
+    return Script(list(_commands(_without(files, text), START)), files)
 
 
 def statements(text: str, start: Location = START) -> list[Statement]:
     """The commands of a text in their order, without their redirections and without data."""
-    found: list[Statement] = []
+    return list(_statements(_without(_here_documents(text), text), start))
+
+
+def _statements(text: str, start: Location) -> Iterator[Statement]:
     words: list[Word] = []
     is_file = False  # what a redirection names
-    commands = _without_data(text)
-    place = _places(commands, start)
-    for match in _STATEMENT.finditer(commands):
+    place = _places(text, start)
+    for match in _TOKEN.finditer(text):
         kind, raw = match.lastgroup, match.group()
         if kind == "redirect":
             is_file = raw.rstrip()[-1] not in "-0123456789"
@@ -93,23 +89,21 @@ def statements(text: str, start: Location = START) -> list[Statement]:
             is_file = False
         elif kind in ("operator", "end"):
             if words:
-                found.append(Statement(tuple(words), raw))
+                yield Statement(tuple(words), raw)
             words = []
-    return [*found, *([Statement(tuple(words), "\n")] if words else [])]
+    if words:
+        yield Statement(tuple(words), "\n")
 
 
-def _without_data(text: str) -> str:
+def _without(documents: Iterable[HereDocument], text: str) -> str:
     """A script with the lines of its here documents left blank."""
     lines = text.splitlines(keepends=True)
-    end = ""
-    for index, line in enumerate(lines):
-        if end:
-            end = "" if line.strip() == end else end
-            lines[index] = "\n"
-        elif not line.lstrip().startswith("#") and (opened := _HERE.search(line)):
-            end = opened.group(2)
-            # Gone, or the rest of a `bash -c "..."` would count as its data when that is read.
-            lines[index] = _HERE.sub(lambda found: " " * len(found.group()), line)
+    for document in documents:
+        first = document.start.line - 1
+        # Gone, or the rest of a `bash -c "..."` would count as its data when that is read.
+        lines[first - 1] = _HERE.sub(lambda found: " " * len(found.group()), lines[first - 1])
+        count = len(document.text.splitlines()) + 1
+        lines[first : first + count] = ["\n"] * len(lines[first : first + count])
     return "".join(lines)
 
 
@@ -141,38 +135,21 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
         while index < len(lines) and lines[index].strip() != found.group(2):
             index += 1
         target = _TARGET.search(line)
-        if target:  # one that is not a file may be a script for another shell
-            name = target.group(1).strip("\"'")
-            yield HereDocument(name, "".join(lines[begin:index]), Location(begin + 1, 1))
+        name = target.group(1).strip("\"'") if target else ""
+        yield HereDocument(name, "".join(lines[begin:index]), Location(begin + 1, 1))
+        index += 1
 
 
 def _commands(text: str, start: Location, depth: int = 0) -> Iterator[list[Word]]:
     """The words that follow each server command, up to the end of that command."""
-    words: list[Word] | None = None
-    for word in _words(text, start):
-        if word is None:
-            if words is not None:
-                yield words
-            words = None
-        elif words is not None:
-            words.append(word)
-        elif is_server(word.text):
-            words = []
-        elif depth < 2 and mentions_server(word.text):  # bash -c "..."
-            inner = Location(word.location.line, word.location.column + 1)
-            yield from _commands(word.text, inner, depth + 1)
-    if words is not None:
-        yield words
-
-
-def _words(text: str, start: Location) -> Iterator[Word | None]:
-    """The words of a text, and `None` where a command ends."""
-    place = _places(text, start)
-    for match in _TOKEN.finditer(text):
-        if match.lastgroup == "word":
-            yield _word(match.group(), place(match.start()))
-        elif match.lastgroup == "end":
-            yield None
+    for words in (row.words for row in _statements(text, start)):
+        for index, word in enumerate(words):
+            if is_server(word.text):
+                yield [*words[index + 1 :]]
+                break
+            if depth < 2 and mentions_server(word.text):  # bash -c "..."
+                inner = Location(word.location.line, word.location.column + 1)
+                yield from _commands(word.text, inner, depth + 1)
 
 
 def _places(text: str, start: Location) -> Callable[[int], Location]:

@@ -105,15 +105,21 @@ def disagreements(sections: Sequence[Section], rule_context: RuleContext) -> Ite
 
 def section_context(section: Section, rule_context: RuleContext) -> RuleContext:
     """The rule context of one section of a file."""
-    own = section.workload
-    gpu = hardware.load(own.gpu) if own.gpu in hardware.known() else None
+    return stated_context(rule_context, section.role, section.workload)
+
+
+def stated_context(
+    rule_context: RuleContext, role: ServerRole | None, load: StatedWorkload
+) -> RuleContext:
+    """A rule context with what a file or a bundle itself says, as far as it does."""
+    gpu = hardware.load(load.gpu) if load.gpu in hardware.known() else None
     return replace(
         rule_context,
-        role=section.role or rule_context.role,
+        role=role or rule_context.role,
         gpu=gpu or rule_context.gpu,
-        isl=own.isl or rule_context.isl,
-        osl=own.osl or rule_context.osl,
-        concurrency=own.concurrency or rule_context.concurrency,
+        isl=load.isl or rule_context.isl,
+        osl=load.osl or rule_context.osl,
+        concurrency=load.concurrency or rule_context.concurrency,
     )
 
 

@@ -171,33 +171,38 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def kind_fields(release: Release, union: Mapping[str, Any], kind: str | None) -> dict[str, Field]:
+    """The options of one kind of a union; of all of them, the first one's first, without `kind`."""
+    types, kinds = release.table["types"], union["types"]
+    chosen = [kinds[kind]] if kind else reversed(kinds.values())
+    return {name: row for one in chosen for name, row in types[one]["fields"].items()}
+
+
 def _normalised_record(
     release: Release, fields: Mapping[str, Field], value: Mapping[str, Any]
 ) -> dict[str, Any]:
     own = {alias: name for name, row in fields.items() for alias in row.get("alias", ())}
+    named = {own.get(key, key): item for key, item in value.items()}
     return {
-        own.get(key, key): _normalised(release, fields[own.get(key, key)], item)
-        if own.get(key, key) in fields
-        else item
-        for key, item in value.items()
+        key: _normalised(release, fields[key], item) if key in fields else item
+        for key, item in named.items()
     }
 
 
 def _normalised(release: Release, field: Field, value: Any) -> Any:
-    kind, types = field["type"], release.table["types"]
+    kind = field["type"]
     if value is None:
         return None
     if kind in ("record", "union", "mapping") and not isinstance(value, Mapping):
         return value
     if kind == "record":
-        return _normalised_record(release, types[field["of"]]["fields"], value)
+        return _normalised_record(release, release.table["types"][field["of"]]["fields"], value)
     if kind == "union":
         union = release.table["unions"][field["of"]]
         chooser = discriminator(union)
         name = spelled(chooser, value.get(union["discriminator"], union.get("default")))
-        kinds = [union["types"][name]] if name else reversed(union["types"].values())
-        fields = {key: row for kind in kinds for key, row in types[kind]["fields"].items()}
-        return _normalised_record(release, {**fields, union["discriminator"]: chooser}, value)
+        fields = kind_fields(release, union, name) | {union["discriminator"]: chooser}
+        return _normalised_record(release, fields, value)
     if kind == "mapping":
         convert = _CONVERT.get(field.get("keys", "any"), lambda key: key)
         return {

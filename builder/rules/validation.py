@@ -7,12 +7,12 @@ release does not know is refused at any depth.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest
 from ..facts.release import Field, Release, discriminator
-from .options import SHAPES, OptionPath, bounds, by_name, spelled, wrong_type
+from .options import SHAPES, OptionPath, bounds, by_name, kind_fields, spelled, wrong_type
 from .remedies import unknown_key, unknown_value
 
 
@@ -23,148 +23,150 @@ def validate(release: Release, options: Mapping[str, Any]) -> Iterator[Diagnosti
     """
     root = release.table["types"][release.table["root"]]
     # A list of options is not one of required ones: flags and other files may hold the rest.
-    return _Validator(release).record({**root, "partial": True}, options, OptionPath())
+    return _record(release, {**root, "partial": True}, options, OptionPath())
 
 
-@dataclass(frozen=True)
-class _Validator:
-    """The options of one file against one release."""
-
-    release: Release
-
-    def record(
-        self, record: Mapping[str, Any], value: Mapping[str, Any], place: OptionPath, kind: str = ""
-    ) -> Iterator[Diagnostic]:
-        fields = by_name(record["fields"])
-        for key, item in value.items():
-            inner = place.key(key)
-            if key in fields:
-                yield from self._option(fields[key], item, inner)
-            else:
-                yield unknown_key(self.release, record, str(key), place, kind)
-        for name, field in () if record.get("partial") else record["fields"].items():
-            if field.get("required") and not {name, *field.get("alias", ())} & set(value):
-                remedy = f"add {place.path}.{name}"
-                yield Diagnostic(place.path, f"{name} is required here", remedy, rule="missing-key")
-
-    def _option(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
-        """The faults of a known option: of its value, of its age, and of our knowledge of it."""
-        sure = "uncertain" not in field
-        found = self._value(field, value, place)
-        yield from found if sure else (replace(row, severity="warning") for row in found)
-        if field.get("uncertain") == "existence":
-            what = f"it is not certain that release {self.release.name} knows this option"
-            remedy = f"its table says {field['confidence']}; try it, or leave it out"
-            yield Diagnostic(place.path, what, remedy, rule="uncertain-key", severity="warning")
-        default = field.get("effective_default", field.get("default"))
-        if field.get("status") in ("deprecated", "removed") and value != default:
-            yield _deprecated(field, place, self.release.name)
-
-    def _value(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
-        kind = field["type"]
-        if value is None:
-            if not field.get("nullable") and kind != "any":
-                yield wrong_type(place.path, value, field)
-        elif kind in SHAPES and not SHAPES[kind](value):
-            yield wrong_type(place.path, value, field)
-        elif kind == "record":
-            yield from self.record(self.release.table["types"][field["of"]], value, place)
-        elif kind == "union":
-            yield from self._union(self.release.table["unions"][field["of"]], value, place)
-        elif kind == "either":
-            yield from self._either(field, value, place)
-        elif kind == "list":
-            if len(value) < field.get("min_length", 0):
-                remedy = "list at least one value"
-                yield Diagnostic(place.path, "is empty", remedy, rule="value-range")
-            for index, item in enumerate(value):
-                yield from self._value(field["items"], item, place.item(index))
-        elif kind == "mapping":
-            yield from self._mapping(field, value, place)
-        elif kind == "enum":
-            yield from self._enum(field, value, place)
+def _record(
+    release: Release,
+    record: Mapping[str, Any],
+    value: Mapping[str, Any],
+    place: OptionPath,
+    kind: str = "",
+) -> Iterator[Diagnostic]:
+    fields = by_name(record["fields"])
+    for key, item in value.items():
+        inner = place.key(key)
+        if key in fields:
+            yield from _option(release, fields[key], item, inner)
         else:
-            yield from bounds(field, value, place.path)
-
-    def _mapping(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
-        keys = {"type": field.get("keys", "any")}
-        for key, item in value.items():
-            inner = place.item(key)
-            if keys["type"] in SHAPES and not SHAPES[keys["type"]](key):
-                yield wrong_type(inner.path, key, keys, "has the key")
-            yield from self._value(field["items"], item, inner)
-
-    def _either(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
-        """No fault if one alternative fits; else those of the one that was meant."""
-        tried = [list(self._value(option, value, place)) for option in field["of"]]
-        if not all(tried):
-            yield from bounds(field, value, place.path)
-            return
-        shape = ("value-type", place.path)
-        meant = [rows for rows in tried if (rows[0].rule, rows[0].where) != shape]
-        if meant:
-            yield from meant[0]
-        else:
-            yield wrong_type(place.path, value, field)
-
-    def _enum(self, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
-        if spelled(field, value) is None and not (field.get("open") and isinstance(value, str)):
-            yield unknown_value(self.release, field, value, place)
-
-    def _union(
-        self, union: Mapping[str, Any], value: Any, place: OptionPath
-    ) -> Iterator[Diagnostic]:
-        name, types = union["discriminator"], self.release.table["types"]
-        chooser = discriminator(union)
-        rest = dict(value)
-        key = self._chooser_key(union, value)
-        if key is None:
-            remedy = f"one of {', '.join(union['types'])}"
+            yield unknown_key(release, record, str(key), place, kind)
+    for name, field in () if record.get("partial") else record["fields"].items():
+        if field.get("required") and not {name, *field.get("alias", ())} & set(value):
+            remedy = f"add {place.path}.{name}"
             yield Diagnostic(place.path, f"{name} is required here", remedy, rule="missing-key")
-        elif key != name:
-            remedy = f"did you mean {name}?"
-            what = f"unknown option in {place.path}"
-            yield Diagnostic(place.key(key).path, what, remedy, rule="unknown-key")
-        given = union.get("default") if key is None else rest.pop(key, union.get("default"))
-        kind = spelled(chooser, given)
-        if kind is None:
-            if key is not None:
-                yield unknown_value(self.release, chooser, given, place.key(key))
-            yield from self.record(self._any_kind(union), rest, place)
-            return
-        if key is None or key not in value:
-            kind = self._kind_of(union, rest)
-        record = types[union["types"][kind]]
-        if record.get("only_in_python"):
-            what = f"{kind} can be given from Python only"
-            where = place.key(name).path
-            yield Diagnostic(where, what, "choose another", rule="unknown-value")
-        yield from self.record(record, rest, place, f"{name} {kind}")
 
-    def _chooser_key(self, union: Mapping[str, Any], value: Mapping[str, Any]) -> str | None:
-        """The key that says which kind is meant, which may be misspelt; `None` if it is missing."""
-        name = str(union["discriminator"])
-        if name in value or "default" in union:
-            return name
-        strays = [str(key) for key in value if key not in by_name(self._any_kind(union)["fields"])]
-        return next((key for key in strays if closest(key, [name])), None)
 
-    def _any_kind(self, union: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of all kinds of a union, for options whose kind cannot be known."""
-        records = [self.release.table["types"][kind] for kind in union["types"].values()]
-        fields: dict[str, Field] = {}
-        for record in reversed(records):
-            fields |= record["fields"]
-        return {"fields": fields, "partial": True}
+def _option(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
+    """The faults of a known option: of its value, of its age, and of our knowledge of it."""
+    sure = "uncertain" not in field
+    found = _value(release, field, value, place)
+    yield from found if sure else (replace(row, severity="warning") for row in found)
+    if field.get("uncertain") == "existence":
+        what = f"it is not certain that release {release.name} knows this option"
+        remedy = f"its table says {field['confidence']}; try it, or leave it out"
+        yield Diagnostic(place.path, what, remedy, rule="uncertain-key", severity="warning")
+    default = field.get("effective_default", field.get("default"))
+    if field.get("status") in ("deprecated", "removed") and value != default:
+        yield _deprecated(field, place, release.name)
 
-    def _kind_of(self, union: Mapping[str, Any], value: Mapping[str, Any]) -> str:
-        """The kind that knows most of the options, of equal ones the default."""
 
-        def known(kind: str) -> tuple[int, bool]:
-            fields = self.release.table["types"][union["types"][kind]]["fields"]
-            return len(set(value) & set(by_name(fields))), kind == union["default"]
+def _value(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
+    kind = field["type"]
+    if value is None:
+        if not field.get("nullable") and kind != "any":
+            yield wrong_type(place.path, value, field)
+    elif kind in SHAPES and not SHAPES[kind](value):
+        yield wrong_type(place.path, value, field)
+    elif kind == "record":
+        yield from _record(release, release.table["types"][field["of"]], value, place)
+    elif kind == "union":
+        yield from _union(release, release.table["unions"][field["of"]], value, place)
+    elif kind == "either":
+        yield from _either(release, field, value, place)
+    elif kind == "list":
+        if len(value) < field.get("min_length", 0):
+            remedy = "list at least one value"
+            yield Diagnostic(place.path, "is empty", remedy, rule="value-range")
+        for index, item in enumerate(value):
+            yield from _value(release, field["items"], item, place.item(index))
+    elif kind == "mapping":
+        yield from _mapping(release, field, value, place)
+    elif kind == "enum":
+        yield from _enum(release, field, value, place)
+    else:
+        yield from bounds(field, value, place.path)
 
-        return str(max(union["types"], key=known))
+
+def _mapping(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
+    keys = {"type": field.get("keys", "any")}
+    for key, item in value.items():
+        inner = place.item(key)
+        if keys["type"] in SHAPES and not SHAPES[keys["type"]](key):
+            yield wrong_type(inner.path, key, keys, "has the key")
+        yield from _value(release, field["items"], item, inner)
+
+
+def _either(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
+    """No fault if one alternative fits; else those of the one that was meant."""
+    tried = [list(_value(release, option, value, place)) for option in field["of"]]
+    if not all(tried):
+        yield from bounds(field, value, place.path)
+        return
+    shape = ("value-type", place.path)
+    meant = [rows for rows in tried if (rows[0].rule, rows[0].where) != shape]
+    if meant:
+        yield from meant[0]
+    else:
+        yield wrong_type(place.path, value, field)
+
+
+def _enum(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
+    if spelled(field, value) is None and not (field.get("open") and isinstance(value, str)):
+        yield unknown_value(release, field, value, place)
+
+
+def _union(
+    release: Release, union: Mapping[str, Any], value: Any, place: OptionPath
+) -> Iterator[Diagnostic]:
+    name, types = union["discriminator"], release.table["types"]
+    chooser = discriminator(union)
+    rest = dict(value)
+    key = _chooser_key(release, union, value)
+    if key is None:
+        remedy = f"one of {', '.join(union['types'])}"
+        yield Diagnostic(place.path, f"{name} is required here", remedy, rule="missing-key")
+    elif key != name:
+        remedy = f"did you mean {name}?"
+        what = f"unknown option in {place.path}"
+        yield Diagnostic(place.key(key).path, what, remedy, rule="unknown-key")
+    given = union.get("default") if key is None else rest.pop(key, union.get("default"))
+    kind = spelled(chooser, given)
+    if kind is None:
+        if key is not None:
+            yield unknown_value(release, chooser, given, place.key(key))
+        any_kind = {"fields": kind_fields(release, union, None), "partial": True}
+        yield from _record(release, any_kind, rest, place)
+        return
+    if key is None or key not in value:
+        kind = _kind_of(release, union, rest)
+    record = types[union["types"][kind]]
+    if record.get("only_in_python"):
+        what = f"{kind} can be given from Python only"
+        where = place.key(name).path
+        yield Diagnostic(where, what, "choose another", rule="unknown-value")
+    yield from _record(release, record, rest, place, f"{name} {kind}")
+
+
+def _chooser_key(
+    release: Release, union: Mapping[str, Any], value: Mapping[str, Any]
+) -> str | None:
+    """The key that says which kind is meant, which may be misspelt; `None` if it is missing."""
+    name = str(union["discriminator"])
+    if name in value or "default" in union:
+        return name
+    known = by_name(kind_fields(release, union, None))
+    strays = [str(key) for key in value if key not in known]
+    return next((key for key in strays if closest(key, [name])), None)
+
+
+def _kind_of(release: Release, union: Mapping[str, Any], value: Mapping[str, Any]) -> str:
+    """The kind that knows most of the options, of equal ones the default."""
+
+    def known(kind: str) -> tuple[int, bool]:
+        own = by_name(kind_fields(release, union, kind))
+        return len(set(value) & set(own)), kind == union["default"]
+
+    return str(max(union["types"], key=known))
 
 
 def _deprecated(field: Field, place: OptionPath, release: str) -> Diagnostic:

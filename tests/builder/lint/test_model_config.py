@@ -208,6 +208,11 @@ def test_each_fault_has_its_place_and_its_remedy(case: str) -> None:
     assert mistakes[0].fix.startswith(remedy)
 
 
+@pytest.mark.parametrize("text", ["@", '"', "] x: 1"])
+def test_a_text_that_is_wrong_from_its_first_character_is_an_error_of_syntax(text: str) -> None:
+    assert [(f.location, f.rule) for f in faults(text)] == [((1, 1), "syntax")]
+
+
 def test_the_model_needs_its_prompt_and_its_answer() -> None:
     text = 'backend: "python" input { name: "text_input" data_type: TYPE_STRING dims: -1 }'
     assert {(f.path, f.rule) for f in faults(text)} == {
