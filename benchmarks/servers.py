@@ -1,6 +1,6 @@
 """The servers that are compared: started on free ports of loopback, and stopped.
 
-All run the same stand-in engine in their own process, and both Triton servers the same options.
+All run the same stand-in engine in their own process, and all Triton servers the same options.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ from launch.process import ServerProcess
 FOLDER = Path(__file__).parent
 TOOLKIT = FOLDER.parent
 MODEL = TOOLKIT / "model_repository" / "tensorrt_llm"
-MODEL_YAML = "triton_config: {max_batch_size: 0, decoupled: true}\nmodel: stand-in\n"
-# As rendered for the model; the baseline gets it too.
+MODEL_YAML = """\
+triton_config: {max_batch_size: 0, decoupled: true}
+model: stand-in
+backend: pytorch
+"""
+# As rendered for the model; the baselines get it too.
 THREAD_POOL_SIZE = 4
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -47,6 +51,7 @@ VARIANTS = {
     "model": Variant("grpc", False, "/v2/health/ready"),
     "per_token": Variant("grpc", True, "/v2/health/ready"),
     "sse": Variant("sse", False, "/health"),
+    "peer": Variant("grpc", True, "/v2/health/ready"),
 }
 
 
@@ -82,9 +87,15 @@ def programs(folder: Path) -> list[Path]:
 
 @contextmanager
 def start(
-    name: str, folder: Path, path: Sequence[Path], interrupts: Interrupts
+    name: str,
+    folder: Path,
+    path: Sequence[Path],
+    interrupts: Interrupts,
+    peer: Path | None = None,
 ) -> Iterator[Running]:
     """A server of this variant that is ready. Its log and files are in `folder`, which is new.
+
+    `peer` is the folder of the model that the variant of this name serves.
 
     Raises `NotReady` with the end of its log.
     """
@@ -93,7 +104,7 @@ def start(
     http_port, grpc_port, metrics_port = free_ports(3, HOST)
     region = f"benchmark-{uuid.uuid4().hex}"
     if variant.protocol == "grpc":
-        repository = _repository(name, folder / "repository")
+        repository = _repository(name, peer, folder / "repository")
         argv = _triton(repository, http_port, grpc_port, metrics_port, region)
     else:
         argv = ["python3", "-m", "benchmarks.sse", str(http_port)]
@@ -122,16 +133,18 @@ def start(
         yield Running(variant, f"{HOST}:{port}", server)
 
 
-def _repository(name: str, folder: Path) -> Path:
-    """A model repository with the toolkit's model as it is, or with the baseline in its place."""
+def _repository(name: str, peer: Path | None, folder: Path) -> Path:
+    """A model repository with the toolkit's model or the peer's as it is, or with the baseline."""
     model = folder / "tensorrt_llm"
-    if name == "model":
-        shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("__pycache__"))
-        (model / "1" / "model.yaml").write_text(MODEL_YAML)
-    else:
+    if name == "per_token":
         (model / "1").mkdir(parents=True)
         shutil.copy(FOLDER / name / "config.pbtxt", model)
         shutil.copy(FOLDER / name / "model.py", model / "1")
+    else:
+        unwanted = shutil.ignore_patterns("__pycache__", "model.yaml")
+        shutil.copytree(peer if name == "peer" and peer else MODEL, model, ignore=unwanted)
+        (model / "1").chmod(0o700)  # that of the peer may be read-only
+        (model / "1" / "model.yaml").write_text(MODEL_YAML)
     return folder
 
 

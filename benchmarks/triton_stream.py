@@ -1,8 +1,9 @@
 """Streaming speed of the Triton model against a per-token model and a plain SSE server.
 
-All three stream from the same stand-in engine, which costs next to nothing: what is measured is
-the way of a token from the engine to a client. The variants take turns within a round, in an order
-that rotates, so that a change of the machine's load meets all of them.
+With `--peer` also against another model for the LLM API, such as the one that NVIDIA publishes. All
+stream from the same stand-in engine, which costs next to nothing: what is measured is the way of a
+token from the engine to a client. The variants take turns within a round, in an order that rotates,
+so that a change of the machine's load meets all of them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     names = list(dict.fromkeys(case.name for case in CASES))
     parser.add_argument("--case", nargs="+", choices=names, default=DEFAULT_CASES)
     parser.add_argument("--streams", nargs="+", type=arguments.count, metavar="N")
-    parser.add_argument("--variant", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    own = [name for name in VARIANTS if name != "peer"]
+    parser.add_argument("--variant", nargs="+", choices=own, default=own)
+    parser.add_argument(
+        "--peer", type=Path, metavar="DIR", help="a Triton model to measure as the variant `peer`"
+    )
     parser.add_argument(
         "--tokens", type=arguments.count, metavar="N", help="per stream, for a short run"
     )
@@ -81,14 +86,14 @@ def _run(options: argparse.Namespace) -> None:
     if not cases:
         known = ", ".join(f"{case.name} {case.streams}" for case in CASES)
         raise BadInput(Diagnostic("--streams", f"no case has {options.streams}", f"Known: {known}"))
-    _check_paths(options.json, options.logs)
+    _check_paths(options.json, options.logs, options.peer)
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
         folder = Path(options.logs or stack.enter_context(tempfile.TemporaryDirectory()))
         path = programs(folder)
         servers = {
-            name: stack.enter_context(start(name, folder / name, path, interrupts))
-            for name in dict.fromkeys(options.variant)
+            name: stack.enter_context(start(name, folder / name, path, interrupts, options.peer))
+            for name in dict.fromkeys([*options.variant, *(["peer"] if options.peer else [])])
         }
         samples = _samples(servers, cases, options.rounds)
     table = results.rows(samples)
@@ -100,11 +105,14 @@ def _run(options: argparse.Namespace) -> None:
         raise ChecksFailed(missed)
 
 
-def _check_paths(json_file: Path | None, logs: Path | None) -> None:
+def _check_paths(json_file: Path | None, logs: Path | None, peer: Path | None) -> None:
     """Before the measurement, which takes minutes."""
     arguments.check_json_folder(json_file)
     if logs and logs.exists() and (not logs.is_dir() or any(logs.iterdir())):
         raise BadInput(Diagnostic("--logs", f"{logs} is not an empty folder", "name a new one"))
+    if peer and not (peer / "1" / "model.py").is_file():
+        what = f"{peer} is not a Triton model: it has no 1/model.py"
+        raise BadInput(Diagnostic("--peer", what, "name the folder that holds config.pbtxt"))
 
 
 def _samples(

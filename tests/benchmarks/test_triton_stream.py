@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +21,10 @@ from benchmarks.client import StreamLoad
 from benchmarks.servers import Running
 from launch.interrupts import Interrupts
 from launch.triton import SHARED_MEMORY
-from tests.conftest import ROOT
+from tests.conftest import ABSENT, ROOT
 
 TOKENS = 12
+PUBLISHED = ROOT.parent / "shared" / "peers" / "triton-llmapi"
 FIELDS = {
     "offered_tokens_per_s",
     "tokens_per_s",
@@ -104,6 +106,37 @@ def test_an_interrupt_stops_every_server(tmp_path: Path) -> None:
     assert len(started) >= 4  # two of each Triton
     assert processes(tmp_path) == []
     assert set(SHARED_MEMORY.glob("benchmark-*")) <= regions
+
+
+@pytest.fixture(params=["a model of ours", "the published model"])
+def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "the published model":
+        if not PUBLISHED.exists():
+            pytest.skip(ABSENT)
+        return PUBLISHED
+    folder = tmp_path / "peer"
+    (folder / "1").mkdir(parents=True)
+    shutil.copy(servers.FOLDER / "per_token" / "config.pbtxt", folder)
+    shutil.copy(servers.FOLDER / "per_token" / "model.py", folder / "1")
+    return folder
+
+
+def test_a_peer_is_measured_in_turn_with_the_model(peer: Path, tmp_path: Path) -> None:
+    """It sends all text so far with each token, which the client checks."""
+    file = tmp_path / "rows.json"
+    words = ["--variant", "model", "--peer", str(peer), "--case", "paced", "--streams", "64"]
+    few = ["--rounds", "1", "--tokens", str(TOKENS), "--json", str(file)]
+    assert triton_stream.main([*words, *few]) == 0
+    ours, its = json.loads(file.read_text())
+    assert set(ours["ratios"]) == {"peer"}
+    assert (its["variant"], its["messages_per_token"]) == ("peer", 1.0)
+
+
+def test_a_folder_that_is_no_model_is_refused_as_peer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert triton_stream.main(["--peer", str(tmp_path)]) == 2
+    assert f"--peer: {tmp_path} is not a Triton model" in capsys.readouterr().err
 
 
 def processes(folder: Path) -> list[int]:

@@ -1,2 +1,7 @@
+from tensorrt_llm import LLM
+
+__all__ = ["LLM", "GuidedDecodingParams"]
+
+
 class GuidedDecodingParams:
     """There for its name: no request of the benchmark is guided."""

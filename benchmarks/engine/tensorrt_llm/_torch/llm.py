@@ -1,0 +1,3 @@
+from tensorrt_llm import LLM
+
+__all__ = ["LLM"]
