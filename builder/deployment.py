@@ -225,9 +225,12 @@ class Document:
         return ": ".join(filter(None, (f"{self.name}:{line}" if line else self.name, path)))
 
     def validate(
-        self, target_options: Mapping[str, type[Strict]]
+        self, known: Sequence[str], options_type: Callable[[str], type[Strict]]
     ) -> tuple[Deployment | None, list[Diagnostic]]:
-        """The deployment with all target options filled in, or the errors of the file."""
+        """The deployment with all target options filled in, or the errors of the file.
+
+        `known` are the targets that there are, `options_type` the options of each.
+        """
         diagnostics = []
         deployment = None
         try:
@@ -236,14 +239,14 @@ class Document:
             diagnostics += schema_diagnostics(error, Deployment, "")
         targets: dict[str, dict[str, Any]] = {}
         for name, given in self.targets().items():
-            if name not in target_options:
-                remedy = nearest(name, target_options)
+            if name not in known:
+                remedy = nearest(name, known)
                 diagnostics.append(Diagnostic("targets", f"{name} is not a target", remedy))
                 continue
             try:
-                targets[name] = target_options[name].model_validate(given).model_dump()
+                targets[name] = options_type(name).model_validate(given).model_dump()
             except ValidationError as error:
-                diagnostics += schema_diagnostics(error, target_options[name], f"targets.{name}")
+                diagnostics += schema_diagnostics(error, options_type(name), f"targets.{name}")
         if deployment is None or diagnostics:
             return None, diagnostics
         return deployment.model_copy(update={"targets": targets}), []

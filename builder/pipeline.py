@@ -21,7 +21,7 @@ from .facts.checkpoint import Checkpoint
 from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, gather
 from .rules import constraints, vulnerability_policy
-from .servers import RenderContext, ServiceContext
+from .servers import RenderContext
 from .targets import components
 from .targets.components import mirror, sbom
 
@@ -33,53 +33,33 @@ PREFILL = f"targets.{site.TARGET}.prefill.deployment"
 
 
 @dataclass(frozen=True)
-class RolePlan:
-    """The plan of servers of one role, and its spelling for the release."""
+class ServicePlan:
+    """The plan of a deployment, its spelling for the release, and its prefill servers' if any."""
 
     document: Document
     plan: Plan
     engine: EngineConfig
+    prefill: ServicePlan | None = None
 
     @cached_property
     def context(self) -> RenderContext:
         """What servers and targets render from, which renders each server once."""
-        return RenderContext(self.plan, self.engine)
+        prefill = self.prefill.context if self.prefill else None
+        return RenderContext(self.plan, self.engine, prefill)
 
     @property
     def warnings(self) -> list[Diagnostic]:
-        """What a reader should know of the plan, its targets and its versions."""
+        """What a reader should know of the plan, its targets and its versions.
+
+        The versions of the prefill servers are the same.
+        """
         targets = target_table.warnings(self.context)
         versions = vulnerability_policy.diagnostics(
             self.plan.deployment, self.plan.facts.release.name
         )
-        return [*self.plan.warnings, *self.engine.warnings, *targets, *versions]
-
-
-@dataclass(frozen=True)
-class ServicePlan:
-    """One plan per role: that of a deployment itself, and of the prefill servers that it names."""
-
-    own: RolePlan
-    prefill: RolePlan | None = None
-
-    @property
-    def plan(self) -> Plan:
-        return self.own.plan
-
-    @property
-    def engine(self) -> EngineConfig:
-        return self.own.engine
-
-    @property
-    def context(self) -> ServiceContext:
-        """What targets render from."""
-        return ServiceContext(self.own.context, self.prefill.context if self.prefill else None)
-
-    @property
-    def warnings(self) -> list[Diagnostic]:
-        """Those of both plans, but for the versions of the prefill servers, which are the same."""
+        own = [*self.plan.warnings, *self.engine.warnings, *targets, *versions]
         others = self.prefill.warnings if self.prefill else []
-        return self.own.warnings + [
+        return own + [
             replace(row, where=f"{PREFILL}.{row.where}")
             for row in others
             if row.rule != advisories.RULE
@@ -99,18 +79,20 @@ def plan(
 def _plan(document: Document, known: Known) -> ServicePlan:
     request, facts = gather(document, known)
     if (other := _prefill_document(document)) is None:
-        return ServicePlan(_plan_role(document, request, facts))
+        return _plan_role(document, request, facts)
     prefill = _plan_role(other, *gather(other, known))
-    own = _plan_role(document, _with_prefill(request, prefill.plan.deployment), facts)
+    own = _plan_role(document, _with_prefill(request, prefill.plan.deployment), facts, prefill)
     if diagnostics := list(_disagreements(prefill, own)):
         raise BadInput(document.locate_all(diagnostics))
-    return ServicePlan(own, prefill)
+    return own
 
 
-def _plan_role(document: Document, request: Deployment, facts: Facts) -> RolePlan:
+def _plan_role(
+    document: Document, request: Deployment, facts: Facts, prefill: ServicePlan | None = None
+) -> ServicePlan:
     try:
         decided = planning.plan(request, facts)
-        planned = RolePlan(document, decided, engines.translate(decided))
+        planned = ServicePlan(document, decided, engines.translate(decided), prefill)
         if diagnostics := list(_taken_variables(planned)):
             raise BadInput(diagnostics)
         return planned
@@ -145,7 +127,7 @@ def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
     return request.model_copy(update={"targets": targets})
 
 
-def _disagreements(prefill: RolePlan, decode: RolePlan) -> Iterator[Diagnostic]:
+def _disagreements(prefill: ServicePlan, decode: ServicePlan) -> Iterator[Diagnostic]:
     """What both sides of a service must have in common and have not."""
     one, two = prefill.plan.deployment, decode.plan.deployment
     if one.role != "prefill":
@@ -165,7 +147,7 @@ def _disagreements(prefill: RolePlan, decode: RolePlan) -> Iterator[Diagnostic]:
         yield replace(diagnostic, where=f"engine_config.{diagnostic.where}")
 
 
-def _taken_variables(planned: RolePlan) -> Iterator[Diagnostic]:
+def _taken_variables(planned: ServicePlan) -> Iterator[Diagnostic]:
     """Variables of the deployment that a start script sets itself, over them."""
     if not (given := planned.plan.deployment.environment):
         return
@@ -211,13 +193,12 @@ def _files(planned: ServicePlan) -> dict[str, File]:
     request, facts = planned.plan.deployment, planned.plan.facts
     files = target_table.render(planned.context)
     if planned.prefill:
-        other = ServicePlan(planned.prefill)
-        inner = bundle.complete(_files(other), manifest_facts(other))
+        inner = bundle.complete(_files(planned.prefill), manifest_facts(planned.prefill))
         files |= {f"{target_table.PREFILL_FOLDER}/{path}": file for path, file in inner.items()}
     files |= {
         "deployment.yaml": File(dump_yaml(request.model_dump(exclude_none=True)).encode()),
         "checkpoint.json": File(bundle.to_json(_checkpoints(facts))),
-        "launch.json": File(bundle.to_json(_launch(planned.own.context))),
+        "launch.json": File(bundle.to_json(_launch(planned.context))),
     }
     if not facts.release.ships:
         files[IMPORTED_RELEASE] = File(facts.release.path.read_bytes())
@@ -269,4 +250,4 @@ def deployment_diagnostics(path: Path, overrides: Iterable[str] = ()) -> list[Di
         planned = plan(str(path), overrides)
     except ToolkitError as error:
         return error.diagnostics
-    return planned.own.document.locate_all(planned.warnings)
+    return planned.document.locate_all(planned.warnings)

@@ -29,7 +29,7 @@ IMPORTED_RELEASE = "release.json"
 
 def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
     """The valid request and its facts, or all errors of the file and of its facts together."""
-    request, diagnostics = document.validate(target_table.OptionTypes())
+    request, diagnostics = document.validate(target_table.names(), target_table.options_type)
     diagnostics += credentials.diagnostics(document.data)
     errors: list[ToolkitError] = [BadInput(diagnostics)] if diagnostics else []
 

@@ -92,10 +92,14 @@ class RenderedServer:
 
 @dataclass(frozen=True)
 class RenderContext:
-    """What servers and targets render from: one plan, in the options of its engine."""
+    """What servers and targets render from: one plan, in the options of its engine.
+
+    `prefill` is that of the prefill servers, which only targets that run both kinds read.
+    """
 
     plan: Plan
     engine: EngineConfig
+    prefill: RenderContext | None = None
 
     @cached_property
     def servers(self) -> dict[str, RenderedServer]:
@@ -181,17 +185,6 @@ class RenderContext:
             "draft": self.deployment.draft,
             "draft_option": self.release.option_path("draft_model").rpartition(".")[2],
         }
-
-
-@dataclass(frozen=True)
-class ServiceContext:
-    """A service by role: the context of the deployment itself, and of its prefill servers if any.
-
-    Only targets that run both kinds of servers read it.
-    """
-
-    own: RenderContext
-    prefill: RenderContext | None = None
 
 
 class ServerOptions(Strict):

@@ -1,14 +1,13 @@
 """The targets: what is rendered around the servers of a deployment. One module or folder for each.
 
 A target module offers `Options`, the options of the target in a deployment file, and
-`render(context, options)`, its files; one that runs prefill and decode servers together offers
-`render_service(service, options)` instead. It may also offer `diagnostics(deployment)`, why it
-cannot be rendered, and `warnings(context, options)`, what a reader should know of it.
+`render(context, options)`, its files. It may also offer `diagnostics(deployment)`, why it cannot be
+rendered, and `warnings(context, options)`, what a reader should know of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -17,7 +16,7 @@ from ..bundle import File
 from ..deployment import Deployment, Strict
 from ..diagnostics import Diagnostic, nearest
 from ..facts import servers as records
-from ..servers import RenderContext, ServiceContext
+from ..servers import RenderContext
 from ..servers import load as load_server
 
 # Targets that run one of the deployment's servers, and those that are about servers of any role.
@@ -38,19 +37,15 @@ def load(name: str) -> ModuleType:
     return import_module(f"{__name__}.{name}")
 
 
-def render(service: ServiceContext) -> dict[str, File]:
+def render(context: RenderContext) -> dict[str, File]:
     """The files of every target and server of a deployment."""
     files: dict[str, File] = {}
-    context = service.own
     for name, given in context.deployment.targets.items():
         if name in context.servers:
             files |= context.servers[name].files
         else:
             target = load(name)
-            options = target.Options.model_validate(given)
-            whole: Callable[[ServiceContext, Any], Mapping[str, File]] | None
-            whole = getattr(target, "render_service", None)
-            files |= whole(service, options) if whole else target.render(context, options)
+            files |= target.render(context, target.Options.model_validate(given))
     return files
 
 
@@ -103,21 +98,8 @@ def _servers(deployment: Deployment) -> list[str]:
     return [name for name in records.names() if name in deployment.targets]
 
 
-class OptionTypes(Mapping[str, type[Strict]]):
-    """The options of every target by its name; a module is loaded when its options are needed."""
-
-    def __getitem__(self, name: str) -> type[Strict]:
-        if name not in names():
-            raise KeyError(name)
-        module = load_server(name) if name in records.names() else load(name)
-        options: type[Strict] = module.Options
-        return options
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(names())
-
-    def __len__(self) -> int:
-        return len(names())
-
-    def __contains__(self, name: object) -> bool:
-        return name in names()
+def options_type(name: str) -> type[Strict]:
+    """The options of a target, whose module is loaded when they are needed."""
+    module = load_server(name) if name in records.names() else load(name)
+    options: type[Strict] = module.Options
+    return options

@@ -70,7 +70,7 @@ def test_a_record_of_a_server_fits_its_module(name: str) -> None:
     assert set(row.engines) <= set(engines.names())
     assert row.metrics.protocol in row.ports
     planned = pipeline.plan("llama-tiny", [f"targets={{{name}: {{}}}}"])
-    rendered = planned.own.context.servers[name]
+    rendered = planned.context.servers[name]
     assert dict(rendered.ports) == dict(row.ports)
     assert rendered.entry["ready"]["path"] == row.paths.ready
     assert row.files.options.format(model=row.default_model) in rendered.files

@@ -76,7 +76,7 @@ class Text:
 
 MODELS: Mapping[str, type[BaseModel]] = {
     "": Deployment,
-    **{f"targets.{name}": options for name, options in targets.OptionTypes().items()},
+    **{f"targets.{name}": targets.options_type(name) for name in targets.names()},
     "targets.slurm.site": Site,
 }
 

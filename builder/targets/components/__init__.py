@@ -12,7 +12,7 @@ from ...facts import data_file, plain_data
 from ...facts.checkpoint import Checkpoint
 from ...facts.images import Image
 from ...facts.plain_data import Package
-from ...servers import RenderContext, ServiceContext
+from ...servers import RenderContext
 
 PACKAGES = DATA / "packages.yaml"
 
@@ -21,14 +21,6 @@ HUB = "huggingface.co"
 
 # How the files for container platforms name an image.
 _NAMED = re.compile(rb"^[ \t-]*image: *[\"']?([^\"'\s]+)[\"']?[ \t]*$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class UsedImage:
-    """An image and what needs it: servers, and files of the bundle that name it."""
-
-    image: Image
-    users: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +38,12 @@ class Product:
 class Components:
     """Everything that a deployment is made from.
 
-    `hosts` are asked at run time, each with when; `telemetry` are the variables that keep the
+    `images` are those of the servers, and others that files of the bundle name, each with who needs
+    it. `hosts` are asked at run time, each with when; `telemetry` are the variables that keep the
     engine from sending usage data.
     """
 
-    images: tuple[UsedImage, ...]
+    images: Mapping[Image, list[str]]
     packages: tuple[Package, ...]
     engine: Product
     servers: tuple[Product, ...]
@@ -64,14 +57,13 @@ class Components:
         return "1" in self.telemetry.values()
 
 
-def of(service: ServiceContext, files: Mapping[str, File]) -> Components:
+def of(context: RenderContext, files: Mapping[str, File]) -> Components:
     """The components of a service and of its rendered files."""
-    context = service.own
     release = context.release.name
     given = context.environment
     engine = context.engine_record
     return Components(
-        images=tuple(_images(context, files)),
+        images=_images(context, files),
         packages=data_file.load(PACKAGES, plain_data.Packages).packages,
         engine=Product(engine.title, engine.product, release, engine.license, engine.package),
         servers=tuple(
@@ -79,7 +71,7 @@ def of(service: ServiceContext, files: Mapping[str, File]) -> Components:
             for row in (server.record for server in context.servers.values())
             if row.image.product != engine.product
         ),
-        checkpoints=tuple(_checkpoints(service)),
+        checkpoints=tuple(_checkpoints(context)),
         hosts=tuple(_hosts(context)),
         telemetry={name: given[name] for name in engine.telemetry_variables if name in given},
     )
@@ -90,15 +82,17 @@ def _version(context: RenderContext, server: str) -> str | None:
     return image.version if image else None
 
 
-def _images(context: RenderContext, files: Mapping[str, File]) -> Iterator[UsedImage]:
+def _images(context: RenderContext, files: Mapping[str, File]) -> dict[Image, list[str]]:
     """Those of the servers, and what else the files name."""
-    found: dict[str, tuple[Image, list[str]]] = {}
+    known: dict[str, Image] = {}
+    users: dict[str, list[str]] = {}
     for server in context.servers:
         if image := context.image(server):
-            found.setdefault(image.reference, (image, []))[1].append(server)
+            known.setdefault(image.reference, image)
+            users.setdefault(image.reference, []).append(server)
     for path, reference in (*_slurm_images(context), *_named_in(files)):
-        found.setdefault(reference, (_unknown(reference), []))[1].append(path)
-    yield from (UsedImage(image, tuple(users)) for image, users in found.values())
+        users.setdefault(reference, []).append(path)
+    return {known.get(name) or _unknown(name): found for name, found in users.items()}
 
 
 def _slurm_images(context: RenderContext) -> Iterator[tuple[str, str]]:
@@ -123,12 +117,12 @@ def _unknown(reference: str) -> Image:
     return Image(f"{folder}{slash}{name}", tag or None, digest or None, known=False)
 
 
-def _checkpoints(service: ServiceContext) -> Iterator[Checkpoint]:
+def _checkpoints(context: RenderContext) -> Iterator[Checkpoint]:
     """The model and the draft models, those of the other side included, each once."""
-    facts = service.own.plan.facts
+    facts = context.plan.facts
     seen = {facts.checkpoint.name}
     yield facts.checkpoint
-    for one in (service.own, service.prefill):
+    for one in (context, context.prefill):
         if one and (draft := one.plan.facts.draft) and draft.name not in seen:
             seen.add(draft.name)
             yield draft

@@ -10,7 +10,8 @@ from ... import __version__
 from ...bundle import File, sums, to_json
 from ...facts import checkpoint_files
 from ...facts.checkpoint import Checkpoint
-from . import Components, UsedImage
+from ...facts.images import Image
+from . import Components
 
 FOLDER = "handoff"
 FORMAT = 1
@@ -39,7 +40,7 @@ def _document(components: Components) -> dict[str, Any]:
     engine = f"{components.engine.package}=={components.engine.version}"
     return {
         "format": FORMAT,
-        "images": [_image(used) for used in components.images],
+        "images": [_image(*row) for row in components.images.items()],
         "python": {
             "toolkit": __version__,
             "requirements": [
@@ -55,15 +56,14 @@ def _document(components: Components) -> dict[str, Any]:
     }
 
 
-def _image(used: UsedImage) -> dict[str, Any]:
-    image = used.image
+def _image(image: Image, users: list[str]) -> dict[str, Any]:
     return {
         "image": image.reference,
         "digest": image.digest,
         "digest_by": None if image.digest else _IMAGE_DIGEST.format(image=image.reference),
         "architectures": list(image.architectures),
         "size_gb": image.size_gb,
-        "for": list(used.users),
+        "for": users,
         "source": image.source,
     }
 

@@ -17,8 +17,9 @@ from ...facts import advisories
 from ...facts.advisories import Advisory
 from ...facts.checkpoint import Checkpoint
 from ...facts.checkpoint_files import CheckpointFile
+from ...facts.images import Image
 from ...facts.plain_data import Package
-from . import Components, Product, UsedImage
+from . import Components, Product
 
 FILE = "handoff/sbom.cdx.json"
 TOOL = "trtllm-deployment-toolkit"
@@ -44,7 +45,7 @@ def render(
         },
         "components": [
             *(_model(row) for row in components.checkpoints),
-            *(_image(used) for used in components.images),
+            *(_image(*row) for row in components.images.items()),
             *(_product(row) for row in (components.engine, *components.servers)),
             *(_file(path, file) for path, file in sorted(files.items())),
         ],
@@ -129,8 +130,7 @@ def _checkpoint_file(row: Checkpoint, file: CheckpointFile) -> dict[str, Any]:
     }
 
 
-def _image(used: UsedImage) -> dict[str, Any]:
-    image = used.image
+def _image(image: Image, users: list[str]) -> dict[str, Any]:
     digest = (image.digest or "").removeprefix("sha256:")
     return {
         "type": "container",
@@ -139,7 +139,7 @@ def _image(used: UsedImage) -> dict[str, Any]:
         **({"version": image.tag} if image.tag else {}),
         **({"hashes": [_sha256(digest)]} if digest else {}),
         "properties": _properties(
-            used_by=", ".join(used.users),
+            used_by=", ".join(users),
             digest="given by the deployment" if digest else "not known: give it in `images`",
             source=image.source,
         ),
@@ -173,7 +173,7 @@ def _file(path: str, file: File) -> dict[str, Any]:
 
 def _dependencies(components: Components) -> Iterator[dict[str, Any]]:
     products = [f"product:{row.product}" for row in (components.engine, *components.servers)]
-    images = [f"image:{used.image.reference}" for used in components.images]
+    images = [f"image:{image.reference}" for image in components.images]
     models = [f"model:{row.name}" for row in components.checkpoints]
     yield {"ref": "bundle", "dependsOn": [*models, *images, *products]}
 
