@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from .diagnostics import Diagnostic, nearest
 from .documents import DATA, parse_yaml, read_text
@@ -108,6 +116,8 @@ class Accepted(Strict):
 
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# A variable's value is text; a whole number without quotes is taken for it.
+NUMBERS_AS_TEXT = BeforeValidator(lambda value: str(value) if type(value) is int else value)
 
 
 class Deployment(Strict):
@@ -133,18 +143,10 @@ class Deployment(Strict):
     instances: NumGpus = 1
     draft: Draft | None = None
     engine_config: dict[str, Any] = Field(default_factory=dict)
-    environment: dict[Variable, NoNul] = Field(default_factory=dict)
+    environment: dict[Variable, Annotated[NoNul, NUMBERS_AS_TEXT]] = Field(default_factory=dict)
     images: dict[str, ImageReference] = Field(default_factory=dict)
     accepted_advisories: list[Accepted] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
-
-    @field_validator("environment", mode="before")
-    @classmethod
-    def _accept_numbers(cls, value: object) -> object:
-        """A variable's value is text; a whole number without quotes is taken for it."""
-        if not isinstance(value, dict):
-            return value
-        return {name: str(item) if type(item) is int else item for name, item in value.items()}
 
     @field_validator("images")
     @classmethod

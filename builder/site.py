@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from .deployment import Document, Strict, Variable, parse, schema_diagnostics
+from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse, schema_diagnostics
 from .diagnostics import Diagnostic
 from .documents import read_text
 from .errors import BadInput
@@ -103,21 +103,13 @@ class Site(Strict):
     memory_gib_per_node: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     block_size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     memory_nodes: Annotated[str, Field(pattern=r"^[0-9]+([,-][0-9]+)*$")] | None = None
-    environment: dict[Variable, Text] = Field(default_factory=dict)
+    environment: dict[Variable, Annotated[Text, NUMBERS_AS_TEXT]] = Field(default_factory=dict)
     checkpoints: dict[str, Folder] = Field(default_factory=dict)
     state_folder: Folder | None = None
     python: Program = "python3"
     toolkit: Program | None = None
     sbatch: list[Option] = Field(default_factory=list)
     srun: list[Option] = Field(default_factory=list)
-
-    @field_validator("environment", mode="before")
-    @classmethod
-    def _accept_numbers(cls, value: object) -> object:
-        """A variable's value is text; a whole number without quotes is taken for it."""
-        if not isinstance(value, dict):
-            return value
-        return {name: str(item) if type(item) is int else item for name, item in value.items()}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

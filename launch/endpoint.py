@@ -149,7 +149,7 @@ def from_url(text: str, access: Access | None = None) -> Endpoint:
         record.name,
         f"http://{at['http']}" if "http" in at else None,
         at.get("grpc"),
-        f"http://{at['metrics']}{record.paths.metrics}" if "metrics" in at else None,
+        f"http://{at['metrics']}{record.paths['metrics']}" if "metrics" in at else None,
         model,
         access=access or Access(),
     )

@@ -70,7 +70,7 @@ class Target:
         """Where each port is reached, by the port's name."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         addresses = {name: f"{host}:{port}" for name, port in self.ports.items()}
-        paths = {"http": "", "metrics": self.server.paths.metrics}
+        paths = {"http": "", "metrics": self.server.paths["metrics"]}
         return {
             name: f"http://{address}{paths[name]}" if name in paths else address
             for name, address in addresses.items()

@@ -113,7 +113,7 @@ def advisory_rows() -> list[dict[str, Any]]:
     from ..facts import advisories, engines, images, release, servers
 
     carried = map(servers.load, servers.names())
-    known = {row.image.product: images.versions(row.name) for row in carried}
+    known = {row.image["product"]: images.versions(row.name) for row in carried}
     known[engines.default().product] = release.known()
     return [
         {

@@ -49,7 +49,7 @@ def contents(text: str) -> Iterator[Content]:
 def _products() -> dict[str, str]:
     """Products by the publisher's repository, on any host. Its tags begin with the version."""
     images = (servers.load(name).image for name in servers.names())
-    return {image.repository: image.product for image in images}
+    return {image["repository"]: image["product"] for image in images}
 
 
 @cache
@@ -105,7 +105,7 @@ def image(server: str, release: str, given: str | None = None) -> Image | None:
 
     What the data knows of a tag holds for the same tag of a mirror: only the host differs then.
     """
-    product = servers.load(server).image.product
+    product = servers.load(server).image["product"]
     if given is None:
         row = next((row for row in _rows() if (row.server, row.release) == (server, release)), None)
         return _image(row.image, row, product) if row else None

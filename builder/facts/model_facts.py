@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from .architecture import ARCHITECTURES
-from .schema import Positive, Sourced, Text
+from .architecture import ARCHITECTURES, Config
+from .schema import Consistent, Positive, Sourced, Text
 
 V = TypeVar("V")
 
@@ -33,85 +33,46 @@ class SourcedValues(Generic[V]):
     other_sources: Mapping[str, str] = field(default_factory=dict)
 
 
-class TextConfig(TypedDict, total=False):
-    """The fields of a `config.json` that the toolkit or the stand-in engine reads.
-
-    Other ones are left out of a file of facts: a misspelt field would be passed over.
-    """
-
-    model_type: str
-    num_hidden_layers: int
-    hidden_size: int
-    intermediate_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    vocab_size: int
-    max_position_embeddings: int
-    hidden_act: str
-    rms_norm_eps: float
-    rope_theta: float
-    rope_scaling: dict[str, Any] | None
-    rope_parameters: dict[str, Any]
-    rotary_dim: int
-    partial_rotary_factor: float
-    sliding_window: int | None
-    layer_types: tuple[str, ...]
-    tie_word_embeddings: bool
-    torch_dtype: str
-    mamba_ssm_dtype: str
-    dtype: str
-    q_lora_rank: int
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    index_n_heads: int
-    index_head_dim: int
-    index_topk: int
-    n_routed_experts: int
-    n_shared_experts: int
-    num_experts: int
-    num_local_experts: int
-    num_experts_per_tok: int
-    moe_intermediate_size: int
-    shared_intermediate_size: int
-    shared_expert_intermediate_size: int
-    first_k_dense_replace: int
-    n_group: int
-    topk_group: int
-    scoring_func: str
-    full_attention_interval: int
-    linear_conv_kernel_dim: int
-    linear_key_head_dim: int
-    linear_num_key_heads: int
-    linear_num_value_heads: int
-    linear_value_head_dim: int
-    attn_output_gate: bool
-    num_nextn_predict_layers: int
-    num_mtp_modules: int
-    mtp_num_hidden_layers: int
-    mtp_transformer_layers: int
-    use_mtp: bool
-    draft_vocab_size: int
-    target_hidden_size: int
-
-
-class ModelConfig(TextConfig, total=False):
-    """A whole `config.json`; the language model of a multimodal one has a part of its own."""
-
-    architectures: tuple[Text, ...]
-    text_config: TextConfig
-    quantization_config: dict[str, Any]
-
-
-class QuantizationValues(TypedDict, total=False):
-    """The fields of a `hf_quant_config.json`."""
-
-    quant_algo: Text
-    kv_cache_quant_algo: Literal["FP8", "NVFP4"] | None
-    group_size: int
-    exclude_modules: tuple[Text, ...]
+# The fields of a `config.json` that the toolkit or the stand-in engine reads. Other ones are left
+# out of a file of facts: a misspelt field would be passed over.
+_INTEGERS = (
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "head_dim"),
+    *("num_attention_heads", "num_key_value_heads", "max_position_embeddings", "rotary_dim"),
+    *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+    *("index_n_heads", "index_head_dim", "index_topk", "n_group", "topk_group"),
+    *("n_routed_experts", "n_shared_experts", "num_experts", "num_local_experts"),
+    *("num_experts_per_tok", "moe_intermediate_size", "shared_intermediate_size"),
+    *("shared_expert_intermediate_size", "first_k_dense_replace", "full_attention_interval"),
+    *("linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads"),
+    *("linear_num_value_heads", "linear_value_head_dim", "num_nextn_predict_layers"),
+    *("num_mtp_modules", "mtp_num_hidden_layers", "mtp_transformer_layers"),
+    *("draft_vocab_size", "target_hidden_size"),
+)
+_TEXTS = ("model_type", "hidden_act", "torch_dtype", "mamba_ssm_dtype", "dtype", "scoring_func")
+_TEXT_CONFIG: Any = {
+    **{f"{name}?": int for name in _INTEGERS},
+    **{f"{name}?": str for name in _TEXTS},
+    **dict.fromkeys(("rms_norm_eps?", "rope_theta?", "partial_rotary_factor?"), float),
+    **dict.fromkeys(("tie_word_embeddings?", "attn_output_gate?", "use_mtp?"), bool),
+    "rope_scaling?": dict[str, Any] | None,
+    "rope_parameters?": dict[str, Any],
+    "sliding_window?": int | None,
+    "layer_types?": [str],
+}
+# A whole `config.json`; the language model of a multimodal one has a part of its own.
+_MODEL_CONFIG: Any = {
+    **_TEXT_CONFIG,
+    "architectures?": [Text],
+    "text_config?": _TEXT_CONFIG,
+    "quantization_config?": dict[str, Any],
+}
+# The fields of a `hf_quant_config.json`.
+_QUANTIZATION: Any = {
+    "quant_algo?": Text,
+    "kv_cache_quant_algo?": Literal["FP8", "NVFP4"] | None,
+    "group_size?": int,
+    "exclude_modules?": [Text],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +80,9 @@ class ModelFacts:
     """One model; `name` is the one on the hub, `checkpoint_bytes` what its publisher says."""
 
     name: Text
-    config: SourcedValues[ModelConfig]
+    config: SourcedValues[Annotated[Config, Consistent(_MODEL_CONFIG)]]
     license: License
-    quantization: SourcedValues[QuantizationValues] | None = None
+    quantization: SourcedValues[Annotated[Config, Consistent(_QUANTIZATION)]] | None = None
     checkpoint_bytes: Sourced[Positive] | None = None
     notes: tuple[Text, ...] = ()
 

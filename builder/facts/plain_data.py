@@ -5,7 +5,6 @@ and the file formats of others.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,7 +37,6 @@ class Packages:
 
 # Observability.
 
-
 # A metric family; `needs` is the engine option without which it stays empty.
 METRIC_ROW: Any = {
     "kind": Literal["counter", "gauge", "histogram"],
@@ -48,7 +46,6 @@ METRIC_ROW: Any = {
     "source": Text,
 }
 
-
 # The metrics of one server; `names` are those that signals ask for.
 SERVER_METRICS_FILE: Any = {
     "names": {"*": Text},
@@ -57,13 +54,11 @@ SERVER_METRICS_FILE: Any = {
     "families": {"*": METRIC_ROW},
 }
 
-
 # What stands beside a server, by the job of Prometheus that asks it.
 EXPORTERS_FILE: Any = {
     "sources": {"*": Text},
     "jobs": {"*": {"exporter": Text, "families": {"*": METRIC_ROW}}},
 }
-
 
 # What is watched of any server.
 SIGNAL_ROW: Any = {
@@ -74,15 +69,8 @@ SIGNAL_ROW: Any = {
     "labels?": {"*": str},
 }
 
-
 # Ten steps of a minute that feed an expression, and what it is then.
-SIGNAL_TEST: Any = {
-    "feed": {"*": str},
-    "expect": float,
-    "per_s?": bool,
-    "days_from_end?": bool,
-}
-
+SIGNAL_TEST: Any = {"feed": {"*": str}, "expect": float, "per_s?": bool, "days_from_end?": bool}
 
 # An expression over metrics that gives a signal.
 SIGNAL_SOURCE: Any = {
@@ -94,9 +82,7 @@ SIGNAL_SOURCE: Any = {
     "server?": Text,
 }
 
-
 SIGNALS_FILE: Any = {"signals": {"*": SIGNAL_ROW}, "rows": [SIGNAL_SOURCE]}
-
 
 # A panel over signals.
 PANEL: Any = {
@@ -107,7 +93,6 @@ PANEL: Any = {
     "threshold?": Text,
 }
 
-
 # Rows of panels.
 DASHBOARD: Any = {
     "file": Text,
@@ -115,7 +100,6 @@ DASHBOARD: Any = {
     "description": Text,
     "rows": [{"title": Text, "panels": [PANEL]}],
 }
-
 
 # The runbook's own words. A step is a command, or several under a title of their own.
 RUNBOOK_FILE: Any = {
@@ -135,9 +119,7 @@ RUNBOOK_FILE: Any = {
     },
 }
 
-
 # Files of others that `check` reads.
-
 
 # Triton's model configuration: messages with their fields, and enums.
 MODEL_CONFIG_FILE: Any = {
@@ -147,7 +129,6 @@ MODEL_CONFIG_FILE: Any = {
     "exclusive": {"*": [Names]},
     "enums": {"*": Names},
 }
-
 
 # What the engine's Triton model needs of its `config.pbtxt`.
 LLM_API_MODEL_FILE: Any = {
@@ -160,21 +141,14 @@ LLM_API_MODEL_FILE: Any = {
     "outputs": {"*": Text},
 }
 
-
 # A rule of job scripts; its message is in the code that finds it.
-JOB_RULE: Any = {
-    "severity": Severity,
-    "fix": Text,
-    "source?": Text,
-}
-
+JOB_RULE: Any = {"severity": Severity, "fix": Text, "source?": Text}
 
 JOB_OPTIONS: Any = {
     "short": {"*": Text},
     **dict.fromkeys(("flags", "optional", "values", "newer"), Names),
 }
 JOB_FORM: Any = {"options": Names, "rule": Text, "pattern": Text, "fix": Text}
-
 
 # What Slurm reads of a job script, and the rules for it.
 JOB_SCRIPTS_FILE: Any = {
@@ -187,14 +161,8 @@ JOB_SCRIPTS_FILE: Any = {
     "rules": {"*": JOB_RULE},
 }
 
-
-@dataclass(frozen=True, slots=True)
-class FormerOptions:
-    """Options that are gone or have moved, and what is said of each now."""
-
-    source: Text
-    options: Mapping[str, Text]
-
+# Options that are gone or have moved, and what is said of each now.
+FORMER_OPTIONS: Any = {"source": Text, "options": {"*": Text}}
 
 BENCHMARK_TOOLS: Any = {"*": [{"statement": Text, "source": Text}]}
 DASHBOARDS: Any = {"dashboards": [DASHBOARD]}

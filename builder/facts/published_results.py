@@ -6,36 +6,43 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any
 
 from ..documents import DATA
 from . import data_file
 from .checkpoint import Checkpoint, gather, known_names, same_model
 from .release import ServerRole
-from .schema import Positive, Text
+from .schema import Consistent, Positive, Text
 
 RESULTS = DATA / "results"
 
 
-class Figure(TypedDict, total=False):
-    """What was measured under one load: metrics, of which `UNITS` has the units, and conditions."""
+# Metrics of published figures, and their units in words.
+UNITS = {
+    "output_tokens_per_s": "output tok/s",
+    "output_tokens_per_s_per_user": "output tok/s per user",
+    "output_tokens_per_s_per_gpu": "output tok/s per GPU",
+    "prefill_tokens_per_s_per_gpu": "prompt tok/s per GPU",
+    "ttft_ms": "ms to the first token",
+    "mean_ttft_ms": "ms mean to the first token",
+    "mean_tpot_ms": "ms mean per output token",
+    "median_e2e_latency_ms": "ms median latency",
+    "tpot_gain_percent": "% better time per output token",
+    "usd_per_million_tokens": "USD per million tokens",
+}
 
-    load: str
-    concurrency: Positive
-    note: str
-    at_tokens_per_s_per_user: float
-    mtp_draft_tokens: int
-    accepted_length: float
-    output_tokens_per_s: float
-    output_tokens_per_s_per_user: float
-    output_tokens_per_s_per_gpu: float
-    prefill_tokens_per_s_per_gpu: float
-    ttft_ms: float
-    mean_ttft_ms: float
-    mean_tpot_ms: float
-    median_e2e_latency_ms: float
-    tpot_gain_percent: float
-    usd_per_million_tokens: float
+_CONDITIONS: Any = {
+    "load?": str,
+    "concurrency?": Positive,
+    "note?": str,
+    "at_tokens_per_s_per_user?": float,
+    "mtp_draft_tokens?": int,
+    "accepted_length?": float,
+}
+# What was measured under one load: metrics, and conditions.
+Figure = Annotated[
+    Mapping[str, Any], Consistent({**_CONDITIONS, **{f"{metric}?": float for metric in UNITS}})
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +97,6 @@ class Published:
     figures: tuple[Figure, ...]
     incomplete: tuple[str, ...]
     file: Path
-
-
-# Metrics of published figures, and their units in words.
-UNITS = {
-    "output_tokens_per_s": "output tok/s",
-    "output_tokens_per_s_per_user": "output tok/s per user",
-    "output_tokens_per_s_per_gpu": "output tok/s per GPU",
-    "prefill_tokens_per_s_per_gpu": "prompt tok/s per GPU",
-    "ttft_ms": "ms to the first token",
-    "mean_ttft_ms": "ms mean to the first token",
-    "mean_tpot_ms": "ms mean per output token",
-    "median_e2e_latency_ms": "ms median latency",
-    "tpot_gain_percent": "% better time per output token",
-    "usd_per_million_tokens": "USD per million tokens",
-}
 
 
 def published(

@@ -4,11 +4,11 @@
 
 - a field without a default is a required key, one with a default an optional key;
 - `Literal` is an enum, `X | None` may be null, `tuple[X, ...]` is a list, `Mapping[str, X]` has
-  free keys, `dict[Literal[...], X]` exactly those, a nested dataclass or `TypedDict` its own ones
-  (a `TypedDict` stays a plain mapping), a `Path` names a file or folder of the data folder, and
-  `Annotated[X, Check(...)]` narrows a value;
+  free keys, `dict[Literal[...], X]` exactly those, a nested dataclass its own ones, a `Path` names
+  a file or folder of the data folder, and `Annotated[X, Check(...)]` narrows a value;
 - what its reader takes as plain data has a literal for its form: `{"key": X, "optional?": X}`,
-  `{"*": X}` for free keys, `[X]` for a list, `(X, Y)` for one of several;
+  `{"*": X}` for free keys, `[X]` for a list, `(X, Y)` for one of several; a field of a dataclass
+  has it as `Annotated[X, Consistent(form)]`;
 - a method `inconsistencies` of a dataclass yields the errors that no single field shows, each as a
   path from there and a text `what is wrong; how to mend it`.
 
@@ -52,12 +52,12 @@ class Sourced(Generic[T]):
     verified: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Consistent:
     """Plain data of a kind; `inconsistencies` yields paths, and what is wrong at each."""
 
     kind: Any
-    inconsistencies: Callable[[Any], Iterable[tuple[str, str]]]
+    inconsistencies: Callable[[Any], Iterable[tuple[str, str]]] = lambda _: ()
 
 
 def at_least(minimum: float) -> Check:
@@ -115,8 +115,6 @@ class _Reader:
             return self._mapping(kind, arguments, value, path)
         if origin is Path:
             return self._path(value, path)
-        if typing.is_typeddict(origin):
-            return value if self._trusted else self._typed_dict(origin, value, path)
         if dataclasses.is_dataclass(origin):
             return self._dataclass(kind, origin, value, path)
         if not self._trusted and not _is_scalar(origin, value):
@@ -158,7 +156,9 @@ class _Reader:
         found = self.read(kind, value, path)
         if not self._trusted and len(self.diagnostics) == before:
             for check in checks:
-                if isinstance(check, Check) and not check.holds(found):
+                if isinstance(check, Consistent):
+                    self._plain(check, value, path)
+                elif isinstance(check, Check) and not check.holds(found):
                     what = f"{_shown(value)} is not allowed"
                     self._add(path, what, check.requirement, "value-range")
         return found
@@ -217,14 +217,6 @@ class _Reader:
                 self.read(key_kind, key, _below(path, key))
         return {key: self.read(item_kind, item, _below(path, key)) for key, item in value.items()}
 
-    def _typed_dict(self, kind: Any, value: Any, path: str) -> Any:
-        fields = _typed_dict_fields(kind)
-        if self._has_keys(value, path, {name: field[1] for name, field in fields.items()}):
-            for name, item in value.items():
-                if name in fields:
-                    self.read(fields[name][0], item, _below(path, name))
-        return value
-
     def _dataclass(self, kind: Any, origin: Any, value: Any, path: str) -> Any:
         fields = _dataclass_fields(kind)
         before = len(self.diagnostics)
@@ -281,17 +273,14 @@ def _shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     return origin or kind, arguments
 
 
-def _hints(kind: Any) -> dict[str, Any]:
-    """The annotations of a class; names in its checks are those of its module."""
-    return typing.get_type_hints(kind, vars(sys.modules[kind.__module__]), include_extras=True)
-
-
 @cache
 def _dataclass_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """The type of every field and whether it is required, type variables filled in."""
     origin, arguments = _shape(kind)
     filled = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
-    hints = _hints(origin)
+    # Names in its checks are those of its module.
+    names = vars(sys.modules[origin.__module__])
+    hints = typing.get_type_hints(origin, names, include_extras=True)
     return {
         field.name: (
             filled.get(hints[field.name], hints[field.name]),
@@ -299,18 +288,6 @@ def _dataclass_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
         )
         for field in dataclasses.fields(origin)
         if field.init
-    }
-
-
-@cache
-def _typed_dict_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    hints = _hints(kind)
-    return {
-        name: (
-            typing.get_args(hint)[0] if typing.get_origin(hint) is typing.NotRequired else hint,
-            kind.__total__ and typing.get_origin(hint) is not typing.NotRequired,
-        )
-        for name, hint in hints.items()
     }
 
 
@@ -329,7 +306,7 @@ def _is_alike(kind: Any, value: Any) -> bool:
         return isinstance(value, list)
     if origin is Path:
         return isinstance(value, str)
-    if origin in (Mapping, dict) or typing.is_typeddict(origin) or dataclasses.is_dataclass(origin):
+    if origin in (Mapping, dict) or dataclasses.is_dataclass(origin):
         return isinstance(value, dict)
     return _is_scalar(origin, value)
 

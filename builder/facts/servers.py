@@ -24,23 +24,6 @@ ServerRole = Literal["agg", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
-    """Where a server says over HTTP that it is ready and alive, and shows its metrics."""
-
-    ready: Text
-    live: Text
-    metrics: Text
-
-
-@dataclass(frozen=True, slots=True)
-class ServerImage:
-    """The published images: the end of their repository, and the product their tags tell of."""
-
-    product: Text
-    repository: Text
-
-
-@dataclass(frozen=True, slots=True)
 class ServerMetrics:
     """At which protocol's port a server shows metrics.
 
@@ -89,6 +72,8 @@ class Server:
     clients speak, `client_apis` the ways to measure it, the best first. `url_scheme` is that of the
     URL by which `launch` takes it, `default_model` the name of its model where none is given.
     `ports` are the usual ones, by protocol. `ready_log` is what it logs as soon as it is ready.
+    `image` tells the published images: the end of their repository, and the product their tags tell
+    of. `paths` are where it says over HTTP that it is ready and alive, and shows its metrics.
     """
 
     name: Text
@@ -98,14 +83,14 @@ class Server:
     program: Text
     router: tuple[Text, ...] | None
     license: Text
-    image: ServerImage
+    image: dict[Literal["product", "repository"], Text]
     api: Api
     client_apis: tuple[Text, ...]
     kserve_protocols: tuple[Text, ...]
     url_scheme: Text
     default_model: Text | None
     ports: Mapping[Protocol, Positive]
-    paths: Paths
+    paths: dict[Literal["ready", "live", "metrics"], Text]
     metrics: ServerMetrics
     ready_log: Text | None
     canary: Canary

@@ -32,7 +32,7 @@ SCHEMAS: Mapping[str, Any] = {
     "dashboards.yaml": plain_data.DASHBOARDS,
     "engines/*.yaml": Engine,
     "findings.yaml": plain_data.FINDINGS,
-    "formats/former_options.yaml": plain_data.FormerOptions,
+    "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
     "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
     "formats/*.yaml": FORMAT_TABLE,
     "hardware/*.yaml": Gpu,

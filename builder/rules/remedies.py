@@ -19,7 +19,7 @@ FORMER = DATA / "formats" / "former_options.yaml"
 @cache
 def former_options() -> Mapping[str, str]:
     """Options that were gone or had moved before the first release table: name to remedy."""
-    table: Mapping[str, str] = data_file.load(FORMER, plain_data.FormerOptions).options
+    table: Mapping[str, str] = data_file.load(FORMER, plain_data.FORMER_OPTIONS)["options"]
     return table
 
 

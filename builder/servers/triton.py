@@ -168,7 +168,7 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
     triton_config = settings(context.engine.options, options)
     model_yaml = _model_yaml(context, triton_config)
     record = servers.load(NAME)
-    ready = {"port": "http", "path": record.paths.ready} if options.http else {"port": "grpc"}
+    ready = {"port": "http", "path": record.paths["ready"]} if options.http else {"port": "grpc"}
     return RenderedServer(
         record,
         options,

@@ -55,7 +55,7 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
             "ports": options.ports,
             "environment": environment,
             **context.several_nodes,
-            "ready": {"port": "http", "path": record.paths.ready},
+            "ready": {"port": "http", "path": record.paths["ready"]},
             "start_timeout_s": START_TIMEOUT_S,
         },
     )

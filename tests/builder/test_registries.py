@@ -72,7 +72,7 @@ def test_a_record_of_a_server_fits_its_module(name: str) -> None:
     planned = pipeline.plan("llama-tiny", [f"targets={{{name}: {{}}}}"])
     rendered = planned.context.servers[name]
     assert dict(rendered.ports) == dict(row.ports)
-    assert rendered.entry["ready"]["path"] == row.paths.ready
+    assert rendered.entry["ready"]["path"] == row.paths["ready"]
     assert row.files.options.format(model=row.default_model) in rendered.files
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal
 
 import pytest
 
 from builder.errors import BadFacts
 from builder.facts import data_file
-from builder.facts.schema import Positive, Sourced, Text, at_least
+from builder.facts.schema import Consistent, Positive, Sourced, Text, at_least
 
-
-class Bounds(TypedDict):
-    low: int
-    high: NotRequired[int]
+Bounds = Annotated[Mapping[str, Any], Consistent({"low": int, "high?": int})]
 
 
 @dataclass(frozen=True, slots=True)

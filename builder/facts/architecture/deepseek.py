@@ -8,6 +8,7 @@ from .tensors import (
     Config,
     Role,
     Tensors,
+    as_mtp,
     ends,
     gated_mlp,
     layer_norms,
@@ -15,7 +16,7 @@ from .tensors import (
 )
 
 
-def _mla(layer: str, config: Config, layers: tuple[int, ...], mtp: bool = False) -> list[Tensors]:
+def _mla(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
     """Multi-head latent attention, with the sparse-attention indexer where the config has one."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     q_rank, kv_rank = config["q_lora_rank"], config["kv_lora_rank"]
@@ -27,14 +28,14 @@ def _mla(layer: str, config: Config, layers: tuple[int, ...], mtp: bool = False)
     attention = f"{layer}.self_attn"
 
     def part(name: str, out_features: int, in_features: int, role: Role) -> Tensors:
-        return linear(f"{attention}.{name}", out_features, in_features, role, layers, mtp=mtp)
+        return linear(f"{attention}.{name}", out_features, in_features, role, layers)
 
     tensors = [
         part("q_a_proj", q_rank, hidden, "attention_replicated"),
-        Tensors(f"{attention}.q_a_layernorm.weight", (q_rank,), "norm", layers, mtp=mtp),
+        Tensors(f"{attention}.q_a_layernorm.weight", (q_rank,), "norm", layers),
         part("q_b_proj", heads * (nope + rope), q_rank, "attention"),
         part("kv_a_proj_with_mqa", kv_rank + rope, hidden, "attention_replicated"),
-        Tensors(f"{attention}.kv_a_layernorm.weight", (kv_rank,), "norm", layers, mtp=mtp),
+        Tensors(f"{attention}.kv_a_layernorm.weight", (kv_rank,), "norm", layers),
         part("kv_b_proj", heads * (nope + value), kv_rank, "attention"),
         part("o_proj", hidden, heads * value, "attention"),
     ]
@@ -44,24 +45,22 @@ def _mla(layer: str, config: Config, layers: tuple[int, ...], mtp: bool = False)
         tensors += [
             part("indexer.wq_b", index_heads * index_dim, q_rank, "indexer"),
             part("indexer.wk", index_dim, hidden, "indexer"),
-            Tensors(f"{norm}.weight", (index_dim,), "norm", layers, mtp=mtp),
-            Tensors(f"{norm}.bias", (index_dim,), "norm", layers, mtp=mtp),
+            Tensors(f"{norm}.weight", (index_dim,), "norm", layers),
+            Tensors(f"{norm}.bias", (index_dim,), "norm", layers),
             part("indexer.weights_proj", index_heads, hidden, "indexer"),
         ]
     return tensors
 
 
-def _deepseek_moe(
-    layer: str, config: Config, layers: tuple[int, ...], mtp: bool = False
-) -> list[Tensors]:
+def _deepseek_moe(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
     hidden, experts = config["hidden_size"], config["n_routed_experts"]
     width = config["moe_intermediate_size"]
     bias = f"{layer}.mlp.gate.e_score_correction_bias"
     return [
-        Tensors(f"{layer}.mlp.gate.weight", (experts, hidden), "router", layers, mtp=mtp),
-        Tensors(bias, (experts,), "router", layers, mtp=mtp),
+        Tensors(f"{layer}.mlp.gate.weight", (experts, hidden), "router", layers),
+        Tensors(bias, (experts,), "router", layers),
         *gated_mlp(
-            f"{layer}.mlp.experts.{{expert}}", hidden, width, "routed_expert", layers, experts, mtp
+            f"{layer}.mlp.experts.{{expert}}", hidden, width, "routed_expert", layers, experts
         ),
         *gated_mlp(
             f"{layer}.mlp.shared_experts",
@@ -69,7 +68,6 @@ def _deepseek_moe(
             width * config["n_shared_experts"],
             "shared_expert",
             layers,
-            mtp=mtp,
         ),
     ]
 
@@ -89,19 +87,17 @@ def _deepseek(config: Config) -> list[Tensors]:
     ]
     if mtp:
         vocabulary = config["vocab_size"]
-        tensors += [
-            Tensors(
-                f"{layer}.embed_tokens.weight", (vocabulary, hidden), "embedding", mtp, mtp=True
-            ),
-            Tensors(f"{layer}.enorm.weight", (hidden,), "norm", mtp, mtp=True),
-            Tensors(f"{layer}.hnorm.weight", (hidden,), "norm", mtp, mtp=True),
-            linear(f"{layer}.eh_proj", hidden, 2 * hidden, "mtp_projection", mtp, mtp=True),
-            Tensors(f"{layer}.shared_head.norm.weight", (hidden,), "norm", mtp, mtp=True),
-            linear(f"{layer}.shared_head.head", vocabulary, hidden, "lm_head", mtp, mtp=True),
-            *layer_norms(layer, config, mtp, mtp=True),
-            *_mla(layer, config, mtp, mtp=True),
-            *_deepseek_moe(layer, config, mtp, mtp=True),
-        ]
+        tensors += as_mtp(
+            Tensors(f"{layer}.embed_tokens.weight", (vocabulary, hidden), "embedding", mtp),
+            Tensors(f"{layer}.enorm.weight", (hidden,), "norm", mtp),
+            Tensors(f"{layer}.hnorm.weight", (hidden,), "norm", mtp),
+            linear(f"{layer}.eh_proj", hidden, 2 * hidden, "mtp_projection", mtp),
+            Tensors(f"{layer}.shared_head.norm.weight", (hidden,), "norm", mtp),
+            linear(f"{layer}.shared_head.head", vocabulary, hidden, "lm_head", mtp),
+            *layer_norms(layer, config, mtp),
+            *_mla(layer, config, mtp),
+            *_deepseek_moe(layer, config, mtp),
+        )
     return tensors
 
 

@@ -13,6 +13,7 @@ from .tensors import (
     Config,
     Role,
     Tensors,
+    as_mtp,
     ends,
     gated_mlp,
     gqa,
@@ -22,21 +23,29 @@ from .tensors import (
     qk_norms,
 )
 
+_LAYER = "model.layers.{layer}"
+
+
+def _layers(config: Config) -> tuple[int, ...]:
+    return tuple(range(config["num_hidden_layers"]))
+
+
+def _around_mlps(config: Config, bias: bool = False) -> list[Tensors]:
+    """All but the MLPs of a model whose layers are alike."""
+    every = _layers(config)
+    norms = layer_norms(_LAYER, config, every)
+    return [*ends(config), *norms, *gqa(_LAYER, config, every, bias=bias)]
+
 
 def _llama(config: Config) -> list[Tensors]:
-    layer, every = "model.layers.{layer}", tuple(range(config["num_hidden_layers"]))
     hidden, width = config["hidden_size"], config["intermediate_size"]
-    return [
-        *ends(config),
-        *layer_norms(layer, config, every),
-        *gqa(layer, config, every),
-        *gated_mlp(f"{layer}.mlp", hidden, width, "dense_mlp", every),
-    ]
+    mlp = gated_mlp(f"{_LAYER}.mlp", hidden, width, "dense_mlp", _layers(config))
+    return [*_around_mlps(config), *mlp]
 
 
 def _qwen3(config: Config) -> list[Tensors]:
-    every, width = tuple(range(config["num_hidden_layers"])), head_dim(config)
-    return [*_llama(config), *qk_norms("model.layers.{layer}", width, width, every)]
+    width = head_dim(config)
+    return [*_llama(config), *qk_norms(_LAYER, width, width, _layers(config))]
 
 
 def _eagle3(config: Config) -> list[Tensors]:
@@ -74,13 +83,11 @@ _REQUIRED = (*COMMON, *GQA, "intermediate_size")
 
 
 def _qwen3_moe(config: Config) -> list[Tensors]:
-    layer, every = "model.layers.{layer}", tuple(range(config["num_hidden_layers"]))
+    layer, every = _LAYER, _layers(config)
     hidden, experts, head_dim = config["hidden_size"], config["num_experts"], config["head_dim"]
     width = config["moe_intermediate_size"]
     return [
-        *ends(config),
-        *layer_norms(layer, config, every),
-        *gqa(layer, config, every),
+        *_around_mlps(config),
         *qk_norms(layer, head_dim, head_dim, every),
         linear(f"{layer}.mlp.gate", experts, hidden, "router", every),
         *gated_mlp(
@@ -90,31 +97,19 @@ def _qwen3_moe(config: Config) -> list[Tensors]:
 
 
 def _minimax_m2(config: Config) -> list[Tensors]:
-    layer, every = "model.layers.{layer}", tuple(range(config["num_hidden_layers"]))
+    layer, every = _LAYER, _layers(config)
     hidden, experts = config["hidden_size"], config["num_local_experts"]
-    head_dim, width = config["head_dim"], config["intermediate_size"]
-    moe = f"{layer}.block_sparse_moe"
+    width, moe = config["intermediate_size"], f"{layer}.block_sparse_moe"
+    query, key = (
+        config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads")
+    )
+    expert, names = f"{moe}.experts.{{expert}}", ("w1", "w3", "w2")
     return [
-        *ends(config),
-        *layer_norms(layer, config, every),
-        *gqa(layer, config, every),
-        *qk_norms(
-            layer,
-            config["num_attention_heads"] * head_dim,
-            config["num_key_value_heads"] * head_dim,
-            every,
-        ),
+        *_around_mlps(config),
+        *qk_norms(layer, query, key, every),
         linear(f"{moe}.gate", experts, hidden, "router", every),
         Tensors(f"{moe}.e_score_correction_bias", (experts,), "router", every),
-        *gated_mlp(
-            f"{moe}.experts.{{expert}}",
-            hidden,
-            width,
-            "routed_expert",
-            every,
-            experts,
-            names=("w1", "w3", "w2"),
-        ),
+        *gated_mlp(expert, hidden, width, "routed_expert", every, experts, names),
     ]
 
 
@@ -123,15 +118,13 @@ def _gpt_oss(config: Config) -> list[Tensors]:
 
     Gate and up projection interleave in the columns of `gate_up_proj`.
     """
-    layer, every = "model.layers.{layer}", tuple(range(config["num_hidden_layers"]))
+    layer, every = _LAYER, _layers(config)
     hidden, width = config["hidden_size"], config["intermediate_size"]
     experts, mlp = config["num_local_experts"], f"{layer}.mlp"
     gate_up, down = f"{mlp}.experts.gate_up_proj", f"{mlp}.experts.down_proj"
     heads = (config["num_attention_heads"],)
     return [
-        *ends(config),
-        *layer_norms(layer, config, every),
-        *gqa(layer, config, every, bias=True),
+        *_around_mlps(config, bias=True),
         Tensors(f"{layer}.self_attn.sinks", heads, "attention", every),
         Tensors(f"{mlp}.router.weight", (experts, hidden), "router", every),
         Tensors(f"{mlp}.router.bias", (experts,), "router", every),
@@ -145,17 +138,15 @@ def _gpt_oss(config: Config) -> list[Tensors]:
 _LINEAR_ATTENTION: Role = "linear_attention"
 
 
-def _qwen3_5_moe_mlp(
-    layer: str, config: Config, layers: tuple[int, ...], mtp: bool = False
-) -> list[Tensors]:
+def _qwen3_5_moe_mlp(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
     hidden, experts = config["hidden_size"], config["num_experts"]
     width, shared = config["moe_intermediate_size"], config["shared_expert_intermediate_size"]
     expert = f"{layer}.mlp.experts.{{expert}}"
     return [
-        Tensors(f"{layer}.mlp.gate.weight", (experts, hidden), "router", layers, mtp=mtp),
-        *gated_mlp(expert, hidden, width, "routed_expert", layers, experts, mtp),
-        *gated_mlp(f"{layer}.mlp.shared_expert", hidden, shared, "shared_expert", layers, mtp=mtp),
-        linear(f"{layer}.mlp.shared_expert_gate", 1, hidden, "router", layers, mtp=mtp),
+        Tensors(f"{layer}.mlp.gate.weight", (experts, hidden), "router", layers),
+        *gated_mlp(expert, hidden, width, "routed_expert", layers, experts),
+        *gated_mlp(f"{layer}.mlp.shared_expert", hidden, shared, "shared_expert", layers),
+        linear(f"{layer}.mlp.shared_expert_gate", 1, hidden, "router", layers),
     ]
 
 
@@ -182,7 +173,7 @@ def _gated_delta_net(layer: str, config: Config, layers: tuple[int, ...]) -> lis
 
 def _qwen3_5_moe(config: Config) -> list[Tensors]:
     layer, hidden = "model.language_model.layers.{layer}", config["hidden_size"]
-    every = tuple(range(config["num_hidden_layers"]))
+    every = _layers(config)
     full = tuple(i for i in every if (i + 1) % config["full_attention_interval"] == 0)
     recurrent = tuple(i for i in every if i not in full)
     head_dim = config["head_dim"]
@@ -196,16 +187,16 @@ def _qwen3_5_moe(config: Config) -> list[Tensors]:
     ]
     if mtp := tuple(range(config.get("mtp_num_hidden_layers") or 0)):
         layer = "mtp.layers.{layer}"
-        tensors += [
-            linear("mtp.fc", hidden, 2 * hidden, "mtp_projection", mtp=True),
-            Tensors("mtp.pre_fc_norm_embedding.weight", (hidden,), "norm", mtp=True),
-            Tensors("mtp.pre_fc_norm_hidden.weight", (hidden,), "norm", mtp=True),
-            Tensors("mtp.norm.weight", (hidden,), "norm", mtp=True),
-            *layer_norms(layer, config, mtp, mtp=True),
-            *gqa(layer, config, mtp, mtp=True, gated=True),
-            *qk_norms(layer, head_dim, head_dim, mtp, mtp=True),
-            *_qwen3_5_moe_mlp(layer, config, mtp, mtp=True),
-        ]
+        tensors += as_mtp(
+            linear("mtp.fc", hidden, 2 * hidden, "mtp_projection"),
+            Tensors("mtp.pre_fc_norm_embedding.weight", (hidden,), "norm"),
+            Tensors("mtp.pre_fc_norm_hidden.weight", (hidden,), "norm"),
+            Tensors("mtp.norm.weight", (hidden,), "norm"),
+            *layer_norms(layer, config, mtp),
+            *gqa(layer, config, mtp, gated=True),
+            *qk_norms(layer, head_dim, head_dim, mtp),
+            *_qwen3_5_moe_mlp(layer, config, mtp),
+        )
     return tensors
 
 

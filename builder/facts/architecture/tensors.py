@@ -5,7 +5,7 @@ the parts that most architectures share.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
 
@@ -70,10 +70,14 @@ def linear(
     role: Role,
     layers: tuple[int, ...] = (),
     experts: int = 0,
-    mtp: bool = False,
 ) -> Tensors:
     shape = (out_features, in_features)
-    return Tensors(f"{pattern}.weight", shape, role, layers, experts, linear=True, mtp=mtp)
+    return Tensors(f"{pattern}.weight", shape, role, layers, experts, linear=True)
+
+
+def as_mtp(*tensors: Tensors) -> list[Tensors]:
+    """The tensors as those of multi-token-prediction layers."""
+    return [replace(row, mtp=True) for row in tensors]
 
 
 def gated_mlp(
@@ -83,14 +87,13 @@ def gated_mlp(
     role: Role,
     layers: tuple[int, ...] = (),
     experts: int = 0,
-    mtp: bool = False,
     names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
 ) -> list[Tensors]:
     gate, up, down = names
     return [
-        linear(f"{pattern}.{gate}", intermediate, hidden, role, layers, experts, mtp),
-        linear(f"{pattern}.{up}", intermediate, hidden, role, layers, experts, mtp),
-        linear(f"{pattern}.{down}", hidden, intermediate, role, layers, experts, mtp),
+        linear(f"{pattern}.{gate}", intermediate, hidden, role, layers, experts),
+        linear(f"{pattern}.{up}", intermediate, hidden, role, layers, experts),
+        linear(f"{pattern}.{down}", hidden, intermediate, role, layers, experts),
     ]
 
 
@@ -106,13 +109,11 @@ def ends(config: Config, prefix: str = "model") -> list[Tensors]:
     return tensors
 
 
-def layer_norms(
-    layer: str, config: Config, layers: tuple[int, ...], mtp: bool = False
-) -> list[Tensors]:
+def layer_norms(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
     hidden = (config["hidden_size"],)
     return [
-        Tensors(f"{layer}.input_layernorm.weight", hidden, "norm", layers, mtp=mtp),
-        Tensors(f"{layer}.post_attention_layernorm.weight", hidden, "norm", layers, mtp=mtp),
+        Tensors(f"{layer}.input_layernorm.weight", hidden, "norm", layers),
+        Tensors(f"{layer}.post_attention_layernorm.weight", hidden, "norm", layers),
     ]
 
 
@@ -123,12 +124,7 @@ def head_dim(config: Config) -> int:
 
 
 def gqa(
-    layer: str,
-    config: Config,
-    layers: tuple[int, ...],
-    mtp: bool = False,
-    gated: bool = False,
-    bias: bool = False,
+    layer: str, config: Config, layers: tuple[int, ...], gated: bool = False, bias: bool = False
 ) -> list[Tensors]:
     """Grouped-query attention; `gated` doubles the query projection by an output gate."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
@@ -141,19 +137,17 @@ def gqa(
         ("o_proj", hidden, query),
     ):
         module = f"{layer}.self_attn.{name}"
-        tensors.append(linear(module, out_features, in_features, "attention", layers, mtp=mtp))
+        tensors.append(linear(module, out_features, in_features, "attention", layers))
         if bias:
-            tensors.append(Tensors(f"{module}.bias", (out_features,), "attention", layers, mtp=mtp))
+            tensors.append(Tensors(f"{module}.bias", (out_features,), "attention", layers))
     return tensors
 
 
-def qk_norms(
-    layer: str, query: int, key: int, layers: tuple[int, ...], mtp: bool = False
-) -> list[Tensors]:
+def qk_norms(layer: str, query: int, key: int, layers: tuple[int, ...]) -> list[Tensors]:
     attention = f"{layer}.self_attn"
     return [
-        Tensors(f"{attention}.q_norm.weight", (query,), "norm", layers, mtp=mtp),
-        Tensors(f"{attention}.k_norm.weight", (key,), "norm", layers, mtp=mtp),
+        Tensors(f"{attention}.q_norm.weight", (query,), "norm", layers),
+        Tensors(f"{attention}.k_norm.weight", (key,), "norm", layers),
     ]
 
 

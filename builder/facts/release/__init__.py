@@ -337,6 +337,18 @@ def discriminator(union: Mapping[str, Any]) -> Field:
     }
 
 
+def record_types(field: Field, unions: Mapping[str, Any], in_items: bool = False) -> Iterator[str]:
+    """The record types that may stand at an option; with `in_items`, also those of its items."""
+    if field["type"] == "record":
+        yield field["of"]
+    elif field["type"] == "union":
+        yield from unions[field["of"]]["types"].values()
+    for inner in field["of"] if field["type"] == "either" else ():
+        yield from record_types(inner, unions, in_items)
+    if in_items and "items" in field:
+        yield from record_types(field["items"], unions, in_items)
+
+
 def _flag(row: Mapping[str, Any]) -> Flag:
     return Flag(
         name=row["name"],

@@ -50,7 +50,6 @@ OPTION_ROW: Any = {
     "description?": str,
 }
 
-
 # A group of options.
 RECORD_TYPE: Any = {
     "fields": {"*": OPTION_ROW},
@@ -59,7 +58,6 @@ RECORD_TYPE: Any = {
     "backend?": str,
 }
 
-
 # Groups of which one is meant, by the value of an option.
 UNION_TYPE: Any = {
     "discriminator": str,
@@ -67,7 +65,6 @@ UNION_TYPE: Any = {
     "default?": str,
     "case_insensitive?": bool,
 }
-
 
 # A flag of a command.
 FLAG_ROW: Any = {
@@ -84,7 +81,6 @@ FLAG_ROW: Any = {
     "note?": str,
 }
 
-
 # Who wins where flag and file name the same option.
 PRECEDENCE_ROW: Any = {
     "winner": Literal["yaml", "cli_when_typed"],
@@ -93,7 +89,6 @@ PRECEDENCE_ROW: Any = {
     "deep_merged_keys?": [str],
     "cli_to_nested?": {"*": str},
 }
-
 
 # What the server command sets by itself.
 INJECTED_OPTIONS: Any = {
@@ -104,7 +99,6 @@ INJECTED_OPTIONS: Any = {
     "env?": [str],
 }
 
-
 # A server flag that the models of one architecture need.
 ARCHITECTURE_FLAG: Any = {
     "architecture": str,
@@ -114,7 +108,6 @@ ARCHITECTURE_FLAG: Any = {
     "evidence": Evidence,
     "source": str,
 }
-
 
 # The server command.
 SERVE_COMMAND: Any = {
@@ -128,7 +121,6 @@ SERVE_COMMAND: Any = {
     "grpc?": {"*": Any},
 }
 
-
 # Methods and paths of the server.
 ENDPOINTS: Any = {
     "server": [[str]],
@@ -136,7 +128,6 @@ ENDPOINTS: Any = {
     "disaggregated_server?": [str],
     "confidence?": str,
 }
-
 
 # The Prometheus metrics, as far as anybody has read them.
 METRIC_NAMES: Any = {
@@ -148,7 +139,6 @@ METRIC_NAMES: Any = {
     "available?": str,
 }
 
-
 # A MoE backend that has kernels for a quantization on compute capabilities.
 MOE_ROW: Any = {
     "backend": str,
@@ -157,7 +147,6 @@ MOE_ROW: Any = {
     "evidence": Evidence,
     "source": str,
 }
-
 
 MOE_TABLE: Any = {
     "rows": [MOE_ROW],
@@ -173,7 +162,6 @@ MOE_TABLE: Any = {
     "auto_otherwise?": str,
 }
 
-
 # Where a table comes from, and how sure it is.
 PROVENANCE: Any = {
     "sources": [str],
@@ -184,7 +172,6 @@ PROVENANCE: Any = {
     "version_guess?": str,
 }
 
-
 # What is known of a file format: options by type.
 OPTION_TABLE: Any = {
     "root": str,
@@ -193,15 +180,8 @@ OPTION_TABLE: Any = {
     "aliases": {"*": str},
 }
 
-
 # A file format that is none of a release's.
-FORMAT_ROW: Any = {
-    **OPTION_TABLE,
-    "release": Text,
-    "source": Text,
-    "serve": {"flags": [FLAG_ROW]},
-}
-
+FORMAT_ROW: Any = {**OPTION_TABLE, "release": Text, "source": Text, "serve": {"flags": [FLAG_ROW]}}
 
 # A release of an engine. `aliases` are choices whose name changed -> their option path.
 RELEASE_ROW: Any = {
@@ -225,7 +205,6 @@ RELEASE_ROW: Any = {
     "rules": [str],
     "containers": {"*": [str]},
 }
-
 
 # What the options of each type cannot do without, and of which Python type it is.
 _REQUIRED: Mapping[str, tuple[str, Any]] = {

@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...diagnostics import Diagnostic
 from ...errors import BadFacts
-from ..release import Release
+from ..release import Release, record_types
 
 TIMEOUT_S = 600
 Row = dict[str, Any]
@@ -114,23 +114,16 @@ class Schema:
             kind = waiting.pop()
             if kind not in types:
                 types[kind] = self._record(kind)
-                waiting.extend(self._used(types[kind]["fields"].values()))
-        alone = {kind for record in types.values() for kind in _alone(record["fields"].values())}
+                for field in types[kind]["fields"].values():
+                    waiting.extend(record_types(field, self._unions, in_items=True))
+        # Records that stand somewhere by themselves, not as one kind of a union.
+        no_kinds: dict[str, Row] = {name: {"types": {}} for name in self._unions}
+        rows = [field for record in types.values() for field in record["fields"].values()]
+        alone = {kind for field in rows for kind in record_types(field, no_kinds, in_items=True)}
         for union in self._unions.values():
             for kind in set(union["types"].values()) - alone:
                 types[kind]["fields"].pop(union["discriminator"], None)
         return types, self._unions
-
-    def _used(self, rows: Iterable[Row]) -> Iterator[str]:
-        for row in rows:
-            if row["type"] == "record":
-                yield row["of"]
-            elif row["type"] == "union":
-                yield from self._unions[row["of"]]["types"].values()
-            elif row["type"] == "either":
-                yield from self._used(row["of"])
-            if "items" in row:
-                yield from self._used([row["items"]])
 
     def _record(self, kind: str) -> Row:
         schema = self._kinds[kind]
@@ -250,15 +243,6 @@ class Schema:
         if kind is None:
             return {"type": "object" if row.get("python_object") else "any"}
         return annotated(str(kind)) or {"type": "object"}
-
-
-def _alone(rows: Iterable[Row]) -> Iterator[str]:
-    """Records that stand somewhere by themselves, not as one kind of a union."""
-    for row in rows:
-        if row["type"] == "record":
-            yield row["of"]
-        yield from _alone(row["of"] if row["type"] == "either" else ())
-        yield from _alone([row["items"]] if "items" in row else ())
 
 
 def _path_of(release: Release, place: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from ...diagnostics import Diagnostic
 from ...documents import read_text
 from ...errors import BadFacts, BadInput
+from ..release import record_types
 from .installed import ROOT, Row, annotated
 
 MAX_BYTES = 20_000_000
@@ -115,14 +116,7 @@ class Update:
                     yield from self._fields(inner, f"{prefix}{name}.", (*above, inner))
 
     def _kinds(self, field: Row) -> list[str]:
-        """The record types that may stand at an option."""
-        if field["type"] == "record":
-            return [field["of"]]
-        if field["type"] == "union":
-            return list(self._table["unions"][field["of"]]["types"].values())
-        if field["type"] == "either":
-            return [kind for option in field["of"] for kind in self._kinds(option)]
-        return []
+        return list(record_types(field, self._table["unions"]))
 
     def _set(self, parents: Sequence[str], name: str, row: Row) -> None:
         kinds, field = [ROOT], {"type": "record", "of": ROOT}

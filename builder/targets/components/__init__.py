@@ -67,9 +67,9 @@ def of(context: RenderContext, files: Mapping[str, File]) -> Components:
         packages=data_file.load(PACKAGES, plain_data.Packages).packages,
         engine=Product(engine.title, engine.product, release, engine.license, engine.package),
         servers=tuple(
-            Product(row.title, row.image.product, _version(context, row.name), row.license)
+            Product(row.title, row.image["product"], _version(context, row.name), row.license)
             for row in (server.record for server in context.servers.values())
-            if row.image.product != engine.product
+            if row.image["product"] != engine.product
         ),
         checkpoints=tuple(_checkpoints(context)),
         hosts=tuple(_hosts(context)),

@@ -113,7 +113,7 @@ def vulnerabilities(context: RenderContext) -> Section:
         text = f"No advisories of {title} are known to this toolkit: look them up."
         blocks.append(note("Unknown advisories", plain(text)))
     for row in (server.record for server in context.servers.values()):
-        if row.image.product not in known:
+        if row.image["product"] not in known:
             text = f"Which version of {row.title} the image holds is not known here: look it up."
             blocks.append(note("Unknown version", plain(text)))
     return section("vulnerabilities", {}, *blocks)

@@ -83,7 +83,7 @@ def _metrics(context: RenderContext, server: RenderedServer) -> str:
     if not context.exports_metrics(server):
         return f'echo "# none: engine_config.{record.metrics.needs} is off"'
     port = f"$SERVE_{record.metrics.protocol.upper()}_PORT"
-    url = f"http://{_address(server)}:{port}{record.paths.metrics}"
+    url = f"http://{_address(server)}:{port}{record.paths['metrics']}"
     return f'curl --silent --show-error --fail --max-time 10 \\\n    "{url}"'
 
 

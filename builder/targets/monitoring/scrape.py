@@ -43,7 +43,7 @@ def _server(monitored: MonitoredServer) -> dict[str, Any]:
     assert monitored.exposition is not None  # else there is no such job
     return {
         "job_name": SERVER_JOB,
-        "metrics_path": monitored.record.paths.metrics,
+        "metrics_path": monitored.record.paths["metrics"],
         "static_configs": [
             _target(monitored, row, row.address(monitored.exposition))
             for row in monitored.instances
