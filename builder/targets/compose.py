@@ -180,7 +180,7 @@ def _health(container: Container) -> dict[str, Any]:
     """Asked with Python, which every image of a server has, and without gRPC, which it may not."""
     start = container.start_s
     if container.health_protocol == "http":
-        url = f"http://{LOOPBACK}:{container.ports['http']}{container.server.record.paths.live}"
+        url = f"http://{LOOPBACK}:{container.ports['http']}{container.server.record.paths['live']}"
         probe = f"import urllib.request as r; r.urlopen('{url}', timeout=8)"
     else:
         port = next(iter(container.ports.values()))

@@ -112,7 +112,7 @@ def _server(workload: Workload) -> dict[str, Any]:
         },
         "readinessProbe": {**probe, **READINESS},
         "livenessProbe": CommentedValue(
-            {**_probe(container, container.server.record.paths.live), **LIVENESS},
+            {**_probe(container, container.server.record.paths["live"]), **LIVENESS},
             "Asked neither before the first answer nor while the pod ends",
         ),
         "lifecycle": {"preStop": {"sleep": {"seconds": options.deregistration_s}}},
