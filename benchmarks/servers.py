@@ -121,14 +121,15 @@ def start(
                 interrupts=interrupts,
             )
         )
-        outcome = ready.wait(
+        state, elapsed_s = ready.wait(
             server,
             lambda: _answers(http_port, variant.ready_path),
             START_TIMEOUT_S,
             ready.Progress(name),
         )
-        if outcome.state != "ready":
-            raise NotReady(Diagnostic(name, "\n".join([str(outcome), *outcome.last_lines])))
+        if state != "ready":
+            what = f"{state.replace('_', ' ')} after {elapsed_s:.1f} s"
+            raise NotReady(Diagnostic(name, "\n".join([what, *server.last_lines()])))
         port = grpc_port if variant.protocol == "grpc" else http_port
         yield Running(variant, f"{HOST}:{port}", server)
 

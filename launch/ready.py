@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, TextIO
 
 from .process import ServerProcess
@@ -18,35 +17,20 @@ POLL_S = 0.2
 PROBE_TIMEOUT_S = 2.0
 PLAIN_PERIOD_S = 10.0
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """`exit_status` is set if the server died."""
-
-    state: Literal["ready", "died", "timed_out"]
-    elapsed_s: float
-    exit_status: int | None
-    last_lines: list[str]
-
-    def __str__(self) -> str:
-        if self.state == "ready":
-            return f"ready after {self.elapsed_s:.1f} s"
-        if self.state == "timed_out":
-            return f"was not ready after {self.elapsed_s:.1f} s"
-        return f"died with exit status {self.exit_status} after {self.elapsed_s:.1f} s"
+State = Literal["ready", "died", "timed_out"]
 
 
 def wait(
     server: ServerProcess, ready: Callable[[], bool], timeout_s: float, progress: Progress
-) -> Outcome:
-    """Ask `ready` until it is true, the server is dead, or `timeout_s` are over."""
+) -> tuple[State, float]:
+    """Ask `ready` until it is true, the server is dead, or `timeout_s` are over; the time taken."""
     start = time.monotonic()
     while True:
         status = server.exit_status(POLL_S)
         server.interrupts.check()
         elapsed_s = time.monotonic() - start
         if status is not None:
-            state: Literal["ready", "died", "timed_out"] = "died"
+            state: State = "died"
         elif ready():
             state = "ready"
         elif elapsed_s >= timeout_s:
@@ -55,7 +39,7 @@ def wait(
             progress.show(elapsed_s, server)
             continue
         progress.clear()
-        return Outcome(state, time.monotonic() - start, status, server.last_lines())
+        return state, time.monotonic() - start
 
 
 class Progress:

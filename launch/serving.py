@@ -19,11 +19,11 @@ from builder.facts import checkpoint as checkpoints
 
 from . import engine as engines
 from . import ready, triton
+from .engine import AsciiName
 from .interrupts import Interrupted, Interrupts
 from .process import ServerProcess
 from .run import Run, now
 from .target import Target
-from .triton import AsciiPaths
 
 # Of a log line in an error: Triton writes a whole traceback as one.
 LINE_LENGTH = 300
@@ -52,12 +52,12 @@ def serve(
         host=target.host, ports=dict(target.ports), checkpoint=target.environment["CHECKPOINT"]
     )
     with ExitStack() as stack:
-        ascii_paths = stack.enter_context(AsciiPaths())
-        target = _with_ascii_paths(target, ascii_paths)
+        ascii_path = stack.enter_context(triton.ascii_paths())
+        target = _with_ascii_paths(target, ascii_path)
         server = ServerProcess(
             target.command,
             cwd=_working_folder(run),
-            environment=_environment(target, engine, ascii_paths(run.folder), ascii_paths),
+            environment=_environment(target, engine, ascii_path(run.folder), ascii_path),
             log=run.log,
             grace_s=stop_grace_s,
             interrupts=interrupts,
@@ -67,21 +67,25 @@ def serve(
             stack.enter_context(server)
         stack.push(partial(_say_stopping, target))
         progress = ready.Progress(target.name)
-        outcome = ready.wait(server, lambda: ready.probe(target), start_timeout_s, progress)
-        if outcome.state != "ready":
-            run.record(outcome=outcome.state, exit_status=outcome.exit_status)
-            raise not_ready(target, str(outcome), run, outcome.last_lines)
-        run.record(outcome="ready", ready=now(), ready_after_s=round(outcome.elapsed_s, 2))
+        state, elapsed_s = ready.wait(
+            server, lambda: ready.probe(target), start_timeout_s, progress
+        )
+        if state != "ready":
+            status = server.exit_status(0) if state == "died" else None
+            run.record(outcome=state, exit_status=status)
+            what = "was not ready" if status is None else f"died with exit status {status}"
+            raise not_ready(target, f"{what} after {elapsed_s:.1f} s", run, server)
+        run.record(outcome="ready", ready=now(), ready_after_s=round(elapsed_s, 2))
         yield target, server
 
 
-def _with_ascii_paths(target: Target, ascii_paths: AsciiPaths) -> Target:
+def _with_ascii_paths(target: Target, ascii_path: AsciiName) -> Target:
     named = {
-        name: str(ascii_paths(Path(value)))
+        name: str(ascii_path(Path(value)))
         for name, value in target.checkpoints.items()
         if Path(value).is_dir()
     }
-    return replace(target, folder=ascii_paths(target.folder)).with_environment(**named)
+    return replace(target, folder=ascii_path(target.folder)).with_environment(**named)
 
 
 def _say_stopping(target: Target, _: object, cause: object, __: object) -> None:
@@ -89,9 +93,9 @@ def _say_stopping(target: Target, _: object, cause: object, __: object) -> None:
         print(f"{target.name}: stopping after {cause}; again to stop at once", file=sys.stderr)
 
 
-def not_ready(target: Target, what: str, run: Run, last_lines: list[str]) -> NotReady:
+def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> NotReady:
     """The error of a server that is not there, with the end of its log."""
-    words = "".join(f"\n    {line[:LINE_LENGTH]}" for line in last_lines)
+    words = "".join(f"\n    {line[:LINE_LENGTH]}" for line in server.last_lines())
     return NotReady(Diagnostic(f"target {target.name}", f"{what}; its log {run.log} ends:{words}"))
 
 
@@ -135,9 +139,9 @@ def _working_folder(run: Run) -> Path:
 
 
 def _environment(
-    target: Target, engine: str, folder: Path, ascii_paths: AsciiPaths
+    target: Target, engine: str, folder: Path, ascii_path: AsciiName
 ) -> dict[str, str]:
-    entries = engines.path_entries(engine, folder / "python", ascii_paths)
+    entries = engines.path_entries(engine, folder / "python", ascii_path)
     if target.server.program == triton.PROGRAM:
         found = triton.prepare(folder / triton.PROGRAM)
         entries += [found] if found else []

@@ -13,9 +13,10 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
@@ -88,26 +89,18 @@ def _from_wheel(package: Path, folder: Path) -> Path:
     return launcher.parent
 
 
-class AsciiPaths:
-    """While entered, gives every path an ASCII name; the links are gone at the end."""
+@contextmanager
+def ascii_paths() -> Iterator[Callable[[Path], Path]]:
+    """Gives a path itself, or a link to it where a shell or an ASCII locale would not take it."""
+    links: dict[Path, Path] = {}
+    with tempfile.TemporaryDirectory(prefix="launch-") as folder:
 
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="launch-")
-        self._links: dict[Path, Path] = {}
+        def ascii_path(path: Path) -> Path:
+            if _ASCII_PATH.fullmatch(str(path)):
+                return path
+            if path not in links:
+                links[path] = Path(folder) / str(len(links))
+                links[path].symlink_to(path, target_is_directory=True)
+            return links[path]
 
-    def __enter__(self) -> Self:
-        self._folder.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
-
-    def __call__(self, path: Path) -> Path:
-        """The path itself, or a link to it where a shell or an ASCII locale would not take it."""
-        if _ASCII_PATH.fullmatch(str(path)):
-            return path
-        if path not in self._links:
-            link = Path(self._folder.name) / str(len(self._links))
-            link.symlink_to(path, target_is_directory=True)
-            self._links[path] = link
-        return self._links[path]
+        yield ascii_path

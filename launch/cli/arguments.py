@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import builder
 from builder.diagnostics import Diagnostic
@@ -21,43 +23,38 @@ if TYPE_CHECKING:
 _RECORDS = Path(builder.__file__).parent / "data" / "engines"
 ENGINES = (*sorted(path.stem for path in _RECORDS.glob("*.yaml")), "reference")
 
+Number = TypeVar("Number", int, float)
+
+
+def _number(text: str, kind: type[Number], fits: Callable[[Number], bool], must_be: str) -> Number:
+    if not fits(value := kind(text)):
+        raise argparse.ArgumentTypeError(f"{text} must be {must_be}")
+    return value
+
 
 def seconds(text: str) -> float:
     """A time in seconds, above 0 and finite."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} must be a number of seconds > 0")
-    return value
+    return _number(text, float, lambda value: 0 < value < inf, "a number of seconds > 0")
 
 
 def count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be >= 1")
-    return value
+    return _number(text, int, lambda value: value >= 1, ">= 1")
 
 
 def whole(text: str) -> int:
-    if (value := int(text)) < 0:
-        raise argparse.ArgumentTypeError(f"{text} must be >= 0")
-    return value
+    return _number(text, int, lambda value: value >= 0, ">= 0")
 
 
 def positive(text: str) -> float:
-    if not 0 < (value := float(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} must be > 0")
-    return value
+    return _number(text, float, lambda value: 0 < value < inf, "> 0")
 
 
 def share(text: str) -> float:
-    if not 0 < (value := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} must be > 0 and <= 1")
-    return value
+    return _number(text, float, lambda value: 0 < value <= 1, "> 0 and <= 1")
 
 
 def percent(text: str) -> float:
-    if not 0 <= (value := float(text)) < 100:
-        raise argparse.ArgumentTypeError(f"{text} must be a percentage >= 0 and < 100")
-    return value
+    return _number(text, float, lambda value: 0 <= value < 100, "a percentage >= 0 and < 100")
 
 
 def counts(text: str) -> list[int]:

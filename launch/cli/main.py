@@ -34,46 +34,30 @@ LOOK_S = 1.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
-    options = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = parser(words).parse_args(words)
     return command.run(lambda: options.run(options))
 
 
-class Verb(argparse.ArgumentParser):
-    """The parser of a verb. `fill` adds its arguments when the verb is used, and not before."""
-
-    fill: Callable[[Verb, Sequence[str]], None] | None = None
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self.fill:
-            self.fill(self, args)
-        return super().parse_known_args(args, namespace)
-
-
-def parser() -> argparse.ArgumentParser:
+def parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """All verbs; those that import more for their arguments have them if they are the one used."""
     parser = argparse.ArgumentParser(
         prog="python -m launch",
         description="From a bundle to a running server and the evidence that it works.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=Verb)
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    used = words[0] if words else None
 
-    def verb(name: str, run: Callable[[argparse.Namespace], None] | None, text: str) -> Verb:
+    def verb(
+        name: str, run: Callable[[argparse.Namespace], None] | None, text: str
+    ) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         sub.set_defaults(run=run)
         return sub
 
     sub = verb("up", _up, "start a target of a bundle and serve until it is stopped")
-    sub.add_argument("bundle", type=Path)
-    sub.add_argument("--target", help="needed if the bundle has several")
-    sub.add_argument(
-        "--engine",
-        choices=("auto", *ENGINES),
-        default="auto",
-        help="auto takes TensorRT-LLM where it is installed, else the reference engine",
-    )
-    add_run(sub, "the folder for logs and results")
-    add_access(sub)
-
+    _add_up(sub)
     sub = verb("smoke", _smoke, "check a running server")
     sub.add_argument("server", metavar="BUNDLE|URL", help="a bundle's folder, or a URL")
     sub.add_argument("--target", help="needed if the bundle has several")
@@ -92,10 +76,13 @@ def parser() -> argparse.ArgumentParser:
     add_run(sub, "the folder that gets a run folder for every target")
 
     sub = verb("bench", None, "measure the client-side latency and throughput of a running server")
-    sub.fill = _fill_bench
+    if used == "bench":
+        from . import bench
 
-    sub = verb("report", None, "write one HTML page from runs and result files")
-    sub.fill = _fill_report
+        bench.add(sub, words[1:])
+
+    sub = verb("report", _report, "write one HTML page from runs and result files")
+    _add_report(sub)
 
     sub = verb("attach", _attach, "put the results of runs into the bundle that they are of")
     sub.add_argument("bundle", type=Path)
@@ -105,23 +92,32 @@ def parser() -> argparse.ArgumentParser:
     sub = verb(
         "slurm", None, "serve under Slurm: submit, status, logs, stop, replace, bench, probe"
     )
-    sub.fill = _fill_slurm
+    if used == "slurm":
+        from . import slurm
+
+        slurm.add(sub)
     return parser
 
 
-def _fill_bench(parser: Verb, words: Sequence[str]) -> None:
-    from . import bench
+def _add_up(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--target", help="needed if the bundle has several")
+    parser.add_argument(
+        "--engine",
+        choices=("auto", *ENGINES),
+        default="auto",
+        help="auto takes TensorRT-LLM where it is installed, else the reference engine",
+    )
+    add_run(parser, "the folder for logs and results")
+    add_access(parser)
 
-    bench.add(parser, words)
 
-
-def _fill_report(parser: Verb, _: Sequence[str]) -> None:
+def _add_report(parser: argparse.ArgumentParser) -> None:
     text = "a run folder, a bench.json, or a result file of aiperf, sglang, vllm or guidellm"
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=text)
     text = f"the page; {REPORT} in the run folder, or here where there are several runs"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="print what the page compares as JSON")
-    parser.set_defaults(run=_report)
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -167,12 +163,6 @@ def _report_summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
     }
 
 
-def _fill_slurm(parser: Verb, _: Sequence[str]) -> None:
-    from . import slurm
-
-    slurm.add(parser)
-
-
 def _up(options: argparse.Namespace) -> None:
     from builder import bundle
 
@@ -208,7 +198,7 @@ def _up(options: argparse.Namespace) -> None:
                 return
             its_run.record(outcome="died", exit_status=status)
             what = f"died with exit status {status} while it served"
-            raise serving.not_ready(served, what, its_run, server.last_lines())
+            raise serving.not_ready(served, what, its_run, server)
 
 
 def _smoke(options: argparse.Namespace) -> None:

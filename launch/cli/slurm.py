@@ -205,7 +205,7 @@ def status(options: argparse.Namespace) -> None:
     if not rows and not options.json:
         say(f"no service has its state in {root}")
         return
-    _print(options, [row.as_json() for row in rows], services.table(rows))
+    _print(options, rows, services.table(rows))
 
 
 def logs(options: argparse.Namespace) -> None:

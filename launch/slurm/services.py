@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from . import scheduler
 from .scheduler import SlurmJob
 
 ENDED = ("ended", "dead", "none")
+
+Status = dict[str, Any]
 
 
 def root(given: Path | None, document: Mapping[str, Any] | None = None) -> Path:
@@ -44,39 +45,18 @@ def find(folder: Path, name: str) -> ServiceFolder:
     return known[name]
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceStatus:
-    """What one service does. `job_id` is the job that clients are sent to, or else the newest.
-
-    `state` is that of run.json while the supervisor lives; `dead` is a job that Slurm has no more
-    and whose supervisor recorded no end, `silent` one without a heartbeat.
-    """
-
-    name: str
-    job_id: str | None
-    generation: int | None
-    state: str
-    outcome: str | None
-    why: str | None
-    slurm: str | None
-    url: str | None
-    model: str | None
-    bundle_digest: str | None
-    seconds_left: int | None
-    successor: str | None
-    successor_state: str | None
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def statuses(services: Iterable[ServiceFolder], known: Iterable[SlurmJob]) -> list[ServiceStatus]:
+def statuses(services: Iterable[ServiceFolder], known: Iterable[SlurmJob]) -> list[Status]:
     named = scheduler.by_name(known)
     return [status(service, named.get(service.name, {})) for service in services]
 
 
-def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> ServiceStatus:
-    """`known` are the jobs of that service's name."""
+def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
+    """What one service does, as JSON; `known` are the jobs of its name.
+
+    `job_id` is the job that clients are sent to, or else the newest. `state` is that of run.json
+    while the supervisor lives; `dead` is a job that Slurm has no more and whose supervisor recorded
+    no end, `silent` one without a heartbeat.
+    """
     endpoint, jobs = service.live_endpoint(), service.jobs
     if endpoint and not is_running(endpoint["job_id"], known):
         endpoint = None
@@ -85,21 +65,23 @@ def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> ServiceStat
     state = _state(run, known.get(job.id) if job else None)
     successor = _successor(job, jobs, run, known)
     ends_at = run.get("until") if state not in ENDED else None
-    return ServiceStatus(
-        name=service.name,
-        job_id=job.id if job else None,
-        generation=run.get("generation"),
-        state=state,
-        outcome=run.get("outcome"),
-        why=run.get("why"),
-        slurm=known[job.id].summary if job and job.id in known else None,
-        url=endpoint["urls"].get("http") if endpoint else None,
-        model=endpoint["model"] if endpoint else None,
-        bundle_digest=run.get("bundle_digest"),
-        seconds_left=max(0, round(parse_time(ends_at) - time.time())) if ends_at else None,
-        successor=successor,
-        successor_state=_successor_state(successor, service, known) if successor else None,
-    )
+    left_s = max(0, round(parse_time(ends_at) - time.time())) if ends_at else None
+    next_run = (service.job(successor).run or {}) if successor else {}
+    return {
+        "name": service.name,
+        "job_id": job.id if job else None,
+        "generation": run.get("generation"),
+        "state": state,
+        "outcome": run.get("outcome"),
+        "why": run.get("why"),
+        "slurm": known[job.id].summary if job and job.id in known else None,
+        "url": endpoint["urls"].get("http") if endpoint else None,
+        "model": endpoint["model"] if endpoint else None,
+        "bundle_digest": run.get("bundle_digest"),
+        "seconds_left": left_s,
+        "successor": successor,
+        "successor_state": _state(next_run, known.get(successor)) if successor else None,
+    }
 
 
 def is_running(job_id: str, known: Mapping[str, SlurmJob]) -> bool:
@@ -130,27 +112,23 @@ def _successor(
     return alive[-1] if alive else None
 
 
-def _successor_state(job_id: str, service: ServiceFolder, known: Mapping[str, SlurmJob]) -> str:
-    return _state(service.job(job_id).run or {}, known.get(job_id))
-
-
-def table(rows: Iterable[ServiceStatus]) -> str:
+def table(rows: Iterable[Status]) -> str:
     """A line for each service; the reason of its end is under it."""
     lines = [f"{'NAME':<28} {'JOB':>8} {'GEN':>4} {'STATE':<11} {'LEFT':>8} {'NEXT':>8}  ENDPOINT"]
     for one in rows:
-        last = one.url or (f"{one.outcome or ''}" if one.state in ENDED else one.slurm or "")
-        left = "-" if one.seconds_left is None else duration(one.seconds_left)
-        generation = "-" if one.generation is None else one.generation
+        has_ended, seconds = one["state"] in ENDED, one["seconds_left"]
+        last = one["url"] or one["outcome" if has_ended else "slurm"] or ""
+        left = "-" if seconds is None else duration(seconds)
+        generation = "-" if one["generation"] is None else one["generation"]
         lines.append(
-            f"{one.name:<28} {one.job_id or '-':>8} {generation:>4} {one.state:<11} {left:>8}"
-            f" {one.successor or '-':>8}  {last}".rstrip()
+            f"{one['name']:<28} {one['job_id'] or '-':>8} {generation:>4} {one['state']:<11}"
+            f" {left:>8} {one['successor'] or '-':>8}  {last}".rstrip()
         )
-        if one.why and one.state in ENDED and one.outcome not in ("stopped", "handed_over"):
-            lines.append(f"    {one.why}")
+        if one["why"] and has_ended and one["outcome"] not in ("stopped", "handed_over"):
+            lines.append(f"    {one['why']}")
     return "\n".join(lines)
 
 
 def duration(seconds: int) -> str:
     minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

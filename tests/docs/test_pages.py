@@ -87,7 +87,7 @@ def test_commands_that_are_run_elsewhere_are_ones_that_the_launcher_has(page: Pa
         for command in block.commands:
             words = shlex.split(command.replace("\\\n", ""), comments=True)
             if command.startswith("python -m launch"):
-                launch.parser().parse_args(words[3:])
+                launch.parser(words[3:]).parse_args(words[3:])
             elif words[0] == "bash" and elsewhere(command):
                 assert (ROOT / words[1]).is_file()
             elif command.startswith("python -m benchmarks."):

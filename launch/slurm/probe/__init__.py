@@ -19,11 +19,10 @@ from .profile import SiteOptions
 def probe_site(options: SiteOptions, say: Say) -> str:
     """The text of a profile. Raises `NotReady` where nothing can be tried."""
     partitions = requests.partitions()
-    say(f"partitions: {', '.join(one.name for one in partitions)}")
+    say(f"partitions: {', '.join(partitions)}")
     partition, request, gpus = requests.gpu_partition(options, partitions)
-    say(f"partition {partition.name}: {gpus} GPUs on a node, requested by {request.value}")
-    base = [*options.sbatch, f"--partition={partition.name}"]
-    gpu_options = requests.gpu_options(request, gpus)
+    say(f"partition {partition}: {gpus} GPUs on a node, requested by {request[1]}")
+    base = [*options.sbatch, f"--partition={partition}"]
     found = [
         requests.name(options),
         *requests.given_options(options, partition),
@@ -31,11 +30,13 @@ def probe_site(options: SiteOptions, say: Say) -> str:
         request,
         requests.exclusive(base),
         requests.cpus(base),
-        requests.block_size(base, partition),
+        requests.block_size(base, partitions[partition]),
     ]
     with _folder(options) as folder:
-        found += nodes.found(options, base, partition, gpu_options, Path(folder), say)
-    found.append(profile.left_out("checkpoints, environment, sbatch, srun", "nobody can try them"))
+        sbatch = [*base, *requests.gpu_options(request[1], gpus)]
+        nodes_of_partition = partitions[partition]
+        found += nodes.found(options, sbatch, partition, nodes_of_partition, Path(folder), say)
+    found.append(("checkpoints, environment, sbatch, srun", None, "nobody can try them"))
     return profile.text(found)
 
 

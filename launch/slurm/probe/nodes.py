@@ -14,8 +14,8 @@ from builder.errors import NotReady
 
 from .. import scheduler
 from ..jobs import Say
-from .profile import Finding, SiteOptions, left_out
-from .requests import UNKNOWN_OPTION, Partition, TrialResult, test_request
+from .profile import Finding, SiteOptions
+from .requests import UNKNOWN_OPTION, TrialResult, test_request
 
 MPI_PLUGINS = ("pmix", "pmi2")
 # Nodes of memory with processors; the others are GPUs', which no server's own memory may take.
@@ -48,19 +48,18 @@ PYTHON = "import sys; print('Python', sys.version.split()[0]); sys.exit(sys.vers
 def found(
     options: SiteOptions,
     base: Sequence[str],
-    partition: Partition,
-    gpu_options: Sequence[str],
+    partition: str,
+    nodes_of_partition: int,
     folder: Path,
     say: Say,
 ) -> list[Finding]:
     """What only a job on nodes can tell; on two of them where there are two."""
-    nodes = min(2, partition.nodes)
-    shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
-    sbatch = [*base, *shape, *gpu_options, "--time=30", "--export=ALL"]
-    if nodes == 2 and not test_request(*sbatch).ok:
-        nodes, shape = 1, ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
-        sbatch = [*base, *shape, *gpu_options, "--time=30", "--export=ALL"]
-    say(f"job on {nodes} nodes of {partition.name}: MPI, Python, containers, folders")
+    for nodes in range(min(2, nodes_of_partition), 0, -1):
+        shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+        sbatch = [*base, *shape, "--time=30", "--export=ALL"]
+        if nodes == 1 or test_request(*sbatch).ok:
+            break
+    say(f"job on {nodes} nodes of {partition}: MPI, Python, containers, folders")
     results = _run_job(_trials(options, shape, folder), sbatch, folder, options.timeout_s)
     return [
         _mpi(results, nodes),
@@ -94,22 +93,22 @@ def _trials(options: SiteOptions, shape: Sequence[str], folder: Path) -> dict[st
 def _mpi(results: Mapping[str, TrialResult], nodes: int) -> Finding:
     for name in MPI_PLUGINS:
         if results[name].ok:
-            return Finding("mpi", name, f"tried: srun --mpi={name} ran on {nodes} nodes")
+            return "mpi", name, f"tried: srun --mpi={name} ran on {nodes} nodes"
     errors = "; ".join(f"{name}: {_last(results[name])}" for name in MPI_PLUGINS)
-    return Finding("mpi", "none", f"tried: no plugin runs a step; {errors}")
+    return "mpi", "none", f"tried: no plugin runs a step; {errors}"
 
 
 def _python(results: Mapping[str, TrialResult], nodes: int) -> Iterator[Finding]:
     python, toolkit = results["python"], results["toolkit"]
     if python.ok:
         how = f"tried: {_last(python)} ran on {nodes} nodes"
-        yield Finding("python", "python3", how)
+        yield "python", "python3", how
     else:
-        yield left_out("python", f"tried: no Python 3.9 or newer on the nodes: {_last(python)}")
+        yield "python", None, f"tried: no Python 3.9 or newer on the nodes: {_last(python)}"
     if toolkit.ok:
-        yield Finding("toolkit", sys.executable, f"tried: its launch {_last(toolkit)} ran there")
+        yield "toolkit", sys.executable, f"tried: its launch {_last(toolkit)} ran there"
     else:
-        yield left_out("toolkit", f"tried: {sys.executable} does not run it: {_last(toolkit)}")
+        yield "toolkit", None, f"tried: {sys.executable} does not run it: {_last(toolkit)}"
 
 
 def _container(options: SiteOptions, results: Mapping[str, TrialResult]) -> Iterator[Finding]:
@@ -118,36 +117,36 @@ def _container(options: SiteOptions, results: Mapping[str, TrialResult]) -> Iter
         if options.images and all(results[f"{runtime}-{name}"].ok for name in options.images):
             value: dict[str, Any] = {"runtime": runtime, "images": dict(options.images)}
             value |= {"mounts": list(options.mounts)} if options.mounts else {}
-            yield Finding("container", value, f"tried: {runtime} ran true in each image")
+            yield "container", value, f"tried: {runtime} ran true in each image"
             return
-    yield Finding("container", {"runtime": "none"}, "no runtime ran an image")
+    yield "container", {"runtime": "none"}, "no runtime ran an image"
     if options.images:
         for runtime in ("pyxis", "apptainer"):
             error = next(iter(_last(results[f"{runtime}-{name}"]) for name in options.images))
-            yield left_out(f"container.runtime {runtime}", f"tried: {error}")
+            yield f"container.runtime {runtime}", None, f"tried: {error}"
         return
     known = results["pyxis-option"].code != UNKNOWN_OPTION
     pyxis = "srun knows --container-image; not tried" if known else "tried: srun does not know it"
     there = results["apptainer-command"].ok
     apptainer = "is on the nodes; not tried" if there else "tried: not on the nodes"
     remedy = "name images with --image SERVER=IMAGE"
-    yield left_out("container.runtime pyxis", f"{pyxis}; {remedy}" if known else pyxis)
-    yield left_out("container.runtime apptainer", f"{apptainer}; {remedy}" if there else apptainer)
+    yield "container.runtime pyxis", None, f"{pyxis}; {remedy}" if known else pyxis
+    yield "container.runtime apptainer", None, f"{apptainer}; {remedy}" if there else apptainer
 
 
 def _shared(options: SiteOptions, folder: Path, nodes: int) -> Finding:
     seen = len(list(folder.glob("seen-*")))
     if seen == nodes:
         how = f"tried: {nodes} nodes wrote files that this host sees"
-        return Finding("state_folder", str(options.root), how)
-    return left_out("state_folder", f"tried: {options.root} is not seen by all nodes; give --state")
+        return "state_folder", str(options.root), how
+    return "state_folder", None, f"tried: {options.root} is not seen by all nodes; give --state"
 
 
 def _memory(memory: TrialResult) -> Finding:
     if memory.ok and memory.output:
         how = "tried: numactl -m bound there; other nodes of memory have no processors"
-        return Finding("memory_nodes", _last(memory), how)
-    return left_out("memory_nodes", "tried: all memory is the processors', or there is no numactl")
+        return "memory_nodes", _last(memory), how
+    return "memory_nodes", None, "tried: all memory is the processors', or there is no numactl"
 
 
 def _last(result: TrialResult) -> str:

@@ -16,6 +16,10 @@ from builder.errors import BadInput
 
 from .. import services
 
+# The key of a line of the profile, its value, and how it was found. The value is `None` for what
+# the profile leaves out; the last part is then the reason.
+Finding = tuple[str, Any, str]
+
 
 @dataclass(frozen=True, slots=True)
 class SiteOptions:
@@ -44,30 +48,14 @@ class SiteOptions:
         return [f"--{name}={value}" for name, value in self.given.items()]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A line of the profile and how it was found.
-
-    `value` is `None` for what the profile leaves out; `how` is then the reason.
-    """
-
-    key: str
-    value: Any
-    how: str
-
-
-def left_out(key: str, why: str) -> Finding:
-    return Finding(key, None, why)
-
-
 def text(found: Sequence[Finding]) -> str:
     """A profile in which each line says how it was found; what is left out is below."""
     lines = []
-    for one in found:
-        if one.value is not None:
-            value = yaml.safe_dump({one.key: one.value}, sort_keys=False, width=1000)
-            lines += [f"# {one.how}", value.rstrip()]
-    left = [f"# - {one.key}: {one.how}" for one in found if one.value is None]
+    for key, value, how in found:
+        if value is not None:
+            line = yaml.safe_dump({key: value}, sort_keys=False, width=1000)
+            lines += [f"# {how}", line.rstrip()]
+    left = [f"# - {key}: {why}" for key, value, why in found if value is None]
     heading = ["", "# Left out:"] if left else []
     return "\n".join([*lines, *heading, *left, ""])
 
