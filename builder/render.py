@@ -2,7 +2,8 @@
 
 The only module that knows Jinja. A YAML file of plain data is for programs that are not the engine:
 its strings are quoted, so that no reader takes one for another type; a text of several lines stands
-as it is. A value may come with the reason for it, which is a comment above it.
+as it is. One for the engine has each list on a line. A value may come with the reason for it, which
+is a comment above it.
 """
 
 from __future__ import annotations
@@ -63,18 +64,6 @@ def html(template: str, **values: Any) -> str:
     return _environment(autoescape=True).get_template(template).render(values)
 
 
-def yaml_text(template: str, expected: Mapping[str, Any], **values: Any) -> str:
-    """A rendered YAML file that reads back as `expected`.
-
-    The comparison is of JSON texts: in Python, `True` equals 1.
-    """
-    rendered = text(template, **values)
-    found, meant = (json.dumps(item, sort_keys=True) for item in (load_yaml(rendered), expected))
-    if found != meant:
-        raise AssertionError(f"{template} reads back as {found}, meant was {meant}")
-    return rendered
-
-
 def scalar(value: Any) -> str:
     """A YAML scalar or flow sequence that no YAML reader takes for another type.
 
@@ -120,12 +109,22 @@ class CommentedValue:
 
 def yaml_document(title: str, *documents: Mapping[str, Any]) -> File:
     """A file of one or more documents under a comment."""
-    texts = ["".join(f"{line}\n" for line in _lines(document, 0)) for document in documents]
+    return File(f"{comment(title)}\n{_DIVIDER.join(_proved(title, documents))}".encode())
+
+
+def option_file(title: str, options: Mapping[str, Any]) -> File:
+    """A file of engine options under a comment."""
+    return File(f"{comment(title)}\n\n{_proved(title, [options], flat=True)[0]}".encode())
+
+
+def _proved(title: str, documents: Sequence[Mapping[str, Any]], flat: bool = False) -> list[str]:
+    """The text of each document, which reads back as it was meant."""
+    texts = ["".join(f"{line}\n" for line in _lines(row, 0, flat)) for row in documents]
     found = [_as_json(load_yaml(text)) for text in texts]
     meant = [_as_json(plain(document)) for document in documents]
     if found != meant:
         raise AssertionError(f"{title} reads back as {found}, meant was {meant}")
-    return File(f"{comment(title)}\n{_DIVIDER.join(texts)}".encode())
+    return texts
 
 
 def as_text(data: bytes) -> str | None:
@@ -148,8 +147,8 @@ def plain(node: Any) -> Any:
     return node
 
 
-def _lines(node: Any, depth: int) -> Iterator[str]:
-    """The lines of a mapping or a list that is not empty."""
+def _lines(node: Any, depth: int, flat: bool = False) -> Iterator[str]:
+    """The lines of a mapping or a list that is not empty; `flat` has all else on a line each."""
     indent = "  " * depth
     items = node.items() if isinstance(node, Mapping) else ((None, item) for item in node)
     for name, item in items:
@@ -160,12 +159,14 @@ def _lines(node: Any, depth: int) -> Iterator[str]:
             yield from _list_item(value, depth)
             continue
         head = f"{indent}{key(name)}:"
-        if isinstance(value, str) and _LITERAL.fullmatch(value):
+        if flat and not isinstance(value, Mapping):
+            yield f"{head} {scalar(value)}"
+        elif isinstance(value, str) and _LITERAL.fullmatch(value):
             yield f"{head} |{_chomping(value)}"
             yield from (f"{indent}  {line}" if line else "" for line in value.split("\n")[:-1])
         elif _is_nested(value):
             yield head
-            yield from _lines(value, depth + 1)
+            yield from _lines(value, depth + 1, flat)
         else:
             yield f"{head} {scalar(value)}"
 

@@ -28,6 +28,7 @@ from ..facts.images import Image, image
 from ..facts.release import Release
 from ..facts.servers import Server
 from ..planning import Decision, Plan
+from ..render import CommentedValue
 
 # A server loads hundreds of gigabytes before it answers.
 START_TIMEOUT_S = 3600
@@ -213,31 +214,16 @@ def variables(environment: tuple[Decision, ...]) -> dict[str, str]:
     return {row.path.partition(".")[2]: row.value for row in environment}
 
 
-@dataclass(frozen=True, slots=True)
-class OptionLine:
-    """One line of a rendered option file; a mapping's own line has no value."""
-
-    depth: int
-    key: str
-    value: Any
-    is_mapping: bool
-    reason: str | None
-
-
-def option_lines(engine: EngineConfig) -> list[OptionLine]:
+def with_reasons(engine: EngineConfig) -> dict[str, Any]:
     """The engine options in the order of their decisions, each with its reason."""
     reasons = {row.path: f"{row.reason} [{row.evidence}]" for row in engine.decisions}
 
-    def walk(node: Mapping[str, Any], prefix: str, depth: int) -> list[OptionLine]:
-        lines: list[OptionLine] = []
+    def walk(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        found = {}
         for key, value in node.items():
             path = f"{prefix}{key}"
-            reason = reasons.get(path)
-            if isinstance(value, Mapping) and value:
-                lines.append(OptionLine(depth, key, None, True, reason))
-                lines += walk(value, f"{path}.", depth + 1)
-            else:
-                lines.append(OptionLine(depth, key, value, False, reason))
-        return lines
+            inner = walk(value, f"{path}.") if isinstance(value, Mapping) else value
+            found[key] = CommentedValue(inner, reasons[path]) if reasons.get(path) else inner
+        return found
 
-    return walk(engine.options, "", 0)
+    return walk(engine.options, "")

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from ..bundle import File
 from ..deployment import Strict
 from ..facts import servers
-from ..render import resource_root, text, yaml_text
+from ..render import option_file, resource_root, text
 from . import (
     START_TIMEOUT_S,
     Host,
@@ -21,7 +21,7 @@ from . import (
     RenderedServer,
     ServerOptions,
     is_address,
-    option_lines,
+    with_reasons,
 )
 
 # A file of this name keeps Python from writing bytecode beside the model, where unlisted code could
@@ -166,7 +166,6 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
     repository = f"{NAME}/model_repository/{options.model_name}"
     files = {f"{repository}/{path}": File(data) for path, data in sorted(_model_files().items())}
     triton_config = settings(context.engine.options, options)
-    model_yaml = _model_yaml(context, triton_config)
     record = servers.load(NAME)
     ready = {"port": "http", "path": record.paths["ready"]} if options.http else {"port": "grpc"}
     return RenderedServer(
@@ -174,7 +173,7 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         options,
         {
             **files,
-            f"{repository}/1/model.yaml": File(model_yaml.encode()),
+            f"{repository}/1/model.yaml": _model_yaml(context, triton_config),
             f"{NAME}/serve.sh": File(script.encode(), executable=True),
         },
         {
@@ -211,19 +210,15 @@ def _environment(context: RenderContext, options: Options) -> dict[str, str]:
     }
 
 
-def _model_yaml(context: RenderContext, triton_config: Mapping[str, Any]) -> str:
-    engine = context.engine.options
+def _model_yaml(context: RenderContext, triton_config: Mapping[str, Any]) -> File:
     base = {"model": context.deployment.checkpoint}
-    if "backend" not in engine:
+    if "backend" not in context.engine.options:
         base["backend"] = "pytorch"
-    return yaml_text(
-        f"{NAME}/model.yaml.j2",
-        expected={"triton_config": triton_config, **base, **engine},
-        name=context.deployment.name,
-        release=context.release.name,
-        triton_config=triton_config,
-        base=base,
-        options=option_lines(context.engine),
+    return option_file(
+        f"Model and engine options of {context.deployment.name} for TensorRT-LLM "
+        f"{context.release.name}. The engine options are those of trtllm-serve. Triton's own "
+        "settings, which config.pbtxt must not hold, stand under triton_config.",
+        {"triton_config": triton_config, **base, **with_reasons(context.engine)},
     )
 
 

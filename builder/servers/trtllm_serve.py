@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..bundle import File
 from ..facts import servers
-from ..render import text, yaml_text
-from . import START_TIMEOUT_S, Port, RenderContext, RenderedServer, ServerOptions, option_lines
+from ..render import option_file, text
+from . import START_TIMEOUT_S, Port, RenderContext, RenderedServer, ServerOptions, with_reasons
 
 NAME = "trtllm_serve"
 
@@ -22,12 +22,10 @@ class Options(ServerOptions):
 
 def render(context: RenderContext, options: Options) -> RenderedServer:
     deployment = context.deployment
-    config = yaml_text(
-        f"{NAME}/config.yaml.j2",
-        expected=context.engine.options,
-        name=deployment.name,
-        release=context.release.name,
-        options=option_lines(context.engine),
+    config = option_file(
+        f"Engine options of {deployment.name} for TensorRT-LLM {context.release.name}. All "
+        "settings live here; the command line names model, host and port only.",
+        with_reasons(context.engine),
     )
     environment = {
         **context.checkpoints,
@@ -46,7 +44,7 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         record,
         options,
         {
-            f"{NAME}/config.yaml": File(config.encode()),
+            f"{NAME}/config.yaml": config,
             f"{NAME}/serve.sh": File(script.encode(), executable=True),
         },
         {

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from builder import deployment, pipeline, render
-from builder.bundle import Bundle
+from builder.bundle import Bundle, File
 from builder.errors import BadInput
 from tests.conftest import ROOT, Run
 
@@ -279,12 +279,13 @@ def test_triton_gets_an_address_and_no_name(host: str, tmp_path: Path) -> None:
         pipeline.render("llama-tiny", tmp_path / "b", [f"targets.triton.host={host}"])
 
 
-def test_a_template_that_loses_a_value_is_caught() -> None:
-    expected: dict[str, Any] = {"max_batch_size": 64}
+@pytest.mark.parametrize("make", [render.option_file, render.yaml_document])
+def test_a_file_that_reads_back_otherwise_is_caught(
+    make: Callable[[str, Mapping[str, Any]], File], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "scalar", str)
     with pytest.raises(AssertionError, match="reads back as"):
-        render.yaml_text(
-            "trtllm_serve/config.yaml.j2", expected, name="x", release="1.2.1", options=[]
-        )
+        make("A title.", {"max_batch_size": "64"})
 
 
 def test_servers_listen_on_loopback_unless_asked(

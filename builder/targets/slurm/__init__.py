@@ -9,11 +9,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any
 
 from ...bundle import File, to_json
 from ...facts.hardware import load as load_gpu
-from ...render import resource_root, text, yaml_text
+from ...render import resource_root, text, yaml_document
 from ...servers import RenderContext
 from .. import PREFILL_FOLDER, selected_server
 from . import layout, service
@@ -37,7 +36,11 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
         **_supervisor(),
     }
     if found.is_disaggregated:
-        files[service.SIDES_FILE] = File(_sides(found).encode())
+        files[service.SIDES_FILE] = yaml_document(
+            f"The router of the prefill and decode servers of {found.deployment.name}. The "
+            "supervisor puts the host of a server in the place of its name in braces.",
+            service.sides_document(found),
+        )
     elif found.has_router:
         files[service.HAPROXY_FILE] = File(_haproxy(found).encode())
     if options.site.mpi == "none":
@@ -131,16 +134,6 @@ def _haproxy(found: SlurmService) -> str:
         servers=found.servers,
         ready=found.sides[0].entry["ready"]["path"],
         drain_s=found.options.drain_s,
-    )
-
-
-def _sides(found: SlurmService) -> str:
-    document: dict[str, Any] = service.sides_document(found)
-    return yaml_text(
-        f"{FOLDER}/{service.SIDES_FILE}.j2",
-        expected=document,
-        name=found.deployment.name,
-        document=document,
     )
 
 
