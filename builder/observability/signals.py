@@ -15,6 +15,7 @@ from typing import Any
 
 from ..documents import DATA
 from ..facts import data_file, plain_data, servers
+from ..facts.release import Release
 from . import metrics
 from .metrics import Family
 
@@ -64,30 +65,6 @@ class Source:
         return tuple(dict.fromkeys(METRIC.findall(self.expression)))
 
 
-@dataclass(frozen=True, slots=True)
-class SignalInputs:
-    """What a server exports, which jobs are scraped, and the thresholds that are known.
-
-    `absent` says of the others why they are not there.
-    """
-
-    server: str
-    release: str
-    prefix: str
-    families: Mapping[str, Family]
-    jobs: Collection[str]
-    thresholds: Collection[str]
-    absent: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The sources that can be recorded, by signal, and why the other signals cannot."""
-
-    sources: Mapping[str, Source]
-    missing: Mapping[str, str]
-
-
 @cache
 def all_of() -> Mapping[str, Signal]:
     """Every signal by name."""
@@ -113,21 +90,37 @@ def by_reference() -> Mapping[str, tuple[Signal, str | None]]:
     }
 
 
-def select(inputs: SignalInputs) -> Selection:
-    """The first source of each signal that these inputs can feed."""
+def select(
+    server: str,
+    release: Release,
+    families: Mapping[str, Family],
+    jobs: Collection[str],
+    thresholds: Collection[str],
+    absent: Mapping[str, str],
+) -> tuple[dict[str, Source], dict[str, str]]:
+    """The first source of each signal that can be recorded, and why the other signals cannot.
+
+    Known are the metrics that are exported, the jobs that are scraped and the thresholds; `absent`
+    says of the others why they are not there.
+    """
+    samples = {sample for family in families.values() for sample in family.samples}
     sources: dict[str, Source] = {}
     missing: dict[str, str] = {}
     for name in all_of():
-        reasons = []
-        for source in sources_of(name, inputs.server, inputs.prefix):
-            reason = next(_obstacles(source, inputs), None)
-            if reason is None:
+        missing[name] = f"{server} exports nothing of it"
+        for source in sources_of(name, server, release.metric_prefix):
+            needed = (
+                *sorted(source.jobs - set(jobs)),
+                *sorted(source.thresholds - set(thresholds)),
+                *(metric for metric in source.metrics if metric not in samples),
+            )
+            if not needed:
                 sources[name] = source
+                del missing[name]
                 break
-            reasons.append(reason)
-        else:
-            missing[name] = reasons[-1] if reasons else f"{inputs.server} exports nothing of it"
-    return Selection(sources, missing)
+            exports_none = f"{server} of release {release.name} exports no {needed[0]}"
+            missing[name] = absent.get(needed[0], exports_none)
+    return sources, missing
 
 
 def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
@@ -153,19 +146,6 @@ def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
                 },
             },
         )
-
-
-def _obstacles(source: Source, inputs: SignalInputs) -> Iterator[str]:
-    """Why a source has nothing to give."""
-    for job in sorted(source.jobs - set(inputs.jobs)):
-        yield inputs.absent[job]
-    for word in sorted(source.thresholds - set(inputs.thresholds)):
-        yield inputs.absent[word]
-    known = {sample for family in inputs.families.values() for sample in family.samples}
-    for metric in source.metrics:
-        if metric not in known:
-            known_not = f"{inputs.server} of release {inputs.release} exports no {metric}"
-            yield inputs.absent.get(metric, known_not)
 
 
 def quoted(text: str) -> str:

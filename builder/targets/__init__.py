@@ -12,8 +12,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from pydantic import ValidationError
+
 from ..bundle import File
-from ..deployment import Deployment, Strict
+from ..deployment import Deployment, Strict, schema_diagnostics
 from ..diagnostics import Diagnostic, nearest
 from ..facts import servers as records
 from ..servers import RenderContext
@@ -92,6 +94,18 @@ def selection_diagnostics(
     elif named is not None and named not in servers:
         what = f"{named} is not a target of the deployment"
         yield Diagnostic(where, what, nearest(named, servers))
+
+
+def host_diagnostics(
+    deployment: Deployment, target: str, server: str, host: str
+) -> Iterator[Diagnostic]:
+    """Why a server cannot listen where the target that runs it wants it to."""
+    model = load_server(server).Options
+    try:
+        model.model_validate({**deployment.targets[server], "host": host})
+    except ValidationError as error:
+        for row in schema_diagnostics(error, model, f"targets.{server}"):
+            yield Diagnostic(f"targets.{target}.host", row.message, row.fix)
 
 
 def _servers(deployment: Deployment) -> list[str]:

@@ -10,18 +10,18 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from ..deployment import Deployment, ServerName, Strict, schema_diagnostics
+from ..deployment import Deployment, ServerName, Strict
 from ..diagnostics import Diagnostic
 from ..facts import images
 from ..facts.hardware import load as load_gpu
 from ..facts.images import Image
 from ..render import CommentedValue
-from ..servers import RenderContext, RenderedServer, load
-from . import selected_server, selection_diagnostics
+from ..servers import RenderContext, RenderedServer, options_of
+from . import host_diagnostics, selected_server, selection_diagnostics
 
 # Where things are in the container.
 BUNDLE = "/bundle"
@@ -225,7 +225,8 @@ def diagnostics(
         return
     server = selected_server(deployment, options.server)
     yield from _image_diagnostics(deployment, server)
-    yield from _access_diagnostics(deployment, target, server, options)
+    refused = list(host_diagnostics(deployment, target, server, options.host))
+    yield from refused or _port_diagnostics(deployment, server)
 
 
 def warnings(context: RenderContext, options: ContainerOptions) -> Iterator[Diagnostic]:
@@ -245,18 +246,9 @@ def _image_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnost
         yield Diagnostic("images", what, f"add {server}: REFERENCE@sha256:DIGEST")
 
 
-def _access_diagnostics(
-    deployment: Deployment, target: str, server: str, options: ContainerOptions
-) -> Iterator[Diagnostic]:
-    """The server is asked from outside of its container, and has no rights of its own there."""
-    given, model = deployment.targets[server], load(server).Options
-    try:
-        found: Any = model.model_validate({**given, "host": options.host})
-    except ValidationError as error:
-        for diagnostic in schema_diagnostics(error, model, f"targets.{server}"):
-            yield Diagnostic(f"targets.{target}.host", diagnostic.message, diagnostic.fix)
-        return
-    for name, port in found.ports.items():
+def _port_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnostic]:
+    """The server has no rights of its own in its container."""
+    for name, port in options_of(deployment, server).ports.items():
         if port < FIRST_FREE_PORT:
             what = f"port {port} for {name} needs rights that a container does not get"
             yield Diagnostic(f"targets.{server}", what, f"give {FIRST_FREE_PORT} or more")

@@ -10,7 +10,7 @@ from ...servers import START_TIMEOUT_S, RenderContext
 from ...site import TARGET
 from ..kubernetes.workload import object_name
 from ..monitoring.monitored import TARGET as MONITORING
-from ..monitoring.monitored import MonitoredServer, MonitoringOptions
+from ..monitoring.monitored import MonitoringOptions
 from ..monitoring.rules import Rules
 from . import capacity, network, review, shell_settings
 from .document import (
@@ -206,14 +206,10 @@ def _rules(context: RenderContext) -> Iterator[Rules]:
     """Those of the target `monitoring`, or those that it would have for any of the servers."""
     given = context.deployment.targets.get(MONITORING)
     if given is not None:
-        yield Rules(MonitoredServer(context, MonitoringOptions.model_validate(given)))
+        yield Rules(context, MonitoringOptions.model_validate(given))
         return
     for server in context.servers.values():
-        yield Rules(
-            MonitoredServer(
-                context, MonitoringOptions.model_validate({"server": server.record.name})
-            )
-        )
+        yield Rules(context, MonitoringOptions.model_validate({"server": server.record.name}))
 
 
 def _part(alert: Alert, rules: Rules) -> Section:

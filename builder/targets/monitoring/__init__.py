@@ -11,25 +11,19 @@ from ...bundle import File, to_json
 from ...render import text, yaml_document
 from ...servers import RenderContext
 from .dashboards import dashboards
-from .monitored import TARGET, MonitoredServer, diagnostics
+from .monitored import TARGET, diagnostics
 from .monitored import MonitoringOptions as Options
 from .rules import Rules, alert_document, recording_document
 from .scrape import alertmanager, blackbox, prometheus
 from .unit_tests import alert_tests, recording_tests
 
-__all__ = ["Options", "Rules", "diagnostics", "render", "rules"]
-
-
-def rules(context: RenderContext, options: Options) -> Rules:
-    """What is recorded and alerted of a deployment."""
-    return Rules(MonitoredServer(context, options))
+__all__ = ["Options", "Rules", "diagnostics", "render"]
 
 
 def render(context: RenderContext, options: Options) -> dict[str, File]:
-    found = rules(context, options)
-    monitored, name = found.monitored, context.deployment.name
+    found, name = Rules(context, options), context.deployment.name
     files = {
-        "prometheus.yml": yaml_document(f"Prometheus, for {name}.", prometheus(monitored)),
+        "prometheus.yml": yaml_document(f"Prometheus, for {name}.", prometheus(found)),
         "alertmanager.yml": yaml_document(
             "Alertmanager: an example. Put your own receivers in.", alertmanager()
         ),
@@ -43,8 +37,8 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
         ),
         "README.md": File(_readme(found).encode()),
     }
-    if {"ready", "certificate"} & set(monitored.jobs):
-        modules = yaml_document("Blackbox exporter: what the probes ask.", blackbox(monitored))
+    if {"ready", "certificate"} & set(found.jobs):
+        modules = yaml_document("Blackbox exporter: what the probes ask.", blackbox(found))
         files["blackbox.yml"] = modules
     for file, dashboard in dashboards(found).items():
         files[f"grafana/{file}.json"] = File(to_json(dashboard))
@@ -52,15 +46,14 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
 
 
 def _readme(found: Rules) -> str:
-    monitored = found.monitored
     return text(
         "monitoring/README.md.j2",
-        name=monitored.deployment.name,
-        server=monitored.server,
-        release=monitored.context.release.name,
-        confidence=monitored.context.release.metrics_confidence,
-        jobs=monitored.jobs,
-        options=monitored.options,
+        name=found.deployment.name,
+        server=found.server,
+        release=found.context.release.name,
+        confidence=found.context.release.metrics_confidence,
+        jobs=found.jobs,
+        options=found.options,
         rules=found,
         alerts=found.alerts,
         thresholds=found.thresholds,

@@ -33,7 +33,7 @@ def dashboards(rules: Rules) -> dict[str, dict[str, Any]]:
 
 
 def _dashboard(rules: Rules, row: Mapping[str, Any]) -> dict[str, Any]:
-    name = rules.monitored.deployment.name
+    name = rules.deployment.name
     digest = hashlib.sha256(f"{name}/{row['file']}".encode()).hexdigest()
     return {
         "uid": digest[:20],

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...observability import alerts, signals, slo
 from ...observability.alerts import Alert
-from ...observability.signals import Selection, Signal, SignalInputs, Source, quoted
+from ...observability.signals import Signal, Source, quoted
 from ...render import CommentedValue
 from .monitored import MonitoredServer
 
@@ -38,37 +38,26 @@ class Recording:
     source: Source
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What is recorded and alerted, and what is left out with the reason."""
-
-    monitored: MonitoredServer
+class Rules(MonitoredServer):
+    """What is recorded and alerted of a server, and what is left out with the reason."""
 
     @cached_property
     def thresholds(self) -> dict[str, Threshold]:
-        return thresholds(self.monitored)
+        return thresholds(self)
 
     @cached_property
-    def selection(self) -> Selection:
-        monitored = self.monitored
+    def selection(self) -> tuple[dict[str, Source], dict[str, str]]:
+        """The source of each signal that is recorded, and why others are not."""
         known = {word for word, row in self.thresholds.items() if row.value is not None}
         unknown = {word: row.reason for word, row in self.thresholds.items() if row.value is None}
-        return signals.select(
-            SignalInputs(
-                monitored.server,
-                monitored.context.release.name,
-                monitored.context.release.metric_prefix,
-                monitored.families,
-                monitored.jobs,
-                known,
-                unknown | monitored.absent(),
-            )
-        )
+        absent = unknown | self.absent()
+        release = self.context.release
+        return signals.select(self.server, release, self.families, self.jobs, known, absent)
 
     @cached_property
     def recordings(self) -> list[Recording]:
         found = []
-        for name, source in self.selection.sources.items():
+        for name, source in self.selection[0].items():
             signal = signals.all_of()[name]
             for reference, window in signal.references.items():
                 values = self.substitutions(window)
@@ -92,9 +81,9 @@ class Rules:
     def substitutions(self, window: str | None = None) -> dict[str, str]:
         """The values that expressions and texts may name."""
         known = {word: row.text for word, row in self.thresholds.items() if row.value is not None}
-        name = self.monitored.deployment.name
+        name = self.deployment.name
         own = {"self": f"deployment={signals.quoted(name)}"}
-        return {**known, **own, **({"window": self.monitored.window(window)} if window else {})}
+        return {**known, **own, **({"window": self.window(window)} if window else {})}
 
     def expression(self, alert: Alert) -> str:
         """The expression of an alert, over this deployment's series."""
@@ -104,7 +93,7 @@ class Rules:
 
     def annotations(self, alert: Alert, value: str = VALUE) -> dict[str, str]:
         """The texts of an alert, with `value` where the value stands that it has."""
-        deployment = self.monitored.deployment
+        deployment = self.deployment
         given = {"name": deployment.name, "release": deployment.engine.release}
         values = {name: _literal(text) for name, text in {**self.substitutions(), **given}.items()}
         threshold, because = self.thresholds.get(alert.threshold or ""), ""
@@ -114,7 +103,7 @@ class Rules:
         return {
             "summary": Template(alert.summary).substitute(values),
             "description": Template(alert.meaning).substitute(values, value=value) + because,
-            "runbook_url": f"{self.monitored.options.runbook_url}#{alert.anchor}",
+            "runbook_url": f"{self.options.runbook_url}#{alert.anchor}",
         }
 
     def _obstacle(self, alert: Alert) -> str | None:
@@ -125,7 +114,7 @@ class Rules:
                     return threshold.reason
             else:
                 signal, _ = signals.by_reference()[word]
-                if reason := self.selection.missing.get(signal.name):
+                if reason := self.selection[1].get(signal.name):
                     return reason
         return None
 
@@ -152,15 +141,15 @@ def alert_rule(rules: Rules, alert: Alert) -> dict[str, Any]:
     return {
         "alert": alert.name,
         "expr": rules.expression(alert),
-        "for": rules.monitored.duration(alert.lasts),
-        "labels": {"deployment": rules.monitored.deployment.name, "severity": alert.severity},
+        "for": rules.duration(alert.lasts),
+        "labels": {"deployment": rules.deployment.name, "severity": alert.severity},
         "annotations": rules.annotations(alert),
     }
 
 
 def _groups(rules: Rules, kind: str, rows: list[Any]) -> dict[str, Any]:
-    interval = rules.monitored.duration(INTERVAL, 1)
-    name = f"{rules.monitored.deployment.name}-{kind}"
+    interval = rules.duration(INTERVAL, 1)
+    name = f"{rules.deployment.name}-{kind}"
     group: Mapping[str, Any] = {"name": name, "interval": interval, "rules": rows}
     return {"groups": [group]}
 

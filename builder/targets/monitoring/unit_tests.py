@@ -39,7 +39,7 @@ def alert_tests(rules: Rules) -> dict[str, Any]:
 
 
 def _document(rules: Rules, kind: str, tests: list[dict[str, Any]]) -> dict[str, Any]:
-    step = rules.monitored.duration(STEP, 1)
+    step = rules.duration(STEP, 1)
     return {
         "rule_files": [f"../rules/{kind}.yml"],
         "evaluation_interval": step,
@@ -50,10 +50,10 @@ def _document(rules: Rules, kind: str, tests: list[dict[str, Any]]) -> dict[str,
 def _of_recording(rules: Rules, row: Recording) -> dict[str, Any]:
     """What a recording rule makes of ten minutes of its server's metrics."""
     values_by_name, test = rules.substitutions(), row.source.test
-    end_s = STEPS * rules.monitored.seconds(STEP)
+    end_s = STEPS * rules.seconds(STEP)
     expected = float(test["expect"])
     if test.get("per_s"):
-        expected *= 60 / rules.monitored.seconds(STEP)
+        expected *= 60 / rules.seconds(STEP)
     if test.get("days_from_end"):
         expected = (expected - end_s) / 86400
     labels = _labels(rules, row.signal.level, row.signal.labels)
@@ -121,7 +121,7 @@ def _active_steps(rules: Rules, alert: Alert) -> int:
 
 def _steps(rules: Rules, time: str) -> int:
     """A time of the data in steps of the test, rounded up."""
-    return -(-rules.monitored.seconds(time) // rules.monitored.seconds(STEP))
+    return -(-rules.seconds(time) // rules.seconds(STEP))
 
 
 def _threshold(rules: Rules, alert: Alert) -> Any:
@@ -129,13 +129,13 @@ def _threshold(rules: Rules, alert: Alert) -> Any:
 
 
 def _check(rules: Rules, alert: Alert, step: int, found: list[dict[str, Any]]) -> dict[str, Any]:
-    at_s = step * rules.monitored.seconds(STEP)
+    at_s = step * rules.seconds(STEP)
     return {"eval_time": f"{at_s}s", "alertname": alert.name, "exp_alerts": found}
 
 
 def _firing(rules: Rules, alert: Alert, threshold: Any) -> dict[str, Any]:
     value = _fired_value(alert.value, alert.fires, threshold)
-    labels = {"deployment": rules.monitored.deployment.name, "severity": alert.severity}
+    labels = {"deployment": rules.deployment.name, "severity": alert.severity}
     if alert.labels is None and alert.fires:
         signal, _ = signals.by_reference()[alert.references[0]]
         labels |= _own_labels(signal.level, signal.labels)
@@ -188,7 +188,7 @@ def _own_labels(level: str, labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _labels(rules: Rules, level: str, labels: Mapping[str, str]) -> str:
-    own = {"deployment": rules.monitored.deployment.name, **_own_labels(level, labels)}
+    own = {"deployment": rules.deployment.name, **_own_labels(level, labels)}
     return "{" + ", ".join(f"{key}={signals.quoted(text)}" for key, text in own.items()) + "}"
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from ...deployment import Deployment, ServerName, Strict, schema_diagnostics
+from ...deployment import Deployment, ServerName, Strict
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
-from ...servers import PORT_STEP, Host, Port, is_address, load, options_of
+from ...servers import PORT_STEP, Host, Port, is_address, options_of
 from ...site import TARGET, Site
-from .. import selected_server, selection_diagnostics
+from .. import host_diagnostics, selected_server, selection_diagnostics
 
 # Slurm keeps the time of `--signal` in 16 bits.
 LONGEST_LEAD_S = 65_535
@@ -183,14 +183,8 @@ def _access_diagnostics(
     if given.get("grpc_tls") and deployment.instances > 1:
         what = "is there, and the router of several instances speaks plain gRPC"
         yield Diagnostic(f"targets.{server}.grpc_tls", what, "remove it, or set instances: 1")
-    model = load(server).Options
-    behind_router = deployment.instances > 1
-    host = options.listen_address if behind_router else options.host
-    try:
-        model.model_validate({**given, "host": host})
-    except ValidationError as error:
-        for diagnostic in schema_diagnostics(error, model, f"targets.{server}"):
-            yield Diagnostic(f"targets.{TARGET}.host", diagnostic.message, diagnostic.fix)
+    host = options.listen_address if deployment.instances > 1 else options.host
+    yield from host_diagnostics(deployment, TARGET, server, host)
 
 
 def _port_diagnostics(
