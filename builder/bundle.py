@@ -12,11 +12,12 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .diagnostics import Diagnostic
@@ -27,7 +28,11 @@ SUMS = "SHA256SUMS"
 SIGNATURE = f"{SUMS}.sig"
 EVIDENCE = "evidence"
 FORMAT = 1
-REQUIRED = ("tool", "engine", "inputs", "decisions", "memory")
+REQUIRED = ("tool", "engine", "inputs", "decisions", "memory", "files")
+
+# Files are held in memory; results of long benchmarks take some megabytes.
+LARGEST_BYTES = 1 << 28  # of all files together
+MOST_FILES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,18 @@ class File:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What lies in a folder: its files, and `strange` what no bundle can hold."""
+
+    folder: Path
+    files: Mapping[str, File]
+    strange: tuple[Diagnostic, ...]
+
+    def digest(self, path: str) -> str | None:
+        return self.files[path].sha256 if path in self.files else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,63 +270,129 @@ def read(folder: Path) -> Bundle:
 
     Raises `BadInput` if the folder is not a bundle, `DamagedBundle` with every file that differs.
     """
-    path = folder / MANIFEST
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        remedy = "give a folder made by: python -m builder render"
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise DamagedBundle(
-                Diagnostic(str(path), f"cannot be read: {error.strerror}")
-            ) from None
-        raise BadInput(
-            Diagnostic(str(folder), f"is not a bundle: it has no {MANIFEST}", remedy)
-        ) from None
-    try:
-        manifest = json_document(raw)
-        listing = {str(name): dict(entry) for name, entry in manifest["files"].items()}
-        known = manifest["format"] == FORMAT
-        if missing := [key for key in REQUIRED if key not in manifest]:
-            raise ValueError(f"it lacks {', '.join(missing)}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedBundle(
-            Diagnostic(MANIFEST, f"is unreadable: {error}", "render again")
-        ) from None
-    if not known:
-        what = f"has format {manifest['format']}, this version reads {FORMAT}"
-        raise DamagedBundle(Diagnostic(MANIFEST, what, "render again"))
-    try:
-        diagnostics = _damage(folder, listing)
-    except OSError as error:
-        where = str(error.filename or folder)
-        raise DamagedBundle(Diagnostic(where, f"cannot be read: {error.strerror}")) from None
-    if diagnostics:
+    found = contents(folder)
+    if MANIFEST not in found.files:
+        raise DamagedBundle(found.strange or (Diagnostic(MANIFEST, "is missing", _RESTORE),))
+    raw = found.files[MANIFEST].data
+    manifest = read_manifest(raw)
+    if diagnostics := [*found.strange, *_damage(found, manifest["files"])]:
         raise DamagedBundle(diagnostics)
     return Bundle(folder.resolve(), manifest, hashlib.sha256(raw).hexdigest())
 
 
-def _damage(folder: Path, listing: Mapping[str, Mapping[str, Any]]) -> list[Diagnostic]:
+def contents(folder: Path) -> Contents:
+    """Every file of a bundle in memory; no link is followed.
+
+    Raises `BadInput` if the folder is not a bundle, `DamagedBundle` where it cannot be read.
+    """
+    files: dict[str, File] = {}
+    strange, folders, left = {}, [], LARGEST_BYTES
+    try:
+        if not {MANIFEST, SUMS} & {path.name for path in folder.iterdir()}:
+            raise FileNotFoundError
+        for path in _walk(folder):
+            name, status = path.relative_to(folder).as_posix(), path.stat(follow_symlinks=False)
+            if wrong := _forbidden(status.st_mode):
+                strange[name] = wrong
+            if stat.S_ISREG(status.st_mode) and status.st_size > left:
+                strange[name] = ("is too large for a bundle", "remove it")
+            elif stat.S_ISDIR(status.st_mode):
+                folders.append(name)
+            elif stat.S_ISREG(status.st_mode):
+                files[name] = File(path.read_bytes(), bool(status.st_mode & 0o111))
+                left -= status.st_size
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"is not a bundle: it has no {MANIFEST}"
+        remedy = "give a folder made by: python -m builder render"
+        raise BadInput(Diagnostic(str(folder), what, remedy)) from None
+    except OSError as error:
+        where, reason = str(error.filename or folder), (error.strerror or str(error)).lower()
+        raise DamagedBundle(Diagnostic(where, f"cannot be read: {reason}")) from None
+    used = {str(above) for name in (*files, *strange) for above in PurePosixPath(name).parents}
+    for name in folders:
+        if name not in used | {*strange}:
+            strange[name] = ("is a folder without files", "remove it")
+    rows = (Diagnostic(name, *strange[name]) for name in sorted(strange))
+    return Contents(folder, files, tuple(rows))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The folder itself and all that is below it. Raises `DamagedBundle` for far too many."""
+    yield folder.resolve() if folder.is_symlink() else folder
+    count = 0
+    for parent, folders, names in os.walk(folder, onerror=_raise):
+        for name in (*folders, *names):
+            count += 1
+            if count > MOST_FILES:
+                what = f"holds more than {MOST_FILES} files"
+                raise DamagedBundle(Diagnostic(str(folder), what, "render again"))
+            yield Path(parent, name)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _forbidden(mode: int) -> tuple[str, str] | None:
+    """What is wrong with a path of this kind and these permissions, and what to do about it."""
+    if stat.S_ISLNK(mode):
+        return "is a link", "remove it, or put the file there"
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        return "is not a file", "remove it, or put the file there"
+    if mode & stat.S_IWOTH:
+        return "can be written by every user", "chmod o-w"
+    if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
+        return "has the permissions of another user or group", "chmod u-s,g-s,-t"
+    return None
+
+
+def read_manifest(data: bytes) -> Mapping[str, Any]:
+    """A manifest in which all parts are there. Raises `DamagedBundle`."""
+    try:
+        manifest = json_document(data)
+        found = manifest.get("format")
+        if type(found) is not int or found != FORMAT:
+            what = f"has format {json.dumps(found)[:60]}, this version reads {FORMAT}"
+            raise DamagedBundle(Diagnostic(MANIFEST, what, "render again"))
+        if missing := [key for key in REQUIRED if key not in manifest]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
+        for key in REQUIRED:
+            if not isinstance(manifest[key], list if key == "decisions" else dict):
+                raise ValueError(f"{key} is a {type(manifest[key]).__name__}")
+        for name, row in manifest["files"].items():
+            if not _is_row(row):
+                raise ValueError(f"the row of {name} has no digest, size and mode")
+    except (ValueError, RecursionError) as error:
+        what = f"is unreadable: {error}"
+        raise DamagedBundle(Diagnostic(MANIFEST, what, "render again")) from None
+    return manifest
+
+
+def _is_row(row: Any) -> bool:
+    """Whether it tells of a file what `complete` wrote."""
+    return (
+        isinstance(row, dict)
+        and re.fullmatch(r"[0-9a-f]{64}", str(row.get("sha256"))) is not None
+        and type(row.get("bytes")) is int
+        and row.get("mode") in ("644", "755")
+    )
+
+
+_RESTORE = "render again, or restore the file"
+
+
+def _damage(found: Contents, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
     """Files that are missing, changed or not listed; evidence is not the manifest's business."""
-    remedy = "render again, or restore the file"
-    present = {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file() or path.is_symlink()
-    }
-    diagnostics = [
-        Diagnostic(name, "is not in the manifest", "remove it, or render again")
-        for name in sorted(present - set(listing) - {MANIFEST, SUMS, SIGNATURE})
-        if not name.startswith(f"{EVIDENCE}/")
-    ]
-    for name, entry in listing.items():
-        path = folder / name
-        if name not in present or not path.resolve().is_relative_to(folder.resolve()):
-            diagnostics.append(Diagnostic(name, "is missing", remedy))
-            continue
-        data = path.read_bytes()
-        if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
-            what = f"differs from the manifest ({len(data)} bytes, {entry.get('bytes')} expected)"
-            diagnostics.append(Diagnostic(name, what, remedy))
-        elif bool(path.stat().st_mode & 0o100) != (entry.get("mode") == "755"):
-            diagnostics.append(Diagnostic(name, f"must have mode {entry.get('mode')}", "use chmod"))
-    return diagnostics
+    for name in sorted(set(found.files) - set(rows) - {MANIFEST, SUMS, SIGNATURE}):
+        if not name.startswith(f"{EVIDENCE}/"):
+            yield Diagnostic(name, "is not in the manifest", "remove it, or render again")
+    for name, row in rows.items():
+        file = found.files.get(name)
+        if file is None:
+            if name not in {each.where for each in found.strange}:
+                yield Diagnostic(name, "is missing", _RESTORE)
+        elif (file.sha256, len(file.data)) != (row["sha256"], row["bytes"]):
+            what = f"differs from the manifest ({len(file.data)} bytes, {row['bytes']} expected)"
+            yield Diagnostic(name, what, _RESTORE)
+        elif file.executable != (row["mode"] == "755"):
+            yield Diagnostic(name, f"must have mode {row['mode']}", "use chmod")

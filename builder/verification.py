@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import pipeline, signature
+from . import bundle, pipeline, signature
 from .bundle import (
     EVIDENCE,
     MANIFEST,
     SIGNATURE,
     SUMS,
+    Contents,
     File,
-    json_document,
     read_sums,
     subject_digest,
     sums,
@@ -36,9 +36,6 @@ CHECKPOINT = "checkpoint.json"
 
 # What a bundle is rendered from. Nothing else tells its content.
 INPUTS = ("deployment.yaml", CHECKPOINT, IMPORTED_RELEASE)
-
-# Files are held in memory; results of long benchmarks take some megabytes.
-LARGEST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +119,6 @@ class Verification:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Contents:
-    """What lies in a folder: its files, and what is not a file."""
-
-    folder: Path
-    files: Mapping[str, File]
-    strange: tuple[Corruption, ...]
-
-    def digest(self, path: str) -> str | None:
-        return self.files[path].sha256 if path in self.files else None
-
-
 def verify(folder: Path, signers: Path | None = None, identity: str | None = None) -> Verification:
     """Everything that is wrong with a bundle; with `signers`, it must be signed by one of them.
 
@@ -141,14 +126,10 @@ def verify(folder: Path, signers: Path | None = None, identity: str | None = Non
     """
     if signers and not os.access(signers, os.R_OK):
         raise BadInput(Diagnostic(str(signers), "cannot be read", "give a file of allowed signers"))
-    contents = _contents(folder)
-    if MANIFEST not in contents.files and SUMS not in contents.files:
-        what = f"is not a bundle: it has no {MANIFEST}"
-        remedy = "give a folder made by: python -m builder render"
-        raise BadInput(Diagnostic(str(folder), what, remedy))
+    contents = bundle.contents(folder)
     report = Verification(folder.resolve(), contents.digest(MANIFEST) or "")
     report.evidence = sum(map(_is_evidence, contents.files))
-    report.damage += contents.strange
+    report.damage += (Corruption(row.where, row.message, row.fix) for row in contents.strange)
     report.damage += _damaged_files(contents)
     if not report.damage:
         report.rendered = len(_listed(contents)[0])
@@ -185,45 +166,18 @@ def require(report: Verification) -> None:
         raise DamagedBundle(row.diagnostic for row in report.damage)
 
 
-def _contents(folder: Path) -> _Contents:
-    """Every file of a folder in memory; no link is followed."""
-    files, strange = {}, []
-    try:
-        for parent, folders, names in os.walk(folder, onerror=_raise):
-            for name in [*folders, *names]:
-                path = Path(parent, name)
-                inside = path.relative_to(folder).as_posix()
-                if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                    kind = "is a link" if path.is_symlink() else "is not a file"
-                    strange.append(Corruption(inside, kind, "remove it, or put the file there"))
-                elif path.is_file() and path.stat().st_size > LARGEST_BYTES:
-                    strange.append(Corruption(inside, "is too large for a bundle", "remove it"))
-                elif path.is_file():
-                    files[inside] = File(path.read_bytes(), bool(path.stat().st_mode & 0o100))
-    except OSError as error:
-        where, reason = str(error.filename or folder), (error.strerror or str(error)).lower()
-        raise DamagedBundle(Diagnostic(where, f"cannot be read: {reason}")) from None
-    return _Contents(folder, files, tuple(sorted(strange, key=lambda row: row.file)))
-
-
-def _raise(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise error  # the caller reports a folder that does not exist
-
-
 def _is_evidence(path: str) -> bool:
     return path.startswith(f"{EVIDENCE}/")
 
 
-def _listed(contents: _Contents) -> tuple[dict[str, dict[str, Any]], str]:
+def _listed(contents: Contents) -> tuple[dict[str, dict[str, Any]], str]:
     """The manifest's row of each file, and what is wrong with the manifest if it has no rows."""
     if MANIFEST not in contents.files:
         return {}, "is missing"
     try:
-        rows = json_document(contents.files[MANIFEST].data)["files"]
-        return {str(name): {**row, "sha256": str(row["sha256"])} for name, row in rows.items()}, ""
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return {}, f"is unreadable: {error}"
+        return bundle.read_manifest(contents.files[MANIFEST].data)["files"], ""
+    except DamagedBundle as error:
+        return {}, error.diagnostics[0].message
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +197,7 @@ class _Promise:
         return None
 
 
-def _damaged_files(contents: _Contents) -> Iterator[Corruption]:
+def _damaged_files(contents: Contents) -> Iterator[Corruption]:
     rows, error = _listed(contents)
     summed = read_sums(contents.files[SUMS].data) if SUMS in contents.files else {}
     if error and MANIFEST not in summed:  # nothing is left that tells what should be there
@@ -258,7 +212,7 @@ def _damaged_files(contents: _Contents) -> Iterator[Corruption]:
 
 
 def _promise(
-    contents: _Contents,
+    contents: Contents,
     rows: Mapping[str, Mapping[str, Any]],
     error: str,
     summed: Mapping[str, str],
@@ -281,7 +235,7 @@ def _promise(
 
 
 def _made_again(
-    contents: _Contents, own: Mapping[str, str], theirs: Mapping[str, str]
+    contents: Contents, own: Mapping[str, str], theirs: Mapping[str, str]
 ) -> Mapping[str, File]:
     """The bundle rendered from its own request and facts, if they are what they were."""
     intact = {p: contents.digest(p) in (own.get(p), theirs.get(p)) for p in INPUTS}
@@ -293,7 +247,7 @@ def _made_again(
 
 
 def _unlisted(
-    contents: _Contents, promise: _Promise, summed: Mapping[str, str]
+    contents: Contents, promise: _Promise, summed: Mapping[str, str]
 ) -> Iterator[Corruption]:
     for path in sorted(set(contents.files) - set(promise.digests) - {SUMS, SIGNATURE}):
         if not _is_evidence(path):
@@ -302,12 +256,11 @@ def _unlisted(
             yield Corruption(path, f"is not in {SUMS}", "remove it, or attach the runs again")
 
 
-def _damaged(
-    contents: _Contents, promise: _Promise, path: str, wanted: str
-) -> Iterator[Corruption]:
+def _damaged(contents: Contents, promise: _Promise, path: str, wanted: str) -> Iterator[Corruption]:
     file = contents.files.get(path)
     if file is None:
-        yield Corruption(path, "is missing")
+        if path not in {row.where for row in contents.strange}:
+            yield Corruption(path, "is missing")
         return
     listed = SUMS if _is_evidence(path) or path == MANIFEST else "the manifest"
     if file.sha256 != wanted or (path == MANIFEST and promise.manifest_error):
@@ -322,7 +275,7 @@ def _damaged(
 
 
 def _damaged_sums(
-    contents: _Contents, promise: _Promise, summed: Mapping[str, str]
+    contents: Contents, promise: _Promise, summed: Mapping[str, str]
 ) -> Iterator[Corruption]:
     evidence = {path: digest for path, digest in summed.items() if _is_evidence(path)}
     expected = sums({**promise.digests, **evidence})
@@ -338,7 +291,7 @@ def _damaged_sums(
         yield Corruption(SUMS, "must have mode 644", "use chmod")
 
 
-def _wrong_bill(contents: _Contents) -> Iterator[Corruption]:
+def _wrong_bill(contents: Contents) -> Iterator[Corruption]:
     """A bill of materials that does not tell the digests of the files."""
     if sbom.FILE not in contents.files:
         return
@@ -352,7 +305,7 @@ def _wrong_bill(contents: _Contents) -> Iterator[Corruption]:
             yield Corruption(sbom.FILE, f"tells another digest of {path}", "render again")
 
 
-def _foreign_evidence(contents: _Contents, digest: str) -> Iterator[Corruption]:
+def _foreign_evidence(contents: Contents, digest: str) -> Iterator[Corruption]:
     """Evidence of another bundle."""
     for path, file in contents.files.items():
         if _is_evidence(path) and path.endswith(".json"):
@@ -370,7 +323,7 @@ def _subject(data: bytes) -> str | None:
 
 
 def _verify_signature(
-    report: Verification, contents: _Contents, signers: Path | None, identity: str | None
+    report: Verification, contents: Contents, signers: Path | None, identity: str | None
 ) -> None:
     report.signed = SIGNATURE in contents.files
     if not report.signed:

@@ -64,7 +64,7 @@ def test_a_link_that_leaves_the_bundle_is_no_file_of_it(
     target.write_bytes((bundle / "launch.json").read_bytes())
     (bundle / "launch.json").unlink()
     (bundle / "launch.json").symlink_to(target)
-    assert "launch.json: is missing" in builder("verify", bundle).stderr
+    assert "launch.json: is a link" in builder("verify", bundle).stderr
 
 
 def test_an_unreadable_manifest_is_damage(bundle: Path, builder: Run) -> None:

@@ -185,7 +185,7 @@ def test_a_file_too_many_is_found(path: str, what: str, bundle: Path) -> None:
 
 def test_a_file_that_is_too_large_is_not_read(bundle: Path) -> None:
     with (bundle / "weights.bin").open("wb") as file:
-        file.truncate(verification.LARGEST_BYTES + 1)
+        file.truncate(bundles.LARGEST_BYTES + 1)
     assert [row.message for row in damage_of(bundle)] == ["is too large for a bundle"]
 
 
