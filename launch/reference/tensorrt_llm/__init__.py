@@ -6,14 +6,13 @@ engine is wanted, and says what it is in its first log line, its version and its
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .logger import __version__
 
 if TYPE_CHECKING:
-    from .llmapi.llm import LLM
-    from .results import CompletionOutput, RequestOutput
-    from .sampling_params import GuidedDecodingParams, SamplingParams
+    from .llmapi import LLM, CompletionOutput, GuidedDecodingParams, RequestOutput, SamplingParams
 
 __all__ = [
     "LLM",
@@ -26,9 +25,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the heavier modules when they are first used."""
+    """Names of `llmapi`, whose modules are heavy, when they are first used."""
     if name in __all__:
-        from . import llmapi
-
-        return getattr(llmapi, name)
+        return getattr(import_module(".llmapi", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -90,6 +90,25 @@ def read(given: Mapping[str, Any]) -> EngineOptions:
     )
 
 
+def update_llm_args_with_extra_dict(
+    llm_args: Mapping[str, Any],
+    llm_args_dict: Mapping[str, Any],
+    extra_llm_api_options: str | None = None,
+) -> dict[str, Any]:
+    """`llm_args` with the options of `llm_args_dict` merged over them.
+
+    A key of the option file replaces the whole value, except for the keys that the release merges
+    one level deeper. `extra_llm_api_options` is the file's name, for the log only.
+    """
+    deep = release().deep_merged_keys
+    merged = {**llm_args, **llm_args_dict}
+    for key in deep:
+        below, above = llm_args.get(key), llm_args_dict.get(key)
+        if isinstance(below, Mapping) and isinstance(above, Mapping):
+            merged[key] = {**below, **above}
+    return merged
+
+
 def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Paths and values of the options that the reference engine does not honour."""
     for key, value in options.items():

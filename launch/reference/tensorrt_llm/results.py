@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from threading import Condition
+from threading import Lock
 from typing import Any, Literal
 
 from .sampling_params import SamplingParams
@@ -156,43 +156,6 @@ class CompletionOutput:
 Item = tuple[CompletionOutput, int] | Exception
 
 
-class Mailbox:
-    """Items from the engine thread to one consumer: a thread that blocks, or a coroutine."""
-
-    def __init__(self) -> None:
-        self._items: deque[Item] = deque()
-        self._changed = Condition()
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
-
-    def put(self, item: Item) -> None:
-        with self._changed:
-            self._items.append(item)
-            self._changed.notify()
-            waiter, self._waiter = self._waiter, None
-        if waiter:
-            loop, future = waiter
-            # A loop that is closed has no consumer left to wake.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_wake, future)
-
-    def get(self, timeout_s: float | None) -> Item:
-        """Raises `TimeoutError`."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._items, timeout_s):
-                raise TimeoutError("the request gave no result in time")
-            return self._items.popleft()
-
-    async def aget(self) -> Item:
-        while True:
-            loop = asyncio.get_running_loop()
-            with self._changed:
-                if self._items:
-                    return self._items.popleft()
-                future: asyncio.Future[None] = loop.create_future()
-                self._waiter = (loop, future)
-            await future
-
-
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
@@ -218,7 +181,9 @@ class RequestOutput:
         self.sampling_params = sampling_params
         self.streaming = streaming
         self.decoding_iter = 0
-        self.mailbox = Mailbox()
+        self._items: deque[Item] = deque()
+        self._lock = Lock()
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
         self._aborted = False
         self._done = False
         self._outputs = [CompletionOutput(index) for index in range(sampling_params.best_of or 1)]
@@ -252,7 +217,29 @@ class RequestOutput:
     def aborted(self) -> bool:
         return self._aborted
 
-    def _take(self, item: Item) -> None:
+    def put(self, item: Item) -> None:
+        """Hand over an item, on the thread of the engine."""
+        with self._lock:
+            self._items.append(item)
+            waiter, self._waiter = self._waiter, None
+        if waiter:
+            loop, future = waiter
+            # A loop that is closed has no consumer left to wake.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_wake, future)
+
+    async def _next_item(self) -> Item:
+        while True:
+            loop = asyncio.get_running_loop()
+            with self._lock:
+                if self._items:
+                    return self._items.popleft()
+                future: asyncio.Future[None] = loop.create_future()
+                self._waiter = (loop, future)
+            await future
+
+    async def _take(self) -> None:
+        item = await self._next_item()
         if isinstance(item, Exception):
             self._done = True
             raise item
@@ -268,16 +255,12 @@ class RequestOutput:
 
     def result(self, timeout: float | None = None) -> RequestOutput:
         """Wait in this thread until the request is done. Raises `TimeoutError`, `RequestError`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._done:
-            left_s = None if deadline is None else deadline - time.monotonic()
-            self._take(self.mailbox.get(left_s))
-        return self
+        return asyncio.run(asyncio.wait_for(self.aresult(), timeout))
 
     async def aresult(self) -> RequestOutput:
         """Wait in this coroutine until the request is done. Raises `RequestError`."""
         while not self._done:
-            self._take(await self.mailbox.aget())
+            await self._take()
         return self
 
     def __await__(self) -> Generator[Any, None, RequestOutput]:
@@ -289,8 +272,7 @@ class RequestOutput:
     def __next__(self) -> RequestOutput:
         if self._done:
             raise StopIteration
-        self._take(self.mailbox.get(None))
-        return self
+        return asyncio.run(self.__anext__())
 
     def __aiter__(self) -> RequestOutput:
         return self
@@ -298,7 +280,7 @@ class RequestOutput:
     async def __anext__(self) -> RequestOutput:
         if self._done:
             raise StopAsyncIteration
-        self._take(await self.mailbox.aget())
+        await self._take()
         return self
 
 

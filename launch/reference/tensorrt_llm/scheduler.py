@@ -194,7 +194,7 @@ class Sequence:
         )
         iterations = self._pending_iterations
         self._start_pending()
-        self.request.mailbox.put((update, iterations))
+        self.request.put((update, iterations))
 
 
 class Scheduler:
@@ -257,7 +257,7 @@ class Scheduler:
             left = [*self._running, *self._waiting]
             self._running, self._waiting = [], deque()
         for request in {id(sequence.request): sequence.request for sequence in left}.values():
-            request.mailbox.put(RequestError(self._reason_of_end()))
+            request.put(RequestError(self._reason_of_end()))
 
     def _admit(self) -> bool:
         """Wait for work and admit what fits; whether the loop goes on."""
@@ -293,7 +293,7 @@ class Scheduler:
             return sequence.step(self._iteration)
         except Exception as fault:
             logger.exception("request %d failed", sequence.request.request_id)
-            sequence.request.mailbox.put(RequestError(f"the reference engine failed: {fault!r}"))
+            sequence.request.put(RequestError(f"the reference engine failed: {fault!r}"))
             sequence.request.abort()
             return True
 

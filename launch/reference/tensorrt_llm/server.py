@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from jinja2 import TemplateError
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from . import options
 from .llmapi.llm import LLM
@@ -31,55 +32,6 @@ _HISTOGRAMS = (
 )
 
 
-class ServerMetrics:
-    """The Prometheus metrics of a server, by the release's names."""
-
-    def __init__(self, prefix: str, model_name: str) -> None:
-        self._prefix = prefix
-        self._labels = {"model_name": model_name, "engine_type": "reference"}
-        self._finished: Counter[str] = Counter()
-        self._counts = {name: [0] * len(_BUCKETS_S) for name in _HISTOGRAMS}
-        self._sums_s = dict.fromkeys(_HISTOGRAMS, 0.0)
-        self._totals = dict.fromkeys(_HISTOGRAMS, 0)
-        self._lock = Lock()
-
-    def finished(self, reasons: Iterable[str], metrics: RequestPerfMetrics, tokens: int) -> None:
-        with self._lock:
-            self._finished.update(reasons)
-            for name, seconds in metrics.latencies_s(tokens).items():
-                self._sums_s[name] += seconds
-                self._totals[name] += 1
-                for index, bound in enumerate(_BUCKETS_S):
-                    self._counts[name][index] += seconds <= bound
-
-    def text(self) -> str:
-        """The text exposition format, version 0.0.4."""
-        with self._lock:
-            name = f"{self._prefix}request_success_total"
-            lines = [f"# HELP {name} finished requests", f"# TYPE {name} counter"]
-            for reason, count in sorted(self._finished.items()):
-                lines.append(f"{name}{self._labelled(finished_reason=reason)} {count}")
-            for histogram in _HISTOGRAMS:
-                lines += self._histogram(histogram)
-        return "\n".join(lines) + "\n"
-
-    def _histogram(self, key: str) -> Iterator[str]:
-        name, total = f"{self._prefix}{key}_seconds", self._totals[key]
-        yield f"# HELP {name} {(self._prefix + key).replace('_', ' ')} in seconds"
-        yield f"# TYPE {name} histogram"
-        for bound, count in zip((*_BUCKETS_S, "+Inf"), (*self._counts[key], total), strict=True):
-            yield f"{name}_bucket{self._labelled(le=str(bound))} {count}"
-        yield f"{name}_sum{self._labelled()} {self._sums_s[key]}"
-        yield f"{name}_count{self._labelled()} {total}"
-
-    def _labelled(self, **more: str) -> str:
-        def escaped(value: str) -> str:
-            return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-        labels = {**self._labels, **more}
-        return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}"
-
-
 class OpenAIServer:
     """The application over one engine. `model` is the folder or name given on the command line."""
 
@@ -88,12 +40,32 @@ class OpenAIServer:
         self._chat_template = chat_template
         self._started = int(time.time())
         self.model_name = Path(model).resolve().name if Path(model).is_dir() else model
-        prefix = options.release().metric_prefix
-        self._metrics = ServerMetrics(prefix, self.model_name)
+        self._add_metrics(options.release().metric_prefix)
         self._perf_metrics: deque[dict[str, Any]] = deque(maxlen=llm.args.perf_metrics_max_requests)
         self.app = FastAPI(title="reference engine", version=__version__)
         self.app.add_exception_handler(RequestValidationError, _refuse)
         self._add_routes()
+
+    def _add_metrics(self, prefix: str) -> None:
+        """The Prometheus metrics by the release's names."""
+        labels = {"model_name": self.model_name, "engine_type": "reference"}
+        self._registry = CollectorRegistry()
+        self._finished = Counter(
+            f"{prefix}request_success_total",
+            "finished requests",
+            [*labels, "finished_reason"],
+            registry=self._registry,
+        )
+        self._latencies = {
+            name: Histogram(
+                f"{prefix}{name}_seconds",
+                f"{prefix}{name} in seconds".replace("_", " "),
+                list(labels),
+                buckets=_BUCKETS_S,
+                registry=self._registry,
+            ).labels(**labels)
+            for name in _HISTOGRAMS
+        }
 
     def _add_routes(self) -> None:
         routes: dict[tuple[str, str], Any] = {
@@ -144,7 +116,8 @@ class OpenAIServer:
         return taken
 
     async def _prometheus(self) -> Response:
-        return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
+        text = generate_latest(self._registry)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _completions(self, body: CompletionRequest, raw: Request) -> Response:
         return await self._respond(body, list(body.prompts), raw)
@@ -243,7 +216,10 @@ class OpenAIServer:
         reasons = [str(output.finish_reason) for output in request.outputs]
         if metrics is None or "cancelled" in reasons:
             return
-        self._metrics.finished(reasons, metrics, request.outputs[0].length)
+        for reason in reasons:
+            self._finished.labels(self.model_name, "reference", reason).inc()
+        for name, seconds in metrics.latencies_s(request.outputs[0].length).items():
+            self._latencies[name].observe(seconds)
         self._perf_metrics.append(
             {"request_id": request.request_id, "perf_metrics": _perf_metrics_json(metrics)}
         )
@@ -273,24 +249,16 @@ def _abort(requests: Sequence[RequestOutput]) -> None:
 
 
 def _perf_metrics_json(metrics: RequestPerfMetrics) -> dict[str, Any]:
-    timing, blocks = metrics.timing_metrics, metrics.kv_cache_metrics
+    """Points in time in seconds; of drafts only where there were some."""
+    document = asdict(metrics)
+    timing, blocks = document["timing_metrics"], document["kv_cache_metrics"]
+    del timing["kv_cache_size"], blocks["kv_cache_hit_rate"]
+    document["timing_metrics"] = {name: at.total_seconds() for name, at in timing.items()}
     drafts = metrics.speculative_decoding
-    points = ("arrival_time", "first_scheduled_time", "first_token_time", "last_token_time")
-    counts = ("num_total_allocated_blocks", "num_new_allocated_blocks", "num_reused_blocks")
-    document: dict[str, Any] = {
-        "first_iter": metrics.first_iter,
-        "last_iter": metrics.last_iter,
-        "timing_metrics": {name: getattr(timing, name).total_seconds() for name in points},
-        "kv_cache_metrics": {
-            name: getattr(blocks, name) for name in (*counts, "num_missed_blocks")
-        },
-    }
     if drafts.total_draft_tokens:
-        document["speculative_decoding"] = {
-            "acceptance_rate": drafts.acceptance_rate,
-            "total_accepted_draft_tokens": drafts.total_accepted_draft_tokens,
-            "total_draft_tokens": drafts.total_draft_tokens,
-        }
+        document["speculative_decoding"]["acceptance_rate"] = drafts.acceptance_rate
+    else:
+        del document["speculative_decoding"]
     return document
 
 

@@ -20,7 +20,6 @@ from builder.errors import BadInput, ToolkitError
 from builder.facts.release import Flag, Release
 
 from .. import options
-from ..llmapi.llm_utils import update_llm_args_with_extra_dict
 from ..logger import announce, configure, logger
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def engine_options(
     """
     file = flags.get("extra_llm_api_options")
     from_file = _read_options(Path(file)) if file else {}
-    merged = update_llm_args_with_extra_dict(_as_options(release, flags), from_file, file)
+    merged = options.update_llm_args_with_extra_dict(_as_options(release, flags), from_file, file)
     if release.precedence == "cli_when_typed":
         for key, value in _as_options(release, typed).items():
             nested = {**merged.get(key, {}), **value} if isinstance(value, Mapping) else value

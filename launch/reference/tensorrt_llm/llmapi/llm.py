@@ -99,7 +99,7 @@ class LLM:
         if room < 1:
             # The engine meets this limit only when it schedules the request.
             what = f"a prompt of {len(tokens)} tokens leaves no room in max_seq_len"
-            request.mailbox.put(RequestError(f"{what} ({self.max_seq_len})"))
+            request.put(RequestError(f"{what} ({self.max_seq_len})"))
         else:
             self._scheduler.submit(self._sequences(request, room))
         return request

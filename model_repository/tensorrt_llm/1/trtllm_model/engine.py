@@ -56,7 +56,7 @@ class LlmEngine:
         if global_mpi_size() > 1:
             from mpi4py.MPI import COMM_WORLD
 
-            from tensorrt_llm.llmapi import MpiCommSession
+            from tensorrt_llm.llmapi import MpiCommSession  # type: ignore[attr-defined]
 
             session = MpiCommSession(comm=COMM_WORLD, n_workers=COMM_WORLD.Get_size())
             arguments["_mpi_session"] = session

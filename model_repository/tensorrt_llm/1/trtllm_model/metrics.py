@@ -1,23 +1,6 @@
 """The model's metrics on Triton's metrics port, brought there once a second.
 
-| family, after `trtllm_model_`   | kind      | what it says                                     |
-|---------------------------------|-----------|--------------------------------------------------|
-| `time_to_first_token_seconds`   | histogram | arrival to first response, streams only          |
-| `inter_token_latency_seconds`   | histogram | mean time between tokens of one stream           |
-| `longest_gap_seconds`           | histogram | longest time between two responses of one stream |
-| `request_latency_seconds`       | histogram | arrival to last response                         |
-| `queue_time_seconds`            | histogram | arrival to its schedule, if the engine says so   |
-| `requests_total`                | counter   | requests by how they ended, see `outcome`        |
-| `responses_total`               | counter   | responses that carried output                    |
-| `prompt_tokens_total`           | counter   | tokens in, of requests that gave output          |
-| `generated_tokens_total`        | counter   | tokens out                                       |
-| `draft_tokens_total`            | counter   | drafted for speculation, if the engine says so   |
-| `accepted_draft_tokens_total`   | counter   | of those, accepted                               |
-| `requests_running`              | gauge     | with a first response, or not streamed           |
-| `requests_waiting`              | gauge     | streams without a first response                 |
-| `kv_cache_utilization`          | gauge     | 0 to 1, if the engine says so                    |
-| `engine_info`                   | gauge     | 1, with the engine's own version as a label      |
-
+Families are those of `HISTOGRAMS`, `COUNTERS` and `GAUGES`, `requests_total` and `engine_info`.
 Labels: `model` and `version` are Triton's; `engine_info` has `release`, by which a stand-in
 for the engine is known as that; `requests_total` has `outcome`, one of `finished`,
 `cancelled` (by the client, a stop request or a time limit), `refused` (above a limit; worth a
