@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from .clients import LoadClient
 from .request import LoadRequest, RequestRecord
@@ -91,8 +91,7 @@ def arrivals_s(count: int, rate_per_s: float, burstiness: float, seed: int) -> I
 async def drive(plan: LoadPlan, client: LoadClient, emit: Emit, stopping: asyncio.Event) -> None:
     """Send the load; `emit` gets every record. Ends early, and gives up what is under way, if
     `stopping` is set."""
-    ways: Mapping[Kind, Any] = {"concurrency": _closed, "tasks": _tasks}
-    work = asyncio.ensure_future(ways.get(plan.kind, _open)(plan, client, emit))
+    work = asyncio.ensure_future((_closed if plan.closed else _open)(plan, client, emit))
     stop = asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,15 +104,22 @@ async def drive(plan: LoadPlan, client: LoadClient, emit: Emit, stopping: asynci
 
 async def _closed(plan: LoadPlan, client: LoadClient, emit: Emit) -> None:
     await _until(plan.start_ns)
-    calls = _repeated(plan) if plan.duration_s else iter(plan.calls)
+    calls = _repeated(plan) if plan.duration_s else plan.calls
+    alone = (_send(call, client, emit) for call in calls)
+    tasks = (_task(task, plan.retries, client, emit) for task in plan.tasks)
+    work = itertools.chain(alone, tasks)
 
     async def stream() -> None:
-        for call in calls:  # shared: each stream takes the next one
-            emit(await client.send(call))
+        for one in work:  # shared: each stream takes the next one
+            await one
 
     async with asyncio.TaskGroup() as group:
         for _ in range(plan.concurrency):
             group.create_task(stream())
+
+
+async def _send(call: LoadRequest, client: LoadClient, emit: Emit) -> None:
+    emit(await client.send(call))
 
 
 def _repeated(plan: LoadPlan) -> Iterator[LoadRequest]:
@@ -137,19 +143,6 @@ async def _open(plan: LoadPlan, client: LoadClient, emit: Emit) -> None:
             at_ns = start_ns + int(call.at_s * NS)
             await _until(at_ns)
             group.create_task(send(call, at_ns))
-
-
-async def _tasks(plan: LoadPlan, client: LoadClient, emit: Emit) -> None:
-    await _until(plan.start_ns)
-    tasks = iter(plan.tasks)
-
-    async def stream() -> None:
-        for task in tasks:
-            await _task(task, plan.retries, client, emit)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(plan.concurrency):
-            group.create_task(stream())
 
 
 async def _task(task: Task, retries: int, client: LoadClient, emit: Emit) -> None:

@@ -98,19 +98,11 @@ def kv_cache(records: Sequence[RequestRecord], perf: Sequence[Row]) -> dict[str,
     return {"reused_share": round(share, 4), "source": "usage"}
 
 
-def queue_ms(records: Sequence[RequestRecord], perf: Sequence[Row]) -> Summary | None:
-    """From a request's arrival at the engine to its first schedule, by the engine's clock."""
-    return _between(records, perf, "arrival_time_ns", "first_scheduled_time_ns")
-
-
-def server_ttft_ms(records: Sequence[RequestRecord], perf: Sequence[Row]) -> Summary | None:
-    """From a request's arrival at the engine to its first token, by the engine's clock."""
-    return _between(records, perf, "arrival_time_ns", "first_token_time_ns")
-
-
-def _between(
-    records: Sequence[RequestRecord], perf: Sequence[Row], start: str, end: str
+def since_arrival_ms(
+    records: Sequence[RequestRecord], perf: Sequence[Row], end: str
 ) -> Summary | None:
+    """From a request's arrival at the engine to this time of it, by the engine's clock."""
+    start = "arrival_time_ns"
     for _, rows in _sources(records, perf):
         times = [row[end] - row[start] for row in rows if row.get(start) and row.get(end)]
         if times:
