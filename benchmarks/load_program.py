@@ -11,7 +11,6 @@ import dataclasses
 import importlib.util
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from launch.bench import workers
 from launch.bench.clients import Api
 from launch.bench.load import LoadPlan
 from launch.bench.request import RequestRecord
+from launch.bench.worker import peak_mib
 
 OURS = "toolkit"
 # What each of the others needs to be installed.
@@ -186,8 +186,7 @@ async def drive(load: ClientLoad, send: Send) -> None:
 
 def show(times: Mapping[int, Times], cpu_s: float, other_mib: float) -> None:
     """`other_mib` is the memory of processes besides this one."""
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 + other_mib
-    print(json.dumps({"seen": times, "cpu_s": cpu_s, "peak_mib": peak_mib}))
+    print(json.dumps({"seen": times, "cpu_s": cpu_s, "peak_mib": peak_mib() + other_mib}))
 
 
 PROGRAMS: Mapping[str, Callable[[ClientLoad], Coroutine[Any, Any, None]]] = {

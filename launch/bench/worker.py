@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from builder.errors import ToolkitError
@@ -122,8 +123,13 @@ async def _drive(
             task.cancel()
     samples.append(_cpu_sample())
     cpu_s = (samples[-1][1] - samples[0][1]) / 1e9
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return ProcessUsage(cpu_s, peak_mib, tuple(samples))
+    return ProcessUsage(cpu_s, peak_mib(), tuple(samples))
+
+
+def peak_mib() -> float:
+    """The process's own; `getrusage` begins with that of the one that started it."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 async def _sample(samples: list[tuple[int, int]]) -> None:

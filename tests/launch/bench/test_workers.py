@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -52,7 +53,8 @@ def test_the_records_of_all_processes_come_together(reference_servers: Servers, 
     for record in records:
         assert began_ns < record.sent_ns < log[record.index].arrived_ns < record.ended_ns
     assert len(spent) == 2
-    assert all(one.cpu_s > 0 and one.peak_mib > 10 for one in spent)
+    ours_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    assert all(one.cpu_s > 0 and 10 < one.peak_mib < ours_mib - 10 for one in spent)
     for one in spent:
         share = one.share_of_core(began_ns, time.monotonic_ns())
         assert share is not None
