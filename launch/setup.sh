@@ -19,7 +19,7 @@ fail() {
 # 3.12 have no numpy < 2, older ones than 3.11 lack what the toolkit uses.
 find_python() {
   local name
-  for name in python3.11 python3.12; do
+  for name in python3.11 python3.12 python3 python; do
     if "$name" -c "$usable" 2>/dev/null; then
       command -v "$name"
       return
@@ -29,9 +29,20 @@ find_python() {
 }
 
 usable='
-import ctypes, ensurepip, sysconfig, venv
+import ctypes, ensurepip, sys, sysconfig, venv
+assert (3, 11) <= sys.version_info < (3, 13)
 ctypes.CDLL(sysconfig.get_config_var("LIBDIR") + "/" + sysconfig.get_config_var("INSTSONAME"))
 '
+
+# Where daemons are, often outside a user's PATH.
+daemons=:/usr/sbin:/sbin
+
+has() { # PROGRAM...: all of them
+  local PATH=$PATH$daemons name
+  for name in "$@"; do
+    command -v "$name" >/dev/null || return 1
+  done
+}
 
 as_root() {
   if [[ $(id -u) -eq 0 ]]; then "$@"; else sudo -n "$@"; fi
@@ -49,27 +60,88 @@ quietly() {
   }
 }
 
-update_packages() {
-  command -v apt-get >/dev/null || return 1
-  [[ -z ${updated:-} ]] || return 0
-  say "setup: fetching the lists of packages with apt-get"
-  quietly as_root apt-get update -qq && updated=1
+# What an administrator is asked for at the end, where packages cannot be installed from here.
+ask_for=()
+
+can_install() {
+  command -v apt-get >/dev/null && as_root true 2>/dev/null
 }
 
+# apt-get, once no other program holds its locks: it waits for the one of dpkg itself.
+apt_locked_s=${APT_LOCKED_S:-600}
+
+run_apt() {
+  local end=$((SECONDS + apt_locked_s)) output waits=
+  until output=$(as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive \
+    apt-get -o "DPkg::Lock::Timeout=$apt_locked_s" "$@" 2>&1); do
+    printf '%s\n' "$output" >>"$log"
+    if [[ $output != *"Could not get lock"* || $SECONDS -ge $end ]]; then
+      tail -n 5 <<<"$output" >&2
+      say "setup: this failed: apt-get $*; all of it is in $log"
+      return 1
+    fi
+    [[ -n $waits ]] || say "setup: another program installs packages; waiting up to $apt_locked_s s"
+    waits=1
+    sleep 1
+  done
+  printf '%s\n' "$output" >>"$log"
+}
+
+update_packages() {
+  [[ -z ${updated:-} ]] || return 0
+  say "setup: fetching the lists of packages with apt-get"
+  run_apt update -qq && updated=1
+}
+
+# Packages that bring daemons start none of them, now or at the next boot: the tests start their own.
 apt_install() { # WHAT PACKAGE_OR_OPTION...
-  local what=$1 size
+  local what=$1 name size units policy=/usr/sbin/policy-rc.d made=
   shift
+  if ! can_install; then
+    for name in "$@"; do [[ $name == --* ]] || ask_for+=("$name"); done
+    return 1
+  fi
   update_packages || return 1
   size=$(LC_ALL=C apt-get install --assume-no "$@" 2>/dev/null |
     sed -n 's/^Need to get \(.*\) of archives.*/\1/p')
   say "setup: fetching $what with apt-get, ${size:-of unknown size}"
-  quietly as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq "$@"
+  if [[ ! -e $policy ]]; then
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+    as_root chmod 755 "$policy"
+    made=1
+  fi
+  units=$(list_units)
+  run_apt install -y -qq "$@"
+  local status=$?
+  [[ -z $made ]] || as_root rm -f "$policy"
+  if has systemctl; then
+    comm -13 <(printf '%s\n' "$units") <(list_units) | while read -r name; do
+      quietly as_root systemctl disable "$name"
+    done
+  fi
+  return "$status"
+}
+
+list_units() { find /lib/systemd/system -maxdepth 1 -name '*.service' -printf '%f\n' 2>/dev/null | sort; }
+
+# A site's own programs stay: nothing is installed over a part of them.
+is_partly_there() { # WHAT PROGRAM...
+  local what=$1 name
+  shift
+  for name in "$@"; do
+    if has "$name"; then
+      say "setup: $what of this machine is left as it is; the tests need all of: $*"
+      return 0
+    fi
+  done
+  return 1
 }
 
 apt_unpack() { # WHAT FOLDER PACKAGE...
   local what=$1 folder=$2 bytes
   shift 2
-  update_packages || return 1
+  command -v apt-get >/dev/null || return 1
+  can_install && { update_packages || return 1; }
   mkdir -p "$folder/packages" && cd "$folder/packages" || return 1
   bytes=$(apt-get download --print-uris "$@" 2>/dev/null | awk '{ sum += $3 } END { print sum + 0 }')
   say "setup: fetching $what with apt-get into $folder, $((bytes / 1000000)) MB"
@@ -104,17 +176,19 @@ install_browser() { apt_install "the browser chromium" chromium; }
 
 # The scheduler that the tests of Slurm jobs run, and the router of several instances. No daemon of
 # these packages is needed or started: the tests start their own.
-find_slurm() {
-  local PATH=$PATH:/usr/sbin:/sbin name
-  for name in slurmctld slurmd sbatch munged haproxy ip; do
-    command -v "$name" >/dev/null || return 1
-  done
-}
+slurm_programs=(slurmctld slurmd sbatch munged)
+
+find_slurm() { has "${slurm_programs[@]}" haproxy ip; }
 
 install_slurm() {
-  # libpmix-dev: what Slurm's plugin loads is not in the package without -dev.
-  apt_install "Slurm and HAProxy" --no-install-recommends slurmctld slurmd slurm-client \
-    slurm-wlm-basic-plugins munge libpmix-dev haproxy iproute2
+  local packages=(iproute2)
+  if ! has "${slurm_programs[@]}"; then
+    is_partly_there "Slurm" "${slurm_programs[@]}" && return 1
+    # libpmix-dev: what Slurm's plugin loads is not in the package without -dev.
+    packages+=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix-dev)
+  fi
+  has haproxy || packages+=(haproxy)
+  apt_install "Slurm and HAProxy" --no-install-recommends "${packages[@]}"
 }
 
 # What the tests of monitoring run: Prometheus with its own checker, Alertmanager's, and the exporter
@@ -122,10 +196,7 @@ install_slurm() {
 prometheus=$root/.venv/prometheus/usr/bin
 
 find_prometheus() {
-  local PATH=$PATH:$prometheus name
-  for name in prometheus promtool amtool prometheus-blackbox-exporter; do
-    command -v "$name" >/dev/null || return 1
-  done
+  PATH=$PATH:$prometheus has prometheus promtool amtool prometheus-blackbox-exporter
 }
 
 install_prometheus() (
@@ -157,10 +228,8 @@ install_cluster_tools() {
 docker=$root/.venv/docker
 
 find_docker() {
-  local PATH=$docker/usr/sbin:$docker/usr/bin:$PATH:/usr/sbin:/sbin name
-  for name in docker dockerd docker-init docker-proxy containerd runc ip; do
-    command -v "$name" >/dev/null || return 1
-  done
+  PATH=$docker/usr/sbin:$docker/usr/bin:$PATH has docker dockerd docker-init docker-proxy \
+    containerd runc ip
 }
 
 install_docker() (
@@ -173,12 +242,7 @@ install_docker() (
 )
 
 # What signs a bundle, with keys of both kinds.
-find_signing() {
-  local name
-  for name in ssh-keygen ssh-agent ssh-add openssl; do
-    command -v "$name" >/dev/null || return 1
-  done
-}
+find_signing() { has ssh-keygen ssh-agent ssh-add openssl; }
 
 install_signing() {
   apt_install "OpenSSH's client and OpenSSL" --no-install-recommends openssh-client openssl
@@ -186,15 +250,14 @@ install_signing() {
 
 # What starts a server on several nodes of a cluster: Open MPI over SSH. No daemon of these packages
 # is needed or started: the tests start their own.
-find_mpi() {
-  local PATH=$PATH:/usr/sbin name
-  for name in mpirun ssh sshd unshare; do
-    command -v "$name" >/dev/null || return 1
-  done
-}
+find_mpi() { has mpirun ssh sshd unshare; }
 
 install_mpi() {
-  apt_install "Open MPI and SSH" --no-install-recommends openmpi-bin openssh-server
+  local packages=()
+  has mpirun || packages+=(openmpi-bin)
+  has ssh || packages+=(openssh-client)
+  has sshd || packages+=(openssh-server)
+  apt_install "Open MPI and SSH" --no-install-recommends "${packages[@]}"
 }
 
 # Each file that pip fetches is a line with its size, before it is fetched; small ones are left out.
@@ -202,6 +265,27 @@ pip_fetch() { # pip's VERB ARGUMENT...
   "$PYTHON" -m pip "$@" --disable-pip-version-check --progress-bar off 2>&1 | tee -a "$log" |
     sed -un 's/^ *Downloading \([^ ]*\) (\([0-9.]* [MG]B\)).*/setup:   \1, \2/p' >&2
   [[ ${PIPESTATUS[0]} -eq 0 ]]
+}
+
+# PyTorch without the libraries of CUDA, which are 5 GB that a machine without a GPU has no use for.
+# uv knows where the CPU builds are; it is only asked where pip would bring the libraries.
+install_torch() {
+  local torch
+  torch=$(sed -n 's/^ *"\(torch==[0-9.]*\)".*/\1/p' "$root/pyproject.toml")
+  if nvidia-smi -L >/dev/null 2>&1 || ! brings_cuda "$torch"; then return; fi
+  say "setup: pip would fetch $torch with CUDA, 5 GB on disk; fetching its CPU build with uv"
+  if ! pip_fetch install uv || ! quietly "$PYTHON" -m uv pip install --python "$PYTHON" \
+    --torch-backend cpu "$torch"; then
+    fail "$torch could not be fetched without CUDA; install a build of your choice with" \
+      "$PYTHON -m pip and repeat"
+  fi
+}
+
+brings_cuda() { # REQUIREMENT; false where it is installed already
+  "$PYTHON" -m pip install --dry-run --quiet --report - "$1" 2>>"$log" | "$PYTHON" -c '
+import json, sys
+names = [one["metadata"]["name"].lower().replace("_", "-") for one in json.load(sys.stdin)["install"]]
+sys.exit(not any(name.startswith(("nvidia-", "cuda-")) for name in names))' 2>>"$log"
 }
 
 check_platform() {
@@ -231,8 +315,11 @@ make_environment() {
       fail "$root/.venv could not be made"
     rmdir "$root/.venv/tmp"
   fi
-  say "setup: fetching what is missing of the extras $extras into $root/.venv: up to 2 GB on disk," \
-    "more where pip gives torch with CUDA"
+  case ,$extras, in
+    *,dev,*) say "setup: fetching what is missing into $root/.venv: up to 0.5 GB, 2.5 GB on disk" ;;
+    *) say "setup: fetching what is missing into $root/.venv: up to 0.4 GB, 1.5 GB on disk" ;;
+  esac
+  [[ ,$extras, != *,rehearse,* ]] || install_torch
   pip_fetch install --editable "${root}[$extras]" || {
     tail -n 20 "$log" >&2
     fail "installing failed, see $log; is the network reachable?"

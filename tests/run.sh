@@ -54,6 +54,9 @@ finish() {
   if [[ ${#missing[@]} -gt 0 ]]; then
     printf 'left out      %s\n' "${missing[@]}"
   fi
+  if [[ ${#ask_for[@]} -gt 0 ]]; then
+    printf 'for those, an administrator of this machine installs: %s\n' "${ask_for[*]}"
+  fi
   exit "$failed"
 }
 
