@@ -32,7 +32,6 @@ from builder.targets.handoff.document import (
     note,
     page,
     paragraph,
-    plain,
     remedies,
     table,
 )
@@ -224,15 +223,15 @@ def test_two_handoffs_are_the_same_byte_for_byte(render: Render) -> None:
 
 def everywhere(words: str) -> Document:
     """A document with these words wherever a value can stand."""
-    row = (plain(words), code(words))
+    row = (words, code(words))
     blocks = (
-        paragraph(plain(words) + code(words)),
+        paragraph(words + code(words)),
         bullets(row),
-        note(words, plain(words)),
-        facts(((words, plain(words)), (words, code(words)))),
+        note(words, words),
+        facts(((words, words), (words, code(words)))),
         table(words, (words, words), (row,), numeric={1}),
-        command(words, "true\n", plain(words)),
-        remedies(((plain(words), plain(words), "true\n"),)),
+        command(words, "true\n", words),
+        remedies(((words, words, "true\n"),)),
         Section("inner", words, ()),
     )
     return Document(words, words, (words,), (Section("outer", words, blocks),))

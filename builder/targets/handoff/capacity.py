@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...facts.published_results import Published, describe
 from ...servers import RenderContext
-from .document import Block, Section, Text, code, facts, note, paragraph, plain, table
+from .document import Block, Section, code, facts, note, paragraph, table
 from .runbook_text import section
 
 # Limits of the engine's options and of the model behind Triton: what each does to a request.
@@ -38,7 +38,7 @@ def capacity(context: RenderContext) -> Section:
     memory = table(
         "Memory of one GPU",
         ("part", "GiB"),
-        [(plain(name), plain(f"{gib:,.1f}")) for name, gib in rows],
+        [(name, f"{gib:,.1f}") for name, gib in rows],
         numeric={1},
     )
     columns = ("limit", "value", "of", "what it means")
@@ -47,35 +47,33 @@ def capacity(context: RenderContext) -> Section:
     return section("capacity", values, memory, facts(tuple(_kv_cache(context))), limits)
 
 
-def _kv_cache(context: RenderContext) -> Iterator[tuple[str, Text]]:
+def _kv_cache(context: RenderContext) -> Iterator[tuple[str, str]]:
     budget, workload = context.plan.budget, context.deployment.workload
     yield (
         "KV cache",
-        plain(f"{budget.kv_tokens:,} tokens of {budget.kv_bytes_per_token:,} bytes on each GPU"),
+        f"{budget.kv_tokens:,} tokens of {budget.kv_bytes_per_token:,} bytes on each GPU",
     )
     yield (
         "Requests at once",
-        plain(
+        (
             f"{budget.max_concurrency:,} per server, of {workload.isl:,} prompt and "
             f"{workload.osl:,} answer tokens; {workload.concurrency:,} are planned"
         ),
     )
     yield (
         "Beyond that",
-        plain(
-            "requests wait for others to end: the time to the first token grows, no answer is wrong"
-        ),
+        "requests wait for others to end: the time to the first token grows, no answer is wrong",
     )
 
 
-def _limits(context: RenderContext) -> Iterator[tuple[Text, ...]]:
+def _limits(context: RenderContext) -> Iterator[tuple[str, ...]]:
     for name, meaning in ENGINE_LIMITS.items():
         if (value := context.engine.options.get(name)) is not None:
-            yield code(name), plain(f"{value:,}"), plain("engine"), plain(meaning)
+            yield code(name), f"{value:,}", "engine", meaning
     for server in context.servers.values():
         for name, meaning in MODEL_LIMITS.items():
             if (value := server.settings.get(name)) is not None:
-                yield code(name), plain(f"{value:,}"), plain(server.record.title), plain(meaning)
+                yield code(name), f"{value:,}", server.record.title, meaning
 
 
 def figures(context: RenderContext) -> Section:
@@ -85,23 +83,23 @@ def figures(context: RenderContext) -> Section:
         f"Nobody had run this deployment on {facts.gpu.product} when this page was made. What was "
         "measured since then is attached as evidence."
     )
-    blocks: list[Block] = [note("Not measured", plain(text))]
+    blocks: list[Block] = [note("Not measured", text)]
     rows = tuple(row for one in facts.published for row in _published(one))
     if rows:
         text = (
             "Others measured the same model on the same GPUs, each under a workload of their own:"
         )
         columns = ("figure", "workload and engine", "source")
-        blocks += [paragraph(plain(text)), table("Published figures", columns, rows)]
+        blocks += [paragraph(text), table("Published figures", columns, rows)]
     else:
         text = "No figures for this model on these GPUs are known."
-        blocks.append(paragraph(plain(text)))
+        blocks.append(paragraph(text))
     return section("figures", {}, *blocks)
 
 
-def _published(row: Published) -> Iterator[tuple[Text, ...]]:
+def _published(row: Published) -> Iterator[tuple[str, ...]]:
     workload = f"{row.workload}; {row.engine}"
     if row.incomplete:
         workload += f"; not said: {', '.join(row.incomplete)}"
     for figure in row.figures:
-        yield plain(describe(figure)), plain(workload), plain(row.source)
+        yield describe(figure), workload, row.source

@@ -1,7 +1,7 @@
 """A document for people: sections of Markdown, and the HTML page that is made of the same text.
 
-The dialect is that of GitHub and GitLab. A value, whoever gave it, is escaped where it enters the
-text, and cannot become structure. The page loads nothing and runs nothing.
+The dialect is that of GitHub and GitLab. Every string that is not `Text` is escaped where it enters
+a document, and cannot become structure. The page loads nothing and runs nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,23 @@ from markdown_it.common.utils import escapeHtml
 
 from ...render import html
 
-# Markdown within a line, in which all values are escaped.
-Text = str
-
 # What has a meaning anywhere in a line, and what has one at its beginning.
 _ANYWHERE = re.compile(r"([\\`*_\[\]<>|~&$])")
 _INSIDE_A_WORD = re.compile(r"(?<=[A-Za-z0-9])\\_(?=[A-Za-z0-9])")
 _AT_THE_BEGINNING = re.compile(r"^([#+=:-]|\d+(?=[.)]))")
 _CODE_SPAN = re.compile(r"\\.|(?P<code>(?P<fence>`+)(?!`).*?(?<!`)(?P=fence)(?!`))")
+
+
+class Text(str):
+    """Markdown within a line, in which all values are escaped."""
+
+    __slots__ = ()
+
+    def __add__(self, other: str) -> Text:
+        return Text(f"{self}{plain(other)}")
+
+    def __radd__(self, other: str) -> Text:
+        return Text(f"{plain(other)}{self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class Document:
 def markdown(document: Document) -> str:
     about = f"{document.kind}. {' · '.join(document.subject)}"
     contents = (line for section in document.sections for line in _entries(section))
-    lines = [f"# {_line(document.title)}", paragraph(plain(about)), "\n".join(contents)]
+    lines = [f"# {_line(document.title)}", paragraph(about), "\n".join(contents)]
     for section in document.sections:
         lines += _section(section, 2)
     return "\n\n".join(lines) + "\n"
@@ -80,64 +89,67 @@ def page(document: Document) -> str:
 
 def plain(text: object) -> Text:
     """Text without a meaning; an underscore inside a word has none anyway."""
+    if isinstance(text, Text):
+        return text
     escaped = _ANYWHERE.sub(r"\\\1", re.sub(r"\s+", " ", str(text)))
-    return _INSIDE_A_WORD.sub("_", escaped)
+    return Text(_INSIDE_A_WORD.sub("_", escaped))
 
 
 def code(text: object) -> Text:
     words = re.sub(r"\s+", " ", str(text)).strip()
     fence = "`" * (_longest_run(words) + 1)
     pad = " " if words.startswith("`") or words.endswith("`") else ""
-    return f"{fence}{pad}{words}{pad}{fence}" if words else ""
+    return Text(f"{fence}{pad}{words}{pad}{fence}" if words else "")
 
 
 def link(text: str, target: str) -> Text:
-    return f"[{_line(text)}]({target})"
+    return Text(f"[{_line(text)}]({target})")
 
 
-def paragraph(text: Text) -> str:
-    return _AT_THE_BEGINNING.sub(r"\\\1", text.strip())
+def paragraph(text: str) -> str:
+    return _AT_THE_BEGINNING.sub(r"\\\1", plain(text).strip())
 
 
-def bullets(items: Iterable[Text]) -> str:
+def bullets(items: Iterable[str]) -> str:
     return "\n".join(f"- {paragraph(item)}" for item in items)
 
 
-def note(title: str, text: Text) -> str:
+def note(title: str, text: str) -> str:
     """What a reader must not miss."""
-    return f"> **{_line(title)}.** {text}"
+    return f"> **{_line(title)}.** {plain(text)}"
 
 
-def facts(rows: Iterable[tuple[str, Text]]) -> str:
+def facts(rows: Iterable[tuple[str, str]]) -> str:
     """Names with their values."""
-    return "\n".join(f"- **{_line(name)}**: {value}" for name, value in rows)
+    return "\n".join(f"- **{_line(name)}**: {plain(value)}" for name, value in rows)
 
 
 def table(
     caption: str,
     columns: Sequence[str],
-    rows: Iterable[Sequence[Text]],
+    rows: Iterable[Sequence[str]],
     numeric: Iterable[int] = (),
 ) -> str:
     """`numeric` are the columns that are aligned on the right."""
     on_the_right = set(numeric)
     lines = [[_line(title) for title in columns]]
     lines += [["---:" if i in on_the_right else "---" for i in range(len(columns))]]
-    lines += [[_cell(cell) for cell in row] for row in rows]
+    lines += [[_cell(plain(cell)) for cell in row] for row in rows]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{paragraph(plain(caption))}:\n\n{body}"
+    return f"{paragraph(caption)}:\n\n{body}"
 
 
-def command(title: str, script: str, outcome: Text) -> str:
+def command(title: str, script: str, outcome: str) -> str:
     """What to type, in one shell after the others, and what is to come of it."""
     parts = (f"**{_line(title)}**", _script(script), paragraph(outcome))
     return "\n\n".join(filter(None, parts))
 
 
-def remedies(rows: Iterable[tuple[Text, Text, str]]) -> str:
+def remedies(rows: Iterable[tuple[str, str, str]]) -> str:
     """What may be behind an alert, the likeliest first: sign, cause, and commands that tell."""
     return "\n\n".join(
-        f"**Sign:** {sign} **Cause:** {cause}\n\n{_script(script)}" for sign, cause, script in rows
+        f"**Sign:** {plain(sign)} **Cause:** {plain(cause)}\n\n{_script(script)}"
+        for sign, cause, script in rows
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from ... import site
 from ...servers import PORT_STEP, RenderContext, RenderedServer
-from .document import Block, Section, Text, code, note, paragraph, plain, table
-from .runbook_text import section
+from .document import Block, Section, code, note, paragraph, table
+from .runbook_text import fill, section
 
 # The clients of a port, by its name.
 CLIENTS = {
@@ -23,24 +23,24 @@ def ports(context: RenderContext) -> Section:
     rows = tuple(_row(server, name) for server in context.servers.values() for name in server.ports)
     columns = ("port", "protocol", "server", "listens on", "clients", "protected by")
     blocks: list[Block] = [table("Ports", columns, rows)]
-    blocks += [paragraph(plain(words)) for words in _notes(context)]
+    blocks += [paragraph(words) for words in _notes(context)]
     if any(server.entry["host"] not in LOOPBACK for server in context.servers.values()):
         text = (
             "A server listens beyond its own machine. Neither knows users or rates: put a gateway "
             "that does before it, and let nothing else reach its ports."
         )
-        blocks.append(note("Reachable by others", plain(text)))
+        blocks.append(note("Reachable by others", text))
     return section("network", {}, *blocks)
 
 
-def _row(server: RenderedServer, name: str) -> tuple[Text, ...]:
+def _row(server: RenderedServer, name: str) -> tuple[str, ...]:
     return (
         code(server.ports[name]),
-        plain(PROTOCOLS[name]),
-        plain(server.record.title),
+        PROTOCOLS[name],
+        server.record.title,
         code(server.entry["host"]),
-        plain(CLIENTS[name]),
-        plain(_protection(server, name)),
+        CLIENTS[name],
+        _protection(server, name),
     )
 
 
@@ -101,7 +101,7 @@ def secrets(context: RenderContext) -> Section:
     return section("secrets", {}, table("Secrets", columns, rows))
 
 
-def _secrets(context: RenderContext) -> Iterator[tuple[Text, ...]]:
+def _secrets(context: RenderContext) -> Iterator[tuple[str, ...]]:
     for server in context.servers.values():
         environment: Mapping[str, str] = server.environment
         if file := environment.get("SERVE_KEY_FILE"):
@@ -109,24 +109,27 @@ def _secrets(context: RenderContext) -> Iterator[tuple[Text, ...]]:
         elif server.entry.get("restricted_apis"):
             words = "none: the server makes a random one at each start, which closes these APIs"
             use = f"closed APIs of {server.record.title}"
-            yield (plain("management key"), plain(use), plain(words))
+            yield ("management key", use, words)
         if tls := server.tls:
             yield _secret("TLS certificate", f"gRPC of {server.record.title}", tls.certificate)
             yield _secret("TLS key", f"gRPC of {server.record.title}", tls.key)
             if tls.client_ca:
                 yield _secret("CA of the clients", "who may ask over gRPC", tls.client_ca)
     yield (
-        plain("hub token"),
-        plain("weights that their publisher gates"),
-        "none, where `CHECKPOINT` names a folder; else `HF_TOKEN` in the environment of the first "
-        "start",
+        "hub token",
+        "weights that their publisher gates",
+        fill(
+            "none, where `CHECKPOINT` names a folder; else `HF_TOKEN` in the environment of the "
+            "first start",
+            {},
+        ),
     )
     for server in context.servers.values():
         if image := context.image(server.record.name):
             host = image.name.partition("/")[0]
             words = f"where {host} asks for one: in the store of the container runtime"
-            yield (plain("registry login"), plain(f"image of {server.record.title}"), plain(words))
+            yield ("registry login", f"image of {server.record.title}", words)
 
 
-def _secret(name: str, use: str, file: str) -> tuple[Text, ...]:
-    return (plain(name), plain(use), f"file {code(file)}")
+def _secret(name: str, use: str, file: str) -> tuple[str, ...]:
+    return name, use, "file " + code(file)

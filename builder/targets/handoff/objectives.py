@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ...observability import slo
 from ...servers import RenderContext
-from .document import Block, Document, Section, Text, bullets, note, plain, table
+from .document import Block, Document, Section, bullets, note, table
+from .runbook_text import fill
 
 MINUTES_A_DAY = 24 * 60
 
@@ -17,8 +18,8 @@ def objectives(context: RenderContext, availability: float | None) -> Document:
     sections = (
         Section("promises", "What is promised", tuple(_promises(context, found))),
         Section("budget", "Error budget", tuple(_budget(found))),
-        Section("measured", "How it is measured", (bullets(tuple(_measured())),)),
-        Section("missed", "When it is missed", (bullets(tuple(_missed())),)),
+        Section("measured", "How it is measured", (bullets(_MEASURED),)),
+        Section("missed", "When it is missed", (bullets(_MISSED),)),
     )
     workload = deployment.workload
     subject = (
@@ -32,13 +33,7 @@ def objectives(context: RenderContext, availability: float | None) -> Document:
 
 def _promises(context: RenderContext, found: tuple[slo.Objective, ...]) -> Iterator[Block]:
     rows = tuple(
-        (
-            plain(one.title),
-            plain(f"{_percent(one.share)} of requests"),
-            plain(one.good),
-            plain(one.evidence),
-        )
-        for one in found
+        (one.title, f"{_percent(one.share)} of requests", one.good, one.evidence) for one in found
     )
     columns = ("objective", "share", "a request is good if it is, or has,", "source")
     yield table("Objectives", columns, rows)
@@ -47,24 +42,24 @@ def _promises(context: RenderContext, found: tuple[slo.Objective, ...]) -> Itera
             "An objective that is marked as assumed was asked for by nobody: it stands in until "
             "the deployment says otherwise."
         )
-        yield note("Assumed", plain(text))
+        yield note("Assumed", text)
     limits = context.deployment.slo
     if limits is None or limits.ttft_ms is None or limits.itl_ms is None:
         words = (
             "Of the latencies only those are promised that the deployment names under `slo`. "
             "Measure first: a limit that nobody has measured is a wish."
         )
-        yield note("Latency", words)
+        yield note("Latency", fill(words, {}))
 
 
 def _budget(found: tuple[slo.Objective, ...]) -> Iterator[Block]:
     minutes = slo.PERIOD_DAYS * MINUTES_A_DAY
     rows = tuple(
         (
-            plain(one.title),
-            plain(f"{_percent(one.budget)} of requests"),
-            plain(f"{one.budget * minutes:,.0f} minutes"),
-            *(plain(_percent(one.burn(rate))) for rate in slo.BURN_RATES),
+            one.title,
+            f"{_percent(one.budget)} of requests",
+            f"{one.budget * minutes:,.0f} minutes",
+            *(_percent(one.burn(rate)) for rate in slo.BURN_RATES),
         )
         for one in found
     )
@@ -77,20 +72,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-def _measured() -> Iterator[Text]:
-    yield plain(
-        "By the server's own metrics, over all requests that it took: the time to the first token "
-        "begins when the request is there, and ends when the first token leaves."
-    )
-    yield plain(
-        "Client-side latency also includes the network and the gateway. Measure it where clients "
-        "are: the command is in the runbook, under Watch and measure."
-    )
-
-
-def _missed() -> Iterator[Text]:
-    yield plain(
-        "The alerts link into the runbook. The fast one is for now, at any hour; the slow one is "
-        "for the next working day."
-    )
-    yield plain("While a budget is spent, only a release that fixes it is rolled out.")
+_MEASURED = (
+    "By the server's own metrics, over all requests that it took: the time to the first token "
+    "begins when the request is there, and ends when the first token leaves.",
+    "Client-side latency also includes the network and the gateway. Measure it where clients are: "
+    "the command is in the runbook, under Watch and measure.",
+)
+_MISSED = (
+    "The alerts link into the runbook. The fast one is for now, at any hour; the slow one is for "
+    "the next working day.",
+    "While a budget is spent, only a release that fixes it is rolled out.",
+)

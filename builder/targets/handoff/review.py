@@ -8,19 +8,7 @@ from collections.abc import Iterator
 from ...facts import advisories
 from ...rules import vulnerability_policy
 from ...servers import RenderContext
-from .document import (
-    Block,
-    Section,
-    Text,
-    bullets,
-    code,
-    facts,
-    link,
-    note,
-    paragraph,
-    plain,
-    table,
-)
+from .document import Block, Section, bullets, code, facts, link, note, paragraph, table
 from .runbook_text import section
 
 
@@ -28,12 +16,7 @@ def decisions(context: RenderContext) -> Section:
     rows = (*context.engine.decisions, *context.plan.flags, *context.plan.environment)
     columns = ("setting", "value", "why", "evidence")
     cells = [
-        (
-            code(row.path),
-            code(_value(row.value)),
-            plain(row.reason),
-            plain(f"{row.evidence}: {row.source}"),
-        )
+        (code(row.path), code(_value(row.value)), row.reason, f"{row.evidence}: {row.source}")
         for row in rows
     ]
     return section("decisions", {}, table("Settings", columns, cells), *_doubts(context))
@@ -45,16 +28,15 @@ def _doubts(context: RenderContext) -> Iterator[Block]:
         yield table("Published options that are not used", columns, tuple(_differences(context)))
     if warnings := (*context.plan.warnings, *context.engine.warnings):
         items = [
-            f"{code(row.where)}{plain(f' {row.message}' + f': {row.fix}' * bool(row.fix))}"
-            for row in warnings
+            code(row.where) + f" {row.message}" + f": {row.fix}" * bool(row.fix) for row in warnings
         ]
         yield Section("warnings", "Warnings of the plan", (bullets(items),))
 
 
-def _differences(context: RenderContext) -> Iterator[tuple[Text, ...]]:
+def _differences(context: RenderContext) -> Iterator[tuple[str, ...]]:
     for row in context.plan.differences:
-        planned = plain("not set") if row.planned is None else code(_value(row.planned))
-        reason = plain(f"{row.reason} ({row.source})")
+        planned = "not set" if row.planned is None else code(_value(row.planned))
+        reason = f"{row.reason} ({row.source})"
         yield code(row.path), code(_value(row.published)), planned, reason
 
 
@@ -69,7 +51,7 @@ def terms(context: RenderContext) -> Section:
     return section("licence", {}, facts((*_licenses(context), _remote_code(context))))
 
 
-def _licenses(context: RenderContext) -> Iterator[tuple[str, Text]]:
+def _licenses(context: RenderContext) -> Iterator[tuple[str, str]]:
     facts = context.plan.facts
     for title, model in (("Model", facts.checkpoint), ("Draft model", facts.draft)):
         if model is None:
@@ -77,15 +59,15 @@ def _licenses(context: RenderContext) -> Iterator[tuple[str, Text]]:
         found = model.license
         if found is None:
             words = f"{model.name}: not known to this toolkit; read the card of the checkpoint"
-            yield title, plain(words)
+            yield title, words
             continue
         grade = "" if found.verified else ", not verified"
         note = f" {found.note}" if found.note else ""
         text = f"{model.name}: {found.name}.{note} Source: {found.source}{grade}."
-        yield title, plain(text) + (f" {link('Terms', found.url)}" if found.url else "")
+        yield title, text + (" " + link("Terms", found.url) if found.url else "")
 
 
-def _remote_code(context: RenderContext) -> tuple[str, Text]:
+def _remote_code(context: RenderContext) -> tuple[str, str]:
     on = context.engine.options.get(REMOTE_CODE) or f"--{REMOTE_CODE}" in {
         flag.path for flag in context.flags
     }
@@ -94,11 +76,11 @@ def _remote_code(context: RenderContext) -> tuple[str, Text]:
             "on: Python code that comes with the checkpoint runs in the server. Review it, pin the "
             "revision, and keep the digests of its files."
         )
-        return "Remote code", plain(words)
+        return "Remote code", words
     words = (
         "off: no Python code of the checkpoint is run; the engine has this architecture built in."
     )
-    return "Remote code", plain(words)
+    return "Remote code", words
 
 
 def vulnerabilities(context: RenderContext) -> Section:
@@ -111,11 +93,11 @@ def vulnerabilities(context: RenderContext) -> Section:
     if context.engine_record.product not in known:
         title = context.engine_record.title
         text = f"No advisories of {title} are known to this toolkit: look them up."
-        blocks.append(note("Unknown advisories", plain(text)))
+        blocks.append(note("Unknown advisories", text))
     for row in (server.record for server in context.servers.values()):
         if row.image["product"] not in known:
             text = f"Which version of {row.title} the image holds is not known here: look it up."
-            blocks.append(note("Unknown version", plain(text)))
+            blocks.append(note("Unknown version", text))
     return section("vulnerabilities", {}, *blocks)
 
 
@@ -123,19 +105,19 @@ def _open(use: vulnerability_policy.ComponentReference, accepted: str | None) ->
     title = f"{advisories.name(use.product)} {use.version}"
     found, day = advisories.open_for(use.product, use.version), advisories.as_of(use.product)
     if not found:
-        yield paragraph(plain(f"{title}: none known on {day}."))
+        yield paragraph(f"{title}: none known on {day}.")
         return
     number = "1 known vulnerability" if len(found) == 1 else f"{len(found)} known vulnerabilities"
     text = f"{title} has {number} on {day}; {_way_out(use.product)}"
-    yield note("Open", plain(text))
+    yield note("Open", text)
     if accepted:
-        yield note("Accepted by the deployment", plain(accepted))
+        yield note("Accepted by the deployment", accepted)
     rows = tuple(
         (
             code(row.cve),
-            plain("-" if row.cvss is None else f"{row.cvss:.1f}"),
-            plain(row.fixed_in or "not known"),
-            plain(f"NVIDIA bulletin {row.bulletin}, {row.published}"),
+            "-" if row.cvss is None else f"{row.cvss:.1f}",
+            row.fixed_in or "not known",
+            f"NVIDIA bulletin {row.bulletin}, {row.published}",
         )
         for row in found
     )

@@ -24,7 +24,6 @@ from .document import (
     facts,
     note,
     paragraph,
-    plain,
     remedies,
 )
 from .runbook_text import fill, procedures, section
@@ -136,37 +135,37 @@ def _where(context: RenderContext) -> str:
 def _overview(context: RenderContext, values: Mapping[str, object]) -> Section:
     deployment, budget = context.deployment, context.plan.budget
     glance = (
-        ("GPUs", plain(f"{deployment.hardware.num_gpus}x {deployment.hardware.gpu.upper()}")),
-        ("Weights", plain(f"{values['weights_gb']} GB")),
-        ("Requests at once", plain(f"{budget.max_concurrency:,}")),
-        ("KV tokens per GPU", plain(f"{budget.kv_tokens:,}")),
+        ("GPUs", f"{deployment.hardware.num_gpus}x {deployment.hardware.gpu.upper()}"),
+        ("Weights", f"{values['weights_gb']} GB"),
+        ("Requests at once", f"{budget.max_concurrency:,}"),
+        ("KV tokens per GPU", f"{budget.kv_tokens:,}"),
     )
     blocks: list[Block] = [facts(glance), facts(_identity(context))]
     if not _runs_alone(context) and not deployment.targets.keys() & {*RUNS_ON}:
         words = "needs several nodes, or another side: render it with slurm or kubernetes as well"
-        blocks.append(note("No instructions to start it", plain(f"It {words}.")))
+        blocks.append(note("No instructions to start it", f"It {words}."))
     if deployment.notes:
-        notes = bullets(tuple(map(plain, deployment.notes)))
+        notes = bullets(deployment.notes)
         blocks.append(Section("notes", "Notes of the deployment", (notes,)))
     return section("overview", values, *blocks)
 
 
-def _identity(context: RenderContext) -> Iterator[tuple[str, Text]]:
+def _identity(context: RenderContext) -> Iterator[tuple[str, str]]:
     deployment, checkpoint = context.deployment, context.plan.facts.checkpoint
     workload = deployment.workload
     yield "Name", code(deployment.name)
-    yield "Does", plain(KINDS[deployment.role])
-    yield "Checkpoint", code(deployment.checkpoint) + plain(f"; {checkpoint.source}")
+    yield "Does", KINDS[deployment.role]
+    yield "Checkpoint", code(deployment.checkpoint) + f"; {checkpoint.source}"
     if deployment.draft:
         yield "Draft model", code(deployment.draft.checkpoint)
-    yield "Engine", plain(f"{context.engine_record.title} {context.release.name}")
+    yield "Engine", f"{context.engine_record.title} {context.release.name}"
     for server in context.servers.values():
         image = context.image(server.record.name)
-        named = _image(image) if image else plain("none of this release is known")
+        named = _image(image) if image else "none of this release is known"
         yield f"Image of {server.record.title}", named
     yield (
         "Planned for",
-        plain(
+        (
             f"{workload.concurrency:,} requests at a time, of {workload.isl:,} prompt and "
             f"{workload.osl:,} answer tokens"
         ),
@@ -216,11 +215,7 @@ def _part(alert: Alert, rules: Rules) -> Section:
     said = rules.annotations(alert, VALUE)
     words = f"{alert.severity.capitalize()}. {said['summary']} {said['description']}"
     causes = tuple(
-        (
-            fill(one.symptom, {}),
-            fill(one.cause, {}),
-            "".join(f"{line}\n" for line in one.commands),
-        )
+        (fill(one.symptom, {}), fill(one.cause, {}), "".join(f"{line}\n" for line in one.commands))
         for one in alert.causes
     )
-    return Section(alert.anchor, alert.name, (paragraph(plain(words)), remedies(causes)))
+    return Section(alert.anchor, alert.name, (paragraph(words), remedies(causes)))

@@ -25,10 +25,10 @@ Values = Mapping[str, object]
 def fill(words: str, values: Values) -> Text:
     """Words of ours as text. Values are text in it, whatever characters they have."""
     pieces = " ".join(words.split()).split("`")
-    return "".join(
-        code(_filled(piece, values)) if index % 2 else _linked(piece, values)
-        for index, piece in enumerate(pieces)
-    )
+    found = Text()
+    for index, piece in enumerate(pieces):
+        found += code(_filled(piece, values)) if index % 2 else _linked(piece, values)
+    return found
 
 
 def _linked(piece: str, values: Values) -> Text:
@@ -36,7 +36,7 @@ def _linked(piece: str, values: Values) -> Text:
     words = _LINK.split(piece)
     found = plain(_filled(words[0], values))
     for title, target, rest in zip(words[1::3], words[2::3], words[3::3], strict=True):
-        found += link(_filled(title, values), target) + plain(_filled(rest, values))
+        found += link(_filled(title, values), target) + _filled(rest, values)
     return found
 
 
@@ -88,7 +88,7 @@ def _commands(step: str | Mapping[str, Any], values: Values, known: Set[str]) ->
 
 
 def _outcome(row: Mapping[str, Any], values: Values) -> Text:
-    prints = f"It prints {code(row['prints'])}. " if "prints" in row else ""
+    prints = "It prints " + code(row["prints"]) + ". " if "prints" in row else Text()
     return prints + fill(row.get("outcome", ""), values)
 
 
