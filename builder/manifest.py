@@ -28,11 +28,13 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
             "files": dict(_inputs(facts)),
         },
         "decisions": [asdict(row) for row in (*engine.decisions, *plan.flags, *plan.environment)],
+        "engine_defaults": [asdict(row) for row in plan.engine_defaults],
         "differences": [asdict(row) for row in plan.differences],
         "warnings": [
             {"where": row.where, "what": row.message, "remedy": row.fix} for row in warnings
         ],
         "accepted_advisories": vulnerability_policy.record(request, facts.release.name),
+        "limits": asdict(plan.limits),
         "memory": memory(plan),
         "published": [_published(row) for row in facts.published],
     }

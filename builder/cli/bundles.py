@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, nearest
 from ..errors import BadInput
 from .arguments import Parser, add_json
-from .deployments import decisions_text
-from .terminal import print_json, wrapped
+from .plans import decisions_text
+from .terminal import columns, print_json, wrapped
 
 if TYPE_CHECKING:
+    from ..bundle import Bundle
     from ..diff import Change, Comparison, FileChange
+    from ..planning import Decision
 
 
 def add_explain(parser: Parser) -> None:
@@ -28,21 +32,65 @@ def add_explain(parser: Parser) -> None:
 def run_explain(options: argparse.Namespace) -> None:
     from .. import bundle
 
-    manifest = bundle.read(options.bundle).manifest
-    rows = matching_decisions(manifest, options.path)
-    print_json(rows) if options.json else print(decisions_text(rows))
+    rows = explained(bundle.read(options.bundle), options.path)
+    print_json(rows) if options.json else print(explained_text(rows))
 
 
-def matching_decisions(manifest: Mapping[str, Any], path: str | None) -> list[dict[str, Any]]:
-    """The decisions at or below an option path. Raises `BadInput` if there are none."""
-    rows: list[dict[str, Any]] = manifest["decisions"]
+def explained(found: Bundle, path: str | None) -> list[dict[str, Any]]:
+    """The decisions at or below a path, then the engine's own values of what nobody decided there.
+
+    A server flag may be written without its dashes. Raises `BadInput` if the engine's release has
+    no such option.
+    """
+    decided: list[dict[str, Any]] = found.manifest["decisions"]
     if path is None:
+        return [*decided, *found.manifest.get("engine_defaults", ())]  # older bundles have none
+    wanted = re.compile(rf"(--)?{re.escape(path)}(\..*)?")
+    rows = [row for row in decided if wanted.fullmatch(row["path"])]
+    if [row["path"].lstrip("-") for row in rows] == [path]:
         return rows
-    found = [row for row in rows if row["path"] == path or row["path"].startswith(f"{path}.")]
-    if not found:
-        known = [row["path"] for row in rows]
-        raise BadInput(Diagnostic(path, "nothing was decided for it", nearest(path, known)))
-    return found
+    defaults = _engine_defaults(found)
+    known = {row["path"] for row in decided}
+    left = [name for name in defaults if wanted.fullmatch(name) and name not in known]
+    if not rows and not left:
+        what = f"unknown option of release {found.manifest['engine']['release']}"
+        raise BadInput(Diagnostic(path, what, nearest(path, {*known, *defaults})))
+    return [*rows, *(asdict(defaults[name]) for name in left)]
+
+
+def explained_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Decisions with their reasons; of several options that are left to the engine the values."""
+    left = [row for row in rows if row["evidence"] == "engine default"]
+    if len(left) <= 1:
+        return decisions_text(rows)
+    table = [("LEFT TO THE ENGINE", "ITS OWN VALUE")]
+    table += [
+        (row["path"], "-" if row["value"] is None else json.dumps(row["value"])) for row in left
+    ]
+    decided = decisions_text(row for row in rows if row not in left)
+    unset = any(row["value"] is None for row in left)
+    legend = "-: off, or found by the engine when it starts" if unset else ""
+    return "\n\n".join(filter(None, (decided, columns(table), legend)))
+
+
+def _engine_defaults(found: Bundle) -> dict[str, Decision]:
+    """Every option and server flag of the bundle's release, with the engine's own value."""
+    from ..facts import engines, release
+    from ..planning import engine_default
+    from ..rules.flags import option_path, spellings
+    from ..rules.options import ANY_KEY
+
+    engine = found.manifest["engine"]
+    table = release.load(engine["release"], found.folder, engines.load(engine["name"]))
+    plain = ("record", "union", "mapping")
+    options = [
+        path
+        for path, rows in table.paths.items()
+        if ANY_KEY not in path and all(row["type"] not in plain for row in rows)
+    ]
+    own = spellings(table).items()
+    flags = [text for text, flag in own if not (flag.positional or option_path(flag, table))]
+    return {path: engine_default(table, path) for path in (*options, *flags)}
 
 
 def add_diff(parser: Parser) -> None:

@@ -1,17 +1,15 @@
-"""The verbs of checkpoints and deployments: presets, inspect, plan, render and miniature."""
+"""The verbs of checkpoints and bundles to be: presets, inspect, render and miniature."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from .arguments import Parser, add_deployment, add_json, add_output
-from .terminal import columns, print_json, size, wrapped
+from .terminal import columns, print_json, size, warn, wrapped
 
 if TYPE_CHECKING:
     from ..facts.checkpoint import Checkpoint
@@ -161,101 +159,6 @@ def _publishedsize(facts: Checkpoint) -> str:
     return f", published {size(facts.published_bytes)}" if facts.published_bytes else ""
 
 
-def add_plan(parser: Parser) -> None:
-    add_deployment(parser)
-    add_json(parser)
-
-
-def run_plan(options: argparse.Namespace) -> None:
-    from .. import pipeline
-
-    document = pipeline.manifest_facts(
-        pipeline.plan(options.deployment, options.set, options.target)
-    )
-    if options.json:
-        keys = ("decisions", "differences", "warnings", "memory", "published")
-        print_json({key: document[key] for key in keys})
-    else:
-        print(plan_text(document))
-    warn(document["warnings"])
-
-
-def plan_text(document: Mapping[str, Any]) -> str:
-    """Decisions, memory and published figures of `plan`."""
-    from ..facts import published_results
-
-    parts = [decisions_text(document["decisions"])]
-    if document["differences"]:
-        parts.append("Published options that this plan does not use:")
-        parts += [
-            "\n".join(
-                [
-                    *wrapped("  ", _difference(row)),
-                    *wrapped("    ", f"{row['reason']} ({row['source']})"),
-                ]
-            )
-            for row in document["differences"]
-        ]
-    parts.append(_memory(document["memory"]))
-    for row in document["published"]:
-        heading = "Published for this model on these GPUs"
-        heading += ":" if row["engine"] == "tensorrt-llm" else f", with {row['engine']}:"
-        figures = [
-            line
-            for item in row["figures"]
-            for line in wrapped("  ", published_results.describe(item))
-        ]
-        parts.append("\n".join([heading, *figures]))
-        text = f"{row['source']}; {row['workload']}"
-        if row["incomplete"]:
-            text += f"; not said: {', '.join(row['incomplete'])}"
-        parts.append("\n".join(wrapped("  ", text)))
-    return "\n\n".join(parts)
-
-
-def decisions_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    return "\n\n".join(
-        "\n".join(
-            [
-                *wrapped("", f"{row['path']} = {json.dumps(row['value'], ensure_ascii=False)}"),
-                *wrapped("  why       ", row["reason"]),
-                *wrapped("  evidence  ", f"{row['evidence']}: {row['source']}"),
-            ]
-        )
-        for row in rows
-    )
-
-
-def _difference(row: Mapping[str, Any]) -> str:
-    planned = "not set" if row["planned"] is None else json.dumps(row["planned"])
-    return f"{row['path']}: published {json.dumps(row['published'])}, here {planned}"
-
-
-def _memory(memory: Mapping[str, Any]) -> str:
-    gib = memory["per_gpu"]
-    rows = [
-        ("weights", gib["weights_gib"]),
-        ("activations", gib["activations_gib"]),
-        ("CUDA graphs", gib["cuda_graphs_gib"]),
-        ("context and workspaces", gib["other_gib"]),
-        ("KV cache", gib["kv_cache_gib"]),
-        (_total_label(memory), gib["total_gib"]),
-    ]
-    return "\n".join(
-        [
-            "Memory of one GPU, estimated, in GiB:",
-            *(f"  {name:<26}{value:>8.1f}" for name, value in rows),
-            f"The KV cache holds {memory['kv_tokens']:,} tokens of "
-            f"{memory['kv_bytes_per_token']:,} bytes,",
-            f"or {memory['max_concurrency']:,} requests of the workload's length at once.",
-        ]
-    )
-
-
-def _total_label(memory: Mapping[str, Any]) -> str:
-    return "total that CUDA reports" if memory["total_verified"] else "total, itself estimated"
-
-
 def add_render(parser: Parser) -> None:
     add_deployment(parser)
     add_output(parser)
@@ -271,12 +174,6 @@ def run_render(options: argparse.Namespace) -> None:
     warn(bundle.manifest["warnings"])
     files = len(bundle.manifest["files"])
     print(f"{bundle.folder}\n{files} files, digest {bundle.digest}")
-
-
-def warn(warnings: Sequence[Mapping[str, Any]]) -> None:
-    for row in warnings:
-        warning = Diagnostic(row["where"], row["what"], row["remedy"])
-        print(f"warning: {warning}", file=sys.stderr)
 
 
 def add_miniature(parser: Parser) -> None:

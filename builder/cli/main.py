@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .. import __version__, command
-from . import bundles, check, deployments, releases
+from . import bundles, check, deployments, plans, releases
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ VERBS = {
         deployments.run_inspect,
     ),
     "plan": Verb(
-        "show decisions with reasons, and the memory budget",
-        deployments.add_plan,
-        deployments.run_plan,
+        "show limits, memory and options on one screen, with --why their reasons",
+        plans.add_plan,
+        plans.run_plan,
     ),
     "render": Verb(
         "write the bundle of a deployment", deployments.add_render, deployments.run_render

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ..diagnostics import Diagnostic
 
 WIDTH = 80
 
@@ -13,11 +17,11 @@ def print_json(document: object) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def wrapped(label: str, text: str) -> list[str]:
+def wrapped(label: str, text: str, width: int = WIDTH) -> list[str]:
     """A text in lines of the terminal's width, the later ones below the first; names stay whole."""
     return textwrap.wrap(
         text,
-        WIDTH,
+        width,
         initial_indent=label,
         subsequent_indent=" " * (len(label) or 4),
         break_long_words=False,
@@ -25,12 +29,22 @@ def wrapped(label: str, text: str) -> list[str]:
     )
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
+def columns(rows: Sequence[Sequence[str]], numeric: Collection[int] = ()) -> str:
+    """Rows in columns; those of `numeric` indices end below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        "  ".join(
+            cell.rjust(width) if index in numeric else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     )
+
+
+def warn(warnings: Sequence[Mapping[str, Any]]) -> None:
+    """The warnings of a manifest on stderr."""
+    for row in warnings:
+        print(f"warning: {Diagnostic(row['where'], row['what'], row['remedy'])}", file=sys.stderr)
 
 
 def size(nbytes: float) -> str:

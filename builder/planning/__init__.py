@@ -15,14 +15,26 @@ from typing import cast
 from ..deployment import Deployment
 from ..errors import BadInput
 from ..facts.published_results import flatten
+from ..facts.release import Release
+from ..rules.flags import spellings
 from ..rules.options import normalise
 from .choices import environment, moe_backend, parallelism, speculation
-from .decision import MONITORING, Decision, Difference, Evidence, Facts, Plan
-from .memory_budget import budget_of, check_budget
+from .decision import MONITORING, Decision, Difference, Evidence, Facts, Limits, Plan
+from .memory_budget import budget_of, check_budget, limits_of
 from .plan_builder import PlanBuilder
 from .requirements import check_batch, check_draft, check_request
 
-__all__ = ["MONITORING", "Decision", "Difference", "Evidence", "Facts", "Plan", "plan"]
+__all__ = [
+    "MONITORING",
+    "Decision",
+    "Difference",
+    "Evidence",
+    "Facts",
+    "Limits",
+    "Plan",
+    "engine_default",
+    "plan",
+]
 
 # Options of published deployments that are not taken over, and why.
 _NOT_TAKEN: dict[str, str] = {
@@ -62,6 +74,8 @@ def plan(deployment: Deployment, facts: Facts) -> Plan:
         tuple(environment(builder)),
         tuple(_differences(builder)),
         budget,
+        limits_of(builder, budget),
+        tuple(_engine_defaults(builder)),
         tuple(builder.warnings),
     )
 
@@ -110,6 +124,34 @@ def _server_flags(facts: Facts) -> Iterator[Decision]:
     for row in facts.release.flags_for(facts.checkpoint.architecture.name):
         path, evidence = facts.release.spelling(row["flag"]), cast(Evidence, row["evidence"])
         yield Decision(path, row["value"], row["reason"], evidence, row["source"])
+
+
+def _engine_defaults(builder: PlanBuilder) -> Iterator[Decision]:
+    """What the plan asked for and nobody set, as far as the engine's value is known before it."""
+    spell, release = builder.facts.release.option_path, builder.facts.release
+    decided = {spell(path) for path in builder.decisions}
+    for path in builder.asked:
+        if path not in decided and not builder.overriding(path):
+            row = engine_default(release, path)
+            if row.value is not None:
+                yield row
+
+
+def engine_default(release: Release, path: str) -> Decision:
+    """What the engine uses for an option or server flag that nobody sets.
+
+    The value is `None` where it is found when the engine starts.
+    """
+    if path in release.paths:
+        value = release.default(path)
+        sure = [row["confidence"] for row in release.paths[path] if "uncertain" in row]
+    else:
+        value, sure = spellings(release)[path].default, []
+    own = (
+        "off, or found by the engine when it starts" if value is None else "the engine's own value"
+    )
+    source = "; ".join([f"option table of release {release.name}", *sure[:1]])
+    return Decision(path, value, f"Not set: {own}.", "engine default", source)
 
 
 def _differences(builder: PlanBuilder) -> Iterator[Difference]:

@@ -15,7 +15,7 @@ from ..rules.context import RuleContext
 from .memory import Budget
 
 MONITORING = "monitoring"  # the target that asks the engine for metrics
-Evidence = Literal["measured", "documented", "derived", "assumed", "override"]
+Evidence = Literal["measured", "documented", "derived", "assumed", "override", "engine default"]
 
 
 def gpus_per_instance(deployment: Deployment) -> int:
@@ -85,11 +85,32 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What the servers admit; a rank is the GPUs that share one attention, and has its own batch.
+
+    The longest prompt leaves room for one answer token; `bounded_by` says what bounds it. Of
+    requests of `tokens_per_request`, `kv_requests_per_rank` fit into the KV cache of a rank and
+    `batch_requests_per_rank` into one step, which has at most `step_tokens_per_rank`.
+    """
+
+    longest_prompt_tokens: int
+    bounded_by: str
+    tokens_per_request: int
+    instances: int
+    ranks: int
+    kv_tokens_per_rank: int
+    kv_requests_per_rank: int
+    batch_requests_per_rank: int
+    step_tokens_per_rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All decisions, in the order in which they were made, and what they cost in memory.
 
     `flags` are those on the server's command line, `environment` the variables of the engine's
-    processes; all other settings live in the option file.
+    processes; all other settings live in the option file. `engine_defaults` are options that
+    nobody sets and the budget or the limits rest on.
     """
 
     deployment: Deployment
@@ -99,4 +120,6 @@ class Plan:
     environment: tuple[Decision, ...]
     differences: tuple[Difference, ...]
     budget: Budget
+    limits: Limits
+    engine_defaults: tuple[Decision, ...]
     warnings: tuple[Diagnostic, ...]

@@ -1,9 +1,9 @@
-"""What a plan costs in memory, and whether the workload fits."""
+"""What a plan costs in memory, what its servers admit, and whether the workload fits."""
 
 from __future__ import annotations
 
 from ..facts.release.support import compute_capability
-from .decision import concurrency_per_instance, gpus_per_instance
+from .decision import Limits, concurrency_per_instance, gpus_per_instance
 from .memory import MEASURED_SM, Budget, Load, Sharding, budget
 from .plan_builder import PlanBuilder
 
@@ -40,6 +40,36 @@ def _load(builder: PlanBuilder) -> Load:
         mtp_kv_layers=release.mtp_kv_layers,
         moe_backend=builder.value("moe_config.backend"),
         moe_max_num_tokens=builder.value("moe_config.max_num_tokens"),
+    )
+
+
+def limits_of(builder: PlanBuilder, result: Budget) -> Limits:
+    """The longest prompt that is accepted, and how many requests run at once."""
+    longest = {
+        "max_seq_len": builder.value("max_seq_len"),
+        "the model's longest context": builder.facts.checkpoint.text_config.get(
+            "max_position_embeddings"
+        ),
+        "the KV cache": result.kv_tokens,
+    }
+    bounds = {name: max(0, int(end) - 1) for name, end in longest.items() if end}
+    # A decode server gets the prompt's KV cache from elsewhere, in no step of its own.
+    whole = builder.deployment.role == "decode" or builder.value("enable_chunked_prefill")
+    step = int(builder.value("max_num_tokens"))
+    if not whole:
+        bounds["max_num_tokens"] = step
+    bounded_by = min(bounds, key=lambda name: bounds[name])
+    ranks = _ranks(builder)
+    return Limits(
+        longest_prompt_tokens=bounds[bounded_by],
+        bounded_by=bounded_by,
+        tokens_per_request=_tokens_per_request(builder),
+        instances=builder.deployment.instances,
+        ranks=ranks,
+        kv_tokens_per_rank=result.kv_tokens,
+        kv_requests_per_rank=result.cached_requests // ranks,
+        batch_requests_per_rank=int(builder.value("max_batch_size")),
+        step_tokens_per_rank=step,
     )
 
 

@@ -34,7 +34,10 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class PlanBuilder:
-    """What is decided so far, and the problems found. `overrides` are flat option paths."""
+    """What is decided so far, and the problems found.
+
+    `overrides` are flat option paths, `asked` those that were left to the engine when they counted.
+    """
 
     deployment: Deployment
     facts: Facts
@@ -43,6 +46,7 @@ class PlanBuilder:
     refused: dict[str, str] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     warnings: list[Diagnostic] = field(default_factory=list)
+    asked: dict[str, None] = field(default_factory=dict)
 
     @cached_property
     def context(self) -> RuleContext:
@@ -176,7 +180,11 @@ class PlanBuilder:
     def value(self, path: str) -> Any:
         """What the engine will use for an option: what is given, or its own default."""
         given = self.given(path)
-        return self.facts.release.default(path) if given is None else given
+        if given is not None:
+            return given
+        if path in self.facts.release.paths:
+            self.asked[path] = None
+        return self.facts.release.default(path)
 
     def draft_tokens(self) -> int:
         """Tokens that are drafted per step, as far as it is decided."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -58,11 +59,58 @@ def test_plan_as_json_has_decisions_memory_and_published_figures(builder: Run) -
     assert document["published"][0]["figures"][0]["output_tokens_per_s"] == 272
 
 
-@pytest.mark.parametrize("verb", [("plan", PRESET), ("inspect", "nvidia/DeepSeek-V3.2-NVFP4")])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("plan", PRESET),
+        ("plan", PRESET, "--why"),
+        ("plan", "deepseek-r1-0528-nvfp4-gb200x16"),
+        ("inspect", "nvidia/DeepSeek-V3.2-NVFP4"),
+    ],
+)
 def test_text_fits_a_terminal(verb: Sequence[str], builder: Run) -> None:
     done = builder(*verb)
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def table(text: str, title: str) -> dict[str, list[str]]:
+    """The rows of one table of a text by their first cell; its cells are two blanks apart."""
+    (block,) = (part for part in text.split("\n\n") if part.startswith(title))
+    rows = (re.split(r"\s{2,}", line.strip()) for line in block.splitlines())
+    return {name: cells for name, *cells in rows}
+
+
+def test_plan_begins_with_limits_memory_and_options_in_tables_with_units(builder: Run) -> None:
+    text = builder("plan", PRESET).stdout
+    assert len(text.splitlines()) <= 45
+    limits = table(text, "LIMIT")
+    assert limits["longest prompt"] == ["8,192", "tokens, by max_num_tokens"]
+    assert limits["KV cache holds"] == ["565", "requests of 2,400 tokens"]
+    assert limits["a batch holds"] == ["64", "requests"]
+    memory = table(text, "ESTIMATED MEMORY")
+    assert memory["ESTIMATED MEMORY"] == ["EACH GPU", "4 GPUS", "UNIT"]
+    assert memory["total that CUDA reports"] == ["184.3", "737.2", "GiB"]
+    options = table(text, "OPTION")
+    assert options["max_batch_size"] == ["64", "documented"]
+    assert options["max_num_tokens"] == ["8192", "engine default"]
+
+
+def test_limits_of_ranks_and_servers_stand_beside_their_sums(builder: Run) -> None:
+    limits = table(builder("plan", "deepseek-r1-0528-nvfp4-gb200x16").stdout, "LIMIT")
+    assert limits["LIMIT"] == ["EACH RANK", "EACH SERVER", "UNIT"]
+    assert limits["a batch holds"] == ["256", "4,096", "requests"]
+    limits = table(builder("plan", "llama-3.3-70b-fp8-h100").stdout, "LIMIT")
+    assert limits["LIMIT"] == ["EACH SERVER", "ALL SERVERS", "UNIT"]
+    assert limits["a batch holds"] == ["8", "16", "requests"]
+
+
+def test_reasons_stand_behind_why(builder: Run) -> None:
+    assert "  why " not in builder("plan", PRESET).stdout
+    text = builder("plan", PRESET, "--why").stdout
+    assert text.startswith(f"{PRESET}: ")
+    assert 'moe_config.backend = "TRTLLM"\n  why ' in text
+    assert "max_num_tokens = 8192\n  why       Not set: the engine's own value." in text
 
 
 def test_inspect_names_architecture_size_and_mtp(builder: Run) -> None:
@@ -75,11 +123,23 @@ def test_explain_answers_for_one_option_and_for_a_group(builder: Run) -> None:
     builder("render", PRESET, "-o", "bundle")
     one = builder("explain", "bundle", "moe_config.backend").stdout
     assert one.startswith('moe_config.backend = "TRTLLM"\n  why ')
-    group = builder("explain", "bundle", "kv_cache_config", "--json").stdout
-    assert [row["path"] for row in json.loads(group)] == [
+    group = json.loads(builder("explain", "bundle", "kv_cache_config", "--json").stdout)
+    assert [row["path"] for row in group if row["evidence"] != "engine default"] == [
         "kv_cache_config.dtype",
         "kv_cache_config.free_gpu_memory_fraction",
     ]
+
+
+def test_explain_answers_for_what_is_left_to_the_engine(builder: Run) -> None:
+    builder("render", PRESET, "-o", "bundle")
+    one = builder("explain", "bundle", "enable_chunked_prefill").stdout
+    assert one.startswith("enable_chunked_prefill = false\n  why       Not set: the engine's own")
+    assert "engine default: option table of release 1.2.1" in one
+    group = table(builder("explain", "bundle", "kv_cache_config").stdout, "LEFT TO THE ENGINE")
+    assert group["kv_cache_config.enable_block_reuse"] == ["true"]
+    assert "kv_cache_config.dtype" not in group
+    assert builder("explain", "bundle", "custom_tokenizer").stdout.startswith("--custom_tokenizer")
+    assert builder("explain", "bundle", "tool_parser").stdout.startswith("--tool_parser = null")
 
 
 def test_explain_suggests_the_nearest_option(builder: Run) -> None:

@@ -394,6 +394,61 @@ def test_an_asked_latency_between_tokens_keeps_streams_smooth() -> None:
     assert options(preset, "slo.itl_ms=20")["stream_interval"] == 1
 
 
+CHUNKED = "engine_config.enable_chunked_prefill=true"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "tokens", "bounded_by"),
+    [
+        ((), 8192, "max_num_tokens"),
+        (("engine_config.max_num_tokens=4096",), 4096, "max_num_tokens"),
+        (("engine_config.max_seq_len=4096",), 4095, "max_seq_len"),
+        ((CHUNKED,), 163839, "the model's longest context"),
+        ((CHUNKED, "engine_config.max_seq_len=20000"), 19999, "max_seq_len"),
+    ],
+)
+def test_the_longest_prompt_leaves_room_for_a_token_and_names_its_bound(
+    overrides: tuple[str, ...], tokens: int, bounded_by: str
+) -> None:
+    limits = pipeline.plan(NVFP4_GB200, overrides).plan.limits
+    assert (limits.longest_prompt_tokens, limits.bounded_by) == (tokens, bounded_by)
+
+
+def test_a_decode_server_computes_no_prompt_in_a_step_of_its_own() -> None:
+    limits = pipeline.plan(
+        "deepseek-v3.2-nvfp4-gb300-decode", ("engine_config.max_seq_len=20000",)
+    ).plan.limits
+    assert limits.step_tokens_per_rank < limits.longest_prompt_tokens == 19999
+
+
+def test_a_cache_smaller_than_the_context_bounds_the_prompt() -> None:
+    """A share of the memory that holds fewer tokens than the model's context."""
+    share = "engine_config.kv_cache_config.free_gpu_memory_fraction=0.05"
+    plan_ = pipeline.plan(NVFP4_GB200, (CHUNKED, share)).plan
+    assert plan_.limits.bounded_by == "the KV cache"
+    assert plan_.limits.longest_prompt_tokens == plan_.budget.kv_tokens - 1
+
+
+def test_limits_are_those_of_one_rank_and_the_cache_of_all_ranks_is_their_sum() -> None:
+    """Under attention data parallelism every rank has a batch and a cache of its own."""
+    plan_ = pipeline.plan("deepseek-r1-0528-nvfp4-gb200x16").plan
+    assert (plan_.limits.ranks, plan_.limits.batch_requests_per_rank) == (16, 256)
+    assert plan_.limits.kv_requests_per_rank * 16 == plan_.budget.cached_requests
+    assert plan_.limits.tokens_per_request == 2048
+
+
+def test_what_nobody_sets_is_the_engines_own_value() -> None:
+    def defaults(*overrides: str) -> dict[str, Any]:
+        found = pipeline.plan(NVFP4_GB200, overrides).plan.engine_defaults
+        assert {row.evidence for row in found} == {"engine default"}
+        return {row.path: row.value for row in found}
+
+    assert defaults()["max_num_tokens"] == 8192
+    assert defaults()["enable_chunked_prefill"] is False
+    assert "max_batch_size" not in defaults()
+    assert "max_num_tokens" not in defaults("engine_config.max_num_tokens=4096")
+
+
 def refused(preset: str, *overrides: str) -> list[str]:
     with pytest.raises(BadInput) as caught:
         pipeline.plan(preset, overrides)

@@ -176,6 +176,13 @@ def test_the_error_example_is_what_the_builder_prints(tmp_path: Path) -> None:
     assert done.stderr and done.stderr in (ROOT / "docs/deployments.md").read_text()
 
 
+def test_the_limits_on_the_page_are_those_that_plan_prints() -> None:
+    command = [sys.executable, "-m", "builder", "plan", "deepseek-v3.2-nvfp4-gb200"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (limits,) = (part for part in done.stdout.split("\n\n") if part.startswith("LIMIT"))
+    assert limits in (ROOT / "docs/deployments.md").read_text()
+
+
 @pytest.mark.parametrize("preset", deployments.preset_rows(), ids=lambda row: row["name"])
 def test_every_preset_is_in_the_table_with_its_published_figure(preset: dict[str, Any]) -> None:
     lines = (ROOT / "docs/presets.md").read_text().splitlines()

@@ -1,0 +1,179 @@
+"""The verb plan: what was decided and what it admits and costs on one screen, then why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .arguments import Parser, add_deployment, add_json
+from .terminal import WIDTH, columns, print_json, warn, wrapped
+
+if TYPE_CHECKING:
+    from ..deployment import Deployment
+
+_KEYS = (
+    *("decisions", "engine_defaults", "differences", "warnings"),
+    *("limits", "memory", "published"),
+)
+
+
+def add_plan(parser: Parser) -> None:
+    add_deployment(parser)
+    parser.add_argument("--why", action="store_true", help="also say why each value is what it is")
+    add_json(parser)
+
+
+def run_plan(options: argparse.Namespace) -> None:
+    from .. import pipeline
+
+    planned = pipeline.plan(options.deployment, options.set, options.target)
+    document = pipeline.manifest_facts(planned)
+    if options.json:
+        print_json({key: document[key] for key in _KEYS})
+    else:
+        print(summary_text(document, planned.plan.deployment))
+        print(f"\n{reasons_text(document)}" if options.why else f"\n{_rest(document)}")
+    warn(document["warnings"])
+
+
+def summary_text(document: Mapping[str, Any], request: Deployment) -> str:
+    """What is planned, what its servers admit, its memory and its options: one screen."""
+    hardware, load = request.hardware, request.workload
+    engine = f"{request.engine.name} {request.engine.release}"
+    count = f"{request.instances} instances on " if request.instances > 1 else ""
+    what = f"{document['inputs']['checkpoint']['name']}, {count}{hardware.num_gpus} {hardware.gpu}"
+    parts = [
+        *wrapped(f"{request.name}: ", f"{what}, {engine}, role {request.role}"),
+        *wrapped(
+            "workload: ",
+            f"{load.isl:,} prompt and {load.osl:,} answer tokens, {load.concurrency:,} at once",
+        ),
+        "",
+        _limits(document["limits"]),
+        "",
+        _memory(document["memory"], hardware.num_gpus),
+        "",
+        _options(document),
+    ]
+    return "\n".join(parts)
+
+
+def _limits(limits: Mapping[str, Any]) -> str:
+    """Limits of a rank, of a server and of all servers, where these are not the same."""
+    ranks, instances = limits["ranks"], limits["instances"]
+    heads = {"EACH RANK": 1, "EACH SERVER": ranks, "ALL SERVERS": ranks * instances}
+    shown = [
+        name
+        for name, several in zip(heads, (ranks > 1, True, instances > 1), strict=True)
+        if several
+    ]
+    length, bound = limits["longest_prompt_tokens"], limits["bounded_by"]
+    unit = f"requests of {limits['tokens_per_request']:,} tokens"
+    each = (
+        ("KV cache holds", limits["kv_requests_per_rank"], unit),
+        ("a batch holds", limits["batch_requests_per_rank"], "requests"),
+        ("KV cache", limits["kv_tokens_per_rank"], "tokens"),
+        ("one step computes", limits["step_tokens_per_rank"], "tokens"),
+    )
+    blank = [""] * (len(shown) - 1)
+    rows = [
+        ["LIMIT", *(name if len(shown) > 1 else "VALUE" for name in shown), "UNIT"],
+        ["longest prompt", *blank, f"{length:,}", f"tokens, by {bound}"],
+        *([name, *(f"{value * heads[at]:,}" for at in shown), of] for name, value, of in each),
+    ]
+    return columns(rows, range(1, len(shown) + 1))
+
+
+def _memory(memory: Mapping[str, Any], num_gpus: int) -> str:
+    gib = dict(memory["per_gpu"])
+    total = gib.pop("total_gib")
+    total_label = "total that CUDA reports" if memory["total_verified"] else "total, estimated too"
+    parts = {
+        "weights": gib["weights_gib"],
+        "activations": gib["activations_gib"],
+        "CUDA graphs": gib["cuda_graphs_gib"],
+        "context and workspaces": gib["other_gib"],
+        "KV cache": gib["kv_cache_gib"],
+        "free": max(0.0, total - sum(gib.values())),
+        total_label: total,
+    }
+    several = [f"{num_gpus} GPUS"] if num_gpus > 1 else []
+    rows = [["ESTIMATED MEMORY", "EACH GPU", *several, "UNIT"]]
+    for name, value in parts.items():
+        sums = [f"{value * num_gpus:,.1f}"] if several else []
+        rows.append([name, f"{value:,.1f}", *sums, "GiB"])
+    return columns(rows, range(1, len(several) + 2))
+
+
+def _options(document: Mapping[str, Any]) -> str:
+    """Every engine option and server flag with its value, wrapped in its column, and its origin."""
+    rows = [row for row in document["decisions"] if not row["path"].startswith("environment.")]
+    rows += document["engine_defaults"]
+    value_width = WIDTH - 4 - max(len(row["path"]) for row in rows)
+    value_width -= max(len(row["evidence"]) for row in rows)
+    table = [("OPTION", "VALUE", "FROM")]
+    for row in rows:
+        value = json.dumps(row["value"], ensure_ascii=False)
+        first, *more = wrapped("", value, max(value_width, 16)) or [""]
+        table.append((row["path"], first, row["evidence"]))
+        table += [("", line, "") for line in more]
+    return columns(table)
+
+
+def _rest(document: Mapping[str, Any]) -> str:
+    """What `--why` would add."""
+    variables = sum(row["path"].startswith("environment.") for row in document["decisions"])
+    counts = {
+        "environment variable": variables,
+        "published option not used": len(document["differences"]),
+        "published result": len(document["published"]),
+    }
+    more = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
+    listed = ", ".join(["the reason and the source of each value", *more])
+    return "\n".join(wrapped("--why adds ", listed))
+
+
+def reasons_text(document: Mapping[str, Any]) -> str:
+    """Why each value is what it is, and what was published for this model on these GPUs."""
+    parts = [decisions_text([*document["decisions"], *document["engine_defaults"]])]
+    if document["differences"]:
+        parts.append("Published options that this plan does not use:")
+        parts += map(_difference, document["differences"])
+    parts += (part for row in document["published"] for part in _published(row))
+    return "\n\n".join(parts)
+
+
+def decisions_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "\n\n".join(
+        "\n".join(
+            [
+                *wrapped("", f"{row['path']} = {json.dumps(row['value'], ensure_ascii=False)}"),
+                *wrapped("  why       ", row["reason"]),
+                *wrapped("  evidence  ", f"{row['evidence']}: {row['source']}"),
+            ]
+        )
+        for row in rows
+    )
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    planned = "not set" if row["planned"] is None else json.dumps(row["planned"])
+    text = f"{row['path']}: published {json.dumps(row['published'])}, here {planned}"
+    return "\n".join([*wrapped("  ", text), *wrapped("    ", f"{row['reason']} ({row['source']})")])
+
+
+def _published(row: Mapping[str, Any]) -> Iterator[str]:
+    from ..facts import published_results
+
+    heading = "Published for this model on these GPUs"
+    heading += ":" if row["engine"] == "tensorrt-llm" else f", with {row['engine']}:"
+    figures: Sequence[str] = [
+        line for item in row["figures"] for line in wrapped("  ", published_results.describe(item))
+    ]
+    yield "\n".join([heading, *figures])
+    text = f"{row['source']}; {row['workload']}"
+    if row["incomplete"]:
+        text += f"; not said: {', '.join(row['incomplete'])}"
+    yield "\n".join(wrapped("  ", text))
