@@ -1,36 +1,35 @@
-"""Two results compared: point by point, with confidence intervals, as better, worse or the same."""
+"""Two results compared, point by point: better, worse or the same, if they can be compared."""
 
 from __future__ import annotations
 
-import random
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
+from ..report.json_object import JsonObject
+from . import intervals, results
+from .intervals import LEAST_SAMPLES, Interval
+
 Verdict = Literal["better", "worse", "same", "unsure"]
+# What must be the same in both results, unless a user allows it to differ.
+Aspect = Literal["workload", "api", "model", "rehearsal", "window", "points", "outcome"]
+ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
+Document = Mapping[str, Any]
 
-# Fewer for many samples, whose intervals need no fine tail: a diff ends within seconds.
-MOST_RESAMPLES, LEAST_RESAMPLES, DRAWS = 1000, 200, 400_000
-LEVEL = 0.95
-LEAST_SAMPLES = 5
-Interval = tuple[float, float] | None
-Statistic = Callable[[Sequence[float]], float]
-
-
-def _p90(values: Sequence[float]) -> float:
-    return statistics.quantiles(values, n=10, method="inclusive")[-1]
-
-
-# A measure, the samples that it is taken of, and how. Less is better of all of them.
-MEASURES: tuple[tuple[str, str, Statistic], ...] = (
-    ("median TTFT in ms", "ttft_ms", statistics.median),
-    ("p90 TTFT in ms", "ttft_ms", _p90),
-    ("mean TPOT in ms", "tpot_ms", statistics.fmean),
-    ("median end-to-end latency in ms", "e2e_ms", statistics.median),
+# Of a workload: the same in words, and where its prompts are from.
+NOT_COMPARED = ("words", "prompts", "file")
+# A measure, the samples that it is taken of, and which quantile of them it is, or their mean.
+# Less is better of all of them.
+MEASURES: tuple[tuple[str, str, float | None], ...] = (
+    ("median TTFT in ms", "ttft_ms", 0.5),
+    ("p90 TTFT in ms", "ttft_ms", 0.9),
+    ("mean TPOT in ms", "tpot_ms", None),
+    ("median end-to-end latency in ms", "e2e_ms", 0.5),
 )
 
 
@@ -49,34 +48,65 @@ class PointDifference:
     verdict: Verdict
 
 
-def compare(
-    a: Mapping[str, Any], b: Mapping[str, Any], margin_percent: float
-) -> list[PointDifference]:
-    """All differences at points that both have. Raises `BadInput` if there are none."""
-    others = {one["label"]: one for one in b["points"]}
-    both = [(one, others[one["label"]]) for one in a["points"] if one["label"] in others]
-    if not both:
-        have = (", ".join(one["label"] for one in side["points"]) or "none" for side in (a, b))
-        raise BadInput(
-            Diagnostic("the two results", "have no point in common: {}; {}".format(*have))
-        )
-    return [one for pair in both for one in _at(*pair, margin_percent)]
+def read(path: Path) -> Document:
+    """A result whose parts that are compared are there. Raises `BadInput`."""
+    document = results.read(path)
+    top = JsonObject(document, str(path))
+    for key in ("subject", "client", "workload", "points"):
+        top.require(key)
+    top.child("client"), top.child("workload"), top.child("subject").child("engine")
+    for point in top.children("points"):
+        for key in ("label", "load", "requests"):
+            point.require(key)
+        point.text("label"), point.child("load"), point.child("window"), point.child("samples")
+        point.number("output_tokens_per_s")
+        for key in ("sent", "ok", "failed"):
+            point.child("requests").require(key)
+            point.child("requests").count(key)
+    top.child("subject").require("engine")
+    top.check()
+    return document
 
 
-def unlike(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """In words, what makes two results hard to compare."""
+def check(a: Document, b: Document, allowed: Collection[str] = ()) -> None:
+    """Raises `BadInput` with all that keeps the two from being compared.
 
-    aspects: tuple[tuple[str, Callable[[Mapping[str, Any]], Any]], ...] = (
-        ("workload", lambda side: side["workload"].get("words")),
-        ("model", lambda side: side["subject"].get("model")),
-        ("GPU", lambda side: (side["subject"].get("gpu"), side["subject"].get("num_gpus"))),
-        ("API", lambda side: side["client"].get("api")),
-        ("rehearsal", lambda side: side["subject"]["engine"].get("rehearsal")),
-        ("outcome", lambda side: side.get("outcome")),
-    )
-    return [
-        f"{name} differs: {take(a)} and {take(b)}" for name, take in aspects if take(a) != take(b)
+    They must be complete results of the same workload, model and kind of run over the same API,
+    except for the aspects that are `allowed` to differ. Whatever is allowed, each point that is
+    compared needs as many successes as an interval takes.
+    """
+    if a == b:
+        raise BadInput(Diagnostic("A and B", "are the same result", "name two results"))
+    diagnostics = [
+        Diagnostic(aspect, what, f"measure it again, or give --allow {aspect}")
+        for aspect, what in _obstacles(a, b)
+        if aspect not in allowed
     ]
+    for pair in _pairs(a, b):
+        for side, point in zip("AB", pair, strict=True):
+            if len(_samples(point, "e2e_ms")) < LEAST_SAMPLES:
+                what = f"has {_successes(point)}; {LEAST_SAMPLES} at least are needed"
+                diagnostics.append(Diagnostic(f"point {point['label']} of {side}", what))
+    if diagnostics:
+        raise BadInput(diagnostics)
+
+
+def warnings(a: Document, b: Document) -> list[str]:
+    """In words, what a reader should know of two results that can be compared."""
+    gpus = [(side["subject"].get("num_gpus"), side["subject"].get("gpu")) for side in (a, b)]
+    found = [] if gpus[0] == gpus[1] else [f"GPU differs: {gpus[0]} and {gpus[1]}"]
+    limited = [
+        f"point {point['label']} of {side}: the client was the limit, not the server"
+        for pair in _pairs(a, b)
+        for side, point in zip("AB", pair, strict=True)
+        if point.get("client_limited")
+    ]
+    return found + limited
+
+
+def compare(a: Document, b: Document, margin_percent: float) -> list[PointDifference]:
+    """All differences at points that both have. Raises `BadInput` if there are none."""
+    return [one for pair in _pairs(a, b) for one in _at(*pair, margin_percent)]
 
 
 def worst(found: Sequence[PointDifference]) -> Verdict:
@@ -86,41 +116,93 @@ def worst(found: Sequence[PointDifference]) -> Verdict:
     return next(verdict for verdict in order if verdict in verdicts)
 
 
-def _at(
-    a: Mapping[str, Any], b: Mapping[str, Any], margin_percent: float
-) -> Iterator[PointDifference]:
-    label = a["label"]
+def _pairs(a: Document, b: Document) -> list[tuple[Document, Document]]:
+    others = {one["label"]: one for one in b["points"]}
+    both = [(one, others[one["label"]]) for one in a["points"] if one["label"] in others]
+    if not both:
+        have = (", ".join(one["label"] for one in side["points"]) or "none" for side in (a, b))
+        what = "have no point in common: {}; {}".format(*have)
+        raise BadInput(Diagnostic("the two results", what))
+    return both
 
-    def difference(
-        measure: str, values: Sequence[float], percent: float, interval: Interval, less: bool
-    ) -> PointDifference:
-        verdict = _verdict(percent, interval, less, margin_percent)
-        low, high = interval or (None, None)
-        return PointDifference(label, measure, values[0], values[1], percent, low, high, verdict)
 
-    speeds = [float(side["output_tokens_per_s"] or 0) for side in (a, b)]
+def _obstacles(a: Document, b: Document) -> Iterator[tuple[Aspect, str]]:
+    """What differs that must not, in words."""
+    one, other = a["workload"], b["workload"]
+    keys = [key for key in one if key in other and key not in NOT_COMPARED]
+    values: list[tuple[Aspect, str, Any, Any]] = [
+        ("workload", f"its {key}", one[key], other[key]) for key in keys
+    ]
+    for x, y in _pairs(a, b):
+        kinds = [(point.get("window") or {}).get("kind") for point in (x, y)]
+        values.append(("workload", f"the load of {x['label']}", x["load"], y["load"]))
+        if None not in kinds:
+            values.append(("window", f"that of {x['label']}", kinds[0], kinds[1]))
+    rehearsals = ["yes" if side["subject"]["engine"].get("rehearsal") else "no" for side in (a, b)]
+    values += [
+        ("api", "it", a["client"].get("api"), b["client"].get("api")),
+        ("model", "it", a["subject"].get("model"), b["subject"].get("model")),
+        ("rehearsal", "it", rehearsals[0], rehearsals[1]),
+    ]
+    for aspect, name, of_a, of_b in values:
+        if of_a != of_b:
+            yield aspect, f"{name} is {_shown(of_a)} in A and {_shown(of_b)} in B"
+    labels = {point["label"] for point in b["points"]}
+    if missing := [one["label"] for one in a["points"] if one["label"] not in labels]:
+        yield "points", f"B has no {', '.join(missing)}, which A has"
+    for side, document in zip("AB", (a, b), strict=True):
+        if (outcome := document.get("outcome")) != "complete":
+            yield "outcome", f"that of {side} is {_shown(outcome)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(one)}" for name, one in value.items())
+    return "unknown" if value is None else str(value)
+
+
+def _successes(point: Document) -> str:
+    sent, ok = (point["requests"].get(name) or 0 for name in ("sent", "ok"))
+    measured = len(_samples(point, "e2e_ms"))
+    words = f"{ok or 'no'} successes of {sent} requests"
+    return words if measured == ok else f"{words}, {measured} of them measured"
+
+
+def _at(a: Document, b: Document, margin_percent: float) -> Iterator[PointDifference]:
+    label, margin = a["label"], margin_percent
+    speeds = [float(point["output_tokens_per_s"] or 0) for point in (a, b)]
     if speeds[0]:
-        percent = (speeds[1] / speeds[0] - 1) * 100
-        interval = _throughput_interval(a, b, percent)
-        yield difference("output tokens per second", speeds, percent, interval, False)
-    for name, key, take in MEASURES:
-        one, other = (_samples(side, key) for side in (a, b))
-        if min(len(one), len(other)) >= LEAST_SAMPLES and take(one) > 0:
-            values = [take(one), take(other)]
-            percent = (values[1] / values[0] - 1) * 100
-            yield difference(name, values, percent, _interval(one, other, take), True)
-    failed = [100 * side["requests"]["failed"] / side["requests"]["sent"] for side in (a, b)]
-    yield difference("failed requests in percent", failed, failed[1] - failed[0], None, True)
+        change = _throughput_change(a, b, speeds)
+        # An open loop has the throughput of its arrivals, which have no interval here.
+        verdict = _verdict(change or (speeds[1] / speeds[0],) * 2, False, margin)
+        yield _difference(label, "output tokens per second", speeds, change, verdict)
+    for name, key, share in MEASURES:
+        rows = [_samples(point, key) for point in (a, b)]
+        if all(_is_usable(row, share) for row in rows):
+            values = [intervals.estimate(row, share) for row in rows]
+            change = intervals.ratio(rows[0], rows[1], share)
+            verdict = _verdict(change, True, margin) if change else "unsure"
+            yield _difference(label, name, values, change, verdict)
+    yield _failures(label, a["requests"], b["requests"], margin)
 
 
-def _verdict(
-    percent: float,
-    interval: Interval,
-    less_is_better: bool,
-    margin_percent: float,
-) -> Verdict:
+def _is_usable(row: Sequence[float], share: float | None) -> bool:
+    """A quantile of so few that they could have no interval is left out."""
+    least = sum(row) if share is None else min(row, default=0)
+    return intervals.has_interval(len(row), share) and least > 0
+
+
+def _difference(
+    label: str, measure: str, values: Sequence[float], change: Interval | None, verdict: Verdict
+) -> PointDifference:
+    low, high = ((bound - 1) * 100 for bound in change) if change else (None, None)
+    percent = (values[1] / values[0] - 1) * 100
+    return PointDifference(label, measure, values[0], values[1], percent, low, high, verdict)
+
+
+def _verdict(change: Interval, less_is_better: bool, margin_percent: float) -> Verdict:
     """Better or worse if the whole interval is beyond the margin, the same if it is within it."""
-    low, high = interval or (percent, percent)
+    low, high = ((bound - 1) * 100 for bound in change)
     if low > margin_percent:
         return "worse" if less_is_better else "better"
     if high < -margin_percent:
@@ -128,31 +210,40 @@ def _verdict(
     return "same" if -margin_percent <= low and high <= margin_percent else "unsure"
 
 
-def _throughput_interval(a: Mapping[str, Any], b: Mapping[str, Any], percent: float) -> Interval:
+def _throughput_change(a: Document, b: Document, speeds: Sequence[float]) -> Interval | None:
     """Of a closed loop, whose throughput goes as 1 / mean latency; around the measured change."""
-    rows = [_samples(side, "e2e_ms") for side in (a, b)]
-    if a["load"]["kind"] != "concurrency" or min(map(len, rows)) < LEAST_SAMPLES:
+    one, other = (_samples(point, "e2e_ms") for point in (a, b))
+    if a["load"]["kind"] != "concurrency" or (change := intervals.ratio(other, one, None)) is None:
         return None
-    centre = (statistics.fmean(rows[0]) / statistics.fmean(rows[1]) - 1) * 100
-    low, high = _interval(rows[1], rows[0], statistics.fmean)
-    return percent + low - centre, percent + high - centre
+    means = [intervals.estimate(row, None) for row in (one, other)]
+    factor = speeds[1] / speeds[0] / (means[0] / means[1])
+    return change[0] * factor, change[1] * factor
 
 
-def _interval(a: Sequence[float], b: Sequence[float], take: Statistic) -> tuple[float, float]:
-    """The bootstrap's percentile interval of the change from A to B, in percent.
+def _failures(label: str, a: Document, b: Document, margin_percent: float) -> PointDifference:
+    """More than by chance are worse, however few; the margin is for what may be chance."""
+    sent = [max(side["sent"], 1) for side in (a, b)]
+    shares = [side["failed"] / of for side, of in zip((a, b), sent, strict=True)]
+    bounds = [intervals.wilson(share, of) for share, of in zip(shares, sent, strict=True)]
+    low, high = intervals.difference(bounds[0], bounds[1], (shares[0], shares[1]))
+    values = [100 * share for share in shares]
+    verdict: Verdict = "unsure"
+    if low > 0 or high < 0:
+        verdict = "worse" if low > 0 else "better"
+    elif shares[0] == shares[1] or max(-low, high) * 100 <= margin_percent:
+        verdict = "same"
+    numbers = (values[0], values[1], values[1] - values[0], 100 * low, 100 * high)
+    return PointDifference(label, "failed requests in percent", *numbers, verdict)
 
-    Requests are drawn anew; that those of one run depend on each other is left out of account.
-    """
-    chance = random.Random(0)
-    resamples = min(MOST_RESAMPLES, max(LEAST_RESAMPLES, DRAWS // (len(a) + len(b))))
-    changes = sorted(
-        (take(chance.choices(b, k=len(b))) / take(chance.choices(a, k=len(a))) - 1) * 100
-        for _ in range(resamples)
-    )
-    beyond = int(resamples * (1 - LEVEL) / 2)
-    return changes[beyond], changes[-1 - beyond]
 
-
-def _samples(point: Mapping[str, Any], name: str) -> Sequence[float]:
-    found: Sequence[float] = (point.get("samples") or {}).get(name) or ()
+def _samples(point: Document, name: str) -> Sequence[float]:
+    """Raises `BadInput` for what is not a list of times."""
+    found = (point.get("samples") or {}).get(name) or ()
+    if not isinstance(found, list | tuple) or not all(_is_time(value) for value in found):
+        where = f"point {point['label']}: samples.{name}"
+        raise BadInput(Diagnostic(where, "must be a list of numbers >= 0"))
     return found
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +17,11 @@ from typing import Any, Literal
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
+from .intervals import LEVEL, wilson
+
 Verdict = Literal["as the reference", "below the reference", "above the reference"]
 
 TOOL = "lm-eval"
-# The standard normal's quantile of a two-sided interval of 95 %.
-Z = 1.959964
-LEVEL = 0.95
 DIGITS = 4
 LAST_LINES = 5
 CONCURRENCY = 8
@@ -131,18 +129,6 @@ def _scores(
 
 def _is_score(name: str, value: object) -> bool:
     return name.partition(",")[0] in METRICS and isinstance(value, int | float)
-
-
-def wilson(share: float, items: int) -> tuple[float, float]:
-    """The score interval of a binomial share, which is right for few items and near 0 and 1.
-
-    >>> [round(bound, 3) for bound in wilson(0.5, 100)]
-    [0.404, 0.596]
-    """
-    centre = (share + Z**2 / (2 * items)) / (1 + Z**2 / items)
-    spread = share * (1 - share) / items + Z**2 / (4 * items**2)
-    half = Z * math.sqrt(spread) / (1 + Z**2 / items)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def _verdict(reference: float | None, low: float, high: float) -> Verdict | None:

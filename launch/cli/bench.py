@@ -15,6 +15,7 @@ from builder.errors import BadInput, ChecksFailed
 
 from ..bench.clients import APIS
 from ..bench.config import CONCURRENCIES
+from ..bench.diff import ASPECTS
 from ..bench.request_metrics import WindowKind
 from .arguments import (
     add_access,
@@ -52,14 +53,32 @@ def add(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Compare two results point by point; exit code 6 if B is worse than A."
+    parser.description = (
+        "Compare two results point by point. Exit code 6 if B is worse than A, 2 if they cannot be "
+        "compared: no successes, or another workload, API, model or kind of run."
+    )
     parser.set_defaults(run=run_diff)
     parser.add_argument("a", type=Path, metavar="A", help="a run folder or a bench.json")
     parser.add_argument("b", type=Path, metavar="B", help="the one that is compared with A")
     parser.add_argument(
         "--margin", type=percent, default=5.0, metavar="PERCENT", help="less is no difference (5)"
     )
+    parser.add_argument(
+        "--allow",
+        type=aspects,
+        default=(),
+        metavar="ASPECT,ASPECT",
+        help=f"what may differ all the same: {', '.join(ASPECTS)}",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def aspects(text: str) -> list[str]:
+    found = text.split(",")
+    if wrong := [name for name in found if name not in ASPECTS]:
+        what = f"unknown aspect {', '.join(wrong)}; known: {', '.join(ASPECTS)}"
+        raise argparse.ArgumentTypeError(what)
+    return found
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -266,13 +285,15 @@ def _check_openai(endpoint: Endpoint) -> None:
 
 
 def run_diff(options: argparse.Namespace) -> None:
-    """Compare B with A. Raises `ChecksFailed` where it is worse."""
-    from ..bench import diff, results
+    """Compare B with A. Raises `BadInput` where that would say nothing, and `ChecksFailed` where B
+    is worse."""
+    from ..bench import diff
     from . import text_tables
 
-    a, b = results.read(options.a), results.read(options.b)
+    a, b = diff.read(options.a), diff.read(options.b)
+    diff.check(a, b, options.allow)
     found = diff.compare(a, b, options.margin)
-    warnings, verdict = diff.unlike(a, b), diff.worst(found)
+    warnings, verdict = diff.warnings(a, b), diff.worst(found)
     if options.json:
         rows = [dataclasses.asdict(one) for one in found]
         report = {"verdict": verdict, "margin_percent": options.margin}

@@ -92,11 +92,96 @@ def test_more_failures_are_worse(sample: dict[str, Any]) -> None:
     assert [(one.point, one.measure) for one in worse] == [("c4", "failed requests in percent")]
 
 
-def test_what_makes_a_comparison_doubtful_is_said(sample: dict[str, Any]) -> None:
-    other = copy.deepcopy(sample)
-    other["workload"]["words"] = "something else"
-    other["subject"]["engine"]["rehearsal"] = True
-    assert [text.split()[0] for text in diff.unlike(sample, other)] == ["workload", "rehearsal"]
+@pytest.mark.parametrize(
+    ("failed", "verdict"),
+    [((0, 0), "same"), ((0, 1), "same"), ((0, 12), "worse"), ((9, 0), "better")],
+)
+def test_failures_beyond_chance_are_worse_however_few(
+    failed: tuple[int, int], verdict: str, sample: dict[str, Any]
+) -> None:
+    a, b = (other(sample, "points.6.requests.failed", count) for count in failed)
+    assert sample["points"][6]["requests"]["sent"] == 640  # 12 are 1.9 %, below the margin
+    [found] = [
+        one
+        for one in diff.compare(a, b, 5.0)
+        if (one.point, one.measure) == ("c64", "failed requests in percent")
+    ]
+    assert found.verdict == verdict
+
+
+def other(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The same result but for one value."""
+    found = copy.deepcopy(document)
+    *parents, key = path.split(".")
+    place: Any = found
+    for parent in parents:
+        place = place[int(parent)] if parent.isdecimal() else place[parent]
+    place[key] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("workload.isl", 1024, "workload: its isl is 800 in A and 1024 in B; "),
+        ("workload.kind", "sharegpt", "workload: its kind is fixed in A and sharegpt in B"),
+        (
+            "points.1.load",
+            {"kind": "gamma", "rate_per_s": 2},
+            "workload: the load of c2 is kind concurrency, concurrency 2 in A and kind gamma",
+        ),
+        ("client.api", "grpc", "api: it is openai_completions in A and grpc in B"),
+        ("subject.model", None, "model: it is nvidia/DeepSeek-V3.2-NVFP4 in A and unknown in B"),
+        ("subject.engine.rehearsal", True, "rehearsal: it is no in A and yes in B"),
+        ("points.3.window.kind", "whole", "window: that of c8 is steady in A and whole in B"),
+        ("outcome", "interrupted", "outcome: that of B is interrupted"),
+    ],
+)
+def test_only_what_is_alike_is_compared_unless_it_is_allowed(
+    path: str, value: Any, message: str, sample: dict[str, Any]
+) -> None:
+    b = other(slower(sample, 1.3), path, value)
+    with pytest.raises(BadInput) as refused:
+        diff.check(sample, b)
+    assert str(refused.value).startswith(message)
+    [aspect] = {one.where for one in refused.value.diagnostics}
+    diff.check(sample, b, [aspect])
+
+
+def test_a_point_that_b_lacks_is_no_success(sample: dict[str, Any]) -> None:
+    b = other(slower(sample, 1.0), "points", sample["points"][:-1])
+    with pytest.raises(BadInput, match="points: B has no c64, which A has"):
+        diff.check(sample, b)
+    diff.check(b, sample)  # what A never measured cannot have become worse
+
+
+def test_a_result_is_not_compared_with_itself(sample: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="are the same result"):
+        diff.check(sample, copy.deepcopy(sample))
+
+
+@pytest.mark.parametrize("sides", ["A", "B", "AB"])
+def test_without_successes_there_is_no_verdict_whatever_is_allowed(
+    sides: str, sample: dict[str, Any]
+) -> None:
+    dead = other(sample, "points.0.requests", {"sent": 20, "ok": 0, "failed": 20})
+    dead = other(dead, "points.0.samples", {})
+    a, b = (dead if side in sides else sample for side in "AB")
+    with pytest.raises(BadInput) as refused:
+        diff.check(a, other(b, "started", "later"), diff.ASPECTS)
+    assert [str(one) for one in refused.value.diagnostics] == [
+        f"point c1 of {side}: has no successes of 20 requests; 6 at least are needed"
+        for side in sides
+    ]
+
+
+def test_another_gpu_and_a_limited_client_are_said(sample: dict[str, Any]) -> None:
+    b = other(other(sample, "subject.gpu", "b200"), "points.2.client_limited", True)
+    diff.check(sample, b)
+    assert [text.partition(":")[0] for text in diff.warnings(sample, b)] == [
+        "GPU differs",
+        "point c4 of B",
+    ]
 
 
 def test_runs_without_a_common_point_are_bad_input(sample: dict[str, Any]) -> None:

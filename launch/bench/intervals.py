@@ -1,0 +1,133 @@
+"""Confidence intervals: of shares, of quantiles and means of samples, and of the change of them."""
+
+from __future__ import annotations
+
+import math
+import operator
+import statistics
+from collections.abc import Sequence
+
+LEVEL = 0.95
+# The standard normal's quantile of a two-sided interval of this level.
+Z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
+# Of fewer samples not even the median has an interval of this level: 2 * 0.5 ** 5 is above 0.05.
+LEAST_SAMPLES = 6
+
+Interval = tuple[float, float]
+
+
+def wilson(share: float, items: int) -> Interval:
+    """The score interval of a binomial share, which is right for few items and near 0 and 1.
+
+    >>> [round(bound, 3) for bound in wilson(0.5, 100)]
+    [0.404, 0.596]
+    """
+    centre = (share + Z**2 / (2 * items)) / (1 + Z**2 / items)
+    spread = share * (1 - share) / items + Z**2 / (4 * items**2)
+    half = Z * math.sqrt(spread) / (1 + Z**2 / items)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def difference(a: Interval, b: Interval, values: Interval) -> Interval:
+    """Of the difference from one value to another one, each with its own interval (Zou and Donner
+    2008; for shares with Wilson's intervals it is Newcombe's method 10)."""
+    change = values[1] - values[0]
+    low = math.hypot(values[1] - b[0], a[1] - values[0])
+    high = math.hypot(b[1] - values[1], values[0] - a[0])
+    return change - low, change + high
+
+
+def ratio(a: Sequence[float], b: Sequence[float], share: float | None) -> Interval | None:
+    """Of the quotient of b's quantile at `share`, or mean, and a's; `None` without an interval.
+
+    All samples must be above 0 and in the order in which they were taken.
+    """
+    bounds = [_of_mean(row) if share is None else _of_quantile(row, share) for row in (a, b)]
+    if bounds[0] is None or bounds[1] is None:
+        return None
+    logs = [(math.log(low), math.log(high)) for low, high in (bounds[0], bounds[1])]
+    values = (math.log(estimate(a, share)), math.log(estimate(b, share)))
+    low, high = difference(logs[0], logs[1], values)
+    return math.exp(low), math.exp(high)
+
+
+def estimate(samples: Sequence[float], share: float | None) -> float:
+    """The quantile at `share`, interpolated as everywhere in a result, or the mean."""
+    if share is None:
+        return statistics.fmean(samples)
+    rising = sorted(samples)
+    place = (len(rising) - 1) * share
+    low, high = rising[math.floor(place)], rising[math.ceil(place)]
+    return low + (high - low) * (place - math.floor(place))
+
+
+def has_interval(count: int, share: float | None) -> bool:
+    """Whether so many samples that do not depend on each other have one."""
+    return count >= LEAST_SAMPLES if share is None else _ranks(count, share) is not None
+
+
+def effective_size(samples: Sequence[float]) -> float:
+    """How many independent samples tell as much as these, which may depend on those before them as
+    requests of one batch do: by the autocorrelation of their ranks (Geyer 1992)."""
+    count = len(samples)
+    ranks = [0.0] * count
+    for rank, place in enumerate(sorted(range(count), key=samples.__getitem__)):
+        ranks[place] = rank - (count - 1) / 2
+    variance = math.fsum(rank * rank for rank in ranks)
+    by_chance = Z / math.sqrt(count)
+    correlation = 0.0
+    for lag in range(1, count // 2):
+        one = math.fsum(map(operator.mul, ranks, ranks[lag:])) / variance
+        if one < by_chance:
+            break
+        correlation += one
+    return count / (1 + 2 * correlation)
+
+
+def _of_quantile(samples: Sequence[float], share: float) -> Interval | None:
+    """Between two order statistics, whatever the distribution (Conover 1999, section 3.2)."""
+    count, effective = len(samples), int(effective_size(samples))
+    if (ranks := _ranks(effective, share)) is None:
+        return None
+    rising = sorted(samples)
+    low = math.floor(ranks[0] * count / effective)
+    return rising[max(1, low) - 1], rising[math.ceil(ranks[1] * count / effective) - 1]
+
+
+def _ranks(count: int, share: float) -> tuple[int, int] | None:
+    """The order statistics, counted from 1, that hold a quantile between them."""
+    low, below, beyond = 0, 0.0, (1 - LEVEL) / 2
+    for rank in range(count):
+        if below <= beyond:
+            low = rank
+        below += _binomial(rank, count, share)
+        if below >= 1 - beyond:
+            return (low, rank + 1) if low else None
+    return None
+
+
+def _binomial(successes: int, count: int, share: float) -> float:
+    """The probability of exactly so many."""
+    ways = math.lgamma(count + 1) - math.lgamma(successes + 1) - math.lgamma(count - successes + 1)
+    odds = successes * math.log(share) + (count - successes) * math.log(1 - share)
+    return math.exp(ways + odds)
+
+
+def _of_mean(samples: Sequence[float]) -> Interval | None:
+    """Student's, of the logarithm of the mean."""
+    if (size := effective_size(samples)) < LEAST_SAMPLES:
+        return None
+    mean = statistics.fmean(samples)
+    half = student(size - 1) * statistics.stdev(samples) / math.sqrt(size) / mean
+    return mean * math.exp(-half), mean * math.exp(half)
+
+
+def student(freedom: float) -> float:
+    """The quantile of Student's distribution by Fisher's expansion (Abramowitz and Stegun 26.7.5),
+    which is 0.1 % off for five degrees of freedom."""
+    terms = (
+        (Z**3 + Z) / 4,
+        (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96,
+        (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / 384,
+    )
+    return Z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
