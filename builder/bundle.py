@@ -22,6 +22,7 @@ from typing import Any
 
 from .diagnostics import Diagnostic
 from .errors import BadInput, DamagedBundle
+from .files import parse_json
 
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
@@ -79,7 +80,7 @@ def to_json(document: Mapping[str, Any]) -> bytes:
 
 
 def json_document(data: bytes) -> Mapping[str, Any]:
-    document = json.loads(data)
+    document = parse_json(data, unique_keys=True)
     if not isinstance(document, dict):
         raise ValueError(f"a {type(document).__name__} instead of an object")
     return document
@@ -362,7 +363,7 @@ def read_manifest(data: bytes) -> Mapping[str, Any]:
         for name, row in manifest["files"].items():
             if not _is_row(row):
                 raise ValueError(f"the row of {name} has no digest, size and mode")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         what = f"is unreadable: {error}"
         raise DamagedBundle(Diagnostic(MANIFEST, what, "render again")) from None
     return manifest

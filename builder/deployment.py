@@ -19,10 +19,11 @@ from pydantic import (
 )
 
 from .diagnostics import Diagnostic, nearest
-from .documents import DATA, parse_yaml, read_text
+from .documents import DATA, parse_yaml
 from .errors import BadInput
 from .facts import advisories, engines, servers
 from .facts.images import REFERENCE_PATTERN
+from .files import read_text
 
 PRESETS = DATA / "presets"
 

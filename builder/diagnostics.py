@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -18,6 +19,21 @@ class Location(NamedTuple):
 
 
 NOWHERE = Location(0, 0)
+
+# What moves a cursor, colours a line, hides a letter, turns the direction of writing, or is no
+# letter at all, such as a byte of a file's name that is not UTF-8.
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Text of several lines as a terminal may have it: what could act there is written out, as
+    JSON writes it."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def one_line(text: str) -> str:
+    """The same of a text that must not begin a line of its own: a name, a key, a value."""
+    return printable(text.replace("\n", "\\n"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +59,7 @@ class Diagnostic:
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{text}; {self.fix}" if self.fix else text
+        return one_line(f"{text}; {self.fix}" if self.fix else text)
 
     def in_file(self, file: str, release: str = "") -> Diagnostic:
         """The same of a named file, each of its texts on one line."""

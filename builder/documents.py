@@ -1,10 +1,8 @@
-"""YAML and JSON documents from files, with the place of every key and of every error."""
+"""YAML documents, with the place of every key and of every error."""
 
 from __future__ import annotations
 
-import json
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,14 +11,11 @@ from typing import Any
 import yaml
 
 from .diagnostics import NOWHERE, Diagnostic, Location, located
-from .errors import BadFacts, BadInput, ToolkitError
+from .errors import BadInput
 
 # What the toolkit knows: one folder for each kind of fact.
 DATA = Path(__file__).parent / "data"
 
-# What a person writes. A checkpoint's own files may be as large as the index of a large model.
-MAX_BYTES = 10_000_000
-MAX_JSON_BYTES = 500_000_000
 MAX_NODES = 100_000
 MAX_DEPTH = 100
 MAX_DIGITS = 100
@@ -70,24 +65,6 @@ class Yaml:
         while path and path not in self.places:
             path = path.rpartition(".")[0]
         return self.places.get(path, NOWHERE)
-
-
-def read_text(path: Path, error: type[ToolkitError] = BadInput, max_bytes: int = MAX_BYTES) -> str:
-    """The text of a file of at most `max_bytes`; each failure becomes one diagnostic."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device, pipe or socket"
-            raise error(Diagnostic(str(path), f"is {kind}", "give a file"))
-        if status.st_size > max_bytes:
-            limit = f"files of up to {max_bytes // 1_000_000} MB are read"
-            raise error(Diagnostic(str(path), f"{status.st_size} bytes is too large", limit))
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise error(Diagnostic(str(path), "is not UTF-8 text", "give a text file")) from None
-    except (OSError, ValueError) as failure:  # ValueError: a name that no file can have
-        reason = (getattr(failure, "strerror", None) or str(failure)).lower()
-        raise error(Diagnostic(str(path), f"cannot be read: {reason}", "check the path")) from None
 
 
 def load_yaml(text: str) -> Any:
@@ -337,19 +314,6 @@ def _below(path: str, key: str) -> str:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
-
-
-def load_json_mapping(path: Path) -> Mapping[str, Any]:
-    """A JSON object from a checkpoint or data file. Raises `BadFacts`."""
-    text = read_text(path, BadFacts, MAX_JSON_BYTES)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadFacts(Diagnostic(str(path), f"is not JSON: {error}", "copy it again")) from None
-    if not isinstance(document, dict):
-        kind = type(document).__name__
-        raise BadFacts(Diagnostic(str(path), f"holds a {kind}, not an object", "copy it again"))
-    return document
 
 
 def dump_yaml(document: Mapping[str, Any]) -> str:

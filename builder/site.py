@@ -15,8 +15,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse, schema_diagnostics
 from .diagnostics import Diagnostic
-from .documents import read_text
 from .errors import BadInput
+from .files import read_text
 
 TARGET = "slurm"
 _PATH = f"targets.{TARGET}.site"

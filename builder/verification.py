@@ -7,7 +7,6 @@ its first wrong byte is named.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -28,6 +27,7 @@ from .bundle import (
 )
 from .diagnostics import Diagnostic
 from .errors import BadInput, DamagedBundle, ToolkitError
+from .files import parse_json
 from .resolve import IMPORTED_RELEASE
 from .signature import Signer
 from .targets.components import sbom
@@ -296,8 +296,8 @@ def _wrong_bill(contents: Contents) -> Iterator[Corruption]:
     if sbom.FILE not in contents.files:
         return
     try:
-        recorded = sbom.digests(json.loads(contents.files[sbom.FILE].data))
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        recorded = sbom.digests(parse_json(contents.files[sbom.FILE].data))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         yield Corruption(sbom.FILE, f"is not a bill of materials: {error}", "render again")
         return
     for path, digest in recorded.items():
@@ -317,8 +317,8 @@ def _foreign_evidence(contents: Contents, digest: str) -> Iterator[Corruption]:
 
 def _subject(data: bytes) -> str | None:
     try:
-        return subject_digest(json.loads(data))
-    except (ValueError, RecursionError):
+        return subject_digest(parse_json(data))
+    except ValueError:
         return None
 
 

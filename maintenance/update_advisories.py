@@ -19,11 +19,11 @@ from typing import Any
 
 from builder import command
 from builder.diagnostics import Diagnostic
-from builder.documents import read_text
 from builder.errors import BadInput
 from builder.facts import advisories
 from builder.facts.advisories import Advisory
 from builder.facts.release.version import order
+from builder.files import read_text
 
 _CVE = re.compile(r"CVE-\d{4}-\d{4,}")
 _CWE = re.compile(r"CWE-\d+")

@@ -15,7 +15,7 @@ from ..diagnostics import Diagnostic, nearest
 from ..errors import BadInput
 from .arguments import Parser, add_json
 from .plans import decisions_text
-from .terminal import columns, print_json, wrapped
+from .terminal import columns, lines_text, print_json, wrapped
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
@@ -117,7 +117,7 @@ def comparison_text(comparison: Comparison) -> str:
         "Inputs": [f"  {row.kind:<8} {row.path}" for row in comparison.inputs],
         "Files": [line for row in comparison.files for line in _file_lines(row)],
     }
-    return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items() if lines)
+    return "\n\n".join(lines_text([title, *lines]) for title, lines in sections.items() if lines)
 
 
 def _lines(changes: tuple[Change, ...]) -> list[str]:
@@ -180,7 +180,7 @@ def verified_text(report: Mapping[str, Any]) -> str:
         lines.append(f"signature: by key {signer['key']}; whose that is was not checked: --signers")
     else:
         lines.append(f"signature: by {signer['name']}, key {signer['key']}")
-    return "\n".join(lines)
+    return lines_text(lines)
 
 
 def add_sign(parser: Parser) -> None:

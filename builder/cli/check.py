@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from .arguments import Parser, add_advisories, add_json
-from .terminal import print_json, wrapped
+from .terminal import lines_text, print_json, wrapped
 
 if TYPE_CHECKING:
     from ..lint import Checked, Report
@@ -72,7 +72,7 @@ def findings_text(report: Report) -> str:
     if lines:
         lines.append("")
     lines += [f"note: {note}" for note in report.notes]
-    return "\n".join([*lines, *_checked(report), _totals(report)])
+    return lines_text([*lines, *_checked(report), _totals(report)])
 
 
 def _checked(report: Report) -> Iterator[str]:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..diagnostics import Diagnostic
+from ..diagnostics import Diagnostic, one_line
 from ..errors import BadInput
 from .arguments import Parser, add_deployment, add_json, add_output
 from .terminal import columns, print_json, size, warn, wrapped
@@ -128,7 +128,7 @@ def checkpoint_document(facts: Checkpoint) -> dict[str, Any]:
 def checkpoint_text(facts: Checkpoint) -> str:
     quantization = facts.quantization
     lines = [
-        f"{facts.name}",
+        one_line(facts.name),
         f"  architecture   {facts.architecture.name}, attention {facts.architecture.attention}",
         f"  parameters     {facts.parameters / 1e9:.2f} billion",
         f"  size           {size(facts.nbytes)}{_publishedsize(facts)}",

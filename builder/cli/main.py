@@ -75,11 +75,11 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
+    return command.run(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> None:
     options = _parser().parse_args(arguments)
-    return command.run(lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> None:
     if folder := getattr(options, "advisories", None):
         from ..facts import advisories
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..diagnostics import Diagnostic
+from ..diagnostics import Diagnostic, one_line
 
 WIDTH = 80
 
@@ -29,10 +29,15 @@ def wrapped(label: str, text: str, width: int = WIDTH) -> list[str]:
     )
 
 
+def lines_text(lines: Iterable[str]) -> str:
+    """Lines under each other, each of which stays one line whatever is in it."""
+    return "\n".join(map(one_line, lines))
+
+
 def columns(rows: Sequence[Sequence[str]], numeric: Collection[int] = ()) -> str:
     """Rows in columns; those of `numeric` indices end below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
+    return lines_text(
         "  ".join(
             cell.rjust(width) if index in numeric else cell.ljust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))

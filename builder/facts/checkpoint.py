@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, nearest
-from ..documents import DATA, load_json_mapping
+from ..documents import DATA
 from ..errors import BadFacts
+from ..files import load_json_mapping
 from . import checkpoint_files, data_file
 from .architecture import ARCHITECTURES, Architecture, Config
 from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing, Stored
@@ -220,7 +221,7 @@ def _architecture(config: Config, where: str) -> Architecture:
 def _missing_fields(architecture: Architecture, config: Config, where: str) -> list[Diagnostic]:
     remedy = "take config.json from the model's repository"
     return [
-        Diagnostic(where, f"field {name} is missing or no number", remedy)
+        Diagnostic(where, f"field {name} is missing or not a plausible count", remedy)
         for name in architecture.missing_fields(config)
     ]
 
@@ -347,6 +348,8 @@ def from_document(document: Mapping[str, Any]) -> Checkpoint:
     )
     config = document["config"]
     architecture = _architecture(config, "checkpoint.json")
+    if wrong := _missing_fields(architecture, config, "checkpoint.json"):
+        raise BadFacts(wrong)
     files = tuple(CheckpointFile(**row) for row in document.get("files", ()))
     return Checkpoint(
         name=document["name"],

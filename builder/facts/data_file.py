@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ..diagnostics import NOWHERE, Diagnostic, Location, located
-from ..documents import DATA, Yaml, load_yaml, read_text, scan_yaml, with_file
+from ..documents import DATA, Yaml, load_yaml, scan_yaml, with_file
 from ..errors import BadFacts
+from ..files import read_text
 from .schema import build, build_trusted
 
 INDEX = DATA / "index.json"

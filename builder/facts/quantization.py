@@ -216,7 +216,7 @@ def computed_groups(
     def rows() -> Iterator[tuple[Kind, int, int]]:
         for tensors in architecture.tensors(architecture.text(config)):
             experts = max(1, tensors.experts)
-            for layer in tensors.layers or (None,):
+            for layer in (None,) if tensors.layers is None else tensors.layers:
                 name = tensors.pattern.format(layer=layer, expert=0)
                 scales = quantization.kv_scales(architecture, tensors, name)
                 for tensor in quantization.stored(tensors, name) + scales:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Any, get_args
 
 from .. import bundle
 from ..diagnostics import NOWHERE, Diagnostic, located
-from ..documents import read_text, scan_yaml
-from ..errors import BadInput, ToolkitError
+from ..documents import scan_yaml
+from ..errors import BadFacts, BadInput, ToolkitError
 from ..facts import advisories, checkpoint
 from ..facts.checkpoint import Checkpoint
 from ..facts.release import ServerRole
+from ..files import load_json_mapping, read_text
 from .section import StatedWorkload, get, whole
 
 SUFFIXES = frozenset((".yaml", ".yml", ".json", ".pbtxt", ".sh", ".sbatch", ".slurm"))
@@ -157,9 +157,8 @@ def _request(path: Path) -> Any:
         return None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return load_json_mapping(path)
+    except BadFacts:
         return {}
-    return document if isinstance(document, dict) else {}

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import NOWHERE, Diagnostic, Location
-from ..documents import Yaml, read_text, scan_yaml
+from ..documents import Yaml, scan_yaml
 from ..errors import BadInput
 from ..facts.release import Flag, Release
+from ..files import read_text
 from ..rules import constraints
 from ..rules import flags as server_flags
 from ..rules.context import RuleContext

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, located
-from ..documents import Yaml, read_text, scan_yaml
+from ..documents import Yaml, scan_yaml
 from ..errors import BadInput
 from ..facts import advisories, images
 from ..facts.release import Release
+from ..files import read_bytes, read_text
 from ..rules.context import RuleContext
 from . import job_rules, job_script, kinds, model_config, script
 from .kinds import Content
@@ -150,7 +151,7 @@ def _script(
 
 def _line_ends(path: Path) -> Iterator[Diagnostic]:
     """What the text no longer shows."""
-    if b"\r\n" in path.read_bytes():
+    if b"\r\n" in read_bytes(path):
         what = "has the line ends of DOS: sbatch refuses it"
         yield job_script.job_diagnostic("job-line-ends", Location(1, 1), what)
 

@@ -311,7 +311,7 @@ def test_a_draft_head_needs_no_tokenizer_of_its_own(tmp_path: Path) -> None:
 
 def test_a_folder_named_like_weights_is_named(folder: Path) -> None:
     (folder / "extra.safetensors").mkdir()
-    assert "extra.safetensors: cannot be read: is a directory" in faults(folder)
+    assert "extra.safetensors: is a folder" in faults(folder)
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:

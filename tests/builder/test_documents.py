@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from builder.diagnostics import Location
-from builder.documents import MAX_NODES, Yaml, parse_yaml, read_text, scan_yaml
+from builder.documents import MAX_NODES, Yaml, parse_yaml, scan_yaml
 from builder.errors import BadInput
+from builder.files import read_text
 
 TEXT = """\
 a: 1

@@ -34,7 +34,8 @@ Role = Literal[
 class Tensors:
     """All tensors that share a name pattern, a shape and a role.
 
-    `pattern` holds `{layer}` and `{expert}` where those numbers stand. `shape` is the shape before
+    `pattern` holds `{layer}` and `{expert}` where those numbers stand; `layers` is `None` for a
+    tensor outside of all layers. `shape` is the shape before
     quantization: `[out_features, in_features]` for a linear layer, `[experts, in_features,
     out_features]` where one tensor holds all experts. `dtype` is that of tensors which are never
     quantized.
@@ -43,7 +44,7 @@ class Tensors:
     pattern: str
     shape: tuple[int, ...]
     role: Role
-    layers: tuple[int, ...] = ()
+    layers: tuple[int, ...] | None = None
     experts: int = 0
     linear: bool = False
     mtp: bool = False
@@ -51,14 +52,14 @@ class Tensors:
 
     @property
     def count(self) -> int:
-        return max(1, len(self.layers)) * max(1, self.experts)
+        return (1 if self.layers is None else len(self.layers)) * max(1, self.experts)
 
     @property
     def parameters(self) -> int:
         return self.count * prod(self.shape)
 
     def names(self) -> Iterator[str]:
-        for layer in self.layers or (None,):
+        for layer in (None,) if self.layers is None else self.layers:
             for expert in range(self.experts) if self.experts else (None,):
                 yield self.pattern.format(layer=layer, expert=expert)
 
@@ -68,7 +69,7 @@ def linear(
     out_features: int,
     in_features: int,
     role: Role,
-    layers: tuple[int, ...] = (),
+    layers: tuple[int, ...] | None = None,
     experts: int = 0,
 ) -> Tensors:
     shape = (out_features, in_features)
@@ -85,7 +86,7 @@ def gated_mlp(
     hidden: int,
     intermediate: int,
     role: Role,
-    layers: tuple[int, ...] = (),
+    layers: tuple[int, ...] | None = None,
     experts: int = 0,
     names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
 ) -> list[Tensors]:
@@ -188,19 +189,28 @@ class Architecture:
         text = self.text(config)
         optional = {self.mtp_field or "", "head_dim", "max_position_embeddings"} & set(text)
         wrong = [name for name in self.required if not _is_count(name, text.get(name))]
-        return wrong + [
+        wrong += [
             name
             for name in sorted(optional - set(wrong))
             if text[name] is not None and not _is_count(name, text[name])
         ]
+        if self.experts_field and not wrong:
+            experts = text["num_hidden_layers"] * text[self.experts_field]
+            wrong += [self.experts_field] if experts > MOST_EXPERTS else []
+        return wrong
 
     def mtp_layers(self, config: Config) -> int:
         return int(self.text(config).get(self.mtp_field) or 0) if self.mtp_field else 0
 
 
+# Far beyond every model: each layer and expert is walked, and sizes are multiplied.
+MOST_LAYERS = 1_000
+MOST_EXPERTS = 200_000  # of all layers together
+LARGEST_COUNT = 1 << 31
 _MAY_BE_ZERO = {"first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers"}
 
 
 def _is_count(name: str, value: object) -> bool:
     least = 0 if name in _MAY_BE_ZERO or name.startswith("mtp_") else 1
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    most = MOST_LAYERS if "_layers" in name else LARGEST_COUNT
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

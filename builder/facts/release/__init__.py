@@ -6,7 +6,6 @@ path. A release without a table is refused, never replaced by a near one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...diagnostics import Diagnostic
-from ...documents import DATA, read_text
+from ...documents import DATA
 from ...errors import BadFacts, BadInput
+from ...files import parse_json, read_text
 from .. import data_file, engines
 from ..engines import Engine
 from ..schema import build
@@ -102,8 +102,8 @@ def _shipped(path: Path, engine: Engine) -> Release:
 def _read(path: Path, engine: Engine) -> Release:
     """An imported table, of which all that the toolkit reads is there and of its type."""
     try:
-        table = json.loads(read_text(path, max_bytes=MAX_BYTES))
-    except (ValueError, RecursionError) as fault:
+        table = parse_json(read_text(path, max_bytes=MAX_BYTES))
+    except ValueError as fault:
         what = f"cannot be read: {fault}"
         raise BadInput(Diagnostic(str(path), what, "give a table of `release import`")) from None
     if not isinstance(table, dict) or table.get("format") != FORMAT:

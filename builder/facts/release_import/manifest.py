@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from ...diagnostics import Diagnostic
-from ...documents import read_text
 from ...errors import BadFacts, BadInput
+from ...files import parse_json, read_text
 from ..release import record_types
 from .installed import ROOT, Row, annotated
 
@@ -24,8 +23,8 @@ _KINDS = {"int", "float", "bool", "str"}
 
 def read(path: Path) -> list[Row]:
     try:
-        document = json.loads(read_text(path, max_bytes=MAX_BYTES))
-    except (ValueError, RecursionError) as error:
+        document = parse_json(read_text(path, max_bytes=MAX_BYTES))
+    except ValueError as error:
         what = f"cannot be read: {error}"
         raise BadInput(Diagnostic(str(path), what, "give the manifest of a release")) from None
     rows = document.get(ROOT) if isinstance(document, dict) else None

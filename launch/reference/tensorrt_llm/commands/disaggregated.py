@@ -19,8 +19,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from builder.diagnostics import Diagnostic
-from builder.documents import read_text, scan_yaml
+from builder.documents import scan_yaml
 from builder.errors import BadInput, NotReady
+from builder.files import read_text
 from builder.lint import kinds
 
 from .. import options

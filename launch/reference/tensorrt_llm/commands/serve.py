@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from builder.diagnostics import Diagnostic
-from builder.documents import load_yaml, read_text
+from builder.documents import load_yaml
 from builder.errors import BadInput, ToolkitError
 from builder.facts.release import Flag, Release
+from builder.files import read_text
 
 from .. import options
 from ..logger import announce, configure, logger

@@ -1,0 +1,95 @@
+"""Reads files that others made: regular ones only, of bounded size, and JSON of bounded content."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .diagnostics import Diagnostic
+from .errors import BadFacts, BadInput, ToolkitError
+
+# What a person writes. The index of a checkpoint with hundreds of thousands of tensors is larger.
+MAX_BYTES = 10_000_000
+MAX_JSON_BYTES = 64_000_000
+MAX_JSON_VALUES = 1_500_000  # each takes up to 80 bytes and more once it is read
+
+
+class NotRegularFile(OSError):
+    """A folder, pipe, socket or device in the place of a file."""
+
+
+@contextmanager
+def regular_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to read from; nothing waits for the other end of a pipe. Raises `OSError`."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device, pipe or socket"
+        raise NotRegularFile(f"is {kind}")
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        yield file
+
+
+def read_bytes(
+    path: Path, error: type[ToolkitError] = BadInput, max_bytes: int = MAX_BYTES
+) -> bytes:
+    """The content of a file of at most `max_bytes`; each failure becomes one diagnostic."""
+    try:
+        with regular_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(max_bytes + 1)
+    except NotRegularFile as failure:
+        raise error(Diagnostic(str(path), str(failure), "give a file")) from None
+    except (OSError, ValueError) as failure:  # ValueError: a name that no file can have
+        reason = (getattr(failure, "strerror", None) or str(failure)).lower()
+        raise error(Diagnostic(str(path), f"cannot be read: {reason}", "check the path")) from None
+    if len(data) > max_bytes:
+        limit = f"files of up to {max_bytes // 1_000_000} MB are read"
+        raise error(Diagnostic(str(path), f"{max(size, len(data))} bytes is too large", limit))
+    return data
+
+
+def read_text(path: Path, error: type[ToolkitError] = BadInput, max_bytes: int = MAX_BYTES) -> str:
+    """The text of a file of at most `max_bytes`; each failure becomes one diagnostic."""
+    try:
+        text = read_bytes(path, error, max_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise error(Diagnostic(str(path), "is not UTF-8 text", "give a text file")) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
+    """What a JSON text says. Raises `ValueError`, for more values than memory should hold too."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8-sig")
+    if sum(map(text.count, "[{,:")) > MAX_JSON_VALUES:
+        raise ValueError(f"it has more than {MAX_JSON_VALUES} values")
+    try:
+        return json.loads(text, object_pairs_hook=_unique if unique_keys else None)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} is given twice")
+    return found
+
+
+def load_json_mapping(path: Path, error: type[ToolkitError] = BadFacts) -> Mapping[str, Any]:
+    """A JSON object from a checkpoint or data file; each failure becomes one diagnostic."""
+    text = read_text(path, error, MAX_JSON_BYTES)
+    try:
+        document = parse_json(text)
+    except ValueError as fault:
+        raise error(Diagnostic(str(path), f"is not JSON: {fault}", "copy it again")) from None
+    if not isinstance(document, dict):
+        kind = type(document).__name__
+        raise error(Diagnostic(str(path), f"holds a {kind}, not an object", "copy it again"))
+    return document

@@ -1,0 +1,36 @@
+"""What no hostile input may bring about: a traceback, a hang, hunger, or forged lines."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Collection
+from pathlib import Path
+
+from tests import prefork
+
+# Guards against hangs and hunger; a sound run takes a tenth of either.
+MOST_CPU_S = 5.0
+MOST_PEAK_MB = 500.0
+# What can move a cursor, colour a line or turn the direction of writing.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff]")
+REFUSED = (2, 3, 4)
+# The beginning of every line that a refusal prints.
+LINE = re.compile(r"(error|warning|note): ")
+
+
+def survive(
+    *arguments: str | Path, cwd: Path, codes: Collection[int] = REFUSED
+) -> subprocess.CompletedProcess[str]:
+    """`python -m builder ARGUMENTS`, which ends with one of these codes and says why."""
+    measured = prefork.shared().run(list(map(str, arguments)), cwd)
+    done, said = measured.done, measured.done.stdout + measured.done.stderr
+    assert "a bug in this toolkit" not in said and "Traceback" not in said, said[:2000]
+    assert done.returncode in codes, (done.returncode, said[:2000])
+    assert not CONTROL.search(said), f"raw control characters: {said[:2000]!r}"
+    assert measured.seconds < MOST_CPU_S, f"{measured.seconds:.1f} s"
+    assert measured.peak_mb < MOST_PEAK_MB, f"{measured.peak_mb:.0f} MB"
+    if done.returncode in REFUSED:
+        lines = done.stderr.splitlines()
+        assert lines and all(map(LINE.match, lines)), done.stderr[:2000]
+    return done
