@@ -41,9 +41,9 @@ def convert(found: Any, where: str, name: str) -> Document:
     model = next(settings.child("models").children("items"), JsonObject({}, where))
     result = document.bench(
         NAME,
+        name,
         version=fields.text("aiperf_version"),
         api=settings.child("endpoint").text("type"),
-        name=name,
         model=model.text("name"),
         url=_first_text(settings.child("endpoint").values.get("urls")),
         started=_utc(fields.text("start_time")),

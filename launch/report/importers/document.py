@@ -13,34 +13,26 @@ STATISTICS = ("n", "mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")
 
 def bench(
     tool: str,
+    name: str,
     *,
+    model: str | None,
+    points: Sequence[Document],
     version: str | None = None,
     api: str | None = None,
-    name: str,
-    model: str | None,
     url: str | None = None,
-    started: str | None = None,
-    ended: str | None = None,
     interrupted: bool = False,
-    workload: Mapping[str, Any],
-    seed: float | None = None,
-    points: Sequence[Document],
+    **others: Any,
 ) -> Document:
+    """`others` are `workload`, and `started`, `ended` and `seed` where the file has them."""
     return {
         "format": FORMAT,
         "kind": KIND,
-        "toolkit_version": None,
-        "started": started,
-        "ended": ended,
         "imported": True,
         "outcome": "interrupted" if interrupted else "complete",
         "subject": {"name": model or name, "model": model, "url": url},
         "client": {"tool": tool, "version": version, "api": api},
-        "workload": dict(workload),
-        "slo": None,
-        "seed": seed,
         "points": list(points),
-        "largest_concurrency_within_slo": None,
+        **others,
     }
 
 

@@ -38,8 +38,8 @@ def convert(found: Any, where: str, name: str) -> Document:
     ends = [value for row in rows if (value := row.number("end_time")) is not None]
     result = document.bench(
         NAME,
+        name,
         version=top.child("metadata").text("guidellm_version"),
-        name=name,
         model=backend.text("model") or arguments.text("model"),
         url=backend.text("target") or arguments.text("target"),
         started=_time(min(starts, default=None)),

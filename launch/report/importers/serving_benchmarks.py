@@ -46,8 +46,8 @@ def convert_sglang(rows: Sequence[Any], where: str, name: str) -> Document:
     first = lines[0]
     result = document.bench(
         SGLANG,
+        name,
         api=first.text("backend"),
-        name=name,
         model=first.child("server_info").text("model_path"),
         workload=_sglang_workload(first),
         points=[_sglang_point(line) for line in lines],
@@ -63,8 +63,8 @@ def convert_vllm(found: Any, where: str, name: str) -> Document:
     workload = "lengths not said; the means are those of the requests that succeeded"
     result = document.bench(
         VLLM,
+        name,
         api=fields.text("backend") or fields.text("endpoint_type"),
-        name=name,
         model=fields.text("model_id"),
         started=_vllm_date(fields.text("date")),
         workload=document.lengths(None, None, workload, "unknown"),
