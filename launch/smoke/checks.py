@@ -88,6 +88,8 @@ POSITIVE = (
     Check("P21", "Guided JSON", "programs read the answer", features.guided),
     Check("P21.tools", "Tools, reasoning", "programs read the answer", features.tools),
     Check("P22", "Metrics", "alerts and autoscaling rely on them", concurrency.counters),
+    Check("P22.name", "One model name", "dashboards and clients look for different models",
+          concurrency.served_name, apis=OPENAI),
     Check("P23", "Accuracy", "precision lost in quantization", features.accuracy),
     Check("P24", "Soak", "requests fail or leave memory taken under load", concurrency.soak),
 )  # fmt: skip

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Set
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from ..endpoint import Endpoint
 from . import metrics
@@ -17,6 +19,7 @@ from .client import (
     PROMPT,
     SHORT,
     CheckFailure,
+    Inconclusive,
     NotSupported,
     SmokeClient,
     SmokeRequest,
@@ -24,6 +27,7 @@ from .client import (
     expect_text,
 )
 from .generation import MEDIUM, difference
+from .http import get_json, session
 from .metrics import MODEL, REQUESTS
 
 TOPICS = ("rivers", "bread", "winter", "music", "horses", "ships", "stars", "letters")
@@ -36,6 +40,8 @@ BEGIN_TIMEOUT_S = 30.0
 # Triton's own counts, and those of the toolkit's model.
 SUCCESSES, PENDING = "nv_inference_request_success", "nv_inference_pending_request_count"
 RUNNING, KV_CACHE = f"{MODEL}requests_running", f"{MODEL}kv_cache_utilization"
+# How trtllm-serve labels its metrics where it does not know the model's name.
+UNDEFINED = {"undefined"}
 OPENAI_SUCCESSES = "request_success_total"
 
 
@@ -71,21 +77,33 @@ async def batch_text(client: SmokeClient, _: Endpoint) -> str:
     return f"{len(requests)} texts are the same as alone"
 
 
-async def overlap(client: SmokeClient, _: Endpoint) -> str:
-    """Eight streams, with a limit and without: others begin before the first one has ended."""
+async def overlap(client: SmokeClient, endpoint: Endpoint) -> str:
+    """As many streams as the plan runs at once, eight at most, with a limit and without: others
+    begin before the first one has ended."""
+    at_once = min(AT_ONCE, planned_requests(endpoint.options) or AT_ONCE)
+    if at_once == 1:
+        raise NotSupported("the deployment runs one request at a time")
     begins = []
     for limit in (64, None):
         name = "without max_tokens" if limit is None else f"max_tokens {limit}"
         for _try in range(TRIES):  # on a busy machine, one may end before others could begin
-            begun = await _begun_before_an_end(client, limit)
+            begun = await _begun_before_an_end(client, limit, at_once)
             if begun != 1:
                 break
         else:
             raise CheckFailure(
-                f"{name}: the second of {AT_ONCE} begins when the first one has ended"
+                f"{name}: the second of {at_once} begins when the first one has ended"
             )
-        begins.append(f"{begun} of {AT_ONCE} {name}")
+        begins.append(f"{begun} of {at_once} {name}")
     return f"begun before one ends: {', '.join(begins)}"
+
+
+def planned_requests(options: Mapping[str, Any]) -> int | None:
+    """How many requests run at once as rendered; under attention DP the batch is that of a rank."""
+    if (batch := options.get("max_batch_size")) is None:
+        return None
+    ranks = options.get("tensor_parallel_size") if options.get("enable_attention_dp") else None
+    return int(batch) * int(ranks or 1)
 
 
 async def counters(client: SmokeClient, endpoint: Endpoint) -> str:
@@ -126,6 +144,27 @@ def _success_counters(found: metrics.Metrics, endpoint: Endpoint) -> dict[str, d
     return {min(families): {}}
 
 
+async def served_name(_: SmokeClient, endpoint: Endpoint) -> str:
+    """`/v1/models` and the metrics of trtllm-serve; some releases name none in these."""
+    async with session(endpoint.url or "", metrics.TIMEOUT_S) as http:
+        models = (await get_json(http, "/v1/models")).get("data") or ()
+    names = {str(model.get("id")) for model in models}
+    counted = metrics.label_values(await metrics.read(endpoint), "model_name")
+    if endpoint.model and endpoint.model not in names:
+        raise CheckFailure(f"/v1/models names {_named(names)}, {endpoint.model} expected")
+    if counted == UNDEFINED:
+        raise Inconclusive(f"/v1/models names {_named(names)}, the metrics no model")
+    if not counted:
+        raise NotSupported("no sample of the metrics names a model")
+    if not counted <= names:
+        raise CheckFailure(f"/v1/models names {_named(names)}, the metrics {_named(counted)}")
+    return f"/v1/models and the metrics name {_named(counted)}"
+
+
+def _named(names: Set[str]) -> str:
+    return ", ".join(sorted(names)) or "no model"
+
+
 async def soak(client: SmokeClient, endpoint: Endpoint) -> str:
     """Time does not count. Where the KV cache is reported, it is as free afterwards as before."""
     gate = asyncio.Semaphore(SOAK_AT_ONCE)
@@ -152,8 +191,8 @@ async def soak(client: SmokeClient, endpoint: Endpoint) -> str:
     return f"{evidence}; KV cache used to {used:.1%}"
 
 
-async def _begun_before_an_end(client: SmokeClient, limit: int | None) -> int:
-    """How many of eight streams have begun when the first one ends, or when all have begun."""
+async def _begun_before_an_end(client: SmokeClient, limit: int | None, at_once: int) -> int:
+    """How many streams have begun when the first one ends, or when all have begun."""
     begun: set[int] = set()
     settled = asyncio.Event()
     requests = [replace(MEDIUM, prompt=f"{PROMPT} {topic}", max_tokens=limit) for topic in TOPICS]
@@ -164,12 +203,16 @@ async def _begun_before_an_end(client: SmokeClient, limit: int | None) -> int:
                 if settled.is_set():
                     return
                 begun.update({number} if response.text else ())
-                if len(begun) == AT_ONCE:
+                if len(begun) == at_once:
                     break
         settled.set()
 
-    async with asyncio.timeout(BEGIN_TIMEOUT_S):
-        await concurrently(map(one, range(AT_ONCE)))
+    try:
+        async with asyncio.timeout(BEGIN_TIMEOUT_S):
+            await concurrently(map(one, range(at_once)))
+    except TimeoutError:
+        what = f"{len(begun)} of {at_once} streams have begun after {BEGIN_TIMEOUT_S:g} s"
+        raise CheckFailure(what) from None
     return len(begun)
 
 

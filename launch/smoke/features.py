@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..endpoint import Endpoint
-from .client import PROMPT, CheckFailure, Inconclusive, NotSupported, SmokeClient, SmokeRequest
+from .client import (
+    PROMPT,
+    CheckFailure,
+    Inconclusive,
+    NotSupported,
+    RequestRejected,
+    SmokeClient,
+    SmokeRequest,
+)
 
 # A miniature on a CPU takes seconds for more.
 LONGEST_REHEARSED_TOKENS = 4096
@@ -107,18 +115,21 @@ async def drafts(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
-    if not endpoint.options.get("guided_decoding_backend"):
-        raise NotSupported("the deployment sets no guided_decoding_backend")
+    """A schema is enforced, or the request refused where the deployment has no backend for it."""
     request = SmokeRequest("A person as JSON:", max_tokens=128, json_schema=SCHEMA)
-    response = await client.generate(request)
+    try:
+        response = await client.generate(request)
+    except RequestRejected as rejection:
+        if endpoint.options.get("guided_decoding_backend") and not endpoint.rehearsal:
+            raise
+        raise NotSupported(f"no backend for guided decoding; refused: {rejection}") from None
     try:
         document = json.loads(response.text)
     except ValueError:
-        raise CheckFailure(
-            f"no JSON, finish_reason {response.finish_reason}: {response.text[:80]!r}"
-        ) from None
+        what = f"the schema was not enforced, finish_reason {response.finish_reason}"
+        raise CheckFailure(f"{what}: {response.text[:80]!r}") from None
     if not _fits(document):
-        raise CheckFailure(f"does not fit the schema: {response.text[:80]!r}")
+        raise CheckFailure(f"the schema was not enforced: {response.text[:80]!r}")
     return f"{response.text[:60]!r} fits the schema"
 
 

@@ -17,6 +17,8 @@ from .triton_tensors import PUBLISHED, inputs, read_outputs
 DONE = "[DONE]"
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+# Where the text of a message is: an answer that ends while the model reasons has no content.
+TEXTS = ("content", "reasoning_content", "reasoning")
 EMPTY = Completion("", None, final=False)
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
@@ -256,10 +258,13 @@ def _completion(chunk: Mapping[str, Any]) -> Completion:
         choice = chunk["choices"][0]
         reason = choice.get("finish_reason")
         message = choice.get("message") or choice.get("delta")
-        text = choice["text"] if "text" in choice else message.get("content")
+        text = choice["text"] if "text" in choice else _text(message)
+        is_null = text is None and "delta" not in choice and not message.get("tool_calls")
         steps = choice.get("avg_decoded_tokens_per_iter")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise CheckFailure(f"no completion: {str(chunk)[:120]}") from None
+    if is_null:
+        raise CheckFailure("content is null, a text is expected")
     scored = (choice.get("logprobs") or {}).get("token_logprobs") or ()
     if steps is not None:
         measured["tokens_per_step"] = float(steps)
@@ -272,6 +277,10 @@ def _completion(chunk: Mapping[str, Any]) -> Completion:
         measured=measured,
         **counts,
     )
+
+
+def _text(message: Mapping[str, Any]) -> Any:
+    return next((text for name in TEXTS if (text := message.get(name)) is not None), None)
 
 
 def _generated(found: Mapping[str, Any]) -> Completion:

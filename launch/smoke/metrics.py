@@ -74,6 +74,12 @@ def label(metrics: Metrics, name: str, key: str) -> str | None:
     return next((found[1] for one in metrics if (found := wanted.match(one))), None)
 
 
+def label_values(metrics: Metrics, key: str) -> set[str]:
+    """All values of a label, whatever the metric."""
+    wanted = re.compile(rf'[{{,]{key}="([^"]*)"')
+    return {found[1] for one in metrics if (found := wanted.search(one))}
+
+
 async def read_settled(endpoint: Endpoint, requests: float = math.inf) -> Metrics:
     """The metrics after an update: when so many requests are counted, or after a period."""
     start_s = time.monotonic()

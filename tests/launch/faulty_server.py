@@ -19,6 +19,8 @@ FOREIGN = ("水", "é", "🙂")
 LIMIT = 300
 FIELDS = {"model", "prompt", "messages", "max_tokens", "temperature", "top_p", "seed", "stop"}
 FIELDS |= {"ignore_eos", "logprobs", "response_format", "stream", "stream_options", "top_k"}
+# How many requests run at once, where that is limited; the rest waits.
+AT_ONCE = {"serial": 1, "four_at_once": 4}
 # What is wrong with a request, and what a server does that does not notice.
 HARMLESS: dict[str, dict[str, Any]] = {
     "prompt": {"prompt": "a"},
@@ -51,7 +53,8 @@ class Server(ThreadingHTTPServer):
         self.succeeded = 0
         self.cancelled = 0
         self.lock = threading.Condition()
-        self.one_by_one = threading.Lock() if fault == "serial" else nullcontext()
+        at_once = AT_ONCE.get(fault)
+        self.one_by_one = threading.Semaphore(at_once) if at_once else nullcontext()
 
     def handle_error(self, *_: object) -> None:
         """A client that leaves is not an error."""
@@ -76,7 +79,9 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             self._json(200, {"data": [{"id": "model"}]})
         elif self.path == "/prometheus/metrics":
-            self._text(200, f'x_request_success_total{{model="m"}} {self.server.settled()}\n')
+            name = "checkpoint" if fault == "other_name" else "model"
+            labels = f'{{model_name="{name}",finished_reason="stop"}}'
+            self._text(200, f"x_request_success_total{labels} {self.server.settled()}\n")
         elif self.path in ("/health", "/version") or fault == "any_url":
             self._json(200, {"version": version(fault)})
         else:
@@ -98,6 +103,8 @@ class Handler(BaseHTTPRequestHandler):
             self.server.broken = fault == "breaks_on_bad_value" and problem == "temperature"
             shown = "Traceback (most recent call last)" if fault == "internals" else problem
             self._json(400, {"object": "error", "message": shown})
+        elif "response_format" in body and fault == "refuses_format":
+            self._json(400, {"object": "error", "message": "no guided decoding"})
         elif fault == "weak" and "Number 40" in str(body):  # in the middle of a crowd
             self._json(503, {"error": "too many"})
         else:
@@ -122,9 +129,10 @@ class Handler(BaseHTTPRequestHandler):
                     self.server.lock.notify_all()
 
     def _tokens(self, body: dict[str, Any], together: bool) -> tuple[list[str], str]:
-        fault, limit = self.server.fault, body.get("max_tokens") or 32
+        fault = self.server.fault
+        limit = body.get("max_tokens") or (20_000 if fault in AT_ONCE else 32)
         prompt = str(body.get("prompt") or body.get("messages"))
-        if "response_format" in body:
+        if "response_format" in body and fault != "ignores_format":
             return ["{}" if fault == "guided" else '{"name": "a", "age": 1}'], "stop"
         if together and fault == "mixes_requests":
             prompt = "A short text about rivers:"
@@ -155,7 +163,8 @@ class Handler(BaseHTTPRequestHandler):
         chunk = _chunk("".join(tokens), reason)
         [choice] = chunk["choices"]
         if "messages" in body:
-            choice["message"] = {"content": choice.pop("text")}
+            text = choice.pop("text")
+            choice["message"] = {"content": None if fault == "null_content" else text}
         if body.get("logprobs"):
             value = 0.5 if fault == "logprobs" else -0.5
             choice["logprobs"] = {"token_logprobs": [value] * len(tokens)}

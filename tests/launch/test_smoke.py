@@ -21,7 +21,7 @@ from launch import endpoint, target
 from launch.cli import text_tables
 from launch.endpoint import Endpoint
 from launch.process import ServerProcess
-from launch.smoke import checks, generation, health, metrics, suite
+from launch.smoke import checks, concurrency, generation, health, metrics, suite
 from launch.smoke.client import CheckFailure
 from launch.smoke.results import CheckResult, junit, summary
 from tests.conftest import ROOT
@@ -57,7 +57,11 @@ OPENAI_FAULTS: dict[str, list[str]] = {
     "steps": ["P19"],
     "unseeded": ["P20"],
     "guided": ["P21"],
+    "ignores_format": ["P21"],
+    "refuses_format": ["P21"],
     "counts": ["P22"],
+    "other_name": ["P22.name"],
+    "null_content": ["P6.chat"],
     "weak": ["P24"],
     "internals": REFUSALS,
     "accepts_prompt": ["N2"],
@@ -203,6 +207,55 @@ def test_a_model_that_is_not_ready_fails_every_negative_check(found: Results) ->
 def test_an_unknown_server_with_open_management_is_warned_of(found: Results) -> None:
     assert found["N18"].outcome == "warned"
     assert found["N18"].evidence == "open for everyone: model-repository"
+
+
+def of_checks(url: str, *wanted: str, **options: Any) -> Results:
+    """Some checks alone, of a server whose bundle has these options."""
+    chosen = [check for check in checks.POSITIVE if check.id in wanted]
+    at = replace(endpoint.from_url(url), options=options)
+    return faulty_suites.by_id(suite.run(at, lambda _: None, chosen))
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "outcome", "evidence"),
+    [
+        ("four_at_once", {"max_batch_size": 4}, "passed", "4 of 4 max_tokens 64, 4 of 4 without"),
+        ("four_at_once", {"max_batch_size": 2, "enable_attention_dp": True,
+                          "tensor_parallel_size": 2}, "passed", "4 of 4 max_tokens 64"),
+        ("four_at_once", {"max_batch_size": 64}, "failed", "4 of 8 streams have begun after 1 s"),
+        ("serial", {"max_batch_size": 4}, "failed", "the second of 4 begins when the first one"),
+        ("serial", {"max_batch_size": 1}, "skipped", "runs one request at a time"),
+    ],
+)  # fmt: skip
+def test_streams_overlap_as_far_as_the_plan_runs_them_at_once(
+    monkeypatch: pytest.MonkeyPatch, fault: str, options: Any, outcome: str, evidence: str
+) -> None:
+    monkeypatch.setattr(concurrency, "BEGIN_TIMEOUT_S", 1.0)
+    with faulty_server.running(fault) as url:
+        found = of_checks(url, "P14", **options)
+    assert (found["P14"].outcome, evidence in found["P14"].evidence) == (outcome, True), found
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "evidence"),
+    [
+        ("ignores_format", "failed", "the schema was not enforced, finish_reason length: "),
+        ("refuses_format", "skipped", "no backend for guided decoding; refused: 400: no guided"),
+        ("", "passed", "fits the schema"),
+    ],
+)
+def test_a_schema_is_enforced_or_refused_whatever_the_bundle_says(
+    fault: str, outcome: str, evidence: str
+) -> None:
+    with faulty_server.running(fault) as url:
+        found = of_checks(url, "P21")
+    assert (found["P21"].outcome, evidence in found["P21"].evidence) == (outcome, True), found
+
+
+def test_an_answer_without_content_is_named_as_such() -> None:
+    with faulty_server.running("null_content") as url:
+        found = of_checks(url, "P6.chat")
+    assert found["P6.chat"].evidence == "content is null, a text is expected"
 
 
 def test_a_prompt_below_the_limit_that_is_refused_is_found() -> None:
