@@ -113,7 +113,8 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    text = "a run folder, a bench.json, or a result file of aiperf, sglang, vllm or guidellm"
+    text = "a run folder, a folder of runs (a rehearsal, the demo, a bundle with its evidence), a "
+    text += "bench.json, or a result file of aiperf, sglang, vllm or guidellm"
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=text)
     text = f"the page; {REPORT} in the run folder, or here where there are several runs"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
@@ -130,10 +131,13 @@ def _report(options: argparse.Namespace) -> None:
     if file.exists() and not page.is_report(file):
         remedy = "choose another file with -o, or remove it"
         raise BadInput(Diagnostic(str(file), "exists and is not a report", remedy))
-    runs = evidence.gather(options.runs)
-    page.save(page.text(runs), file)
+    runs, skipped = evidence.survey(options.runs)
+    page.save(page.text(runs, skipped), file)
+    for one in skipped:
+        _say(f"skipped: {one}")
     if options.json:
-        print(json.dumps(_report_summary(runs, file), indent=2, ensure_ascii=False))
+        summary = _report_summary(runs, file) | {"skipped": list(map(str, skipped))}
+        print(json.dumps(summary, indent=2, ensure_ascii=False))
     else:
         print(file)
 

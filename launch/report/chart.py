@@ -29,6 +29,8 @@ SHAPES = (
 COLOURS = 8
 TICK_STEPS = (1, 2, 2.5, 5, 10)
 MAX_TICKS = 7
+NEAR = 2  # a limit up to so many times the largest value is on the scale
+TOLERANCE = 1e-9  # of sums of ticks
 
 LETTER, LINE = 7.8, 13  # width of a letter and height of a line of a label
 PHONE = 1.45  # how much larger labels are drawn on a phone
@@ -73,13 +75,22 @@ class Chart:
 
     @property
     def xs(self) -> list[float]:
-        return [m.x for m in self.marks()]
+        return [m.x for m in self.marks()] + [x for x, _ in self._drawn()]
 
     @property
     def ys(self) -> list[float]:
-        lines = [y for one in self.series for _, line in one.lines for _, y in line]
-        bands = [y for one in self.series for _, _, y in one.band]
-        return [m.y for m in self.marks()] + lines + bands
+        values = [m.y for m in self.marks()] + [y for _, y in self._drawn()]
+        near = self.limit and self.limit[0] <= NEAR * max(values, default=0)
+        return [*values, self.limit[0]] if self.limit and near else values
+
+    def _drawn(self) -> Iterator[Position]:
+        """Where lines and bands go, which a scale has to reach as well as the marks."""
+        yield from self.front
+        for one in self.series:
+            for _, line in one.lines:
+                yield from line
+            for x, low, high in one.band:
+                yield from ((x, low), (x, high))
 
     def marks(self) -> Iterator[Mark]:
         for one in self.series:
@@ -236,8 +247,8 @@ def linear_scale(values: Sequence[float], start: float, end: float) -> Scale:
     """From 0 to a round number at or above the largest value."""
     top = max([*values, 0.0]) or 1.0
     power = 10.0 ** math.floor(math.log10(top / 5))
-    step = next(one * power for one in TICK_STEPS if one * power * 5 >= top * 0.999)
-    count = math.ceil(top / step - 1e-9)
+    step = next(one * power for one in TICK_STEPS if one * power * 5 >= top * (1 - TOLERANCE))
+    count = math.ceil(top / step - TOLERANCE)
     ticks = tuple(step * index for index in range(count + 1))
     return Scale(0.0, ticks[-1], start, end, False, ticks)
 
@@ -247,8 +258,8 @@ def logarithmic_scale(values: Sequence[float], start: float, end: float) -> Scal
     above = [value for value in values if value > 0] or [1.0, 10.0]
     first, last = math.floor(math.log10(min(above))), math.ceil(math.log10(max(above)))
     marks = [m * 10.0**p for p in range(first, last + 1) for m in (1, 2, 5)]
-    low = max(mark for mark in marks if mark <= min(above) * 1.001)
-    high = min((mark for mark in marks if mark >= max(above) * 0.999), default=marks[-1])
+    low = max(mark for mark in marks if mark <= min(above) * (1 + TOLERANCE))
+    high = min((mark for mark in marks if mark >= max(above) * (1 - TOLERANCE)), default=marks[-1])
     high = high if high > low else marks[marks.index(low) + 1]
     ticks = [mark for mark in marks if low <= mark <= high]
     if len(ticks) > MAX_TICKS:

@@ -25,14 +25,23 @@ MEASURES: tuple[tuple[str, Callable[[LoadPoint], float | None]], ...] = (
 
 
 def differences(runs: Sequence[RunEvidence]) -> list[dict[str, Any]]:
-    """Each run against the first one at each load: each measure with its change as a share."""
-    base = {point.label: point for point in runs[0].bench.points}
+    """Each run against the first one, at each load: each measure with its change as a share.
+
+    Rehearsals and loads with failed requests are left out: their speed says nothing.
+    """
+    if not (real := _comparable(runs)):
+        return []
+    base = {point.label: point for point in real[0].bench.clean_points}
     return [
         _difference(run, point, base[point.label])
-        for run in runs[1:]
-        for point in run.bench.points
+        for run in real[1:]
+        for point in run.bench.clean_points
         if point.label in base
     ]
+
+
+def _comparable(runs: Sequence[RunEvidence]) -> list[RunEvidence]:
+    return [run for run in runs if not run.rehearsal]
 
 
 def _difference(run: RunEvidence, point: LoadPoint, base: LoadPoint) -> dict[str, Any]:
@@ -47,23 +56,25 @@ def _difference(run: RunEvidence, point: LoadPoint, base: LoadPoint) -> dict[str
 
 def overview(runs: Sequence[RunEvidence]) -> PageTable:
     """A row per run with its headline figures."""
-    columns = [("run", "text"), ("highest output", NUMERIC), ("at", "code"), ("per GPU", NUMERIC),
-               ("best for a user", NUMERIC), ("shortest TTFT p50", NUMERIC),
-               ("shortest e2e p50", NUMERIC), ("within SLO", NUMERIC), ("million tokens", NUMERIC),
-               ("failed", NUMERIC)]  # fmt: skip
+    columns = [("run", "text"), ("failed", NUMERIC), ("highest output", NUMERIC), ("at", "code"),
+               ("per GPU", NUMERIC), ("best for a user", NUMERIC), ("shortest TTFT p50", NUMERIC),
+               ("shortest e2e p50", NUMERIC), ("within SLO", NUMERIC),
+               ("million tokens", NUMERIC)]  # fmt: skip
     rows = [_overview(run) for run in runs]
     return without_empty_columns(make_table("The runs at a glance", columns, rows))
 
 
 def _overview(run: RunEvidence) -> tuple[object, ...]:
     result, best = run.bench, headline(run.bench)
+    failed = f"{number(result.failed)} of {number(result.sent)}" if result.sent else number(None)
     if best is None:
-        return (run.title, *[number(None)] * (9))
-    users = [p.rate("output_tokens_per_s_per_user") for p in result.points]
-    ttfts = [p.stats("ttft_ms").p50 for p in result.points]
-    medians = [p.stats("e2e_ms").p50 for p in result.points]
+        return (run.title, failed, *[number(None)] * 8)
+    users = [p.rate("output_tokens_per_s_per_user") for p in result.clean_points]
+    ttfts = [p.stats("ttft_ms").p50 for p in result.clean_points]
+    medians = [p.stats("e2e_ms").p50 for p in result.clean_points]
     return (
         run.title,
+        failed,
         unit(best.rate("output_tokens_per_s"), "tokens/s"),
         best.label,
         number(None if run.rehearsal else best.rate("output_tokens_per_s_per_gpu")),
@@ -72,7 +83,6 @@ def _overview(run: RunEvidence) -> tuple[object, ...]:
         milliseconds(min((m for m in medians if m is not None), default=None)),
         number(result.largest_concurrency_within_slo),
         usd(None if run.rehearsal else best.usd_per_million_output_tokens),
-        f"{number(result.failed)} of {number(result.sent)}" if result.sent else number(None),
     )
 
 
@@ -109,10 +119,12 @@ def _text(value: object) -> str:
 
 
 def changes(runs: Sequence[RunEvidence]) -> PageTable:
-    """Every run against the first one, load by load."""
+    """Every measured run against the first one, load by load."""
     rows = [
         (row["run"], row["load"], *map(signed_percent, row["changes"].values()))
         for row in differences(runs)
     ]
     columns = [("run", "text"), ("load", "code"), *((title, NUMERIC) for title, _ in MEASURES)]
-    return make_table(f"Changes against {runs[0].title}", columns, rows)
+    base = next(iter(_comparable(runs)), runs[0]).title
+    left_out = "rehearsals and loads with failed requests are left out"
+    return make_table(f"Changes against {base}; {left_out}", columns, rows)

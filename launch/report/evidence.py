@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from builder import bundle
 from builder.diagnostics import Diagnostic
@@ -15,12 +16,13 @@ from ..bench.results import BENCH, FORMAT, KIND
 from ..run import SUMMARY as RUN
 from ..smoke.results import CheckResult
 from . import importers, json_object, results
+from .json_object import UnknownFormat
 from .results import BenchResults
 
 SMOKE = "smoke.json"
 AIPERF = "profile_export_aiperf.json"
-T = TypeVar("T")
-U = TypeVar("U")
+RESULTS = (BENCH, AIPERF, SMOKE)
+MAX_DEPTH = 4  # of runs below a folder that is given
 REMEDY = "give a run folder, a bench.json or a result file of another tool"
 
 
@@ -42,22 +44,58 @@ class RunEvidence:
 
 
 def gather(paths: Sequence[Path]) -> list[RunEvidence]:
-    """The evidence in the paths, under unique titles. Raises `BadInput` with every diagnostic."""
+    """The evidence of runs, under unique titles. Raises `BadInput` with every diagnostic."""
+    runs, skipped = survey(paths)
+    if skipped:
+        raise BadInput(skipped)
+    return runs
+
+
+def survey(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[Diagnostic]]:
+    """The evidence in any mix of runs, folders of runs and result files, and what is none.
+
+    Raises `BadInput` with every diagnostic of a damaged result, or where there is no result.
+    """
+    skipped: list[Diagnostic] = []
     diagnostics: list[Diagnostic] = []
-    documents = list(_each(lambda path: (path, _read(path)), paths, diagnostics))
-    runs = list(_each(lambda pair: _evidence(*pair), _merge(documents), diagnostics))
-    if diagnostics:
-        raise BadInput(diagnostics)
-    return _with_unique_titles(runs)
-
-
-def _each(step: Callable[[T], U], items: Iterable[T], diagnostics: list[Diagnostic]) -> Iterator[U]:
-    """The step's results; the diagnostics of items that fail are collected."""
-    for item in items:
+    documents = []
+    for given, place in [(path, place) for path in paths for place in _places(path)]:
+        if place != given and not any((place / name).is_file() for name in RESULTS):
+            skipped.append(Diagnostic(str(place), "is a run that measured nothing"))
+            continue
         try:
-            yield step(item)
+            documents.append((place, _read(place)))
+        except UnknownFormat as error:
+            skipped += error.diagnostics
         except BadInput as error:
             diagnostics += error.diagnostics
+    runs = []
+    for path, document in _merge(documents):
+        try:
+            runs.append(_evidence(path, document))
+        except BadInput as error:
+            diagnostics += error.diagnostics
+    if diagnostics or not runs:
+        raise BadInput(diagnostics or skipped)
+    return _with_unique_titles(runs), skipped
+
+
+def _places(path: Path) -> list[Path]:
+    """The runs below a folder that is none itself: of a rehearsal, a bundle with its evidence."""
+    if not path.is_dir() or _is_run(path):
+        return [path]
+    found: list[Path] = []
+    for name, below, _ in os.walk(path):
+        folder = Path(name)
+        if is_run := _is_run(folder):
+            found.append(folder)
+        is_last = is_run or len(folder.relative_to(path).parts) >= MAX_DEPTH
+        below[:] = sorted(one for one in below if not (is_last or one.startswith(".")))
+    return found or [path]
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (*RESULTS, RUN))
 
 
 def _read(path: Path) -> Any:
@@ -71,7 +109,7 @@ def _read(path: Path) -> Any:
             return importers.read(path / name)
     if (path / RUN).is_file():
         return _unmeasured(path / RUN)
-    raise BadInput(Diagnostic(str(path), f"has neither {BENCH} nor {RUN}", REMEDY))
+    raise UnknownFormat(Diagnostic(str(path), "holds no run", REMEDY))
 
 
 def _unmeasured(path: Path) -> dict[str, Any]:
@@ -92,7 +130,7 @@ def _unmeasured(path: Path) -> dict[str, Any]:
 
 def _merge(documents: Iterable[tuple[Path, Any]]) -> list[tuple[Path, Any]]:
     """Some tools write a file for every load: files of one folder that differ in the load alone
-    are one series, in the order of the loads."""
+    are one series."""
     series: dict[tuple[Any, ...], tuple[Path, Any]] = {}
     for index, (path, document) in enumerate(documents):
         key = _series_key(path, document) or (index,)
@@ -100,7 +138,6 @@ def _merge(documents: Iterable[tuple[Path, Any]]) -> list[tuple[Path, Any]]:
         labels = {point["label"] for point in points}
         if points and labels.isdisjoint(point["label"] for point in document["points"]):
             points += document["points"]
-            points.sort(key=_load_order)
         else:
             series[key if key not in series else (index,)] = (path, document)
     return list(series.values())
@@ -111,12 +148,6 @@ def _series_key(path: Path, document: Any) -> tuple[Any, ...] | None:
         return None
     parts = (document[name] for name in ("client", "workload"))
     return (path.parent, document["subject"]["model"], *map(repr, parts))
-
-
-def _load_order(point: Mapping[str, Any]) -> tuple[bool, float]:
-    load = point["load"]
-    rate = load.get("rate_per_s")
-    return (rate is not None, float(rate or load.get("concurrency") or 0))
 
 
 def _evidence(path: Path, document: Any) -> RunEvidence:

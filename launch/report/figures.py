@@ -16,10 +16,6 @@ from .results import BenchResults, LoadPoint
 from .tables import NUMERIC, PageTable, runs_table, without_empty_columns
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
-MISSING = {
-    "interactivity": "it needs the number of GPUs, and a rehearsal has none",
-    "itl": "the tool that measured does not say the gaps between tokens",
-}
 FEW = 2  # runs up to which bands and p90 lines are drawn
 
 XY = tuple[float | None, float | None]
@@ -29,7 +25,7 @@ LoadOf = Callable[[LoadPoint], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`missing` says why there is no chart; `strokes` name the kinds of lines in it."""
+    """Without a chart where nothing was measured for it; `strokes` are the kinds of lines in it."""
 
     name: str
     title: str
@@ -37,7 +33,6 @@ class Figure:
     linear: Markup | None
     logarithmic: Markup | None
     table: PageTable
-    missing: str = ""
     strokes: tuple[str, ...] = ()
 
 
@@ -46,7 +41,8 @@ def draw(runs: Sequence[RunEvidence]) -> list[Figure]:
         _throughput(runs),
         _interactivity(runs),
         _percentiles(runs, "ttft_ms", "Time to first token"),
-        _percentiles(runs, "itl_ms", "Inter-token latency"),
+        _percentiles(runs, "itl_ms", "Inter-token latency", "tokens"),
+        _percentiles(runs, "itl_ms", "Gaps between messages", "messages"),
     ]
 
 
@@ -121,17 +117,29 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
     return best[::-1]
 
 
-def _percentiles(runs: Sequence[RunEvidence], name: str, title: str) -> Figure:
+def _percentiles(
+    runs: Sequence[RunEvidence], name: str, title: str, of: str | None = None
+) -> Figure:
+    """Of the points whose gaps are `of` tokens or messages, which share no axis; else of all."""
     load_of, load_title = _load(runs)
-    short = name.removesuffix("_ms").upper()
-    slo = next((run.bench.slo[name] for run in runs if name in run.bench.slo), None)
+    short = "gap" if of == "messages" else name.removesuffix("_ms").upper()
+    limits = [run.bench.slo[name] for run in runs if name in run.bench.slo and of != "messages"]
+    slo = min(limits, default=None)
+    points = [(run, point) for run, point in _points(runs) if of in (None, point.itl_of)]
     drawn = Chart(
-        name=name.removesuffix("_ms"),
-        title=f"{title} ({short})",
+        name="gaps" if of == "messages" else name.removesuffix("_ms"),
+        title=f"{title} ({short})" if of != "messages" else title,
         x_title=load_title,
         y_title=f"{short} (ms)",
         series=tuple(
-            _tails(index, run, name, load_of, len(runs) <= FEW) for index, run in enumerate(runs)
+            _tails(
+                index,
+                [(run, point) for run, point in points if run is one],
+                name,
+                load_of,
+                len(runs) <= FEW,
+            )
+            for index, one in enumerate(runs)
         ),
         limit=None if slo is None else (slo, f"SLO {milliseconds(slo)}"),
         x_is_load=True,
@@ -140,36 +148,36 @@ def _percentiles(runs: Sequence[RunEvidence], name: str, title: str) -> Figure:
         (run.title, point.label, milliseconds(point.stats(name).mean),
          *(milliseconds(getattr(point.stats(name), p)) for p in PERCENTILES),
          milliseconds(point.stats(name).max))
-        for run, point in _points(runs)
+        for run, point in points
     ]  # fmt: skip
-    how = f"Down is better. {_gaps(runs) if name == 'itl_ms' else ''}".strip()
+    how = "Down is better."
+    if of == "messages":
+        how += " A message may hold several tokens: no figure here is one of tokens."
     strokes = ("p50", "p90", "p99") if len(runs) <= FEW else ("p50", "p99")
     columns = ("mean", *PERCENTILES, "max")
     return _figure(drawn, how, _table(drawn.title, runs, columns, rows), strokes)
 
 
-def _tails(index: int, run: RunEvidence, name: str, load_of: LoadOf, full: bool) -> Series:
+def _tails(
+    index: int,
+    measured: Sequence[tuple[RunEvidence, LoadPoint]],
+    name: str,
+    load_of: LoadOf,
+    full: bool,
+) -> Series:
     """The median over the load, with the p99 line, and in full with p90 and the band between."""
     points = [
-        (load, point, point.stats(name))
-        for point in run.bench.points
+        (load, point.stats(name), _tip(run, point))
+        for run, point in measured
         if (load := load_of(point)) and point.stats(name).p50 is not None
     ]
-    marks = [Mark(load, spread.p50 or 0, "", _tip(run, point)) for load, point, spread in points]
-    p90 = tuple((load, s.p90) for load, _, s in points if s.p90 is not None)
-    p99 = tuple((load, s.p99) for load, _, s in points if s.p99 is not None)
-    band = tuple((load, s.p50 or 0, s.p99) for load, _, s in points if s.p99 is not None)
+    marks = [Mark(load, spread.p50 or 0, "", tip) for load, spread, tip in points]
+    p90 = tuple((load, s.p90) for load, s, _ in points if s.p90 is not None)
+    p99 = tuple((load, s.p99) for load, s, _ in points if s.p99 is not None)
+    band = tuple((load, s.p50 or 0, s.p99) for load, s, _ in points if s.p99 is not None)
     if not full:
         return Series(index, tuple(marks), (("line p99", p99),))
     return Series(index, tuple(marks), (("line p90", p90), ("line p99", p99)), band)
-
-
-def _gaps(runs: Sequence[RunEvidence]) -> str:
-    """Says which runs measured gaps between messages, which may hold several tokens."""
-    names = [run.title for run in runs if any(p.itl_of != "tokens" for p in run.bench.points)]
-    if not names:
-        return ""
-    return f"Gaps are between messages, not tokens, for {', '.join(names)}."
 
 
 def _load(runs: Sequence[RunEvidence]) -> tuple[LoadOf, str]:
@@ -195,10 +203,9 @@ def _plain(point: LoadPoint) -> str:
 
 def _figure(drawn: Chart, how: str, its_table: PageTable, strokes: tuple[str, ...] = ()) -> Figure:
     if not any(one.marks for one in drawn.series):
-        why = MISSING.get(drawn.name, "nothing was measured for it")
-        return Figure(drawn.name, drawn.title, how, None, None, its_table, f"Not drawn: {why}.")
+        return Figure(drawn.name, drawn.title, how, None, None, its_table)
     linear, logarithmic = chart.svg(drawn, False), chart.svg(drawn, True)
-    return Figure(drawn.name, drawn.title, how, linear, logarithmic, its_table, "", strokes)
+    return Figure(drawn.name, drawn.title, how, linear, logarithmic, its_table, strokes)
 
 
 def _table(
@@ -229,7 +236,7 @@ def _tip(run: RunEvidence, point: LoadPoint) -> tuple[str, ...]:
         f"{number(point.rate('output_tokens_per_s'))} output tokens/s",
         f"e2e {_tail(e2e.p50, e2e.p99)}",
         f"TTFT {_tail(ttft.p50, ttft.p99)}",
-        f"ITL {_tail(itl.p50, itl.p99)}",
+        f"{'ITL' if point.itl_of == 'tokens' else 'gap of messages'} {_tail(itl.p50, itl.p99)}",
         f"{number(point.rate('output_tokens_per_s_per_user'))} tokens/s/user, "
         f"{number(point.rate('output_tokens_per_s_per_gpu'))} /GPU",
     ]
@@ -266,6 +273,6 @@ def _published_tip(row: PublishedFigure) -> tuple[str, ...]:
 
 
 def headline(run: BenchResults) -> LoadPoint | None:
-    """The point with the highest output."""
-    points = [point for point in run.points if point.rate("output_tokens_per_s") is not None]
+    """The point with the highest output of those at which no request failed."""
+    points = [one for one in run.clean_points if one.rate("output_tokens_per_s") is not None]
     return max(points, key=lambda point: point.rate("output_tokens_per_s") or 0, default=None)

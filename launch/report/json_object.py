@@ -27,6 +27,10 @@ def json_field(path: str) -> Any:
     return field(metadata={"path": path})
 
 
+class UnknownFormat(BadInput):
+    """No result of any tool that is known."""
+
+
 class JsonObject:
     """A JSON object and its location. What is absent or null is None.
 
@@ -141,7 +145,8 @@ def read_text(path: Path) -> str:
         reason = (error.strerror or str(error)).lower()
         raise BadInput(Diagnostic(str(path), f"cannot be read: {reason}")) from None
     except ValueError:
-        raise BadInput(Diagnostic(str(path), "is not UTF-8 text", "give a result file")) from None
+        what = "is not UTF-8 text"
+        raise UnknownFormat(Diagnostic(str(path), what, "give a result file")) from None
 
 
 def read_json(path: Path) -> Any:

@@ -76,9 +76,15 @@
   }));
 
   const theme = document.getElementById("theme");
-  const prefersDark = matchMedia("(prefers-color-scheme: dark)").matches;
-  theme.setAttribute("aria-pressed", String(prefersDark));
-  theme.addEventListener("click", () => { root.dataset.theme = press(theme) ? "dark" : "light"; });
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
+  const name = () => { theme.textContent = `Use ${isDark() ? "light" : "dark"} colours`; };
+  theme.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    name();
+  });
+  system.addEventListener("change", name);
+  name();
 
   // What is folded is printed too.
   addEventListener("beforeprint", () => all("details:not([open])").forEach((one) => {

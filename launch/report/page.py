@@ -65,13 +65,14 @@ def is_report(file: Path) -> bool:
         return False
 
 
-def text(runs: Sequence[RunEvidence]) -> str:
+def text(runs: Sequence[RunEvidence], skipped: Sequence[Diagnostic] = ()) -> str:
     """Every value is escaped by the template or by `Markup.format`."""
     css, js = _asset("page.css"), _asset("page.js")
     return _template().render(
         **_head(runs), **_first_screen(runs), **_charts(runs), **_others(runs), **_details(runs),
         css=Markup(css), js=Markup(js), css_hash=_hash(css), js_hash=_hash(js),
         version=__version__, generator=GENERATOR, dash=number_format.UNKNOWN,
+        skipped=list(map(str, skipped)),
     )  # fmt: skip
 
 
@@ -133,8 +134,10 @@ def _first_screen(runs: Sequence[RunEvidence]) -> dict[str, Any]:
 
 def _charts(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     measured = any(run.bench.points for run in runs)
-    drawn = figures.draw(runs) if measured else []
-    return {"figures": drawn, "legend": list(_legend(runs, drawn))}
+    found = figures.draw(runs) if measured else []
+    drawn = [figure for figure in found if figure.linear]
+    tables = [figure.table for figure in found if not figure.linear and figure.table.rows]
+    return {"figures": drawn, "undrawn": tables, "legend": list(_legend(runs, drawn))}
 
 
 def _legend(

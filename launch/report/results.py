@@ -146,6 +146,11 @@ class BenchResults:
         return self.outcome == "interrupted"
 
     @property
+    def clean_points(self) -> tuple[LoadPoint, ...]:
+        """Those without failed requests, which alone count in a headline."""
+        return tuple(point for point in self.points if not point.failed)
+
+    @property
     def sent(self) -> int:
         return sum(point.sent or 0 for point in self.points)
 
@@ -167,7 +172,7 @@ def read_bench(document: Any, where: str) -> BenchResults:
         ),
         tool=top.child("client").text("tool") or "an unnamed client",
         slo={name: value for name, value in slo.items() if value is not None},
-        points=tuple(_point(row) for row in top.children("points")),
+        points=tuple(sorted(map(_point, top.children("points")), key=_load_order)),
         quality=top.child("quality").values or None,
     )
     top.check()
@@ -198,6 +203,11 @@ def _check_format(top: JsonObject) -> None:
         top.check()
     for key in ("subject", "points"):
         top.require(key)
+
+
+def _load_order(point: LoadPoint) -> tuple[bool, float]:
+    """Whatever the order in which they were measured, loads stand from the least to the most."""
+    return (point.rate_per_s is not None, point.rate_per_s or point.concurrency or 0)
 
 
 def _point(row: JsonObject) -> LoadPoint:

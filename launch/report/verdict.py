@@ -9,7 +9,7 @@ from typing import Literal
 from ..smoke.results import count, totals
 from .evidence import RunEvidence
 from .figures import headline
-from .number_format import SPACE, milliseconds, number, percent, unit, usd
+from .number_format import SPACE, UNKNOWN, milliseconds, number, percent, unit, usd
 from .results import BenchResults, LoadPoint
 
 REHEARSAL = "a miniature on CPU, not a measurement of the GPU"
@@ -62,12 +62,21 @@ def verdict(runs: Sequence[RunEvidence]) -> Notice:
 def _single(run: RunEvidence) -> tuple[str, list[str]]:
     result = run.bench
     best = headline(result)
+    if found := _found_failures(run):
+        title = f"The rehearsal found failures: {found}" if run.rehearsal else found
+        most = "No load was served without a failed request."
+        if best:
+            most = f"Without a failed request it delivers up to {_output(best)}, at {best.label}."
+        return title, [_failures(result), most]
     if best is None:
-        return "No request succeeded", [_failures(result)]
-    if result.slo and result.largest_concurrency_within_slo:
-        most = result.largest_concurrency_within_slo
-        title = f"Within the SLO with up to {number(most)} requests at a time"
-        point = next((p for p in result.points if p.concurrency == most), best)
+        return "No output was measured", [_failures(result)]
+    if run.rehearsal:
+        title = "The deployment works end to end; its speed says nothing about the GPU"
+        first = "Every figure here is that of a miniature on CPU."
+    elif result.slo and result.largest_concurrency_within_slo:
+        largest = result.largest_concurrency_within_slo
+        title = f"Within the SLO with up to {number(largest)} requests at a time"
+        point = next((p for p in result.points if p.concurrency == largest), best)
         first = f"There, within {_slo(result)}, it delivers {_output(point)}."
     elif _misses_slo(result):
         title = "No load met the service level"
@@ -77,12 +86,15 @@ def _single(run: RunEvidence) -> tuple[str, list[str]]:
     else:
         title = f"{_output(best)} at {best.label}"
         first = f"There a median request takes {milliseconds(best.stats('e2e_ms').p50)}."
-    if run.rehearsal:
-        failures = result.failed or count(run.smoke, "failed")
-        found = "The rehearsal found failures" if failures else "The deployment works end to end"
-        title = f"{found}; its speed says nothing about the GPU"
-        first = "Every figure here is that of a miniature on CPU."
     return title, [first, _range(result), _failures(result)]
+
+
+def _found_failures(run: RunEvidence) -> str:
+    """What of a run failed, in a headline; nothing of a run that may win one."""
+    failed, sent, smoke = run.bench.failed, run.bench.sent, totals(run.smoke)
+    requests = f"{number(failed)} of {number(sent)} requests failed"
+    checks = f"{smoke['failed']} of {smoke['checks']} smoke checks failed"
+    return ", ".join([requests] * bool(failed) + [checks] * bool(smoke["failed"]))
 
 
 def _misses_slo(run: BenchResults) -> bool:
@@ -92,24 +104,36 @@ def _misses_slo(run: BenchResults) -> bool:
 
 
 def _several(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
+    """Only runs without failures can win, and what failed is said first."""
     sent, failed = (sum(getattr(run.bench, name) for run in runs) for name in ("sent", "failed"))
-    real = [run for run in runs if not run.rehearsal]
-    if not real:
+    failing = {run.title: found for run in runs if (found := _found_failures(run))}
+    real = [run for run in runs if not run.rehearsal and run.title not in failing]
+    title, sentences = _winner(real)
+    if all(run.rehearsal for run in runs):
         title = "Rehearsals side by side; their speed says nothing about the GPU"
-        return title, [_failed(sent, failed)]
-    tops = [(run, point) for run in real if (point := headline(run.bench))]
+    if len(failing) > 1:
+        title = f"{len(failing)} of {len(runs)} runs have failures"
+        sentences = [*(f"{name}: {found}." for name, found in failing.items()), *sentences]
+    elif failing:
+        title = ": ".join(*failing.items())
+    return title, [*sentences, _failed(sent, failed)]
+
+
+def _winner(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
+    """The run with the highest output, and the one with the shortest median latency."""
+    tops = [(run, point) for run in runs if (point := headline(run.bench))]
     if not tops:
-        return "No request succeeded", [_failed(sent, failed)]
+        return "No run is without failures", []
     run, point = max(tops, key=lambda pair: pair[1].rate("output_tokens_per_s") or 0)
     sentences = [f"The highest output is that of {run.title}: {_output(point)} at {point.label}."]
-    return f"{run.title} delivers most", [*sentences, *_shortest(real), _failed(sent, failed)]
+    return f"{run.title} delivers most", [*sentences, *_shortest(runs)]
 
 
 def _shortest(runs: Sequence[RunEvidence]) -> Iterator[str]:
     medians = [
         (median, run.title, point.label)
         for run in runs
-        for point in run.bench.points
+        for point in run.bench.clean_points
         if (median := point.stats("e2e_ms").p50) is not None
     ]
     if medians:
@@ -122,7 +146,7 @@ def tiles(evidence: RunEvidence) -> list[Tile]:
     best = headline(run)
     if best is None:
         return []
-    quick = min(run.points, key=lambda p: p.stats("e2e_ms").p50 or float("inf"))
+    quick = min(run.clean_points, key=lambda p: p.stats("e2e_ms").p50 or float("inf"))
     quick_ttft = quick.stats("ttft_ms")
     per_gpu = None if evidence.rehearsal else best.rate("output_tokens_per_s_per_gpu")
     rows = [
@@ -137,7 +161,7 @@ def tiles(evidence: RunEvidence) -> list[Tile]:
     ]  # fmt: skip
     if not evidence.rehearsal:
         rows += _slo_and_cost(run, best)
-    return rows
+    return [row for row in rows if row.value != UNKNOWN]
 
 
 def _slo_and_cost(run: BenchResults, best: LoadPoint) -> Iterator[Tile]:
@@ -185,7 +209,8 @@ def _notices(run: RunEvidence) -> Iterator[Notice]:
         yield Notice("warning", "Near the client's limit", text)
     if result.failed:
         text = f"{_failures(result)} They count in no latency."
-        yield Notice("warning", "Failed requests", text)
+        served = any(point.ok for point in result.points)
+        yield Notice("warning" if served else "bad", "Failed requests", text)
     if run.bench.imported:
         text = f"Measured with {result.tool}; see what is known to mislead in its numbers."
         yield Notice("note", "Imported", text)

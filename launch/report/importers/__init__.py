@@ -11,8 +11,9 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 from builder.facts import data_file, plain_data
 
-from ...bench.results import KIND
+from ...bench.results import BENCH, KIND
 from .. import json_object
+from ..json_object import UnknownFormat
 from . import aiperf, guidellm, serving_benchmarks
 
 # Whether a JSON value is the tool's, and its conversion.
@@ -49,7 +50,7 @@ def read(path: Path) -> Any:
     for matches, convert in READERS:
         if matches(found):
             return convert(found, where, name)
-    raise BadInput(
+    raise UnknownFormat(
         Diagnostic(where, "has no known result format", f"known are those of {SUPPORTED}")
     )
 
@@ -68,4 +69,5 @@ def _rows(path: Path) -> list[Any]:
             pass  # the error of the whole file says more
         what = f"is neither JSON nor lines of JSON: {error}"
         remedy = f"give a run folder or a file of {SUPPORTED}"
-        raise BadInput(Diagnostic(str(path), what, remedy)) from None
+        kind = BadInput if path.name == BENCH else UnknownFormat
+        raise kind(Diagnostic(str(path), what, remedy)) from None

@@ -34,6 +34,52 @@ def test_the_page_of_several_runs_lies_here(
     assert (tmp_path / "report.html").is_file()
 
 
+def test_any_mix_of_folders_is_taken_and_what_is_no_run_is_named(
+    folder: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    rehearsal, bundle = tmp_path / "rehearsal", tmp_path / "bundle"
+    for target in ("triton", "trtllm_serve"):
+        samples.run_folder(rehearsal / target, samples.bench(target, rehearsal=True))
+    samples.run_folder(bundle / "evidence" / "night", samples.bench("attached"))
+    (bundle / "manifest.json").write_text("{}")
+    started = samples.run_folder(tmp_path / "runs" / "up", samples.bench("up"))
+    for name in ("bench.json", "smoke.json"):
+        (started / name).unlink()
+    samples.run_folder(tmp_path / "runs" / "day", samples.bench("day"))
+    (tmp_path / "notes.txt").write_text("nothing\nhere")
+    (tmp_path / "empty").mkdir()
+    given = (
+        folder,
+        rehearsal,
+        bundle,
+        tmp_path / "runs",
+        tmp_path / "notes.txt",
+        tmp_path / "empty",
+    )
+    file = tmp_path / "all.html"
+    assert main(["report", *map(str, given), "-o", str(file), "--json"]) == 0
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    titles = ["deepseek-v3.2-nvfp4-gb200", "triton", "trtllm_serve", "attached", "day"]
+    assert sorted(run["title"] for run in document["runs"]) == sorted(titles)
+    shown = file.read_text()
+    for place, reason in (
+        (started, "is a run that measured nothing"),
+        (tmp_path / "notes.txt", "is neither JSON nor lines of JSON"),
+        (tmp_path / "empty", "holds no run"),
+    ):
+        assert f"skipped: {place}: {reason}" in said.err
+        assert f"Skipped: {place}: {reason}" in shown
+    assert len(document["skipped"]) == 3
+
+
+def test_a_damaged_result_is_never_skipped(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    damaged = samples.run_folder(tmp_path / "damaged", samples.bench())
+    (damaged / "bench.json").write_text('{"kind": "bench", ')
+    assert main(["report", str(folder), str(damaged), "-o", str(tmp_path / "x.html")]) == 2
+    assert "damaged/bench.json: is neither JSON" in capsys.readouterr().err
+
+
 def test_json_says_what_differs(folder: Path, tmp_path: Path, capsys: Captured) -> None:
     slow = samples.bench("slow", points=[samples.point(8, tpot_ms=6.8)])
     other = samples.run_folder(tmp_path / "slow", slow)

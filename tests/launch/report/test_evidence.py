@@ -123,7 +123,7 @@ def test_what_is_no_result_is_refused(saved: Saved, text: str, fault: str) -> No
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"has neither bench.json nor run.json; give a run"):
+    with pytest.raises(BadInput, match="holds no run; give a run folder"):
         evidence.gather([tmp_path])
 
 

@@ -74,6 +74,25 @@ def test_logarithmic_axes_hold_all_values_between_round_numbers(
     assert made.at(made.low) == 0 and made.at(made.high) == 100
 
 
+@pytest.mark.parametrize("logarithmic", [False, True])
+@pytest.mark.parametrize("top", [1.0004, 9.9995, 100.02, 104_000, 0.000_31])
+def test_nothing_is_drawn_beyond_a_scale(logarithmic: bool, top: float) -> None:
+    """Neither marks nor lines nor the band between them, of which the tail reaches highest."""
+    marks = (Mark(1, top / 9, "", ()), Mark(8, top / 3, "", ()))
+    band = ((1.0, top / 9, top), (8.0, top / 3, top * 1.7))
+    lines = (("line p99", ((1.0, top), (8.0, top * 2.1))),)
+    drawn = Chart("n", "t", "x", "y", (Series(0, marks, lines, band),), x_is_load=True)
+    make = chart.logarithmic_scale if logarithmic else chart.linear_scale
+    made = make(drawn.ys, chart.BOTTOM, chart.TOP)
+    assert made.low <= min(drawn.ys) and top * 2.1 <= made.high
+    path = re.search(
+        r'class="band s0" data-series="0" d="M([^z]+)z"', chart.svg(drawn, logarithmic)
+    )
+    assert path
+    heights = [float(place.split()[1]) for place in path[1].split("L")]
+    assert heights[0] > heights[1] > chart.TOP  # not pressed flat against the upper edge
+
+
 def test_loads_are_marked_where_they_were_measured() -> None:
     assert chart.load_scale([1, 2, 4, 8, 16, 32, 64], 0, 100).ticks == (1, 2, 4, 8, 16, 32, 64)
     assert chart.load_scale([8], 0, 100).at(8) == pytest.approx(50)
@@ -130,11 +149,27 @@ def test_open_loops_are_drawn_over_their_rate(runs: Runs) -> None:
 def test_what_was_not_measured_is_not_drawn(runs: Runs) -> None:
     point = samples.point(1)
     point |= {"itl_ms": None, "output_tokens_per_s_per_gpu": None}
-    drawn = {figure.name: figure for figure in figures.draw(runs(samples.bench(points=[point])))}
+    found = runs(samples.bench(points=[point]))
+    drawn = {figure.name: figure for figure in figures.draw(found)}
     assert drawn["throughput"].linear
     assert drawn["interactivity"].linear is None
-    assert "number of GPUs" in drawn["interactivity"].missing
+    shown = page.text(found)
+    assert 'id="throughput"' in shown and 'id="interactivity"' not in shown
     assert drawn["itl"].linear is None
+
+
+def test_messages_and_tokens_share_no_axis(runs: Runs) -> None:
+    tokens = [samples.point(n) for n in (1, 8)]
+    messages = [samples.point(n, tpot_ms=9) | {"itl_of": "messages"} for n in (1, 8)]
+    found = runs(samples.bench("one", points=tokens), samples.bench("other", points=messages))
+    drawn = {figure.name: figure for figure in figures.draw(found)}
+    assert 'class="mark s0"' in str(drawn["itl"].linear)
+    assert 'class="mark s1"' not in str(drawn["itl"].linear)
+    assert 'class="mark s1"' in str(drawn["gaps"].linear)
+    assert 'class="limit"' in str(drawn["itl"].linear) and 'class="limit"' not in str(
+        drawn["gaps"].linear
+    )
+    assert "A message may hold several tokens" in drawn["gaps"].how
 
 
 def test_runs_are_compared_load_by_load_with_the_first(runs: Runs) -> None:
@@ -257,10 +292,74 @@ def test_a_rehearsal_never_delivers_most(runs: Runs) -> None:
     assert rehearsals.title == "Rehearsals side by side; their speed says nothing about the GPU"
 
 
+def test_a_run_with_failures_leads_with_them_and_wins_nothing(runs: Runs) -> None:
+    good = samples.bench("good", points=[samples.point(8)])
+    swift = [samples.point(8, tpot_ms=0.1, failed=3), samples.point(16, tpot_ms=0.1, failed=1)]
+    both = runs(samples.bench("bad", points=swift), good)
+    alone = verdict.verdict(both[:1])
+    assert alone.title == "4 of 240 requests failed"
+    assert "No load was served without a failed request." in alone.text
+    said = verdict.verdict(both)
+    assert said.title == "bad: 4 of 240 requests failed"
+    assert "The highest output is that of good" in said.text
+    assert "bad:" not in said.text and "that of bad" not in said.text
+    first, second = comparison.overview(both).rows
+    assert first[:2] == ("bad", "4 of 240") and set(first[2:]) == {"\u2013"}
+    assert second[:2] == ("good", "0 of 80")
+    assert comparison.differences(both) == []
+
+
+def test_a_total_failure_is_all_that_is_said(runs: Runs) -> None:
+    lost = samples.point(12, failed=120) | {"output_tokens_per_s": 0.0}
+    (run,) = runs(samples.bench(points=[lost]))
+    said = verdict.verdict([run])
+    assert (said.tone, said.title) == ("bad", "120 of 120 requests failed")
+    assert verdict.tiles(run) == []
+
+
+def test_a_load_with_failures_is_no_headline(runs: Runs) -> None:
+    points = [samples.point(8), samples.point(64, failed=2)]
+    (run,) = runs(samples.bench(points=points))
+    said = verdict.verdict([run])
+    assert said.title == "2 of 720 requests failed"
+    assert "Without a failed request it delivers up to 1,651" in said.text.replace("\u00a0", " ")
+    assert all("c64" not in tile.condition for tile in verdict.tiles(run))
+
+
+def test_figures_do_not_depend_on_the_order_of_loads(runs: Runs) -> None:
+    points = [samples.point(load) for load in samples.LOADS]
+    shuffled = [points[place] for place in (3, 6, 0, 5, 1, 4, 2)]
+    one, other = runs(samples.bench(points=points), samples.bench(points=shuffled))
+    assert page.text([one]) == page.text([replace(other, title=one.title, place=one.place)])
+
+
+def test_rehearsals_are_not_compared(runs: Runs) -> None:
+    """A hundredth more or less of a miniature on a CPU says nothing."""
+    slow = [samples.point(8, tpot_ms=3.41)]
+    found = runs(
+        samples.bench("one", rehearsal=True),
+        samples.bench("two", rehearsal=True, points=slow),
+        samples.bench("real", points=[samples.point(8)]),
+        samples.bench("late", points=slow),
+    )
+    assert [row["run"] for row in comparison.differences(found)] == ["late"]
+    assert comparison.changes(found).caption.startswith("Changes against real; rehearsals")
+    assert comparison.differences(found[:2]) == []
+
+
+def test_a_figure_that_is_not_known_has_no_tile(runs: Runs) -> None:
+    point = samples.point(8) | {"ttft_ms": None}
+    (run,) = runs(samples.bench(points=[point]))
+    assert [tile.name for tile in verdict.tiles(run)][:3] == [
+        "Highest output", "For one user", "Whole request"
+    ]  # fmt: skip
+
+
 def test_failed_smoke_checks_make_the_verdict_bad(runs: Runs) -> None:
     (run,) = runs(samples.bench())
     failing = replace(run, smoke=[replace(one, outcome="failed") for one in run.smoke])
-    assert verdict.verdict([failing]).tone == "bad"
+    said = verdict.verdict([failing])
+    assert (said.tone, said.title) == ("bad", "3 of 3 smoke checks failed")
 
 
 def test_scores_are_shown_with_their_interval(runs: Runs) -> None:

@@ -127,7 +127,10 @@ def test_it_is_dark_where_the_reader_wants_it_dark(opened: Opened, session_page:
     window = opened(session_page("one"), color_scheme="dark")
     paper = "getComputedStyle(document.documentElement).backgroundColor"
     assert _lightness(window.evaluate(paper)) < 40
-    window.get_by_role("button", name="Dark").click()
+    button = window.locator("#theme")
+    expect(button).to_have_text("Use light colours")
+    button.click()
+    expect(button).to_have_text("Use dark colours")
     assert _lightness(window.evaluate(paper)) > 240
 
 
