@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,48 @@ def test_the_number_of_servers_has_one_home(one_node: Path, tmp_path: Path) -> N
     fixed = "targets.kubernetes.replicas=3"
     folder = cluster_files.render(tmp_path / "bundle", "llama-tiny", "triton", fixed)
     assert [row["spec"]["replicas"] for row in cluster_files.of_kind(folder, "Deployment")] == [3]
+
+
+@pytest.mark.parametrize(
+    ("own", "may_go"),
+    [
+        ("targets.kubernetes.replicas=1", 0),
+        ("targets.kubernetes.replicas=2", 1),
+        ("targets.kubernetes.autoscaling={max_replicas: 4}", 0),
+        ("targets.kubernetes.autoscaling={min_replicas: 2, max_replicas: 4}", 1),
+        ("targets.kubernetes.gateway={image: a.example/b:1, tls_secret: door, replicas: 1}", 0),
+    ],
+)
+def test_work_on_nodes_never_takes_the_only_pod(own: str, may_go: int, tmp_path: Path) -> None:
+    folder = cluster_files.render(tmp_path / "bundle", "llama-tiny", "triton", own)
+    budgets = [row["spec"] for row in cluster_files.of_kind(folder, "PodDisruptionBudget")]
+    assert {row["maxUnavailable"] for row in budgets} == {may_go}
+
+
+@pytest.mark.parametrize("server", ["triton", "trtllm_serve"])
+def test_the_port_of_the_api_is_not_open_to_a_whole_namespace(server: str, tmp_path: Path) -> None:
+    folder = cluster_files.render(tmp_path / "bundle", "llama-tiny", server)
+    [policy] = cluster_files.of_kind(folder, "NetworkPolicy")
+    ingress = policy["spec"]["ingress"]
+    peers = [peer for rule in ingress if 8000 in ports_of(rule) for peer in rule["from"]]
+    assert peers and all(peer["podSelector"]["matchLabels"] for peer in peers)
+
+
+@pytest.mark.parametrize(("server", "port"), [("triton", 8002), ("trtllm_serve", 8000)])
+def test_monitoring_reaches_the_metrics(server: str, port: int, tmp_path: Path) -> None:
+    own = "targets.kubernetes.monitoring_pods={app: scraper}"
+    folder = cluster_files.render(tmp_path / "bundle", "llama-tiny", server, own)
+    [policy] = cluster_files.of_kind(folder, "NetworkPolicy")
+    [rule] = [row for row in policy["spec"]["ingress"] if "namespaceSelector" in row["from"][0]]
+    [peer] = rule["from"]
+    namespace = peer["namespaceSelector"]["matchLabels"]
+    assert namespace == {"kubernetes.io/metadata.name": "monitoring"}
+    assert peer.get("podSelector", {}).get("matchLabels", {"app": "scraper"}) == {"app": "scraper"}
+    assert ports_of(rule) == [port]
+
+
+def ports_of(rule: Mapping[str, Any]) -> list[int]:
+    return [row["port"] for row in rule["ports"]]
 
 
 def test_nobody_asks_for_life_before_the_start_is_over(one_node: Path, several_nodes: Path) -> None:

@@ -59,7 +59,7 @@ def _folders(workload: Workload) -> dict[str, Documents]:
         "files": [objects.config_map(workload, *row) for row in workload.maps.items()],
         **({"model-volumes": volumes} if volumes else {}),
         "network-policy": [objects.network_policy(workload)],
-        "disruption-budget": [objects.budget(workload, workload.name)],
+        "disruption-budget": [objects.disruption_budget(workload)],
     }
     runner = objects.group(workload) if workload.nodes > 1 else objects.deployment(workload)
     folders: dict[str, Documents] = {

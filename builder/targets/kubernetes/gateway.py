@@ -60,7 +60,7 @@ def objects(workload: Workload, options: GatewayOptions) -> Iterator[dict[str, A
     }
     yield workload.document("v1/Service", name, {"spec": service}, COMPONENT)
     yield _network_policy(workload, name)
-    yield around.budget(workload, name, COMPONENT)
+    yield around.budget(workload, name, COMPONENT, options.replicas)
 
 
 def _deployment(workload: Workload, options: GatewayOptions, settings: str) -> dict[str, Any]:

@@ -128,10 +128,22 @@ def tcp(ports: Iterable[int]) -> list[dict[str, Any]]:
     return [{"protocol": "TCP", "port": port} for port in ports]
 
 
-def budget(workload: Workload, name: str, component: str = SERVER) -> dict[str, Any]:
-    """One pod at a time gives way to work on nodes; one that does not serve is in no way."""
+def disruption_budget(workload: Workload) -> dict[str, Any]:
+    scale = workload.options.autoscaling
+    least = scale.min_replicas if scale else workload.replicas
+    return budget(workload, workload.name, SERVER, least)
+
+
+def budget(workload: Workload, name: str, component: str, replicas: int) -> dict[str, Any]:
+    """One pod at a time gives way to work on nodes, but never the only one.
+
+    One that does not serve is in no way.
+    """
+    only_one = CommentedValue(
+        0, "The only one, so that draining its node waits: start another first, then drain"
+    )
     spec = {
-        "maxUnavailable": 1,
+        "maxUnavailable": 1 if replicas > 1 else only_one,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": workload.selector(component)},
     }
@@ -195,10 +207,13 @@ def _ingress(workload: Workload) -> Iterator[dict[str, Any]]:
     ]
     asked = tcp(port for name, port in ports.items() if name != "metrics")
     yield {"from": clients, "ports": asked}
-    where = {"kubernetes.io/metadata.name": workload.options.monitoring_namespace}
-    port = ports.get(workload.container.server.record.metrics.protocol)
-    if port is not None:
-        yield {"from": [{"namespaceSelector": {"matchLabels": where}}], "ports": tcp([port])}
+    options, protocol = workload.options, workload.container.server.record.metrics.protocol
+    where = {"kubernetes.io/metadata.name": options.monitoring_namespace}
+    peer = {"namespaceSelector": {"matchLabels": where}}
+    if protocol != "metrics":  # the port of the API: open to those who need it, not to all of them
+        peer["podSelector"] = {"matchLabels": options.monitoring_pods}
+    if protocol in ports:
+        yield {"from": [peer], "ports": tcp([ports[protocol]])}
 
 
 # Series that the monitoring of a deployment records for each server, offered to Kubernetes by an

@@ -107,6 +107,8 @@ class KubernetesOptions(ContainerOptions):
     restricted APIs, `tls_secret` what the server itself encrypts gRPC with, and `ssh_secret` the
     keys by which the pods of one server on several nodes trust each other. `resources` are further
     ones of the cluster, such as network adapters, and `resource_claims` templates of such claims.
+    Metrics are for `monitoring_namespace`; where their port is that of the API, only for pods in it
+    with the labels `monitoring_pods`.
     """
 
     replicas: Count | None = None
@@ -123,6 +125,9 @@ class KubernetesOptions(ContainerOptions):
     resources: dict[LabelKey, Count] = Field(default_factory=dict)
     resource_claims: list[ObjectName] = Field(default_factory=list)
     monitoring_namespace: ObjectName = "monitoring"
+    monitoring_pods: dict[LabelKey, LabelValue] = Field(
+        default_factory=lambda: {"app.kubernetes.io/name": "prometheus"}, min_length=1
+    )
     deregistration_s: Seconds = 15
     update: UpdateOptions = UpdateOptions()
     autoscaling: AutoscalingOptions | None = None
