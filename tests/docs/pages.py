@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
-from tests.conftest import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # What is not run here, by its first words, and where it is instead.
 ELSEWHERE = {
     "bash launch/demo.sh": "tests/launch/test_rehearse.py",
+    "source .venv/bin/activate": "tests/first_hour.sh",
     "bash tests/run.sh": "this run",
     "python -m launch slurm": "tests/launch/slurm, on a cluster",
     "python -m launch rehearse": "tests/launch/test_rehearse.py",
