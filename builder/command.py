@@ -1,4 +1,4 @@
-"""Runs one verb of a command line: prints its errors and returns its exit code.
+"""A command line of verbs: its parser, and a verb's end with its errors and its exit code.
 
 Whatever the verb prints, names of files and what others wrote among it, reaches the terminal as
 letters only.
@@ -6,14 +6,16 @@ letters only.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from itertools import takewhile
 from typing import Any, TextIO, cast
 
-from .diagnostics import one_line, printable
+from .diagnostics import closest, nearest, one_line, printable
 from .errors import ToolkitError
 
 DEBUG = "TRTLLM_TOOLKIT_DEBUG"
@@ -64,3 +66,33 @@ def _run(verb: Callable[[], None]) -> int:
         print(f"error: {what}; please report it with the output of {DEBUG}=1", file=sys.stderr)
         return 1
     return 0
+
+
+class Parser(argparse.ArgumentParser):
+    """Shows its help where a verb is missing; for a misspelt verb or option, the nearest one."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        verbs = [row for row in self._actions if isinstance(row, argparse._SubParsersAction)]
+        own = list(takewhile(lambda word: word.startswith("-"), words)) if verbs else words
+        self._check_options(own)
+        if verbs and not words:
+            self.print_help()
+            raise SystemExit(2)
+        for action in verbs:
+            verb = next(iter(words[len(own) :]), None)
+            if verb is not None and verb not in action.choices:
+                kind = str(action.metavar).lower()
+                self.error(f"unknown {kind} {verb!r}; {nearest(verb, action.choices)}")
+        return super().parse_known_args(words, namespace)
+
+    def _check_options(self, words: Sequence[str]) -> None:
+        """Long options; a beginning that several have is for argparse to refuse."""
+        known = self._option_string_actions
+        for word in takewhile(lambda word: word != "--", words):
+            name = word.partition("=")[0]
+            if name.startswith("--") and not any(option.startswith(name) for option in known):
+                near = closest(name, known)
+                self.error(
+                    f"unknown option {name}; {f'did you mean {near}?' if near else 'see -h'}"
+                )

@@ -248,6 +248,10 @@ install_signing() {
   apt_install "OpenSSH's client and OpenSSL" --no-install-recommends openssh-client openssl
 }
 
+find_zsh() { has zsh; }
+
+install_zsh() { apt_install "zsh" --no-install-recommends zsh; }
+
 # What starts a server on several nodes of a cluster: Open MPI over SSH. No daemon of these packages
 # is needed or started: the tests start their own.
 find_mpi() { has mpirun ssh sshd unshare; }

@@ -7,10 +7,11 @@ What a verb works with is imported inside it, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from .. import __version__, command
+from .. import __version__, command, completion
 from . import bundles, check, deployments, plans, releases
 
 
@@ -21,6 +22,25 @@ class Verb:
     text: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=get_args(completion.Shell))
+
+
+def _run_completion(options: argparse.Namespace) -> None:
+    from .. import deployment, targets
+    from ..facts import checkpoint, hardware, release
+
+    known: Mapping[str, completion.Words] = {
+        "deployment": deployment.preset_names,
+        "target": targets.names,
+        "checkpoint": lambda: sorted(checkpoint.known_names()),
+        "release": release.known,
+        "like": release.known,
+        "gpu": hardware.known,
+    }
+    print(completion.script(options.shell, parser(), "trtllm-builder", known), end="")
 
 
 VERBS = {
@@ -70,6 +90,9 @@ VERBS = {
         deployments.add_miniature,
         deployments.run_miniature,
     ),
+    "completion": Verb(
+        "print what completes these commands in bash or zsh", _add_completion, _run_completion
+    ),
 }
 
 
@@ -79,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> None:
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     if folder := getattr(options, "advisories", None):
         from ..facts import advisories
 
@@ -87,8 +110,8 @@ def _run(arguments: Sequence[str] | None) -> None:
     options.run(options)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> command.Parser:
+    parser = command.Parser(
         prog="python -m builder",
         description="From a checkpoint, GPUs and a workload to a TensorRT-LLM deployment.",
     )

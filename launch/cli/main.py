@@ -13,9 +13,9 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from builder import __version__, command
+from builder import __version__, command, completion
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
 
@@ -39,9 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command.run(lambda: options.run(options))
 
 
-def parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """All verbs; those that import more for their arguments have them if they are the one used."""
-    parser = argparse.ArgumentParser(
+def parser(words: Sequence[str], every: bool = False) -> command.Parser:
+    """All verbs; those that import more for their arguments have them if they are the one used.
+
+    With `every`, all of them have their arguments.
+    """
+    parser = command.Parser(
         prog="python -m launch",
         description="From a bundle to a running server and the evidence that it works.",
     )
@@ -59,11 +62,7 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
     sub = verb("up", _up, "start a target of a bundle and serve until it is stopped")
     _add_up(sub)
     sub = verb("smoke", _smoke, "check a running server")
-    sub.add_argument("server", metavar="BUNDLE|URL", help="a bundle's folder, or a URL")
-    sub.add_argument("--target", help="needed if the bundle has several")
-    sub.add_argument("--json", action="store_true", help="print JSON")
-    sub.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
-    add_access(sub)
+    _add_smoke(sub)
 
     sub = verb(
         "rehearse", _rehearse, "start, check and stop every target of a bundle without a GPU"
@@ -76,7 +75,7 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
     add_run(sub, "the folder that gets a run folder for every target")
 
     sub = verb("bench", None, "measure the client-side latency and throughput of a running server")
-    if used == "bench":
+    if every or used == "bench":
         from . import bench
 
         bench.add(sub, words[1:])
@@ -92,11 +91,22 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
     sub = verb(
         "slurm", None, "serve under Slurm: submit, status, logs, stop, replace, bench, probe"
     )
-    if used == "slurm":
+    if every or used == "slurm":
         from . import slurm
 
         slurm.add(sub)
+
+    sub = verb("completion", _completion, "print what completes these commands in bash or zsh")
+    sub.add_argument("shell", choices=get_args(completion.Shell))
     return parser
+
+
+def _completion(options: argparse.Namespace) -> None:
+    from builder.facts import servers
+
+    known = {"target": servers.names}
+    whole = parser((), every=True)
+    print(completion.script(options.shell, whole, "trtllm-launch", known), end="")
 
 
 def _add_up(parser: argparse.ArgumentParser) -> None:
@@ -109,6 +119,14 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
         help="auto takes TensorRT-LLM where it is installed, else the reference engine",
     )
     add_run(parser, "the folder for logs and results")
+    add_access(parser)
+
+
+def _add_smoke(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("server", metavar="BUNDLE|URL", help="a bundle's folder, or a URL")
+    parser.add_argument("--target", help="needed if the bundle has several")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
     add_access(parser)
 
 

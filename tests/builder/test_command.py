@@ -1,0 +1,79 @@
+"""What both command lines say of a verb or an option that is missing or misspelt."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", program, *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        (("builder",), "plan "),
+        (("launch",), "rehearse "),
+        (("builder", "release"), "import "),
+        (("launch", "slurm"), "submit "),
+    ],
+)
+def test_without_a_verb_the_help_lists_them(words: Sequence[str], verb: str) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert f"\n    {verb}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("builder", "pln"), "unknown verb 'pln'; did you mean plan?"),
+        (("builder", "release", "lst"), "unknown action 'lst'; did you mean list?"),
+        (("launch", "smok", "bundle"), "unknown verb 'smok'; did you mean smoke?"),
+        (("launch", "slurm", "sumbit"), "unknown command 'sumbit'; did you mean submit?"),
+        (("builder", "plan", "llama-tiny", "--wy"), "unknown option --wy; did you mean --why?"),
+        (
+            ("builder", "render", "x", "--outptu=y"),
+            "unknown option --outptu; did you mean --output?",
+        ),
+        (
+            ("launch", "up", "bundle", "--taget", "x"),
+            "unknown option --taget; did you mean --target?",
+        ),
+        (("launch", "--versoin"), "unknown option --versoin; did you mean --version?"),
+        (("builder", "plan", "--qqqqqqq"), "unknown option --qqqqqqq; see -h"),
+    ],
+)
+def test_a_misspelt_verb_or_option_gets_the_nearest(words: Sequence[str], said: str) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"error: {said}" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", "llama-tiny", "--target", "kubernets"), "did you mean kubernetes?"),
+        (("plan", "llama-tyni"), "did you mean llama-tiny?"),
+        (("plan", "llama-tiny", "--set", "workload.concurency=3"), "did you mean concurrency?"),
+    ],
+)
+def test_a_misspelt_value_gets_the_nearest(words: Sequence[str], said: str) -> None:
+    done = run("builder", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_what_looks_like_an_option_behind_two_dashes_is_none() -> None:
+    assert "unknown option" not in run("builder", "explain", "bundle", "--", "--tool_parser").stderr
+
+
+def test_the_beginning_of_an_option_stands_for_it() -> None:
+    assert run("builder", "plan", "llama-tiny", "--js").returncode == 0
