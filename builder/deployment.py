@@ -18,8 +18,9 @@ from pydantic import (
     field_validator,
 )
 
+from . import credentials
 from .diagnostics import Diagnostic, nearest
-from .documents import DATA, parse_yaml
+from .documents import DATA, MAX_DEPTH, parse_yaml
 from .errors import BadInput
 from .facts import advisories, engines, servers
 from .facts.images import REFERENCE_PATTERN
@@ -312,11 +313,13 @@ def _with_targets(document: Document, names: Sequence[str]) -> Document:
 def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
     data, paths = copy.deepcopy(document.data), set()
     for item in overrides:
-        where = f"--set {item}"
         path, equals, text = item.partition("=")
+        where = f"--set {path.split(maxsplit=1)[0] if path.strip() else ''}".strip()
         *parents, last = path.split(".")
         if not equals or not all((*parents, last)):
             raise BadInput(Diagnostic(where, "is not an override", "write path=value"))
+        if len(parents) > MAX_DEPTH:
+            raise BadInput(Diagnostic("--set", "is nested too deeply", "check the path"))
         place = data
         for key in parents:
             inner = place.get(key)
@@ -326,7 +329,10 @@ def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
             if not isinstance(place[key], dict):
                 raise BadInput(Diagnostic(where, f"{key} is not a mapping", "check the path"))
             place = place[key]
-        place[last] = parse_yaml(text, where).data
+        value = parse_yaml(text, where)
+        if value.diagnostics:
+            raise BadInput(value.diagnostics)
+        place[last] = value.data
         paths.add(path)
     return replace(document, data=data, overridden=frozenset(paths))
 
@@ -341,7 +347,7 @@ def schema_diagnostics(
 def _schema_diagnostic(error: dict[str, Any], model: type[Strict], prefix: str) -> Diagnostic:
     path = ".".join(filter(None, (prefix, *map(str, error["loc"]))))
     value, context = error["input"], error.get("ctx", {})
-    shown = str(value)[:60]
+    shown = credentials.shown(value, path)
     match error["type"]:
         case "extra_forbidden":
             known = _fields_at(model, error["loc"][:-1])

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from .credentials import mask
+
 Severity = Literal["error", "warning"]
 
 
@@ -56,6 +58,11 @@ class Diagnostic:
     location: Location = NOWHERE
     within: str = ""
     release: str = ""
+
+    def __post_init__(self) -> None:
+        """No credential is repeated, whichever reader has found it wrong."""
+        for name in ("where", "message", "fix", "path"):
+            object.__setattr__(self, name, mask(getattr(self, name)))
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message

@@ -23,6 +23,10 @@ from .rules.validation import validate
 T = TypeVar("T")
 Known = Mapping[str, Checkpoint]  # facts at hand, by the name of the checkpoint in the request
 
+_CREDENTIAL_REMEDY = (
+    "give it to the running server: by its environment, or by a file or secret of its machine"
+)
+
 # Where a bundle keeps the option table of a release that does not ship with the toolkit.
 IMPORTED_RELEASE = "release.json"
 
@@ -30,7 +34,8 @@ IMPORTED_RELEASE = "release.json"
 def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
     """The valid request and its facts, or all errors of the file and of its facts together."""
     request, diagnostics = document.validate(target_table.names(), target_table.options_type)
-    diagnostics += credentials.diagnostics(document.data)
+    held = credentials.found(document.data)
+    diagnostics += (Diagnostic(path, what, _CREDENTIAL_REMEDY) for path, what in held)
     errors: list[ToolkitError] = [BadInput(diagnostics)] if diagnostics else []
 
     def attempt(path: str, load: Callable[[str], T]) -> T | None:

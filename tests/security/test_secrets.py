@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from builder import pipeline
 from builder.errors import BadInput
@@ -47,20 +46,6 @@ def test_nothing_of_the_environment_comes_into_a_bundle(targets: str, tmp_path: 
         assert not [data for data in held if token.encode() in data]
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "NGC_API_KEY", "db_password", "X_SECRET", "TOKEN"])
-def test_a_variable_that_is_a_credential_is_refused_unsaid(name: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        pipeline.plan("llama-tiny", [f"environment.{name}=correct-horse"])
-    assert f"environment.{name}" in str(caught.value)
-    assert "correct-horse" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["TLLM_LOG_LEVEL", "MAX_TOKENS", "HF_TOKEN_PATH", "DETOKEN"])
-def test_other_variables_pass(name: str) -> None:
-    planned = pipeline.plan("llama-tiny", [f"environment.{name}=plain"])
-    assert planned.plan.deployment.environment == {name: "plain"}
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -77,15 +62,6 @@ def test_a_text_that_is_a_credential_is_refused_unsaid_wherever_it_stands(
     given = json.dumps([text] if path == "notes" else text)
     with pytest.raises(BadInput) as caught:
         pipeline.plan("llama-tiny", [f"{path}={given}"])
-    found = [row for row in caught.value.diagnostics if "credential" in row.message]
+    found = [row for row in caught.value.diagnostics if "holds a credential" in row.message]
     assert [row.path.partition(".0")[0] for row in found] == [path]
     assert all(text not in str(row) for row in found)
-
-
-def test_a_credential_of_a_site_profile_is_refused(tmp_path: Path) -> None:
-    site = yaml.safe_load((ROOT / "tests/golden/site.yaml").read_text())
-    site["environment"]["HF_TOKEN"] = "x"
-    (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
-    with pytest.raises(BadInput) as caught:
-        pipeline.plan("llama-tiny", [f"targets.slurm.site={tmp_path / 'site.yaml'}"])
-    assert "targets.slurm.site.environment.HF_TOKEN" in str(caught.value)

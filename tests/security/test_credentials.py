@@ -1,0 +1,329 @@
+"""Credentials of every common shape: none is written into a bundle, and no error repeats one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder import credentials, pipeline
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
+from builder.facts import release
+from tests.conftest import ROOT
+from tests.security.attacks import survive
+
+# None of them is real.
+HEX, BASE64, WORD = "0a1b2c3d" * 8, "aB3dE5gH7jK9" * 6, "correct-horse-staple"
+PEM = "-----BEGIN {}PRIVATE KEY-----\nMIIEvQIBADANBgkq\n-----END {}PRIVATE KEY-----\n"
+TEXTS = {
+    "Hugging Face": f"hf_{BASE64[:34]}",
+    "Hugging Face, organisation": f"api_org_{BASE64[:34]}",
+    "NVIDIA": f"nvapi-{BASE64[:40]}",
+    "GitHub, classic": f"ghp_{BASE64[:36]}",
+    "GitHub, app": f"ghs_{BASE64[:36]}",
+    "GitHub, fine-grained": f"github_pat_{BASE64[:22]}_{BASE64[:40]}",
+    "GitLab": f"glpat-{BASE64[:20]}",
+    "GitLab, deploy": f"gldt-{BASE64[:20]}",
+    "AWS key id": "AKIA" + "A1B2" * 4,
+    "AWS temporary key id": "ASIA" + "A1B2" * 4,
+    "Slack": f"xoxb-{BASE64[:24]}",
+    "Slack, app": f"xapp-1-{BASE64[:24]}",
+    "Slack, webhook": f"https://hooks.slack.com/services/T0/B0/{BASE64[:24]}",
+    "Discord, webhook": f"https://discord.com/api/webhooks/123456/{BASE64[:40]}",
+    "OpenAI": f"sk-{BASE64[:48]}",
+    "OpenAI, project": f"sk-proj-{BASE64[:48]}",
+    "Anthropic": f"sk-ant-api03-{BASE64[:48]}",
+    "Stripe": f"sk_live_{BASE64[:24]}",
+    "Google API": f"AIza{BASE64[:35]}",
+    "Google OAuth": f"ya29.{BASE64[:40]}",
+    "npm": f"npm_{BASE64[:36]}",
+    "PyPI": f"pypi-{BASE64[:60]}",
+    "Docker": f"dckr_pat_{BASE64[:27]}",
+    "Vault": f"hvs.{BASE64[:40]}",
+    "Databricks": f"dapi{HEX[:32]}",
+    "DigitalOcean": f"dop_v1_{HEX}",
+    "Groq": f"gsk_{BASE64[:48]}",
+    "Replicate": f"r8_{BASE64[:37]}",
+    "Grafana": f"glsa_{BASE64[:32]}",
+    "SendGrid": f"SG.{BASE64[:22]}.{BASE64[:43]}",
+    "Mailgun": f"key-{HEX[:32]}",
+    "Atlassian": f"ATATT3x{BASE64[:40]}",
+    "Tailscale": f"tskey-auth-{BASE64[:20]}",
+    "Telegram": f"123456789:AA{BASE64[:33]}",
+    "JSON web token": f"eyJ{BASE64[:20]}.eyJ{BASE64[:40]}.{BASE64[:43]}",
+    "PEM": PEM.format("", ""),
+    "PEM, RSA": PEM.format("RSA ", "RSA "),
+    "PEM, OpenSSH": PEM.format("OPENSSH ", "OPENSSH "),
+    "PEM, encrypted": PEM.format("ENCRYPTED ", "ENCRYPTED "),
+    "PEM in base64": base64.b64encode(PEM.format("EC ", "EC ").encode()).decode(),
+    "PGP": "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+    "basic auth in a URL": f"https://user:{WORD}@registry.example/x",
+    "password alone in a URL": f"redis://:{WORD}@cache.example:6379/0",
+    "token as user of a URL": f"https://{BASE64[:40]}@git.example/x.git",
+    "database": f"postgresql://app:{WORD}@db.example:5432/app",
+    "before the host of an image": f"user:{WORD}@registry.example/x",
+    "Azure storage": f"AccountName=x;AccountKey={BASE64}==;EndpointSuffix=core",
+    "ODBC": f"Server=db;Uid=sa;Pwd={WORD};",
+    "shared access signature": f"https://x.blob.example/c?sv=2022&sig={BASE64[:43]}%3D",
+    "signed URL": f"https://s3.example/x?X-Amz-Signature={HEX}",
+    "header": f"Authorization: Bearer {BASE64[:30]}",
+    "basic header": f"Authorization: Basic {base64.b64encode(b'user:' + WORD.encode()).decode()}",
+    "argument": f"--api-key {BASE64[:30]}",
+    "Docker's configuration": json.dumps({"auths": {"r.example": {"auth": BASE64[:20]}}}),
+    "service account": json.dumps({"private_key": PEM.format("", "")}),
+    "assignment": f"DB_PASS={WORD}",
+    "assignment after export": f"export OPENAI_KEY={WORD}",
+}
+NAMES = (
+    *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NVIDIA_API_KEY", "OPENAI_KEY"),
+    *("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_STORAGE_KEY"),
+    *("AZURE_STORAGE_CONNECTION_STRING", "DB_PASS", "DB_PASSWORD", "db_password", "dbPassword"),
+    *("MYSQL_PWD", "PGPASSWORD", "POSTGRES_PASSWORD", "REDIS_AUTH", "REDISCLI_AUTH", "RABBIT_PASS"),
+    *("DOCKER_AUTH_CONFIG", "GITHUB_PAT", "GH_PAT", "CI_JOB_TOKEN", "GITLAB_TOKEN", "NPM_TOKEN"),
+    *(
+        "SLACK_WEBHOOK",
+        "SLACK_WEBHOOK_URL",
+        "SENTRY_DSN",
+        "JWT",
+        "API_JWT",
+        "BEARER",
+        "BEARER_TOKEN",
+    ),
+    *(
+        "SESSION_COOKIE",
+        "SSH_PRIVATE_KEY",
+        "SIGNING_KEY",
+        "ENCRYPTION_KEY",
+        "MASTER_KEY",
+        "TLS_KEY",
+    ),
+    *(
+        "SECRET",
+        "MY_SECRET",
+        "CLIENT_SECRETS",
+        "SECRET_KEY_BASE",
+        "APP_SECRET_2",
+        "TOKEN",
+        "TOKEN_V2",
+    ),
+    *("KEY_PASSPHRASE", "VAULT_TOKEN", "SAS_TOKEN", "X_APIKEY", "APIKEY", "SERVICE_CREDENTIALS"),
+    *(
+        "GIT_CREDENTIAL",
+        "AUTHORIZATION",
+        "PROXY_AUTH",
+        "STRIPE_KEY",
+        "MONGO_PASSWD",
+        "ADMIN_PASSCODE",
+    ),
+)
+HARMLESS = (
+    *("TLLM_LOG_LEVEL", "MAX_TOKENS", "HF_TOKEN_PATH", "HF_TOKEN_FILE", "DETOKEN", "TOKENIZER"),
+    *("TOKENIZERS_PARALLELISM", "TOKEN_BUDGET", "EOS_TOKEN", "PAD_TOKEN_ID", "MAX_TOKEN", "MONKEY"),
+    *(
+        "COMPASS",
+        "BYPASS",
+        "PASSTHROUGH",
+        "SINGLE_PASS",
+        "PUBLIC_KEY",
+        "SORT_KEY",
+        "KEY_CACHE_SIZE",
+    ),
+    *(
+        "SECRETARY",
+        "AUTHOR",
+        "PATCH_LEVEL",
+        "DSN_TIMEOUT_S",
+        "COOKIES_DISABLED",
+        "KEYBOARD",
+        "PWDX",
+    ),
+    *("NCCL_DEBUG", "OMP_NUM_THREADS", "UCX_TLS", "CUDA_VISIBLE_DEVICES", "HOME_REGION", "PATTERN"),
+)
+PLAIN_TEXTS = (
+    *(
+        "nvidia/DeepSeek-V3.2-NVFP4",
+        "/models/task-force-1234567890-abcdefghijklmn",
+        "sha256:" + HEX,
+    ),
+    *("registry.example:5000/team/image:1.2@sha256:" + HEX, "https://example.org/x?page=2", HEX),
+    *(
+        "max_tokens=2048;eos_token=128001",
+        "the password is in the vault",
+        "ask for a token: see docs",
+    ),
+    *("-----BEGIN CERTIFICATE-----", "-----BEGIN PUBLIC KEY-----", "user@example.org", "a:b@c"),
+    base64.b64encode(b"-----BEGIN CERTIFICATE-----\nMIID\n-----END CERTIFICATE-----\n").decode(),
+    "NCCL_IB_HCA=mlx5_0:1,mlx5_1:1",
+)
+
+
+def deployment(**given: Any) -> dict[str, Any]:
+    base = yaml.safe_load((ROOT / "builder/data/presets/llama-tiny.yaml").read_text())
+    return {**base, **given}
+
+
+def kubernetes(attributes: dict[str, Any]) -> dict[str, Any]:
+    volume = {"csi": {"driver": "csi.example", "attributes": attributes}}
+    return {"trtllm_serve": {}, "kubernetes": {"server": "trtllm_serve", "model": volume}}
+
+
+def refused(document: dict[str, Any], folder: Path) -> str:
+    """What is said of a deployment, which nothing is rendered of."""
+    (folder / "d.json").write_text(json.dumps(document))
+    done = survive("render", "d.json", "-o", "bundle", cwd=folder)
+    assert "credential" in done.stderr and not (folder / "bundle").exists()
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_variable_of_such_a_name_is_refused_unsaid(name: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        pipeline.plan("llama-tiny", [f"environment.{name}={WORD}"])
+    assert f"environment.{name}" in str(caught.value) and WORD not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_other_variables_pass(name: str) -> None:
+    assert not list(credentials.found({"environment": {name: WORD}}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TLS_KEY", "/run/tls/tls.key"),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/var/run/gcp/key.json"),
+        ("UCX_AUTH", "off"),
+        ("HF_TOKEN", ""),
+    ],
+)
+def test_where_a_credential_is_may_be_said(name: str, value: str) -> None:
+    assert not list(credentials.found({"environment": {name: value}}))
+
+
+def test_no_variable_that_an_engine_reads_is_taken_for_one() -> None:
+    known = {name for row in release.of_all_engines() for name in row.environment}
+    assert known and not [name for name in known if credentials.is_name(name)]
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_text_of_such_a_shape_is_found_and_masked(kind: str) -> None:
+    text = TEXTS[kind]
+    for around in ("{}", "see {} for it", '"{}"'):
+        given = around.format(text)
+        assert list(credentials.found({"notes": [given]})) != []
+        said = str(Diagnostic(given, f"is {given}", f"write {given}"))
+        for part in (BASE64[:16], HEX[:16], WORD, "MIIEvQ", "A1B2" * 2):
+            assert part not in said
+
+
+@pytest.mark.parametrize("text", PLAIN_TEXTS)
+def test_other_texts_pass(text: str) -> None:
+    assert credentials.mask(text) == text
+    assert not list(credentials.found({"notes": [text]}))
+
+
+def test_what_ships_holds_nothing_that_looks_like_one() -> None:
+    for folder in ("presets", "models", "hardware", "heuristics"):
+        for path in (ROOT / "builder/data" / folder).glob("*.yaml"):
+            assert not list(credentials.found(yaml.safe_load(path.read_text()))), path
+
+
+# Everywhere that a deployment has a place for text, and wrong places too: the error says the place.
+SECRET = TEXTS["Hugging Face"]
+PLACES: dict[str, dict[str, Any]] = {
+    "a value": deployment(environment={"PLAIN": SECRET}),
+    "a name": deployment(environment={SECRET: "x"}),
+    "a list in its place": deployment(environment=[f"HF_TOKEN={SECRET}"]),
+    "a list of names and values": deployment(environment=[{"name": "DB_PASS", "value": WORD}]),
+    "a text in its place": deployment(environment=f"HF_TOKEN={SECRET}"),
+    "a list as value": deployment(environment={"DB_PASS": [WORD]}),
+    "a mapping as value": deployment(environment={"DB_PASS": {"value": WORD}}),
+    "a number as value": deployment(environment={"DB_PASS": 18_446_744_073_709}),
+    "a note": deployment(notes=[f"use {SECRET}"]),
+    "a note that is a mapping": deployment(notes=[{"token": SECRET}]),
+    "the checkpoint": deployment(checkpoint=SECRET),
+    "a URL as checkpoint": deployment(checkpoint=f"https://user:{WORD}@hub.example/x"),
+    "the name": deployment(name=SECRET),
+    "the GPU": deployment(hardware={"gpu": SECRET, "num_gpus": 1}),
+    "the number of GPUs": deployment(hardware={"gpu": "h100", "num_gpus": SECRET}),
+    "the release": deployment(engine={"release": SECRET}),
+    "the engine": deployment(engine={"release": "1.2.1", "name": SECRET}),
+    "an unknown key": deployment(**{SECRET: 1}),
+    "an unknown key's value": deployment(token=SECRET),
+    "a target": deployment(targets=["triton", SECRET]),
+    "an image": deployment(images={"triton": f"https://user:{WORD}@registry.example/x"}),
+    "an image's name and password": deployment(images={"triton": f"user:{WORD}@r.example/x:1"}),
+    "an option": deployment(engine_config={"kv_cache_config": {"dtype": SECRET}}),
+    "an option's type": deployment(engine_config={"max_batch_size": SECRET}),
+    "an unknown option": deployment(engine_config={SECRET: 1}),
+    "a reason": deployment(
+        accepted_advisories=[{"product": "triton", "version": "1", "reason": f"because {SECRET}"}]
+    ),
+    "an attribute of a volume": deployment(targets=kubernetes({"share": SECRET})),
+    "an attribute by its name": deployment(targets=kubernetes({"dbPassword": WORD})),
+    "an attribute after a slash": deployment(targets=kubernetes({"csi.example/password": WORD})),
+    "an attribute of a list": deployment(targets=kubernetes({"secret": [WORD]})),
+    "a draft": deployment(draft={"checkpoint": SECRET, "tokens": 2}),
+    "a draft's number": deployment(draft={"checkpoint": "x", "tokens": SECRET}),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_deployment_with_one_is_refused_unsaid(name: str, tmp_path: Path) -> None:
+    said = refused(PLACES[name], tmp_path)
+    assert SECRET not in said and WORD not in said and "18446744073709" not in said
+    assert SECRET[:12] not in said
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_KEY", "DB_PASS"])
+def test_a_site_profile_with_one_is_refused_unsaid(name: str, tmp_path: Path) -> None:
+    site = yaml.safe_load((ROOT / "tests/golden/site.yaml").read_text())
+    site["environment"][name] = f"{WORD}\u00e9"  # also of letters that no profile may have
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
+    setting = f"targets.slurm.site={tmp_path / 'site.yaml'}"
+    done = survive("plan", "llama-tiny", "--set", setting, cwd=tmp_path)
+    assert WORD not in done.stderr and name in done.stderr
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        f"environment.DB_PASS={WORD}",
+        f"environment.DB_PASS=[{WORD}",
+        f"environment.DB_PASS.x.y={WORD}",
+        f"name.DB_PASS={WORD}",
+        f"DB_PASS {WORD}",
+        f"environment.X={SECRET}",
+        f"{SECRET}",
+        f"=DB_PASS={WORD}",
+        f"environment.DB_PASS: {WORD}",
+    ],
+)
+def test_a_setting_with_one_is_refused_unsaid(setting: str, tmp_path: Path) -> None:
+    done = survive("plan", "llama-tiny", "--set", setting, cwd=tmp_path)
+    assert WORD not in done.stderr and SECRET not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("config.yaml", f"backend: {SECRET}\nmax_batch_size: {SECRET}\n{SECRET}: 1\n"),
+        ("config.yaml", f"kv_cache_config: {{dtype: {SECRET}}}\nmoe_config: {SECRET}\n"),
+        ("broken.yaml", f"backend: [{SECRET}\n"),
+        ("serve.sh", f"#!/bin/bash\ntrtllm-serve /m --backend {SECRET} --unknown {SECRET}\n"),
+        ("job.sbatch", f"#!/bin/bash\n#SBATCH --time={SECRET}\n#SBATCH --{SECRET}\nsrun x\n"),
+        ("d.yaml", yaml.safe_dump(deployment(environment={"HF_TOKEN": SECRET}))),
+    ],
+)
+def test_findings_repeat_none(file: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(text)
+    for form in ((), ("--json",), ("--sarif", "out.json")):
+        done = survive("check", file, *form, cwd=tmp_path, codes=(0, 2), lines=False)
+        written = [path.read_text() for path in tmp_path.glob("out.json")]
+        assert SECRET not in "".join([done.stdout, done.stderr, *written])
