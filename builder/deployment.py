@@ -355,15 +355,14 @@ def _schema_diagnostic(error: dict[str, Any], model: type[Strict], prefix: str) 
         case "missing":
             return Diagnostic(path, "is missing", "add it")
         case "greater_than_equal" | "greater_than":
-            sign = ">=" if "ge" in context else ">"
-            bound = context.get("ge", context.get("gt"))
-            return Diagnostic(path, f"{shown} is out of range", f"must be {sign} {bound}")
+            bound = f">= {context['ge']}" if "ge" in context else f"> {context['gt']}"
+            return Diagnostic(path, f"{shown} is out of range", f"must be {bound}")
         case "less_than_equal":
-            remedy = f"must be <= {context['le']}"
-            return Diagnostic(path, f"{shown} is out of range", remedy)
+            return Diagnostic(path, f"{shown} is out of range", f"must be <= {context['le']}")
         case "string_pattern_mismatch":
-            remedy = f"it must match {context['pattern']}"
-            return Diagnostic(path, f"{shown} is not allowed", remedy)
+            return Diagnostic(
+                path, f"{shown} is not allowed", f"it must match {context['pattern']}"
+            )
         case "string_type":
             scalar = isinstance(value, int | float)
             remedy = f'write "{shown}" in quotes' if scalar else "write one name"
