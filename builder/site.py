@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse, schema_diagnostics
+from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse
 from .diagnostics import Diagnostic
 from .errors import BadInput
 from .files import read_text
+from .schema_errors import schema_diagnostics
 
 TARGET = "slurm"
 _PATH = f"targets.{TARGET}.site"
