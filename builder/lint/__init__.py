@@ -185,8 +185,9 @@ def _rendered(document: Yaml, release_name: str) -> Iterator[Diagnostic]:
     """The deployment file of a bundle has been planned; its versions may have become vulnerable."""
     from pydantic import ValidationError  # other files are checked without
 
-    from ..deployment import Deployment, schema_diagnostics
+    from ..deployment import Deployment
     from ..rules import vulnerability_policy
+    from ..schema_errors import schema_diagnostics
 
     try:
         request = Deployment.model_validate(document.data)

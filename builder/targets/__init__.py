@@ -15,9 +15,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..bundle import File
-from ..deployment import Deployment, Strict, schema_diagnostics
+from ..deployment import Deployment, Strict
 from ..diagnostics import Diagnostic, nearest
 from ..facts import servers as records
+from ..schema_errors import schema_diagnostics
 from ..servers import RenderContext
 from ..servers import load as load_server
 
