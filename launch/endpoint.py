@@ -134,7 +134,8 @@ def from_url(text: str, access: Access | None = None) -> Endpoint:
     if record.api == "openai":
         if query.keys() - {"model"}:
             raise wrong_url
-        url = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
+        # The base URL that clients of OpenAI are given ends with the version of its API.
+        url = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/").removesuffix("/v1")
         return Endpoint(record.name, url, model=query.get("model"))
     model = query.pop("model", record.default_model)
     first = port or record.ports["http"]
@@ -153,6 +154,74 @@ def from_url(text: str, access: Access | None = None) -> Endpoint:
         model,
         access=access or Access(),
     )
+
+
+def identified(endpoint: Endpoint, text: str) -> Endpoint:
+    """The endpoint of a URL as what is found there: a server of another kind than its scheme says,
+    with those of its usual ports that take connections, and the only model that it has ready.
+
+    Raises `BadInput` if it has several and the URL names none of them.
+    """
+    from builder.facts import servers
+
+    if endpoint.url and not endpoint.url.startswith("https") and not _answers(endpoint):
+        for record in map(servers.load, servers.names()):
+            rest = text.partition("://")[2]
+            try:
+                found = from_url(f"{record.url_scheme}://{rest}", endpoint.access)
+            except BadInput:  # its parameters are those of the other kind
+                continue
+            if _answers(found):
+                grpc = found.grpc if found.grpc and _takes_connections(found.grpc) else None
+                endpoint = replace(found, grpc=grpc)
+                break
+    if endpoint.api != "kserve" or "model" in parse_qs(urlsplit(text).query):
+        return endpoint
+    return replace(endpoint, model=_only_model(endpoint))
+
+
+def _answers(endpoint: Endpoint) -> bool:
+    """Whether a server of this kind is there."""
+    return _body(endpoint, "GET", endpoint.record.paths["live"]) is not None
+
+
+def _only_model(endpoint: Endpoint) -> str | None:
+    """By the index of models (KServe's model repository extension), where it is open."""
+    if endpoint.url is None or (body := _body(endpoint, "POST", "/v2/repository/index")) is None:
+        return endpoint.model
+    names = [str(row["name"]) for row in json.loads(body) if row.get("state") == "READY"]
+    if endpoint.model in names or not names:
+        return endpoint.model
+    if len(names) > 1:
+        what = f"has {len(names)} models ready: {', '.join(names)}"
+        remedy = f"name one: {endpoint.record.url_scheme}://...?model={names[0]}"
+        raise BadInput(Diagnostic(endpoint.url or "", what, remedy))
+    return names[0]
+
+
+def _body(endpoint: Endpoint, method: str, path: str) -> bytes | None:
+    """Of an answer with status 200, without any proxy between."""
+    import http.client
+
+    parts = urlsplit(endpoint.url or "")
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, CONNECT_TIMEOUT_S)
+    try:
+        connection.request(method, parts.path + path, headers=endpoint.access.http_headers)
+        answer = connection.getresponse()
+        return answer.read() if answer.status == http.client.OK else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _takes_connections(address: str) -> bool:
+    parts = urlsplit(f"//{address}")
+    try:
+        socket.create_connection((parts.hostname, parts.port or 0), CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def from_rehearsal(target: Target, pid: int) -> Endpoint:

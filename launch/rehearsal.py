@@ -111,8 +111,8 @@ def measure(served: SystemUnderTest, run: runs.Run) -> tuple[Mapping[str, Any] |
 def _quick_bench(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:
     """The document, whose files are left in a run folder."""
     api = clients.offered(system.endpoint)[0]
-    checkpoint = system.checkpoint
-    made_of = prompts.from_tokenizer(checkpoint) if checkpoint else prompts.from_word_list()
+    tokenizer = system.tokenizer
+    made_of = prompts.from_tokenizer(tokenizer) if tokenizer else prompts.from_word_list()
     quick = BenchConfig(
         workload=workload.fixed(made_of, BENCH_ISL, BENCH_OSL, workload.TEMPLATE),
         levels=config.closed("concurrency", BENCH_CONCURRENCIES),

@@ -114,12 +114,11 @@ class BenchConfig:
         return LoadPlan("concurrency", self.workload.calls(first, count), concurrency=count)
 
 
-def of_options(options: argparse.Namespace, system: SystemUnderTest) -> BenchConfig:
-    """Raises `BadInput` for options that do not fit each other, or this server."""
-    check(options)
+def of_options(options: argparse.Namespace, system: SystemUnderTest, version: str) -> BenchConfig:
+    """For a server of this version. Raises `BadInput` for options that do not fit it."""
     api = _api(options, system.endpoint)
     defaults = system_under_test.deployment(system.bundle)
-    made_of = _prompts(options, system, api)
+    made_of = _prompts(options, system, version, api)
     slo = options.slo or {k: v for k, v in (defaults.get("slo") or {}).items() if v is not None}
     return BenchConfig(
         workload=_workload(options, made_of, api, defaults.get("workload") or {}),
@@ -146,11 +145,16 @@ def facts(config: BenchConfig, about: Mapping[str, Any]) -> dict[str, Any]:
     """What the document says besides the results."""
     host = {"cpus": os.cpu_count()}
     client = {"tool": TOOL, "api": config.api, "processes": config.processes, "host": host}
-    slo = config.metrics.slo
+    slo, request = config.metrics.slo, config.workload.request(0)
     return {
         "subject": dict(about),
         "client": {**client, "share_of_limit": None, "marked": False},
-        "workload": {"kind": config.workload.kind, **config.workload.facts},
+        "workload": {
+            "kind": config.workload.kind,
+            **config.workload.facts,
+            "ignore_eos": request.ignore_eos,
+            "temperature": request.temperature,
+        },
         "slo": slo and {name: slo.get(name) for name in LIMITS},
         "price_per_gpu_hour_usd": config.metrics.price_per_gpu_hour_usd,
         "seed": config.seed,
@@ -195,14 +199,16 @@ def _processes(api: Api) -> int:
     return max(1, min(GRPC_PROCESSES, (os.cpu_count() or 2) - 1)) if api == "grpc" else 1
 
 
-def _prompts(options: argparse.Namespace, system: SystemUnderTest, api: Api) -> Prompts:
+def _prompts(
+    options: argparse.Namespace, system: SystemUnderTest, version: str, api: Api
+) -> Prompts:
     """Text by a tokenizer that is named or there; else token ids, if their number is known."""
     if options.tokenizer:
         return prompts.from_tokenizer(options.tokenizer)
-    folder = system.checkpoint
+    folder = system.tokenizer
     if folder and importlib.util.find_spec("tokenizers"):
         return prompts.from_tokenizer(folder)
-    size = system_under_test.vocabulary_size(system.bundle)
+    size = system.vocabulary_size(version)
     text_only = api == "openai_chat" or options.workload in ("agent", "sharegpt")
     return prompts.from_word_list() if size is None or text_only else prompts.from_token_ids(size)
 

@@ -15,6 +15,8 @@ from .request import RequestRecord
 TERMINAL_S = 0.2
 LINE_S = 5.0
 WIDTH = 79
+# From here on, the time left is told in minutes.
+SECONDS_SHOWN = 120
 
 
 class Progress:
@@ -26,14 +28,18 @@ class Progress:
     def __init__(self, stream: TextIO = sys.stderr, lines: bool = True) -> None:
         self._stream, self._lines = stream, lines
         self._live = stream.isatty()
-        self._label = ""
+        self._label = self._of = ""
         self._total: int | None = None
+        self._duration_s: float | None = None
         self._done = self._failed = self._tokens = 0
         self._start_s = self._said_s = 0.0
 
-    def begin(self, label: str, total: int | None) -> None:
-        """A point of so many requests, if their number is known."""
-        self._label, self._total = label, total
+    def begin(
+        self, label: str, total: int | None, duration_s: float | None = None, of: str = ""
+    ) -> None:
+        """A point of so many requests, or of a time; `of` says which one of how many it is."""
+        self._label, self._of = label, of
+        self._total, self._duration_s = total, duration_s
         self._done = self._failed = self._tokens = 0
         self._start_s = self._said_s = time.monotonic()
         self._say("begins")
@@ -42,6 +48,9 @@ class Progress:
         self._done += 1
         self._failed += not one.ok
         self._tokens += one.output_tokens or 0
+
+    def on_look(self) -> None:
+        """Several times a second, so that the times go on while no request ends."""
         if time.monotonic() - self._said_s >= (TERMINAL_S if self._live else LINE_S):
             self._say("runs")
 
@@ -63,19 +72,35 @@ class Progress:
         per_s = self._tokens / elapsed_s if elapsed_s > 0 else 0.0
         if point and point.get("output_tokens_per_s") is not None:
             per_s = point["output_tokens_per_s"]
+        left_s = None if state == "ended" else self._left_s(elapsed_s)
         if self._live:
-            self._stream.write(self._live_line(elapsed_s, per_s))
+            self._stream.write(self._live_line(elapsed_s, left_s, per_s))
         elif self._lines:
-            self._stream.write(self._row(state, elapsed_s, per_s))
+            self._stream.write(self._row(state, elapsed_s, left_s, per_s))
         self._stream.flush()
 
-    def _live_line(self, elapsed_s: float, per_s: float) -> str:
-        of = f"/{self._total}" if self._total else ""
-        failed = f", {self._failed} failed" if self._failed else ""
-        text = f"{self._label}: {self._done}{of} requests{failed}, {per_s:,.1f} tokens/s"
-        return f"\r{text}, {elapsed_s:.0f} s"[:WIDTH].ljust(WIDTH)
+    def _left_s(self, elapsed_s: float) -> float | None:
+        """Of this point, by its duration, or as fast as until now."""
+        if self._duration_s is not None:
+            return max(0.0, self._duration_s - elapsed_s)
+        if not self._total or not self._done:
+            return None
+        return elapsed_s * (self._total - self._done) / self._done
 
-    def _row(self, state: str, elapsed_s: float, per_s: float) -> str:
+    def _live_line(self, elapsed_s: float, left_s: float | None, per_s: float) -> str:
+        """What a terminal's width may cut off stands last."""
+        total = f"/{self._total}" if self._total else ""
+        text = f"{self._label}: {self._done}{total} requests"
+        text += f", {self._failed} failed" if self._failed else ""
+        text += f", {elapsed_s:.0f} s"
+        if left_s is not None:
+            minutes = left_s >= SECONDS_SHOWN
+            text += f", about {left_s / 60:.0f} min left" if minutes else f", {left_s:.0f} s left"
+        text += f", {per_s:,.1f} tokens/s"
+        text += f", point {self._of}" if self._of else ""
+        return f"\r{text[:WIDTH].ljust(WIDTH)}"
+
+    def _row(self, state: str, elapsed_s: float, left_s: float | None, per_s: float) -> str:
         row = {
             "time": now(),
             "point": self._label,
@@ -84,6 +109,7 @@ class Progress:
             "requests": self._total,
             "failed": self._failed,
             "elapsed_s": round(elapsed_s, 1),
+            "left_s": None if left_s is None else round(left_s, 1),
             "output_tokens_per_s": round(per_s, 1),
         }
         return json.dumps(row) + "\n"

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from builder import __version__
+from builder.diagnostics import Diagnostic
+from builder.errors import ChecksFailed
 
 from ..endpoint import Endpoint
 from ..run import now
@@ -16,11 +18,23 @@ from .config import BenchConfig, LoadLevel, label
 from .load import LoadPlan
 from .progress import Progress
 from .prompts import Prompts
-from .request import RequestRecord
+from .request import Failure, FailureKind, RequestRecord
 from .request_metrics import PERCENTILE_DEFINITION
 from .results import Results
 from .server_metrics import MetricsReading
 from .worker import ProcessUsage
+
+# What may be done about a warm-up that fails, by the kind of its first failure.
+_PROMPTS = "prompts may not be what this model takes: see --tokenizer, --isl, --osl and --api"
+REMEDIES: Mapping[FailureKind, str] = {
+    "refused": "start the server, for example with: python -m launch up BUNDLE",
+    "unavailable": "wait until the server has room, or give a lower --concurrency",
+    "timeout": "give a longer --request-timeout, or a shorter --osl",
+    "http": _PROMPTS,
+    "rpc": _PROMPTS,
+    "in_stream": _PROMPTS,
+    "wrong_count": "give --stop-at-eos for a server that ends answers where it likes",
+}
 
 
 class Runner:
@@ -55,9 +69,12 @@ class Runner:
         """All points in turn. What an interrupt leaves of a point is measured and kept."""
         self._write()
         try:
-            for one in self._config.levels:
+            for number, one in enumerate(self._config.levels, 1):
                 self._warm(one)
-                self._point(one)
+                self._point(one, number)
+        except ChecksFailed:
+            self.record(outcome="failed")
+            raise
         finally:
             self._progress.close()
         self.record(outcome="complete")
@@ -72,14 +89,28 @@ class Runner:
         self._files.write(self.document)
 
     def _warm(self, one: LoadLevel) -> None:
-        if plan := self._config.warm(one, self._place):
-            self._progress.begin(f"{label(one)} warm-up", plan.size)
-            self._drive(plan, self._progress.on_request)
-            self._progress.end(None)
-            self._place += plan.size
-            self._last = None
+        """Raises `ChecksFailed` where every request fails: the point would say nothing else."""
+        if not (plan := self._config.warm(one, self._place)):
+            return
+        failures: list[Failure | None] = []
 
-    def _point(self, one: LoadLevel) -> None:
+        def on_request(request: RequestRecord) -> None:
+            failures.append(request.failure)
+            self._progress.on_request(request)
+
+        name = f"{label(one)} warm-up"
+        self._progress.begin(name, plan.size)
+        self._drive(plan, on_request)
+        self._progress.end(None)
+        self._place += plan.size
+        self._last = None
+        if failures and (first := failures[0]) and None not in failures:
+            count = f"all {len(failures)} requests" if len(failures) > 1 else "its request"
+            what = f"{count} failed, {first.kind}: {first.message}"
+            remedy = REMEDIES.get(first.kind, "look at the server's log")
+            raise ChecksFailed(Diagnostic(name, what, remedy))
+
+    def _point(self, one: LoadLevel, number: int) -> None:
         plan = self._config.plan(one, self._place)
         self._place += len(plan.tasks) or plan.size
         records: list[RequestRecord] = []
@@ -90,7 +121,9 @@ class Runner:
             self._progress.on_request(request)
 
         before, begun = self._last or server_metrics.read(self._endpoint), now()
-        self._progress.begin(label(one), None if plan.duration_s else plan.size)
+        of = f"{number} of {len(self._config.levels)}"
+        total = None if plan.duration_s else plan.size
+        self._progress.begin(label(one), total, plan.duration_s, of)
         # Of a point that was interrupted, neither the server nor the load processes tell more.
         after = MetricsReading()
         usage: Sequence[ProcessUsage] = ()
@@ -114,7 +147,10 @@ class Runner:
             on_request(counted(record, config.prompts).packed())
 
         stop = threading.Event()
-        return workers.run(plan, self._endpoint, config.api, processes, received, stop)
+        on_look = self._progress.on_look
+        return workers.run(
+            plan, self._endpoint, config.api, processes, received, stop, on_look=on_look
+        )
 
     def _add(self, one: LoadLevel, begun: str, measured: Mapping[str, Any]) -> None:
         row = {"load": dict(one), "label": label(one), "started": begun, "ended": now()}

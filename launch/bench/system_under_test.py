@@ -43,12 +43,26 @@ class SystemUnderTest:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder that the server loads, if it is here with a tokenizer."""
+        """The folder that the server loads, as far as the run or the environment names it."""
         if self.target is None:
             return None
         named = os.environ.get("CHECKPOINT") or self.target.environment["CHECKPOINT"]
-        folder = Path((self.run or {}).get("checkpoint", named)).expanduser()
-        return folder if (folder / prompts.FILE).is_file() else None
+        return Path((self.run or {}).get("checkpoint", named)).expanduser()
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """The folder that the server loads, if it is here with a tokenizer."""
+        folder = self.checkpoint
+        return folder if folder and (folder / prompts.FILE).is_file() else None
+
+    def vocabulary_size(self, version: str) -> int | None:
+        """Of the model that is served: that of the folder that the server loads if it is here, else
+        the bundle's, unless the server's `version` is that of an engine that runs a miniature."""
+        if self.checkpoint and (file := self.checkpoint / "config.json").is_file():
+            return _vocabulary_size(json.loads(file.read_bytes()))
+        if self.run is None and metrics.is_reference(version):
+            return None
+        return _vocabulary_size(_checkpoint(self.bundle).get("config", {}))
 
 
 def described(
@@ -152,9 +166,7 @@ def precision(facts: Mapping[str, Any]) -> str | None:
     return (facts["quantization"]["quant_algo"] or "BF16") if facts else None
 
 
-def vocabulary_size(bundle: Bundle | None) -> int | None:
-    """Of the model that a bundle serves."""
-    config = _checkpoint(bundle).get("config", {})
+def _vocabulary_size(config: Mapping[str, Any]) -> int | None:
     size = {**config, **(config.get("text_config") or {})}.get("vocab_size")
     return size if isinstance(size, int) else None
 

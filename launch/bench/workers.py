@@ -44,13 +44,14 @@ def run(
     on_record: OnRecord,
     stop: threading.Event,
     cores: Sequence[int] = (),
+    on_look: Callable[[], None] = lambda: None,
 ) -> tuple[ProcessUsage, ...]:
     """Send the load, each record handed over as it comes, and give what each process spent.
 
     Ends early if `stop` is set. Where anything is raised, an interrupt of the user's as well, the
     processes are stopped first and what they had measured is handed over. `cores` are where they
-    run alone. Raises `NotReady` or `BadInput` of a worker's client, and `ChecksFailed` where a
-    worker died.
+    run alone, and `on_look` is called several times a second. Raises `NotReady` or `BadInput` of a
+    worker's client, and `ChecksFailed` where a worker died.
     """
     with ExitStack() as stack:
         workers = [
@@ -60,7 +61,7 @@ def run(
             core = cores[number % len(cores)] if cores else None
             worker.send((plan.share(number, processes), endpoint, api, core))
         try:
-            return _collect(workers, on_record, stop)
+            return _collect(workers, on_record, on_look, stop)
         except BaseException:
             _drain(workers, on_record)
             raise
@@ -79,10 +80,14 @@ def share_of_limit(
 
 
 def _collect(
-    workers: Sequence[_Worker], on_record: OnRecord, stop: threading.Event
+    workers: Sequence[_Worker],
+    on_record: OnRecord,
+    on_look: Callable[[], None],
+    stop: threading.Event,
 ) -> tuple[ProcessUsage, ...]:
     ready, usage, stopped = 0, [], False
     for message in _messages(workers):
+        on_look()
         match message:
             case RequestRecord():
                 on_record(message)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from ..endpoint import Endpoint
     from ..target import Target
 
+# HOST:PORT, which somebody may write for a URL.
+ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d+(/\S*)?")
 # The names of the engines' records, which are not read for every `--help`, and the stand-in.
 _RECORDS = Path(builder.__file__).parent / "data" / "engines"
 ENGINES = (*sorted(path.stem for path in _RECORDS.glob("*.yaml")), "reference")
@@ -57,12 +61,23 @@ def percent(text: str) -> float:
     return _number(text, float, lambda value: 0 <= value < 100, "a percentage >= 0 and < 100")
 
 
+def temperature(text: str) -> float:
+    return _number(text, float, lambda value: 0 <= value < inf, ">= 0")
+
+
 def counts(text: str) -> list[int]:
-    return [count(word) for word in text.split(",")]
+    return _different([count(word) for word in text.split(",")])
 
 
 def rates(text: str) -> list[float]:
-    return [positive(word) for word in text.split(",")]
+    return _different([positive(word) for word in text.split(",")])
+
+
+def _different(values: list[Number]) -> list[Number]:
+    """Two points of one name would be one in every comparison."""
+    if again := [value for place, value in enumerate(values) if value in values[:place]]:
+        raise argparse.ArgumentTypeError(f"{again[0]:g} is there twice")
+    return values
 
 
 def latency_limits(text: str) -> dict[str, float]:
@@ -107,6 +122,10 @@ def endpoint_from(options: argparse.Namespace) -> Endpoint:
     from .. import access, endpoint, target
 
     if "://" not in options.server:
+        if ADDRESS.fullmatch(options.server) and not Path(options.server).exists():
+            what = "is neither a bundle's folder nor a URL"
+            address = options.server.partition("/")[0]
+            raise BadInput(Diagnostic(options.server, what, f"write http://{address}"))
         found = bundle.read(Path(options.server))
         return endpoint.from_target(with_access(target.read_one(found, options.target), options))
     if options.target:
@@ -114,7 +133,12 @@ def endpoint_from(options: argparse.Namespace) -> Endpoint:
             Diagnostic("--target", "is for bundles; a URL says what it is by its scheme")
         )
     shown = access.read({}, _client_files(options), options.tls_name)
-    return endpoint.from_url(options.server, shown)
+    named = endpoint.from_url(options.server, shown)
+    served = endpoint.identified(named, options.server)
+    if served.server != named.server:
+        where = f"{served.url}{f' and grpc://{served.grpc}' if served.grpc else ''}"
+        print(f"{options.server} is {served.record.title}: {where}", file=sys.stderr, flush=True)
+    return served
 
 
 def with_access(target: Target, options: argparse.Namespace) -> Target:

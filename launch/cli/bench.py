@@ -29,6 +29,7 @@ from .arguments import (
     seconds,
     share,
     shares_by_name,
+    temperature,
     whole,
 )
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from ..endpoint import Endpoint
 
 WORKLOADS = ("fixed", "sharegpt", "trace", "shared-prefix", "agent")
+REHEARSAL_HINT = (
+    "this is the reference engine, which is slow and whose figures are no GPU's; "
+    "--isl 16 --osl 16 --concurrency 1,4 takes seconds"
+)
 EPILOG = """\
 Another form, with a --help of its own:
   bench diff A B    compare two results: exit code 6 if B is worse than A
@@ -124,7 +129,7 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
         "--retries", type=whole, default=3, metavar="N", help="agent: of a call that may be retried"
     )
     group.add_argument("--tokenizer", type=Path, metavar="DIR", help="a folder with tokenizer.json")
-    group.add_argument("--temperature", type=float, default=0.0, metavar="T")
+    group.add_argument("--temperature", type=temperature, default=0.0, metavar="T")
     group.add_argument(
         "--stop-at-eos", action="store_true", help="answers may be shorter than what is asked for"
     )
@@ -195,18 +200,21 @@ def bench(options: argparse.Namespace) -> None:
     from ..bench.runner import Runner
     from ..interrupts import Interrupts
 
+    config.check(options)
     system = _system_under_test(options)
-    bench_config = config.of_options(options, system)
     if options.quality:
         _check_openai(system.endpoint)
     system.endpoint.check_listens()
     reported = system_under_test.reported(system.endpoint)
+    bench_config = config.of_options(options, system, reported[0])
     about = system_under_test.described(
         system.endpoint, system.bundle, system.run, reported, options.gpus
     )
     files = results.create(options.run_dir, _folder_name(system))
     facts = config.facts(bench_config, about)
     _say(f"{facts['workload']['words']}; prompts are {bench_config.prompts.source}")
+    if about["engine"]["rehearsal"] and not (options.isl or options.osl or options.data):
+        _say(REHEARSAL_HINT)
     runner = Runner(bench_config, system.endpoint, files, Progress(), facts)
     try:
         with Interrupts(exit_at_second=True):
@@ -226,7 +234,7 @@ def bench(options: argparse.Namespace) -> None:
 def _print(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
     if options.json:
         print(json.dumps(found, indent=2, ensure_ascii=False), flush=True)
-    elif found["points"]:
+    elif found["points"] or found["outcome"] == "interrupted":
         from . import text_tables
 
         print(text_tables.bench_table(found), flush=True)

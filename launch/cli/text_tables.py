@@ -19,7 +19,7 @@ OUTCOMES = {"passed": "pass", "failed": "FAIL", "warned": "warn", "skipped": "-"
 def check_lines(results: Sequence[CheckResult]) -> str:
     """A line per check, or one for each outcome if the transports differ.
 
-    The evidence follows in full where the check did not pass.
+    The evidence is in full where the check did not pass.
     """
     outcomes = dict.fromkeys(one.outcome for one in results)
     return "\n".join(_line([one for one in results if one.outcome == each]) for each in outcomes)
@@ -29,9 +29,10 @@ def _line(same: Sequence[CheckResult]) -> str:
     first = same[0]
     where = "both" if len(same) > 1 else first.transport
     line = f"{OUTCOMES[first.outcome]:<6}{where:<6}{first.id:<11}{first.title:<20}"
-    if first.outcome in ("passed", "skipped"):
+    if first.outcome == "passed" or len(line) + len(first.evidence) <= COLUMNS:
         room = COLUMNS - len(line)
-        return f"{line}{textwrap.shorten(first.evidence, room, placeholder='...')}"
+        shortened = textwrap.shorten(first.evidence, room, placeholder="...")
+        return line + (shortened if shortened != "..." else f"{first.evidence[: room - 3]}...")
     evidence = dict.fromkeys(one.evidence for one in same)
     return "\n".join([line.rstrip(), *map(_wrapped, evidence)])
 
@@ -101,6 +102,9 @@ def bench_table(document: Mapping[str, Any]) -> str:
     header = f"{'LOAD':<9}{'OK':>6}{'FAILED':>7}{'TOK/S':>10}{'/USER':>8}"
     lines = [f"{header}{'TTFT p50':>10}{'p99':>8}{'TPOT':>7}{'E2E p50':>9} ms"]
     lines += map(_point, document["points"])
+    if document["outcome"] == "interrupted":
+        text = "interrupted: the last point here may have fewer requests, later ones are missing"
+        lines.append(text if document["points"] else "interrupted before the first point")
     if document["subject"]["engine"]["rehearsal"]:
         lines.append("a rehearsal: the reference engine on a miniature; no figure is a GPU's")
     if limited := [one["label"] for one in document["points"] if one.get("client_limited")]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -172,6 +177,7 @@ def test_shared_memory_of_one_server_is_swept(
     ("url", "kind", "grpc", "model"),
     [
         ("http://node:8000", "trtllm_serve", None, None),
+        ("http://node:8000/v1", "trtllm_serve", None, None),
         ("http://node:8000?model=org/name%2B1", "trtllm_serve", None, "org/name+1"),
         ("triton://node:9000", "triton", "node:9001", "tensorrt_llm"),
         ("triton://node:9000?grpc=7&model=m", "triton", "node:7", "m"),
@@ -181,8 +187,7 @@ def test_shared_memory_of_one_server_is_swept(
 def test_a_url_names_a_server(url: str, kind: str, grpc: str | None, model: str | None) -> None:
     one = endpoint.from_url(url)
     assert (one.server, one.grpc, one.model) == (kind, grpc, model)
-    assert one.url is not None
-    assert one.url.startswith("http://")
+    assert one.url in ("http://node:8000", "http://node:9000", "http://[::1]:9000")
 
 
 @pytest.mark.parametrize(
@@ -191,6 +196,78 @@ def test_a_url_names_a_server(url: str, kind: str, grpc: str | None, model: str 
 def test_anything_else_is_no_url_of_a_server(url: str) -> None:
     with pytest.raises(BadInput, match="write"):
         endpoint.from_url(url)
+
+
+@contextmanager
+def answering(*paths: str, index: Sequence[str] = ()) -> Iterator[str]:
+    """HOST:PORT of a server that answers at these paths, with an index of models if it has any."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in paths else 404)
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            self.send_response(200 if self.path == "/v2/repository/index" and index else 404)
+            self.end_headers()
+            rows = [{"name": name, "version": "1", "state": "READY"} for name in index]
+            self.wfile.write(json.dumps([*rows, {"name": "off", "state": "UNAVAILABLE"}]).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+OPENAI, KSERVE = "/health", "/v2/health/live"
+
+
+@pytest.mark.parametrize(
+    ("path", "scheme", "kind"),
+    [
+        (OPENAI, "http", "trtllm_serve"),
+        (KSERVE, "http", "triton"),
+        (OPENAI, "triton", "trtllm_serve"),
+        (KSERVE, "triton", "triton"),
+        ("/other", "http", "trtllm_serve"),
+    ],
+)
+def test_a_server_is_what_answers_whatever_its_url_says(path: str, scheme: str, kind: str) -> None:
+    with answering(path) as address:
+        url = f"{scheme}://{address}"
+        found = endpoint.identified(endpoint.from_url(url), url)
+    assert (found.server, found.url) == (kind, f"http://{address}")
+    if scheme == "http":
+        assert found.grpc is None  # nobody listens there
+
+
+@pytest.mark.parametrize(
+    ("index", "url", "model"),
+    [
+        (["llama"], "triton://{}", "llama"),
+        (["llama"], "http://{}", "llama"),
+        (["llama", "tensorrt_llm"], "triton://{}", "tensorrt_llm"),
+        (["llama"], "triton://{}?model=qwen", "qwen"),
+        ([], "triton://{}", "tensorrt_llm"),
+    ],
+)
+def test_the_only_model_that_is_ready_needs_no_name(index: list[str], url: str, model: str) -> None:
+    with answering(KSERVE, index=index) as address:
+        text = url.format(address)
+        assert endpoint.identified(endpoint.from_url(text), text).model == model
+
+
+def test_one_of_several_models_must_be_named() -> None:
+    with answering(KSERVE, index=["a", "b"]) as address:
+        url = f"triton://{address}"
+        with pytest.raises(BadInput, match=r"has 2 models ready: a, b; name one: .*model=a"):
+            endpoint.identified(endpoint.from_url(url), url)
 
 
 def test_a_bundle_names_its_servers(bundle: Bundle) -> None:

@@ -149,6 +149,7 @@ def test_an_interrupt_keeps_what_was_measured(
     assert point["requests"]["ok"] == point["requests"]["sent"] >= 4
     assert point["ttft_ms"]["p50"] == pytest.approx(100, abs=50)
     assert "Traceback" not in running.errors.read_text()
+    running.line("interrupted: the last point here may have fewer requests, later ones are missing")
 
 
 def test_a_second_interrupt_leaves_at_once(
@@ -167,7 +168,18 @@ def test_a_server_without_a_success_fails_the_benchmark(tmp_path: Path) -> None:
         url = server.endpoint.url or ""
         done = bench(tmp_path, url, "--concurrency", "2", "--requests", "4")
     assert done.returncode == 6
+    assert "error: c2 warm-up: all 2 requests failed, unavailable: 429: " in done.stderr
+    assert "; wait until the server has room, or give a lower --concurrency" in done.stderr
+    assert '"point": "c2", ' not in done.stderr  # nothing is sent after that
+
+
+def test_a_point_without_a_success_fails_the_benchmark(tmp_path: Path) -> None:
+    with ReferenceServer("openai_completions", Schedule(trap="too_many_requests")) as server:
+        order = ("--concurrency", "1,2", "--requests", "4", "--warmup", "0", "--run-dir", "run")
+        done = bench(tmp_path, server.endpoint.url or "", *order)
+    assert done.returncode == 6
     assert "error: point c2: no request succeeded; unavailable: " in done.stderr
+    assert len(results.read(tmp_path / "run")["points"]) == 2
 
 
 def test_a_result_says_how_near_the_load_processes_were_to_their_own_limit(

@@ -55,6 +55,32 @@ def ask_all(
     return records
 
 
+@pytest.mark.parametrize("api", APIS)
+def test_times_begin_when_the_connection_is_made(
+    reference_servers: Servers, api: Api, run: Run
+) -> None:
+    """On both ways to the server: a connection that takes long is no time to first token."""
+    server, connected_ns, records = reference_servers(api), list[int](), list[RequestRecord]()
+
+    async def send() -> None:
+        loop = asyncio.get_running_loop()
+        connect_socket = loop.sock_connect
+
+        async def slowly(stream: socket.socket, address: Any) -> None:
+            await asyncio.sleep(0.05)
+            await connect_socket(stream, address)
+            connected_ns.append(time.monotonic_ns())
+
+        loop.sock_connect = slowly  # type: ignore[method-assign, assignment]
+        ask = LoadRequest("Hi", 1, headers={HEADER: "id=0"})
+        records.append(await connect(server.endpoint, api).send(ask))
+
+    run(send())
+    server.log(1)
+    assert records[0].ok
+    assert records[0].sent_ns >= connected_ns[-1]
+
+
 # How far the kernel's stamps of what arrives may be from the clock that stamps what is sent.
 CLOCKS_NS = 100_000
 

@@ -45,6 +45,21 @@ def test_events_are_the_same_however_they_are_cut(size: int) -> None:
     assert found.is_whole
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 16, 50, len(RAW)])
+def test_the_end_is_seen_however_the_last_chunk_is_cut(size: int) -> None:
+    found = answer(RAW, size)
+    assert found.ended.done()
+    assert found.ended_ns == len(RAW)
+    assert not answer(RAW[:-1], size).ended.done()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 60])
+def test_the_end_of_a_body_of_known_length_is_seen(size: int) -> None:
+    raw = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\ndata: {}\n"
+    assert answer(raw, size).ended.done()
+    assert not answer(raw[:-1], size).ended.done()
+
+
 def test_an_event_arrives_with_its_last_byte() -> None:
     arrivals = [arrived for arrived, _ in answer(RAW, 1).events()]
     assert arrivals[0] == RAW.index(b"one\n\n") + len(b"one\n\n")

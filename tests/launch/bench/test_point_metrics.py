@@ -11,7 +11,7 @@ import pytest
 from launch.bench import point_metrics, server_metrics, workers
 from launch.bench.load import LoadPlan
 from launch.bench.point_metrics import MetricOptions
-from launch.bench.request import LoadRequest, RequestRecord
+from launch.bench.request import Failure, LoadRequest, RequestRecord
 from launch.bench.request_metrics import summarize, summarize_counts
 from launch.bench.worker import ProcessUsage
 from tests.launch.bench.records import failed, seen, stream
@@ -30,6 +30,26 @@ def test_latencies_are_those_of_the_definitions() -> None:
     assert one.ttft_ms == 50
     assert one.tpot_ms == 5
     assert one.e2e_ms == 90
+
+
+def test_times_are_from_the_send_however_late_it_was() -> None:
+    late = seen(sent_ms=500, ttft_ms=50, itl_ms=5, tokens=5, scheduled_ns=0)
+    assert (late.ttft_ms, late.e2e_ms, late.late_ms) == (50, 70, 500)
+    found = point([late])
+    assert (found["ttft_ms"]["p50"], found["e2e_ms"]["p50"]) == (50, 70)
+    assert found["duration_s"] == pytest.approx(0.07)
+
+
+def test_inter_token_latency_is_over_the_gaps_of_all_requests() -> None:
+    found = point([seen(0, itl_ms=5, tokens=9), seen(1, itl_ms=50, tokens=3)])["itl_ms"]
+    assert (found["n"], found["min"], found["p50"], found["max"]) == (10, 5, 5, 50)
+    assert found["mean"] == (8 * 5 + 2 * 50) / 10
+
+
+def test_a_gap_is_shared_by_the_tokens_of_the_message_after_it() -> None:
+    ms = 1_000_000
+    one = seen(message_ns=(50 * ms, 80 * ms, 84 * ms), message_tokens=(2, 3, 1))
+    assert one.gaps_us() == {10_000: 3, 4_000: 1}
 
 
 def test_a_message_of_three_tokens_is_three_gaps() -> None:
@@ -84,6 +104,14 @@ def test_a_failed_request_is_an_error_and_in_nothing_else() -> None:
     assert with_failed["requests"] == {"sent": 5, "ok": 2, "failed": 3, "in_window": 2}
     for name in ("ttft_ms", "tpot_ms", "e2e_ms", "itl_ms", "output_tokens"):
         assert with_failed[name] == alone[name]
+
+
+def test_tokens_before_a_failure_are_no_users_speed() -> None:
+    cut = seen(2, itl_ms=500, failure=Failure("cut", "the connection ended"))
+    found = point([seen(0), seen(1, sent_ms=100), cut])
+    assert found["output_tokens_per_s_per_user"] == 200
+    assert found["itl_ms"]["max"] == found["tpot_ms"]["max"] == 5
+    assert found["output_tokens_per_s"] * found["duration_s"] == pytest.approx(10, rel=1e-3)
 
 
 def test_a_point_without_any_success_has_errors_only() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from builder.bundle import Bundle
+from launch import target
 from launch.bench import system_under_test
+from launch.bench.system_under_test import SystemUnderTest
 from launch.endpoint import Endpoint
+from tests.launch.conftest import bundle as bundle
 from tests.model_repository.conftest import Served
 
 TRITON = Endpoint("triton", None, grpc="127.0.0.1:8001", model="tensorrt_llm")
@@ -26,6 +31,24 @@ def test_the_engine_behind_triton_is_known_by_its_version(
 ) -> None:
     engine = system_under_test.described(TRITON, None, None, (version, None))["engine"]
     assert (engine["used"], engine["rehearsal"]) == (used, rehearsal)
+
+
+def test_the_vocabulary_is_that_of_the_folder_that_is_served(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A miniature's is a few thousand, where the bundle's model has 32,000."""
+    monkeypatch.delenv("CHECKPOINT", raising=False)
+    served = target.read(bundle, "triton")
+    known = SystemUnderTest(TRITON, bundle, served)
+    assert known.vocabulary_size("Triton 2.51.0") == 32_000
+    assert known.vocabulary_size("Triton 2.51.0, TensorRT-LLM 1.2.1") == 32_000
+    # A run that is not known here has a miniature of its own.
+    assert known.vocabulary_size("Triton 2.51.0, TensorRT-LLM 1.2.1+reference") is None
+    (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 512}}')
+    ours = replace(known, run={"checkpoint": str(tmp_path)})
+    assert ours.vocabulary_size("Triton 2.51.0, TensorRT-LLM 1.2.1+reference") == 512
+    monkeypatch.setenv("CHECKPOINT", str(tmp_path))
+    assert known.vocabulary_size("Triton 2.51.0") == 512
 
 
 def test_triton_tells_the_version_of_its_engine(served: Served) -> None:

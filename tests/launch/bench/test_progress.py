@@ -1,0 +1,91 @@
+"""Progress of a point: how far it is and what time is left, on a terminal and in lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from typing import Any
+
+import pytest
+
+from launch.bench.progress import WIDTH, Progress
+from tests.launch.bench.records import failed, seen
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    now_s = 1000.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: found.now_s)
+    return found
+
+
+def shown(stream: io.StringIO) -> str:
+    """What is on the terminal's line at last."""
+    return stream.getvalue().rpartition("\r")[2].rstrip()
+
+
+def test_a_terminal_shows_the_time_left_of_a_point_and_which_it_is(clock: Clock) -> None:
+    stream = Terminal()
+    progress = Progress(stream)
+    progress.begin("c4", 40, of="3 of 7")
+    for number in range(10):
+        progress.on_request(failed(number) if number == 9 else seen(number))
+    clock.now_s += 20
+    progress.on_look()
+    assert shown(stream) == (
+        "c4: 10/40 requests, 1 failed, 20 s, 60 s left, 2.2 tokens/s, point 3 of 7"
+    )
+
+
+def test_the_time_goes_on_while_no_request_ends(clock: Clock) -> None:
+    stream = Terminal()
+    progress = Progress(stream)
+    progress.begin("c4", None, duration_s=30.0)
+    assert shown(stream).startswith("c4: 0 requests, 0 s, 30 s left")
+    clock.now_s += 12
+    progress.on_look()
+    assert shown(stream).startswith("c4: 0 requests, 12 s, 18 s left")
+
+
+def test_without_an_end_that_is_known_none_is_told(clock: Clock) -> None:
+    stream = Terminal()
+    progress = Progress(stream)
+    progress.begin("c4", 40)
+    assert "left" not in shown(stream)
+
+
+def test_a_terminal_loses_the_least_of_a_long_line(clock: Clock) -> None:
+    stream = Terminal()
+    progress = Progress(stream)
+    progress.begin("trace x0.125 warm-up", 10_000, of="100 of 100")
+    progress.on_request(failed())
+    clock.now_s += 1000
+    progress.on_look()
+    assert len(shown(stream)) <= WIDTH
+    assert "about 166650 min left" in shown(stream)
+
+
+def test_a_log_gets_the_same_in_json(clock: Clock) -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+    progress.begin("c1", 4)
+    progress.on_request(seen())
+    clock.now_s += 6
+    progress.on_look()
+    progress.end(None)
+    rows: list[dict[str, Any]] = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(row["state"], row["left_s"]) for row in rows] == [
+        ("begins", None),
+        ("runs", 18.0),
+        ("ended", None),
+    ]
