@@ -12,8 +12,8 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
 from ..report.json_object import JsonObject
-from . import intervals, results
-from .intervals import LEAST_SAMPLES, Interval
+from . import results, samples
+from .samples import LEAST_SAMPLES, Interval
 
 Verdict = Literal["better", "worse", "same", "unsure"]
 # What must be the same in both results, unless a user allows it to differ.
@@ -179,8 +179,8 @@ def _at(a: Document, b: Document, margin_percent: float) -> Iterator[PointDiffer
     for name, key, share in MEASURES:
         rows = [_samples(point, key) for point in (a, b)]
         if all(_is_usable(row, share) for row in rows):
-            values = [intervals.estimate(row, share) for row in rows]
-            change = intervals.ratio(rows[0], rows[1], share)
+            values = [samples.estimate(row, share) for row in rows]
+            change = samples.ratio(rows[0], rows[1], share)
             verdict = _verdict(change, True, margin) if change else "unsure"
             yield _difference(label, name, values, change, verdict)
     yield _failures(label, a["requests"], b["requests"], margin)
@@ -189,7 +189,7 @@ def _at(a: Document, b: Document, margin_percent: float) -> Iterator[PointDiffer
 def _is_usable(row: Sequence[float], share: float | None) -> bool:
     """A quantile of so few that they could have no interval is left out."""
     least = sum(row) if share is None else min(row, default=0)
-    return intervals.has_interval(len(row), share) and least > 0
+    return samples.has_interval(len(row), share) and least > 0
 
 
 def _difference(
@@ -213,9 +213,9 @@ def _verdict(change: Interval, less_is_better: bool, margin_percent: float) -> V
 def _throughput_change(a: Document, b: Document, speeds: Sequence[float]) -> Interval | None:
     """Of a closed loop, whose throughput goes as 1 / mean latency; around the measured change."""
     one, other = (_samples(point, "e2e_ms") for point in (a, b))
-    if a["load"]["kind"] != "concurrency" or (change := intervals.ratio(other, one, None)) is None:
+    if a["load"]["kind"] != "concurrency" or (change := samples.ratio(other, one, None)) is None:
         return None
-    means = [intervals.estimate(row, None) for row in (one, other)]
+    means = [samples.estimate(row, None) for row in (one, other)]
     factor = speeds[1] / speeds[0] / (means[0] / means[1])
     return change[0] * factor, change[1] * factor
 
@@ -224,8 +224,8 @@ def _failures(label: str, a: Document, b: Document, margin_percent: float) -> Po
     """More than by chance are worse, however few; the margin is for what may be chance."""
     sent = [max(side["sent"], 1) for side in (a, b)]
     shares = [side["failed"] / of for side, of in zip((a, b), sent, strict=True)]
-    bounds = [intervals.wilson(share, of) for share, of in zip(shares, sent, strict=True)]
-    low, high = intervals.difference(bounds[0], bounds[1], (shares[0], shares[1]))
+    bounds = [samples.wilson(share, of) for share, of in zip(shares, sent, strict=True)]
+    low, high = samples.difference(bounds[0], bounds[1], (shares[0], shares[1]))
     values = [100 * share for share in shares]
     verdict: Verdict = "unsure"
     if low > 0 or high < 0:

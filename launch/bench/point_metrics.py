@@ -1,7 +1,7 @@
 """The metrics of a point: what its requests say of throughput, latency, errors and cost.
 
 A request that failed counts as an error, and in nothing else. Units are in the names; percentiles
-are those of `request_metrics`, latencies those of `request`, and throughput is that of the window.
+are those of `samples`, latencies those of `request`, and throughput is that of the window.
 """
 
 from __future__ import annotations
@@ -10,18 +10,12 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from . import server_metrics, workers
 from .load import NS, LoadPlan
 from .request import US_PER_MS, RequestRecord
-from .request_metrics import (
-    Window,
-    WindowKind,
-    measurement_window,
-    summarize,
-    summarize_counts,
-)
+from .samples import summarize, summarize_counts
 from .worker import ProcessUsage
 
 # Per measure and point, so that two runs can be compared with confidence intervals.
@@ -37,6 +31,12 @@ TOKENS_PRICED = 1_000_000
 COST_DIGITS = 6
 
 
+# A closed loop needs its first wave, its last wave and as much between them.
+WAVES = 3
+# Of the arrivals of an open loop, this share at each end is left out.
+OPEN_RAMP = 0.1
+OPEN_LEAST = 20
+WindowKind = Literal["steady", "whole"]
 # Limits of an SLO for a request, in ms. `itl_ms` holds for the mean gap of its tokens: its TPOT.
 LIMITS = ("ttft_ms", "itl_ms", "e2e_ms")
 
@@ -280,3 +280,46 @@ def _cost(
         "usd_per_million_total_tokens": each("total_tokens", TOKENS_PRICED),
         "usd_per_task": each("tasks", 1),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`chosen` are the requests whose latencies count; throughput is that of the time."""
+
+    kind: WindowKind
+    from_ns: int
+    to_ns: int
+    chosen: Sequence[RequestRecord]
+
+    @property
+    def seconds(self) -> float:
+        return (self.to_ns - self.from_ns) / NS
+
+    def as_json(self, start_ns: int) -> dict[str, Any]:
+        from_s, to_s = ((at_ns - start_ns) / NS for at_ns in (self.from_ns, self.to_ns))
+        return {"kind": self.kind, "from_s": round(from_s, 4), "to_s": round(to_s, 4)}
+
+
+def measurement_window(
+    records: Sequence[RequestRecord], plan: LoadPlan, wanted: WindowKind
+) -> Window:
+    """Requests are chosen by the order in which they were sent, so that long ones are not favoured.
+
+    Of a closed loop, the first wave comes all at once and the last one runs among ever fewer; the
+    time is that in which all streams were busy. Tasks and traces count as a whole, and so does a
+    load that is too short.
+    """
+    edge = _edge(len(records), plan) if wanted == "steady" else 0
+    chosen = records[edge : len(records) - edge]
+    if edge and chosen[0].sent_ns < records[-1].sent_ns:
+        return Window("steady", chosen[0].sent_ns, records[-1].sent_ns, chosen)
+    last_ns = max(one.ended_ns for one in records)
+    return Window("whole", records[0].sent_ns, last_ns + 1, records)
+
+
+def _edge(count: int, plan: LoadPlan) -> int:
+    if plan.kind == "concurrency":
+        return plan.concurrency if count >= WAVES * plan.concurrency else 0
+    if plan.kind in ("poisson", "gamma") and count >= OPEN_LEAST:
+        return int(count * OPEN_RAMP)
+    return 0

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
-from .intervals import LEVEL, wilson
+from .samples import LEVEL, wilson
 
 Verdict = Literal["as the reference", "below the reference", "above the reference"]
 

@@ -19,8 +19,8 @@ from .load import LoadPlan
 from .progress import Progress
 from .prompts import Prompts
 from .request import Failure, FailureKind, RequestRecord
-from .request_metrics import PERCENTILE_DEFINITION
 from .results import Results
+from .samples import PERCENTILE_DEFINITION
 from .server_metrics import MetricsReading
 from .worker import ProcessUsage
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .request import NS_PER_MS, RequestRecord
-from .request_metrics import Summary, summarize
 from .results import flattened
+from .samples import Summary, summarize
 
 if TYPE_CHECKING:
     import httpx

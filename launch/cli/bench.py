@@ -16,7 +16,7 @@ from builder.errors import BadInput, ChecksFailed
 from ..bench.clients import APIS
 from ..bench.config import CONCURRENCIES
 from ..bench.diff import ASPECTS
-from ..bench.request_metrics import WindowKind
+from ..bench.point_metrics import WindowKind
 from .arguments import (
     add_access,
     count,

@@ -11,7 +11,7 @@ from builder.errors import BadInput, NotReady
 
 from ...endpoint import Endpoint
 from ..request import LoadRequest, RequestRecord
-from . import http1, sse
+from . import http1
 from .transcript import Transcript, whole
 
 DONE = b"[DONE]"
@@ -42,7 +42,7 @@ class OpenAILoadClient:
         if self._model is None:
             await self.prepare()
         body = json.dumps(self._body(request)).encode()
-        return await sse.send(
+        return await http1.send(
             self._server, self._path, self._headers, body, OpenAITranscript(request)
         )
 
@@ -88,7 +88,7 @@ class OpenAITranscript(Transcript):
         self._usage: Mapping[str, Any] = {}
         self._ids = 0
         # A chunk with a text and nothing else, before the last one.
-        self._plain = sse.EventPattern()
+        self._plain = http1.EventPattern()
 
     def event(self, arrived_ns: int, data: bytes) -> None:
         if self.finish_reason is None and (text := self._plain.text(data)) is not None:
@@ -98,7 +98,7 @@ class OpenAITranscript(Transcript):
         elif data == DONE:
             self._done = True
             self.is_final = self.finish_reason is not None
-        elif (chunk := sse.document(data, self)) is not None:
+        elif (chunk := http1.event_object(data, self)) is not None:
             if usage := chunk.get("usage"):
                 self._usage = usage
             if choices := chunk.get("choices"):

@@ -17,7 +17,7 @@ from ...endpoint import Endpoint
 from ...smoke.client import NotSupported, SmokeRequest
 from ...smoke.triton_tensors import METRICS, PUBLISHED, inputs
 from ..request import LoadRequest, RequestRecord
-from . import http1, sse
+from . import http1
 from .transcript import Transcript, whole
 
 TEXT, REASON = "text_output", "finish_reason"
@@ -46,7 +46,7 @@ class GenerateStreamClient:
             await self.prepare()
         path = f"/v2/models/{request.model or self._model}/generate_stream"
         body = self._body(request)
-        return await sse.send(self._server, path, self._headers, body, TritonTranscript(request))
+        return await http1.send(self._server, path, self._headers, body, TritonTranscript(request))
 
     def _body(self, request: LoadRequest) -> bytes:
         """Inputs of one element as scalars, which is how the extension writes them."""
@@ -82,7 +82,7 @@ class TritonTranscript(Transcript):
         self.may_be_cumulative = True
 
     def event(self, arrived_ns: int, data: bytes) -> None:
-        if (values := sse.document(data, self)) is not None:
+        if (values := http1.event_object(data, self)) is not None:
             self.response(arrived_ns, values, None)
 
     def response(self, arrived_ns: int, values: Mapping[str, Any], final: bool | None) -> None:

@@ -22,7 +22,7 @@ from benchmarks.reference_server.schedule import HEADER, MS, Schedule
 from builder.errors import BadInput, NotReady
 from launch.access import Access
 from launch.bench.clients import APIS, Api, connect, offered, receiver
-from launch.bench.clients.sse import EventPattern
+from launch.bench.clients.http1 import EventPattern
 from launch.bench.request import LoadRequest, RequestRecord
 from launch.endpoint import Endpoint, from_url
 from tests.launch.bench.conftest import Reference

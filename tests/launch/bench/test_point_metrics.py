@@ -12,7 +12,7 @@ from launch.bench import point_metrics, server_metrics, workers
 from launch.bench.load import LoadPlan
 from launch.bench.point_metrics import MetricOptions
 from launch.bench.request import Failure, LoadRequest, RequestRecord
-from launch.bench.request_metrics import summarize, summarize_counts
+from launch.bench.samples import summarize, summarize_counts
 from launch.bench.worker import ProcessUsage
 from tests.launch.bench.records import failed, seen, stream
 

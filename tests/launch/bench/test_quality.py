@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import BadInput, NotReady
-from launch.bench import intervals, quality
+from launch.bench import quality, samples
 
 # As lm-eval 0.4.13 wrote it of twenty items that a miniature with random weights got wrong.
 RESULTS = Path(__file__).parent / "lm_eval_results.json"
@@ -38,7 +38,7 @@ def options(**fields: object) -> Namespace:
     ],
 )
 def test_intervals_are_wilsons(right: int, items: int, low: float, high: float) -> None:
-    assert intervals.wilson(right / items, items) == pytest.approx((low, high), abs=5e-5)
+    assert samples.wilson(right / items, items) == pytest.approx((low, high), abs=5e-5)
 
 
 def test_a_results_file_is_read_with_its_items() -> None:

@@ -1,11 +1,14 @@
-"""Confidence intervals: of shares, of quantiles and means of samples, and of the change of them."""
+"""Statistics of samples: their distribution, and confidence intervals of it and of its change."""
 
 from __future__ import annotations
 
 import math
 import operator
 import statistics
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 
 LEVEL = 0.95
 # The standard normal's quantile of a two-sided interval of this level.
@@ -13,7 +16,38 @@ Z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
 # Of fewer samples not even the median has an interval of this level: 2 * 0.5 ** 5 is above 0.05.
 LEAST_SAMPLES = 6
 
+PERCENTILES = (50, 90, 95, 99)
+# How percentiles are taken, as bench.json names it.
+PERCENTILE_DEFINITION = (
+    "linear interpolation between closest ranks (Hyndman and Fan 7, as numpy's default)"
+)
+DIGITS = 4
+
+Summary = dict[str, float]
 Interval = tuple[float, float]
+
+
+def summarize(values: Iterable[float | None]) -> Summary | None:
+    """`None` without values."""
+    return summarize_counts(Counter(value for value in values if value is not None))
+
+
+def summarize_counts(counts: Mapping[float, int]) -> Summary | None:
+    """The same of values that each came so many times."""
+    if not counts:
+        return None
+    rising = sorted(counts)
+    ranks = list(accumulate(counts[value] for value in rising))
+    n = ranks[-1]
+    mean = math.fsum(value * counts[value] for value in rising) / n
+    variance = math.fsum(counts[value] * (value - mean) ** 2 for value in rising) / n
+
+    def at(percent: float) -> float:
+        return _interpolated(percent / 100, n, lambda rank: rising[bisect_right(ranks, rank)])
+
+    found = {"mean": mean, "stddev": math.sqrt(variance), "min": rising[0]}
+    found |= {f"p{percent}": at(percent) for percent in PERCENTILES} | {"max": rising[-1]}
+    return {"n": n, **{name: round(value, DIGITS) for name, value in found.items()}}
 
 
 def wilson(share: float, items: int) -> Interval:
@@ -55,9 +89,12 @@ def estimate(samples: Sequence[float], share: float | None) -> float:
     """The quantile at `share`, interpolated as everywhere in a result, or the mean."""
     if share is None:
         return statistics.fmean(samples)
-    rising = sorted(samples)
-    place = (len(rising) - 1) * share
-    low, high = rising[math.floor(place)], rising[math.ceil(place)]
+    return _interpolated(share, len(samples), sorted(samples).__getitem__)
+
+
+def _interpolated(share: float, count: int, at_rank: Callable[[int], float]) -> float:
+    place = (count - 1) * share
+    low, high = at_rank(math.floor(place)), at_rank(math.ceil(place))
     return low + (high - low) * (place - math.floor(place))
 
 

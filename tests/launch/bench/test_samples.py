@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launch.bench import intervals
+from launch.bench import samples
 
 RUNS = 300
 CHANGE = 1.1
@@ -51,7 +51,7 @@ def coverage(draw: Draw, count: int, share: float | None) -> float:
     for seed in range(RUNS):
         chance = random.Random(f"{seed}-{count}")
         a, b = draw(chance, count), [CHANGE * value for value in draw(chance, count)]
-        found = intervals.ratio(a, b, share)
+        found = samples.ratio(a, b, share)
         if found:
             held.append(found[0] <= CHANGE <= found[1])
     assert len(held) > 0.9 * RUNS
@@ -75,7 +75,7 @@ def test_requests_that_depend_on_each_other_count_for_fewer(
     draw: Draw, share: float | None
 ) -> None:
     assert coverage(draw, 320, share) >= LEAST_COVERAGE
-    assert intervals.effective_size(draw(random.Random(1), 320)) < 160
+    assert samples.effective_size(draw(random.Random(1), 320)) < 160
 
 
 def test_an_interval_is_no_wider_than_it_must_be() -> None:
@@ -83,26 +83,26 @@ def test_an_interval_is_no_wider_than_it_must_be() -> None:
     3.1 %."""
     chance = random.Random(5)
     a, b = (DISTRIBUTIONS["normal"](chance, 320) for _ in range(2))
-    found = intervals.ratio(a, b, None)
+    found = samples.ratio(a, b, None)
     assert found is not None
     assert math.log(found[1] / found[0]) / 2 == pytest.approx(0.031, rel=0.2)
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.5, 6), (0.9, 36)])
 def test_a_quantile_of_too_few_samples_has_no_interval(share: float, least: int) -> None:
-    assert not intervals.has_interval(least - 1, share)
-    assert intervals.has_interval(least, share)
-    assert intervals.LEAST_SAMPLES == 6
+    assert not samples.has_interval(least - 1, share)
+    assert samples.has_interval(least, share)
+    assert samples.LEAST_SAMPLES == 6
 
 
 @pytest.mark.parametrize("freedom", [5, 17, 100])
 def test_students_quantile_is_that_of_the_tables(freedom: int) -> None:
     tables = {5: 2.5706, 17: 2.1098, 100: 1.9840}
-    assert intervals.student(freedom) == pytest.approx(tables[freedom], rel=1.2e-3)
+    assert samples.student(freedom) == pytest.approx(tables[freedom], rel=1.2e-3)
 
 
 def test_a_quantile_is_interpolated_as_in_a_result() -> None:
     rising = [float(n) for n in range(1, 8)]
     for percent in (50, 90):
         expected = statistics.quantiles(rising, n=100, method="inclusive")[percent - 1]
-        assert intervals.estimate(rising, percent / 100) == pytest.approx(expected)
+        assert samples.estimate(rising, percent / 100) == pytest.approx(expected)
