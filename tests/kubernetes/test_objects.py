@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def test_a_pod_has_the_files_of_the_bundle_byte_for_byte(server: str, tmp_path: 
     found = pod_files(config_maps(folder), pod)
     bundle = folder.parent
     meant = {path for path in (bundle / server).rglob("*") if path.is_file()}
+    meant |= set((bundle / "kubernetes").glob("*.sha256"))
     assert set(found) == {path.relative_to(bundle).as_posix() for path in meant}
     for path in meant:
         data, mode = found[path.relative_to(bundle).as_posix()]
@@ -226,6 +228,57 @@ def test_the_number_of_servers_has_one_home(one_node: Path, tmp_path: Path) -> N
     fixed = "targets.kubernetes.replicas=3"
     folder = cluster_files.render(tmp_path / "bundle", "llama-tiny", "triton", fixed)
     assert [row["spec"]["replicas"] for row in cluster_files.of_kind(folder, "Deployment")] == [3]
+
+
+def verification(folder: Path, bundle: Path, models: Path) -> subprocess.CompletedProcess[str]:
+    """What comes before the server of a pod, with the volumes of the pod in these folders."""
+    [container] = cluster_files.served_pods(folder)[0]["initContainers"]
+    [name] = {row["mountPath"] for row in container["volumeMounts"]} - {"/bundle"}
+    *shell, script = container["command"]
+    script = script.replace("/bundle", str(bundle)).replace(name, str(models))
+    return subprocess.run([*shell, script], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("changed", [None, "bundle", "model", "weights"])
+@pytest.mark.parametrize("server", ["triton", "trtllm_serve"])
+def test_a_pod_whose_files_are_not_those_that_were_rendered_ends(
+    changed: str | None, server: str, make_miniature: Callable[[str], Path], tmp_path: Path
+) -> None:
+    weights = shutil.copytree(make_miniature("llama-tiny"), tmp_path / "weights")
+    rendered = cluster_files.render(tmp_path / "b", "llama-tiny", server, f"checkpoint={weights}")
+    files = cluster_files.pod_files(
+        cluster_files.config_maps(rendered), cluster_files.served_pods(rendered)[0]
+    )
+    for path, (data, _) in files.items():
+        (tmp_path / "mounted" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mounted" / path).write_bytes(data)
+    victims = {
+        "bundle": tmp_path / "mounted" / server / "serve.sh",
+        "model": weights / "config.json",
+        "weights": next(weights.glob("*.safetensors")),
+    }
+    if changed:
+        victims[changed].write_bytes(victims[changed].read_bytes() + b" ")
+    done = verification(rendered, tmp_path / "mounted", weights)
+    assert (done.returncode == 0) == (changed is None), done
+    assert changed is None or f"{victims[changed].name}: FAILED" in done.stdout
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_large_weights_are_compared_where_that_is_asked_for(
+    asked: bool,
+    make_miniature: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """To read them all takes minutes at every start."""
+    monkeypatch.setattr(workload, "HASHED_BYTES", 10_000)
+    own = f"targets.kubernetes.verify_weights={str(asked).lower()}"
+    weights = f"checkpoint={make_miniature('llama-tiny')}"
+    folder = cluster_files.render(tmp_path / "b", "llama-tiny", "triton", own, weights)
+    listed = (folder / "model.sha256").read_text()
+    assert "config.json" in listed
+    assert ("safetensors" in listed) == asked
 
 
 @pytest.mark.parametrize(

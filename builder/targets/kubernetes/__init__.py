@@ -35,7 +35,7 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
     scripts = dict(_scripts()) if context.nodes > 1 else {}
     workload = Workload(served, options, scripts)
     name = context.deployment.name
-    rendered: dict[str, File] = dict(scripts)
+    rendered: dict[str, File] = {**scripts, **workload.lists}
     folders = _folders(workload)
     for folder, documents in folders.items():
         for file, content in documents.items():

@@ -107,8 +107,11 @@ class KubernetesOptions(ContainerOptions):
     restricted APIs, `tls_secret` what the server itself encrypts gRPC with, and `ssh_secret` the
     keys by which the pods of one server on several nodes trust each other. `resources` are further
     ones of the cluster, such as network adapters, and `resource_claims` templates of such claims.
-    Metrics are for `monitoring_namespace`; where their port is that of the API, only for pods in it
-    with the labels `monitoring_pods`.
+
+    Before it starts, a pod compares its files with their digests, those of models as far as they
+    are known; with `verify_weights` the weights too, which reads them once more. Metrics are for
+    `monitoring_namespace`; where their port is that of the API, only for pods in it with the labels
+    `monitoring_pods`.
     """
 
     replicas: Count | None = None
@@ -129,6 +132,7 @@ class KubernetesOptions(ContainerOptions):
         default_factory=lambda: {"app.kubernetes.io/name": "prometheus"}, min_length=1
     )
     deregistration_s: Seconds = 15
+    verify_weights: bool = False
     update: UpdateOptions = UpdateOptions()
     autoscaling: AutoscalingOptions | None = None
     gateway: GatewayOptions | None = None

@@ -8,7 +8,7 @@ from ...facts.hardware import load as load_gpu
 from ...render import CommentedValue
 from ..container import BUNDLE, HOME, KEY_FOLDER, SCRATCH_GIB, TLS_FOLDER, USER, Container
 from .options import KubernetesOptions, Volume
-from .workload import SERVER, Workload, files_volume
+from .workload import FILES_LIST, SERVER, Workload, files_volume
 
 LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
 SSH_FOLDER = "/run/secrets/server-ssh"
@@ -63,6 +63,7 @@ def pod(workload: Workload) -> dict[str, Any]:
             f"{options.deregistration_s} s until nobody sends requests any more, and "
             f"{container.stop_s} s for those that are under way",
         ),
+        "initContainers": [_verification(workload)],
         "containers": [_server(workload)],
         "volumes": _volumes(workload),
     }
@@ -86,6 +87,34 @@ def first_pods(workload: Workload) -> dict[str, str]:
     """The labels of one pod for each server: its only one, or the first of a group."""
     first = LEADER if workload.nodes > 1 else {}
     return {**workload.selector(), **first}
+
+
+def _verification(workload: Workload) -> dict[str, Any]:
+    """What ends a pod whose files are not those that were rendered.
+
+    The digest of the list stands in the pod itself, so whoever changes a file would have to change
+    the pod as well.
+    """
+    container, check = workload.container, "sha256sum --check --quiet --strict"
+    lines = [
+        f"cd {BUNDLE}",
+        f"echo '{workload.lists[FILES_LIST].sha256}  {FILES_LIST}' | {check} -",
+        f"{check} {FILES_LIST}",
+    ]
+    for folder, role in zip(container.models.values(), workload.model_volumes, strict=True):
+        if (known := f"kubernetes/{role}.sha256") in workload.lists:
+            lines += [f"cd {folder}", f"{check} --ignore-missing {BUNDLE}/{known}"]
+    own = {"bundle", *workload.model_volumes}
+    return {
+        "name": "verify",
+        "image": container.image.reference,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["bash", "-euo", "pipefail", "-c", "".join(f"{line}\n" for line in lines)],
+        "resources": {"requests": {"cpu": "1", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": RESTRICTED,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [row for row in _mounts(workload) if row["name"] in own],
+    }
 
 
 def _server(workload: Workload) -> dict[str, Any]:

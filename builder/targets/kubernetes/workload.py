@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ...bundle import File
+from ...bundle import File, sums
 from ...deployment import Deployment
+from ...facts.checkpoint_files import HASHED_BYTES
 from ...render import as_text
 from ..container import Container
 from .options import KubernetesOptions, Volume
@@ -29,6 +30,8 @@ LABEL_LIMIT = 63
 SERVER = "server"
 TOOL = "trtllm-deployment-toolkit"
 CLIENT_LABEL = f"{TOOL}/client-of"
+# The digests of all files that pods run.
+FILES_LIST = "kubernetes/files.sha256"
 
 
 def object_name(text: str) -> str:
@@ -144,9 +147,34 @@ class Workload:
     def called(self, part: str) -> str:
         return f"{self.name}-{part}"
 
+    @property
+    def files(self) -> dict[str, File]:
+        """All that the pods run, by path in the bundle."""
+        return {**self.container.server.files, **self.scripts, **self.lists}
+
     @cached_property
     def maps(self) -> dict[str, dict[str, File]]:
-        return config_maps(self.name, {**self.container.server.files, **self.scripts})
+        return config_maps(self.name, self.files)
+
+    @cached_property
+    def lists(self) -> dict[str, File]:
+        """What `sha256sum` compares before a server starts: its files, and what is known of models.
+
+        The first list has the digests of the others, and weights are left out unless asked for.
+        """
+        facts, found = self.container.context.plan.facts, dict[str, File]()
+        for role, model in (("model", facts.checkpoint), ("draft-model", facts.draft)):
+            rows = model.listing.files if model else ()
+            digests = {
+                row.name: row.sha256
+                for row in rows
+                if row.sha256 and (self.options.verify_weights or row.nbytes < HASHED_BYTES)
+            }
+            if digests:
+                found[f"kubernetes/{role}.sha256"] = File(sums(digests))
+        files = {**self.container.server.files, **self.scripts, **found}
+        listed = File(sums({path: file.sha256 for path, file in files.items()}))
+        return {FILES_LIST: listed, **found}
 
     @property
     def replicas(self) -> int:
