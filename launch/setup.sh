@@ -278,11 +278,11 @@ install_torch() {
   torch=$(sed -n 's/^ *"\(torch==[0-9.]*\)".*/\1/p' "$root/pyproject.toml")
   if nvidia-smi -L >/dev/null 2>&1 || ! brings_cuda "$torch"; then return; fi
   say "setup: pip would fetch $torch with CUDA, 5 GB on disk; fetching its CPU build with uv"
-  if ! pip_fetch install uv || ! quietly "$PYTHON" -m uv pip install --python "$PYTHON" \
-    --torch-backend cpu "$torch"; then
-    fail "$torch could not be fetched without CUDA; install a build of your choice with" \
-      "$PYTHON -m pip and repeat"
-  fi
+  pip_fetch install uv && quietly "$PYTHON" -m uv pip install --python "$PYTHON" \
+    --torch-backend cpu "$torch" && return
+  say "setup: the CPU build cannot be reached from here; pip fetches $torch with CUDA, 3 GB or" \
+    "more. To avoid that, stop this, install a build of your choice with" \
+    "$PYTHON -m pip install, and repeat"
 }
 
 brings_cuda() { # REQUIREMENT; false where it is installed already

@@ -19,6 +19,8 @@ TORCH = next(
     if line.strip().startswith('"torch==')
 )
 
+CPU_BUILD = f"-m uv pip install --torch-backend cpu {TORCH}"
+
 Setup = Callable[[str], "subprocess.CompletedProcess[str]"]
 
 
@@ -160,16 +162,23 @@ def wheel(folder: Path, name: str, version: str, *needs: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("needs", "gpu", "expected"),
+    ("needs", "gpu", "reached", "expected"),
     [
-        (["nvidia_cublas"], False, f"-m uv pip install --torch-backend cpu {TORCH}"),
-        (["nvidia_cublas"], True, ""),
-        ([], False, ""),
+        (["nvidia_cublas"], False, True, CPU_BUILD),
+        (["nvidia_cublas"], False, False, CPU_BUILD),
+        (["nvidia_cublas"], True, True, ""),
+        ([], False, True, ""),
     ],
-    ids=["pip has CUDA builds only", "a machine with a GPU", "pip has CPU builds"],
+    ids=["pip has CUDA builds only", "no CPU build in reach", "a GPU", "pip has CPU builds"],
 )
 def test_cuda_libraries_are_not_fetched_without_a_gpu(
-    setup: Setup, checkout: Path, programs: Path, needs: list[str], gpu: bool, expected: str
+    setup: Setup,
+    checkout: Path,
+    programs: Path,
+    needs: list[str],
+    gpu: bool,
+    reached: bool,
+    expected: str,
 ) -> None:
     wheels = checkout / "wheels"
     wheels.mkdir()
@@ -180,7 +189,8 @@ def test_cuda_libraries_are_not_fetched_without_a_gpu(
     program(
         checkout / ".venv/bin",
         "python",
-        f'case "$*" in *" uv pip "*) echo "$*" >>{checkout}/uv ;; *"install uv"*) ;;\n'
+        f'case "$*" in *" uv pip "*) echo "$*" >>{checkout}/uv; exit {int(not reached)} ;;\n'
+        f'*"install uv"*) ;;\n'
         f'"-m pip"*) shift 3; exec {sys.executable} -m {pip} "$@" ;;\n'
         f'*) exec {sys.executable} "$@" ;; esac',
     )
@@ -189,4 +199,5 @@ def test_cuda_libraries_are_not_fetched_without_a_gpu(
     called = (checkout / "uv").read_text() if (checkout / "uv").exists() else ""
     python = checkout / ".venv/bin/python"
     assert called.replace(f"--python {python} ", "").strip() == expected
-    assert ("with CUDA" in found.stderr) == bool(expected)
+    assert ("pip would fetch" in found.stderr) == bool(expected)
+    assert ("pip fetches torch" in found.stderr) == (not reached)
