@@ -62,11 +62,9 @@ class Run:
 def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None) -> Run:
     """A run in `folder`, or in a new one under `runs/`. Raises `BadInput` if it is in use."""
     launch = bundle.launch
-    if folder is None:
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        folder = Path("runs").absolute() / f"{launch['name']}-{target}-{stamp}"
+    folder = folder or new_folder(f"{launch['name']}-{target}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         used = any(folder.iterdir())
     except OSError as error:
         reason = error.strerror or str(error)
@@ -86,6 +84,17 @@ def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None)
         "engine": {**launch["engine"], "used": engine, "rehearsal": engine == "reference"},
     }
     return Run(folder.resolve(), facts)
+
+
+def new_folder(name: str) -> Path:
+    """A path under `runs/` that nothing has yet."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return Path("runs").absolute() / f"{name}-{stamp}"
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, if there is none, for its owner alone: logs hold what users asked for."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def now() -> str:

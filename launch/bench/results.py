@@ -9,13 +9,13 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
+from .. import run
 from .request import RequestRecord
 
 BENCH, POINTS, REQUESTS = "bench.json", "points.csv", "requests.jsonl"
@@ -56,11 +56,9 @@ class Results:
 
 def create(folder: Path | None, name: str) -> Results:
     """Results in a folder that holds none, or in a new one under `runs/`. Raises `BadInput`."""
-    if folder is None:
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        folder = Path("runs").absolute() / f"{name}-bench-{stamp}"
+    folder = folder or run.new_folder(f"{name}-bench")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        run.make_private(folder)
         if (folder / BENCH).exists():
             what = f"holds a {BENCH} already"
             raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir"))

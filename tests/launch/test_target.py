@@ -75,6 +75,7 @@ def test_every_taken_port_is_named(bundle: Bundle) -> None:
 def test_a_run_never_overwrites(bundle: Bundle, tmp_path: Path) -> None:
     first = create(bundle, "triton", "reference", tmp_path / "run")
     assert first.folder == tmp_path / "run"
+    assert first.folder.stat().st_mode & 0o077 == 0, "others may read what users asked for"
     with pytest.raises(BadInput, match=r"run: is not empty; choose another --run-dir"):
         create(bundle, "triton", "reference", tmp_path / "run")
 

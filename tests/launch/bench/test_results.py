@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ def test_what_is_written_is_read_again(sample: dict[str, Any], tmp_path: Path) -
     assert {file.name for file in tmp_path.iterdir()} == {
         "bench.json", "points.csv", "requests.jsonl"
     }  # fmt: skip
+
+
+def test_nobody_else_reads_what_was_asked_and_answered(tmp_path: Path) -> None:
+    results.create(tmp_path / "results", "any").close()
+    assert stat.filemode((tmp_path / "results").stat().st_mode) == "drwx------"
 
 
 def test_every_row_of_the_table_says_what_was_measured(
