@@ -232,7 +232,7 @@ def _check_steps(spec: Spec, cluster: Cluster) -> Iterator[Check]:
         argv = cluster.srun("try", nodes, *tasks, *options)
         for placeholder, folder in folders.items():
             argv = [word.replace(placeholder, str(folder)) for word in argv]
-        done = cluster.command(*argv, "true", env=cluster.environment())
+        done = cluster.command(*argv, "true", environment=cluster.environment())
         errors = [line for line in done.stderr.splitlines() if "error" in line] or ["it runs"]
         yield "step", done.returncode == 0, f"{' '.join(options)}: {errors[0]}"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
 
+from .record import Record
 from .slurm import Allocation, Cluster
 from .spec import JobExit, Spec
 from .state import (
@@ -17,9 +19,9 @@ from .state import (
     RUN,
     SUBMIT_OPTIONS,
     Json,
-    Record,
     ServiceFolder,
     SuccessorLock,
+    is_there,
     parse_time,
     timestamp,
     write_json,
@@ -27,6 +29,10 @@ from .state import (
 from .steps import Step
 
 SUCCESSOR_PERIOD_S = 5.0  # between polls of the queue for the successor
+MAX_SUBMIT_PERIOD_S = 60.0  # between tries of a submission that fails; each waits twice as long
+LAST_SUBMIT_S = 120.0  # for a job that ends to submit the next one
+RESTART_POLL_S = 0.2
+LOCK = "successor.lock"
 
 
 class Successor:
@@ -39,11 +45,13 @@ class Successor:
         self._lock = SuccessorLock(spec.service, cluster.job_id, cluster.is_alive)
         self._next_poll = 0.0
         self._has_given_up = False
+        self._is_blocked = False
+        self._refusals = 0  # of submissions in a row
         self._job_id: str | None = None
 
     def release_lock(self) -> None:
         """This job was the successor that the lock names, and now serves."""
-        self._lock.release_as_successor()
+        self._record.attempt(LOCK, self._lock.release_as_successor, None)
 
     def prepare(self) -> None:
         """Submit one if there is none and one is allowed, else see whether it still lives."""
@@ -60,37 +68,67 @@ class Successor:
     def restart(self) -> None:
         """After a failure of this job: a new one, unless jobs of this service fail in a row."""
         window_s, attempts = self._spec.limits.crash_window_s, self._spec.limits.attempts
-        failed = recent_failures(self._spec.service, time.time() - window_s)
         if self._job_id is not None or not self._spec.limits.restart:
             return
+        count = functools.partial(recent_failures, self._spec.service, time.time() - window_s)
+        none: list[str] = []
+        failed = self._record.attempt("jobs", count, none)
         if len(failed) >= attempts:
             self._give_up(f"{len(failed)} jobs failed in {window_s:.0f} s: {', '.join(failed)}")
-        else:
-            self._submit()
+            return
+        deadline = time.monotonic() + LAST_SUBMIT_S
+        while self._job_id is None and time.monotonic() < deadline and not self._is_blocked:
+            if is_there(self._spec.service.stop_file):
+                return
+            self._record.heartbeat()
+            if time.monotonic() >= self._next_poll:
+                self._submit()
+            time.sleep(RESTART_POLL_S)
 
     def _submit(self) -> None:
         self._next_poll = time.monotonic() + SUCCESSOR_PERIOD_S
-        if not self._lock.acquire():
+        if not self._record.attempt(LOCK, self._lock.acquire, False):
+            self._tell_blocked()
             return
+        self._is_blocked = False
         script = self._spec.folder / "serve.sbatch"
         options = json.loads(os.environ.get(SUBMIT_OPTIONS) or "[]")
         environment = {PREDECESSOR: self._cluster.job_id, CANARY: ""}
         environment["BUNDLE"] = str(self._spec.bundle)
         try:
-            job_id = self._cluster.submit(script, options, environment)
+            # One that seemed to fail may have gone through: whoever is in the queue then is it.
+            found = self._cluster.newer_job() if self._refusals else None
+            job_id = found or self._cluster.submit(script, options, environment)
         except OSError as fault:
-            self._lock.release()
-            self._give_up(str(fault))
+            self._record.attempt(LOCK, self._lock.release, None)
+            self._try_later(str(fault))
             return
-        self._lock.name_successor(job_id)
+        self._refusals = 0
+        self._record.attempt(LOCK, lambda: self._lock.name_successor(job_id), None)
         self._job_id = job_id
         successors = [*self._record.run["successors"], job_id]
         self._record.update(successor=job_id, successors=successors)
         self._record.event("successor_submitted", job_id=job_id)
 
+    def _try_later(self, why: str) -> None:
+        """A controller may be away for minutes: only the end of the job ends the tries."""
+        wait_s = min(SUCCESSOR_PERIOD_S * 2**self._refusals, MAX_SUBMIT_PERIOD_S)
+        self._refusals += 1
+        self._next_poll = time.monotonic() + wait_s
+        self._record.event("submission_failed", why=why, next_try_s=wait_s)
+
+    def _tell_blocked(self) -> None:
+        """Once: whoever holds the lock hands over, or has forgotten to release it."""
+        if not self._is_blocked:
+            unknown: Json = {}
+            held = self._record.attempt(LOCK, lambda: self._lock.content, unknown)
+            self._record.event("successor_blocked", lock=str(self._spec.service.lock_file), by=held)
+        self._is_blocked = True
+
     def _check(self, successor: str) -> None:
         """Its record is read often, the queue rarely."""
-        run = self._spec.service.job(successor).run or {}
+        job = self._spec.service.job(successor)
+        run = self._record.attempt(f"job {successor}", lambda: job.run, None) or {}
         ended = run.get("state") == "ended"
         if not ended and time.monotonic() > self._next_poll:
             self._next_poll = time.monotonic() + SUCCESSOR_PERIOD_S
@@ -98,7 +136,7 @@ class Successor:
         if ended:
             why = run.get("why") or "gone from the queue"
             self._record.event("successor_failed", job_id=successor, why=why)
-            self._lock.release()
+            self._record.attempt(LOCK, self._lock.release, None)
             self._job_id = None
             self._next_poll = time.monotonic() + self._spec.limits.retry_s
             self._record.update(successor=None)
@@ -110,13 +148,16 @@ class Successor:
 
 def recent_failures(service: ServiceFolder, since: float) -> list[str]:
     """Ids of the jobs that ended with an exit code after that time."""
-    runs = [job.run or {} for job in service.jobs]
-    ended = [run for run in runs if run.get("ended") and parse_time(run["ended"]) > since]
-    return sorted(run["job_id"] for run in ended if run.get("exit_code"))
+    runs = {job.id: job.run or {} for job in service.jobs}
+    ended = {one: run for one, run in runs.items() if run.get("ended") and run["exit_code"]}
+    return sorted(one for one, run in ended.items() if parse_time(run["ended"]) > since)
 
 
 class Publication:
-    """The endpoint as this job writes it: where the service is, until when, in which state."""
+    """The endpoint as this job writes it: where the service is, until when, in which state.
+
+    All methods but `end` and `withdraw` may raise `OSError`.
+    """
 
     def __init__(self, spec: Spec, allocation: Allocation, record: Record) -> None:
         self._spec = spec
@@ -131,23 +172,52 @@ class Publication:
         return self._spec.service.owner
 
     def draft(self, frontend: Step) -> None:
-        write_json(self._draft, self._content(frontend))
+        self._record.write(ENDPOINT, self._content(frontend))
 
-    def publish(self, frontend: Step) -> None:
+    def publish(self, frontend: Step) -> bool:
         """Taken from a predecessor by one rename: clients always find one of the two."""
+        self.refuse_second()
         write_json(self._spec.service.endpoint_file, self._content(frontend))
+        return True
+
+    def owner_or_own(self, frontend: Step) -> str:
+        """The job that clients are sent to; an endpoint that is lost or damaged is written again.
+
+        Not over a newer job, which serves already: it writes its own.
+        """
+        owner = self.owner or self._newer_server()
+        if owner is None:
+            write_json(self._spec.service.endpoint_file, self._content(frontend))
+            self._record.event("endpoint_restored")
+        return owner or self._cluster.job_id
+
+    def _newer_server(self) -> str | None:
+        own = int(self._cluster.job_id)
+        newer = [job for job in self._spec.service.jobs if int(job.id) > own]
+        serving = [job.id for job in newer if (job.run or {}).get("state") == "serving"]
+        return next((job for job in serving if self._cluster.is_alive(job) is not False), None)
 
     def withdraw(self) -> None:
-        self._spec.service.withdraw_endpoint(self._cluster.job_id)
+        withdraw = self._spec.service.withdraw_endpoint
+        self._record.attempt(ENDPOINT, lambda: withdraw(self._cluster.job_id), None)
 
     def end(self) -> None:
         self.withdraw()
-        self._draft.unlink(missing_ok=True)
+        self._record.attempt("draft", lambda: self._draft.unlink(missing_ok=True), None)
 
     def is_orphaned(self) -> bool:
-        """Whether the job that clients are sent to can no longer answer, or there is none."""
-        content = self._spec.service.live_endpoint()
-        return content is None or self._cluster.is_alive(content["job_id"]) is False
+        """Whether the job that clients are sent to can no longer answer, or there is none.
+
+        Slurm knows best: by the clock of this node a job of another one may seem silent. Only
+        where Slurm does not say, the times in the records decide.
+        """
+        owner = self.owner
+        if owner is None:
+            return True
+        is_alive = self._cluster.is_alive(owner)
+        if is_alive is None:
+            return self._spec.service.live_endpoint() is None
+        return not is_alive or self._spec.service.job(owner).has_ended
 
     def refuse_second(self) -> None:
         """Raises `JobExit` where a live job serves that this one does not succeed."""
@@ -166,7 +236,8 @@ class Publication:
         if run is not None and run["state"] != "ended":
             outcome = "node_lost" if self._cluster.lost_nodes(run["nodes"]) else "killed"
             why = f"found dead by job {self._cluster.job_id}"
-            write_json(job.path / RUN, {**run, "state": "ended", "outcome": outcome, "why": why})
+            closed = {**run, "state": "ended", "outcome": outcome, "why": why}
+            self._record.attempt(f"job {dead}", lambda: write_json(job.path / RUN, closed), None)
 
     def _content(self, frontend: Step) -> Json:
         urls = {

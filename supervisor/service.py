@@ -12,20 +12,10 @@ from pathlib import Path
 
 from .checks import Probe, canary_error, count_connections, file_digest
 from .handover import Publication, Successor
+from .record import Record
 from .slurm import Allocation, AuxiliarySteps, Cluster, own_argv
 from .spec import OUTCOMES, RESTARTABLE, JobExit, Spec
-from .state import (
-    CANARY,
-    DRAIN,
-    FORMAT,
-    PREDECESSOR,
-    PROMOTE,
-    SMOKE,
-    Json,
-    Record,
-    timestamp,
-    write_json,
-)
+from .state import CANARY, DRAIN, FORMAT, PREDECESSOR, PROMOTE, SMOKE, Json, is_there, timestamp
 from .steps import Steps
 
 TICK_S = 0.2
@@ -57,10 +47,10 @@ class Service:
             self._await_promotion()
             self._publish()
             while True:
-                self._serve()
+                owner = self._serve()
                 self._drain()
-                if not self._must_resume():
-                    raise JobExit("handed_over", f"to job {self._publication.owner}")
+                if not self._must_resume(owner):
+                    raise JobExit("handed_over", f"to job {owner}")
         except JobExit as job_exit:
             return self._finish(job_exit)
         except Exception as error:
@@ -69,7 +59,7 @@ class Service:
 
     def _start(self) -> None:
         self._check_job()
-        self._publication.refuse_second()
+        self._record.attempt("endpoint", self._publication.refuse_second, None)
         self._steps.create()
         self._steps.assign_ports(self._auxiliary)
         while not self._steps.are_ready:
@@ -91,7 +81,7 @@ class Service:
             what = f"no end in {timeout_s:.0f} s\n{what}"
         seconds = round(time.monotonic() - began, 3)
         result = {"ok": code == 0, "exit_code": code, "seconds": seconds, "what": what}
-        self._record.write(lambda: write_json(self._record.job.path / SMOKE, result))
+        self._record.write(SMOKE, result)
         if code != 0:
             raise JobExit("not_admitted", f"smoke: {what or f'exit code {code}'}")
         self._record.update(state="admitted", admitted=timestamp())
@@ -106,32 +96,40 @@ class Service:
 
     def _await_promotion(self) -> None:
         """A canary is published when its operator promotes it."""
-        while os.environ.get(CANARY) and not (self._record.job.path / PROMOTE).exists():
+        while os.environ.get(CANARY) and not is_there(self._record.job.path / PROMOTE):
             self._tick()
 
     def _publish(self) -> None:
-        self._publication.refuse_second()
-        self._publication.publish(self._steps.frontend)
+        """As soon as the endpoint can be written."""
+        frontend = self._steps.frontend
+        while not self._record.attempt(
+            "endpoint", lambda: self._publication.publish(frontend), False
+        ):
+            self._tick()
         self._record.update(state="serving", published=timestamp())
         self._record.event("published", endpoint=str(self._spec.service.endpoint_file))
         self._successor.release_lock()
         if (request := self._spec.generation) and self._canary is None:
-            frontend = self._steps.frontend
             where = (frontend.address, frontend.ports["http"])
             check = functools.partial(canary_error, *where, request)
             self._canary = Probe(check, request.period_s, request.failures, is_ready=True)
             self._canary.start()
 
-    def _serve(self) -> None:
-        """Until another job has the endpoint. The end of the time comes as `JobExit`."""
+    def _serve(self) -> str:
+        """Until another job, the one returned, has the endpoint. The end comes as `JobExit`."""
         lead_s = self._spec.limits.successor_lead_s
-        while (owner := self._publication.owner) in (self._cluster.job_id, None):
-            if owner is None:  # someone removed it
-                self._publication.publish(self._steps.frontend)
+        while (owner := self._owner()) == self._cluster.job_id:
             if self._allocation.is_near_end or self._allocation.left_s < lead_s:
                 self._successor.prepare()
             self._tick()
         self._record.event("handover", to=owner)
+        return owner
+
+    def _owner(self) -> str:
+        """The job that clients are sent to; while nobody can say, nothing changes."""
+        frontend = self._steps.frontend
+        owner = functools.partial(self._publication.owner_or_own, frontend)
+        return self._record.attempt("endpoint", owner, self._cluster.job_id)
 
     def _drain(self) -> None:
         """Until no client is connected, or the time for it is over."""
@@ -155,11 +153,11 @@ class Service:
         )
         return lambda: process.poll() == 0
 
-    def _must_resume(self) -> bool:
+    def _must_resume(self, owner: str) -> bool:
         """A successor that died while this job drained leaves the clients to it again."""
-        if not self._publication.is_orphaned():
+        if not self._record.attempt("endpoint", self._publication.is_orphaned, False):
             return False
-        self._record.event("resumed", after=self._publication.owner)
+        self._record.event("resumed", after=owner)
         self._publish()
         return True
 
@@ -200,7 +198,7 @@ class Service:
     @property
     def _stop_file(self) -> Path | None:
         files = (self._spec.service.stop_file, self._record.job.path / DRAIN)
-        return next((file for file in files if file.exists()), None)
+        return next(filter(is_there, files), None)
 
     def _check_requests(self) -> None:
         if file := self._stop_file:
@@ -238,8 +236,7 @@ def smoke_summary(output: str) -> str:
 
 def initial_run(spec: Spec, allocation: Allocation) -> Json:
     """run.json of a job that starts."""
-    runs = [job.run or {} for job in spec.service.jobs]
-    earlier = [run["generation"] for run in runs if "generation" in run]
+    earlier = [run["generation"] for job in spec.service.jobs if (run := job.run)]
     later = ("ready", "admitted", "published", "ended", "outcome", "exit_code", "why")
     return {
         "format": FORMAT,

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .spec import JobExit
+from .state import timestamp
 
 COMMAND_TIMEOUT_S = 20.0  # of a Slurm command; a busy controller answers late
 TERMINATING_TIMEOUT_S = 2.0  # of one when Slurm is about to kill this job
@@ -28,6 +28,15 @@ SRUN_INPUT = re.compile(
 )
 # What a job has from Slurm, and a successor must not inherit.
 JOB_ONLY = re.compile(r"(SLURM|SLURMD|PMI|PMIX)_|(CUDA|ROCR)_VISIBLE_DEVICES$|GPU_DEVICE_ORDINAL$")
+# Options of Slurm's commands that a shell may hold: they would win over those of a batch script,
+# leave jobs out of a list, or change how times are written.
+COMMAND_INPUT = re.compile(r"(SBATCH|SALLOC|SQUEUE|SINFO|SCANCEL|SACCT)_|SLURM_TIME_FORMAT$")
+EPOCH = {"SLURM_TIME_FORMAT": "%s"}  # times as seconds, whatever the zone of the node
+# States of a job that no longer runs.
+ENDED = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "REVOKED", "SPECIAL_EXIT", "TIMEOUT"),
+}
 
 
 class Cluster:
@@ -44,22 +53,30 @@ class Cluster:
         self.nodes = [name for group in self.groups for name in group]
         self._addresses: dict[str, str] = {}
 
-    def command(self, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Its result; exit code 124 where the controller does not answer in time."""
+    def command(
+        self, *argv: str, environment: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Its result; 124 where the controller does not answer in time, 127 where it is missing."""
+        given = os.environ if environment is None else environment
+        variables = {key: value for key, value in given.items() if not COMMAND_INPUT.match(key)}
+        variables |= EPOCH if argv[0] == "scontrol" else {}
         try:
             return subprocess.run(
                 argv,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
+                errors="replace",
                 timeout=self.timeout_s,
                 check=False,
-                **options,
+                env=variables,
+                cwd=cwd,
             )
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(
-                argv, 124, "", f"no answer in {self.timeout_s:.0f} s"
-            )
+            what = f"no answer in {self.timeout_s:.0f} s"
+            return subprocess.CompletedProcess(argv, 124, "", what)
+        except OSError as fault:  # it, or the folder, may be away for a moment
+            return subprocess.CompletedProcess(argv, 127, "", f"{argv[0]}: {fault.strerror}")
 
     def _names(self, variable: str) -> list[str]:
         done = self.command("scontrol", "show", "hostnames", os.environ[variable])
@@ -97,12 +114,15 @@ class Cluster:
 
     def environment(self) -> dict[str, str]:
         """For `srun`."""
-        return {key: value for key, value in os.environ.items() if not SRUN_INPUT.match(key)}
+        inputs = (SRUN_INPUT, COMMAND_INPUT)
+        kept = os.environ.items()
+        return {key: value for key, value in kept if not any(one.match(key) for one in inputs)}
 
     def start(
         self, argv: Sequence[str], output: Path, cwd: Path, environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         """An `srun` in the background, which no signal to this process reaches."""
+        output.parent.mkdir(parents=True, exist_ok=True)
         with output.open("ab") as file:
             return subprocess.Popen(
                 argv,
@@ -129,7 +149,8 @@ class Cluster:
     def job_info(self, job_id: str) -> dict[str, str]:
         """What `scontrol` shows of a job; empty for one that it no longer knows."""
         shown = self.command("scontrol", "show", "job", "-o", job_id).stdout.split("\n")[0]
-        return dict(pair.split("=", 1) for pair in shown.split() if "=" in pair)
+        pairs = [pair.split("=", 1) for pair in shown.split() if "=" in pair]
+        return dict(reversed(pairs))  # the first counts: paths at the end may hold anything
 
     def is_alive(self, job_id: str) -> bool | None:
         """Whether a job waits or runs; `None` where Slurm does not say."""
@@ -137,21 +158,32 @@ class Cluster:
         if done.returncode:
             return False if "Invalid job id" in done.stderr else None
         states = done.stdout.split()
-        return bool(states) and states[0] in {"PENDING", "RUNNING", "CONFIGURING", "SUSPENDED"}
+        return bool(states) and states[0] not in ENDED | {"COMPLETING"}
+
+    def newer_job(self) -> str | None:
+        """The last job of this one's name and user that was submitted after it and has not ended.
+
+        Raises `OSError` where Slurm does not say.
+        """
+        name = os.environ.get("SLURM_JOB_NAME", "")
+        done = self.command("squeue", "--noheader", "--me", f"--name={name}", "--format=%i")
+        if done.returncode:
+            raise OSError(f"squeue: {done.stderr.strip() or done.returncode}")
+        ids = [row.partition("+")[0] for row in done.stdout.split()]
+        newer = [int(one) for one in ids if one.isdecimal() and int(one) > int(self.job_id)]
+        return str(max(newer)) if newer else None
 
     def lost_nodes(self, nodes: Iterable[str]) -> list[str]:
         """Those that are down or do not answer (`*`)."""
         listed = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}"]
-        rows = self.command(*listed, "--format=%N %t").stdout.splitlines()
-        states = dict(row.split() for row in rows)
+        rows = [row.split() for row in self.command(*listed, "--format=%N %t").stdout.splitlines()]
+        states = dict(row for row in rows if len(row) == 2)
         return [name for name, state in states.items() if state.endswith("*") or "down" in state]
 
     def ends_at(self) -> float | None:
-        """When the job's time limit is."""
+        """When the job's time limit is; `None` where Slurm does not say."""
         end = self.job_info(self.job_id).get("EndTime", "Unknown")
-        if end == "Unknown":
-            return None
-        return time.mktime(time.strptime(end, "%Y-%m-%dT%H:%M:%S"))
+        return float(end) if end.isdecimal() else None
 
     def submit(self, script: Path, options: Sequence[str], environment: Mapping[str, str]) -> str:
         """The id of a new job in the environment that this one was submitted in, and more.
@@ -161,12 +193,13 @@ class Cluster:
         own = {k: v for k, v in os.environ.items() if not JOB_ONLY.match(k) or k == "SLURM_CONF"}
         done = self.command(
             *["sbatch", "--parsable", *options, str(script)],
-            env={**own, **environment},
+            environment={**own, **environment},
             cwd=os.environ.get("SLURM_SUBMIT_DIR"),
         )
-        if done.returncode:
+        job_id = done.stdout.strip().split(";")[0]
+        if done.returncode or not job_id.isdecimal():
             raise OSError(f"sbatch {script}: {done.stderr.strip() or done.returncode}")
-        return done.stdout.strip().split(";")[0]
+        return job_id
 
 
 class Allocation:
@@ -222,14 +255,19 @@ class Allocation:
         info = self.cluster.job_info(self.cluster.job_id)
         state = info.get("JobState", "RUNNING")
         if (preempted := info.get("PreemptTime", "None")) != "None" or state == "PREEMPTED":
-            return JobExit("preempted", f"by Slurm at {preempted}")
-        if int(info.get("Restarts", 0)) > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+            return JobExit("preempted", f"by Slurm at {_time(preempted)}")
+        if int(info.get("Restarts", "0")) > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
             return JobExit("preempted", "Slurm has put the job back into the queue")
         if state == "RUNNING" and not self.is_terminating:
             return None
         if self.left_s <= 1 or state == "TIMEOUT":
             return JobExit("time_limit", "Slurm ends the job at its time limit")
         return JobExit("cancelled", f"Slurm shows it as {state}")
+
+
+def _time(text: str) -> str:
+    """A time of Slurm in words; of another kind than asked for, as it is."""
+    return timestamp(float(text)) if text.isdecimal() else text
 
 
 # How srun reports failed tasks, for example `srun: error: node2: tasks 2-3: Killed`.

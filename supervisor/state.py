@@ -16,18 +16,22 @@ folder `STATE_FOLDER/SERVICE` is seen by all nodes and holds
     jobs/ID/drain, promote    requests: finish what is in flight and end; publish a canary
     jobs/ID/STEP.log, STEP.srun.log   the output of a step, and of its srun
 
-A JSON file is replaced by a rename: readers see the old or the new one, never a part.
+A JSON file is replaced by a rename: readers see the old or the new one, never a part. Whoever reads
+one may still find anything there, since folders are shared and disks fill: a record that is not as
+it was written is damaged, and counts as missing.
 """
 
 from __future__ import annotations
 
-import errno
 import json
+import math
 import os
+import stat
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -36,7 +40,8 @@ from typing import Any
 FORMAT = 1
 HEARTBEAT_S = 10.0
 LEASE_S = 60.0  # an endpoint whose job was silent for longer is dead
-RESERVE_BYTES = 64 * 1024  # freed on a full disk, so that the record can still be written
+RECORD_BYTES = 4 << 20  # of a JSON file; none that was written here comes near
+UNNAMED_LOCK_S = 120.0  # whoever holds the lock submits at once, and names the successor
 
 # Files of a service and of its jobs.
 ENDPOINT = "endpoint.json"
@@ -52,6 +57,8 @@ FREE_PORTS = "SERVICE_FREE_PORTS"  # set: every step gets ports that are free
 SUBMIT_OPTIONS = "SERVICE_SUBMIT_OPTIONS"  # JSON: sbatch options of its successors
 
 Json = dict[str, Any]
+Fits = Callable[[Any], bool]
+Fields = Mapping[str, tuple[Fits, Any]]
 
 
 # --- Times, files and the log ---------------------------------------------------------------------
@@ -64,22 +71,72 @@ def timestamp(seconds: float | None = None) -> str:
 
 
 def parse_time(text: str) -> float:
-    """Seconds since the epoch."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    """Seconds since the epoch. Raises `ValueError` for a time that names no zone."""
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return moment.timestamp()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Readers see the old file or the new one, never a part."""
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    new.replace(path)
+    """Readers see the old file or the new one, never a part.
+
+    A folder that was removed is made again, and one that is in the file's place is set aside.
+    """
+    with _whole_file(path, value) as new:
+        set_aside(path, is_damaged=path.is_dir)
+        new.replace(path)
+
+
+def create_json(path: Path, value: Any) -> None:
+    """A file that is whole once it is there. Raises `FileExistsError` where there is one."""
+    with _whole_file(path, value) as new:
+        os.link(new, path)
+
+
+@contextmanager
+def _whole_file(path: Path, value: Any) -> Iterator[Path]:
+    """Beside the path, under a name that no other writer has."""
+    new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    text = json.dumps(value, indent=1) + "\n"
+    try:
+        try:
+            new.write_text(text, encoding="utf-8")
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(text, encoding="utf-8")
+        yield new
+    finally:
+        with suppress(OSError):
+            new.unlink()
+
+
+def set_aside(path: Path, is_damaged: Callable[[], bool]) -> None:
+    """Give what is damaged another name, for whoever wants to know what it was."""
+    if is_damaged():
+        with suppress(FileNotFoundError):
+            path.rename(path.with_name(f".{path.name}.damaged-{uuid.uuid4().hex[:8]}"))
+
+
+def is_there(path: Path) -> bool:
+    """Whether a file exists; one that cannot be looked at counts as missing."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def read_json(path: Path) -> Json | None:
-    """`None` for a file that does not exist, or that a full disk left empty."""
+    """`None` for what does not exist or is no file that holds a JSON object.
+
+    Raises `OSError` where it cannot be read, which may pass.
+    """
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > RECORD_BYTES:
+            return None
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -87,6 +144,88 @@ def read_json(path: Path) -> Json | None:
 def log(text: str) -> None:
     with suppress(OSError):  # the job's own output may be on the full disk
         print(f"{timestamp()} {text}", file=sys.stderr, flush=True)
+
+
+# --- What records hold ----------------------------------------------------------------------------
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and value.isdecimal()
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_seconds(value: Any) -> bool:
+    return _is_count(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and parse_time(value) >= 0
+    except (ValueError, OverflowError):
+        return False
+
+
+def _or_null(fits: Fits) -> Fits:
+    return lambda value: value is None or fits(value)
+
+
+def _list_of(fits: Fits) -> Fits:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _map_to(fits: Fits) -> Fits:
+    return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, dict) and _is_text(value.get("name"))
+
+
+# Keys that readers use: what each must be, and what it is where a record lacks it; `...`: a record
+# without it is damaged.
+_TEXTS = ("outcome", "why", "bundle", "bundle_digest")
+_MOMENTS = ("until", "ready", "admitted", "published", "ended")
+_JOBS = ("successor", "predecessor")
+RUN_FIELDS: Fields = {
+    "state": (_is_text, ...),
+    "heartbeat": (_is_time, ...),
+    **{name: (_or_null(_is_text), None) for name in _TEXTS},
+    **{name: (_or_null(_is_time), None) for name in _MOMENTS},
+    **{name: (_or_null(_is_id), None) for name in _JOBS},
+    "generation": (_is_count, 0),
+    "exit_code": (_or_null(_is_count), None),
+    "nodes": (_list_of(_is_text), ()),
+    "steps": (_list_of(_is_step), ()),
+    "successors": (_list_of(_is_id), ()),
+}
+ENDPOINT_FIELDS: Fields = {
+    "job_id": (_is_id, ...),
+    "until": (_or_null(_is_time), None),
+    "lease_s": (_is_seconds, LEASE_S),
+    "host": (_is_text, ""),
+    "model": (_is_text, ""),
+    "ports": (_map_to(_is_count), {}),
+    "urls": (_map_to(_is_text), {}),
+}
+LOCK_FIELDS: Fields = {"owner": (_is_id, ...), "successor": (_or_null(_is_id), None)}
+
+
+def read_record(path: Path, fields: Fields) -> Json | None:
+    """A JSON file with its missing keys filled in; `None` where it is missing or damaged."""
+    value = read_json(path)
+    if value is None:
+        return None
+    for key, (fits, default) in fields.items():
+        if not fits(value[key]) if key in value else default is ...:
+            return None
+    return {**{key: default for key, (_, default) in fields.items()}, **value}
 
 
 # --- Folders --------------------------------------------------------------------------------------
@@ -115,7 +254,13 @@ class JobFolder:
 
     @property
     def run(self) -> Json | None:
-        return read_json(self.path / RUN)
+        return read_record(self.path / RUN, RUN_FIELDS)
+
+    @property
+    def damaged(self) -> Path | None:
+        """Its run.json, where there is one that says nothing."""
+        path = self.path / RUN
+        return path if os.path.lexists(path) and self.run is None else None
 
     @property
     def has_ended(self) -> bool:
@@ -164,7 +309,8 @@ class ServiceFolder:
             names = [entry.name for entry in os.scandir(self.path / "jobs")]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = [self.job(name) for name in sorted(filter(str.isdecimal, names), key=int)]
+        ids = [name for name in names if name.isascii() and name.isdecimal()]
+        found = [self.job(name) for name in sorted(ids, key=int)]
         return [
             job for job in found if any((job.path / name).exists() for name in (RUN, SUBMISSION))
         ]
@@ -172,7 +318,7 @@ class ServiceFolder:
     @property
     def endpoint(self) -> Json | None:
         """Where clients are sent, if anywhere."""
-        return read_json(self.endpoint_file)
+        return read_record(self.endpoint_file, ENDPOINT_FIELDS)
 
     @property
     def owner(self) -> str | None:
@@ -183,15 +329,15 @@ class ServiceFolder:
     def live_endpoint(self) -> Json | None:
         """The endpoint, unless its time is over or its job has ended or fallen silent."""
         content = self.endpoint
-        if content is None or parse_time(content["until"]) < time.time():
+        if content is None or not content["until"] or parse_time(content["until"]) < time.time():
             return None
-        run = read_json(self.path / content["heartbeat"])
+        run = self.job(content["job_id"]).run
         if run is None or run["state"] == "ended" or is_silent(run, content["lease_s"]):
             return None
         return content
 
     def withdraw_endpoint(self, job_id: str) -> None:
-        """Remove the endpoint of that job.
+        """Remove the endpoint of that job. Raises `OSError`.
 
         It is renamed before it is read again, since a successor may replace it at any moment.
         """
@@ -209,7 +355,8 @@ class ServiceFolder:
 class SuccessorLock:
     """The right of `owner`, a job that serves, to submit its successor, one at a time.
 
-    `is_alive` tells whether a job waits or runs, and `None` where Slurm does not say.
+    `is_alive` tells whether a job waits or runs, and `None` where Slurm does not say. All methods
+    may raise `OSError`.
     """
 
     def __init__(
@@ -219,87 +366,50 @@ class SuccessorLock:
         self._owner = owner
         self._is_alive = is_alive
         self._successor: str | None = None
+        self._seen: tuple[Json, float] = ({}, 0.0)  # what others hold, and since when it is seen
 
     @property
     def content(self) -> Json:
         """`owner` and `successor` as they are now; empty where nobody holds the lock."""
-        return read_json(self._path) or {}
+        return read_record(self._path, LOCK_FIELDS) or {}
 
     def acquire(self) -> bool:
         """Whether the lock is now this owner's. That of a job that is gone is broken."""
-        held = self.content
-        if held and self._is_alive(str(held["successor"] or held["owner"])) is False:
-            self._path.unlink(missing_ok=True)
+        if self._is_stale(self.content):
+            log(f"{self._path} is damaged, or of a job that is gone: set aside")
+            set_aside(self._path, is_damaged=lambda: True)
         try:
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            create_json(self._path, self._content(None))
         except FileExistsError:
             return False
-        self.name_successor(None)
+        self._successor = None
         return True
+
+    def _is_stale(self, held: Json) -> bool:
+        """Damaged, of a job that is gone, or held for too long by one that has named none."""
+        if not held:
+            return os.path.lexists(self._path)
+        if held != self._seen[0]:
+            self._seen = held, time.monotonic()
+        is_late = time.monotonic() - self._seen[1] > UNNAMED_LOCK_S
+        if held["successor"] is None and is_late:
+            return True
+        return self._is_alive(held["successor"] or held["owner"]) is False
 
     def name_successor(self, job_id: str | None) -> None:
         self._successor = job_id
-        content = {"owner": self._owner, "successor": job_id, "since": timestamp()}
-        write_json(self._path, content)
+        write_json(self._path, self._content(job_id))
+
+    def _content(self, successor: str | None) -> Json:
+        return {"owner": self._owner, "successor": successor, "since": timestamp()}
 
     def release(self) -> None:
         """A successor that took over has removed it already, and may have acquired it anew."""
         held = self.content
-        if (held.get("owner"), held.get("successor")) == (self._owner, self._successor):
+        if held.get("owner") == self._owner and held["successor"] in (self._successor, None):
             self._path.unlink(missing_ok=True)
 
     def release_as_successor(self) -> None:
         """The owner is itself the successor that the lock names, and now serves."""
         if self.content.get("successor") == self._owner:
             self._path.unlink(missing_ok=True)
-
-
-class Record:
-    """run.json and events.jsonl of this job. A disk that is full never ends the service."""
-
-    def __init__(self, job: JobFolder, first: Json) -> None:
-        self.job = job
-        self.run: Json = first
-        self._reserve = job.path / "reserve"
-        self._written = 0.0
-        job.path.mkdir(parents=True, exist_ok=True)
-        if (earlier := job.run) is not None:  # the job was requeued
-            self.run["restarts"] = earlier.get("restarts", 0) + 1
-            (job.path / RUN).replace(job.path / f"run-{earlier.get('restarts', 0)}.json")
-            for request in (DRAIN, PROMOTE):
-                (job.path / request).unlink(missing_ok=True)
-        self.write(lambda: self._reserve.write_bytes(b"\0" * RESERVE_BYTES))
-        self.update()
-
-    def update(self, **values: Any) -> None:
-        self.run.update(values, heartbeat=timestamp())
-        self._written = time.monotonic()
-        self.write(lambda: write_json(self.job.path / RUN, self.run))
-
-    def heartbeat(self) -> None:
-        if time.monotonic() - self._written > HEARTBEAT_S:
-            self.update()
-
-    def event(self, name: str, **values: Any) -> None:
-        log(" ".join([name, *(f"{key}={value}" for key, value in values.items())]))
-        line = json.dumps({"time": timestamp(), "event": name, **values}) + "\n"
-        self.write(lambda: self._append(line))
-
-    def _append(self, line: str) -> None:
-        with (self.job.path / EVENTS).open("a", encoding="utf-8") as file:
-            file.write(line)
-
-    def write(self, action: Callable[[], object]) -> None:
-        """Do a write; on a full disk into the space of the reserve, and else only log it."""
-        try:
-            action()
-        except OSError as fault:
-            if fault.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            log(f"{self.job.path}: {fault.strerror}")
-            if self._reserve.exists():
-                self._reserve.unlink()
-                self.write(action)
-
-    def close(self) -> None:
-        self._reserve.unlink(missing_ok=True)

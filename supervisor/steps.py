@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .checks import START_PERIOD_S, Probe, health_error, ports_of_nodes
+from .record import Record
 from .slurm import (
     KILL_WAIT_S,
     TERMINATED,
@@ -22,7 +23,7 @@ from .slurm import (
     task_failures,
 )
 from .spec import Health, JobExit, Spec, StepSpec
-from .state import FREE_PORTS, JobFolder, Json, Record
+from .state import FREE_PORTS, JobFolder, Json
 
 LOOPBACK = ("127.0.0.1", "::1")
 SRUN_REPORT_S = 3.0  # for srun, to say why a server is silent, and to end after its last task
@@ -116,7 +117,10 @@ class Step:
         return str(self._bundle / word) if (self._bundle / word).is_file() else word
 
     def srun_output(self) -> str:
-        return self.srun_log.read_text(errors="replace") if self.srun_log.exists() else ""
+        try:
+            return self.srun_log.read_text(errors="replace")
+        except OSError:  # not there yet, or its folder cannot be read for a while
+            return ""
 
     def exit_reason(self) -> tuple[str, str]:
         """Outcome and reason, where the step ended by itself or should have."""

@@ -1,0 +1,130 @@
+"""What a job writes of itself, and file operations whose failure never ends a service."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .state import (
+    DRAIN,
+    EVENTS,
+    HEARTBEAT_S,
+    PROMOTE,
+    RUN,
+    JobFolder,
+    Json,
+    is_there,
+    log,
+    timestamp,
+    write_json,
+)
+
+RESERVE_BYTES = 64 * 1024  # freed on a full disk, so that the record can still be written
+RETRY_S = 1.0  # between tries of what failed
+EVENTS_KEPT = 1000  # that could not be written yet
+
+Result = TypeVar("Result")
+
+
+class Record:
+    """run.json and events.jsonl of this job, and every other file operation while it serves.
+
+    One that fails is logged once, tried again, and ends nothing: a service that answers outlives
+    a full disk, lost permissions and removed folders.
+    """
+
+    def __init__(self, job: JobFolder, first: Json) -> None:
+        self.job = job
+        self.run: Json = first
+        self._reserve = job.path / "reserve"
+        self._written = 0.0
+        self._events: deque[str] = deque(maxlen=EVENTS_KEPT)
+        self._faults: dict[str, tuple[str, float]] = {}
+        job.path.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(job.path / RUN):  # the job was requeued
+            earlier = len(list(job.path.glob("run-*.json")))
+            self.run["restarts"] = earlier + 1
+            (job.path / RUN).replace(job.path / f"run-{earlier}.json")
+            for request in (DRAIN, PROMOTE):
+                (job.path / request).unlink(missing_ok=True)
+        self.attempt("reserve", lambda: self._reserve.write_bytes(b"\0" * RESERVE_BYTES), 0)
+        self.update()
+
+    def attempt(self, what: str, action: Callable[[], Result], default: Result) -> Result:
+        """The result of a file operation, `default` where it fails or has just failed.
+
+        On a full disk it is done in the space of the reserve.
+        """
+        fault, next_try = self._faults.get(what, ("", 0.0))
+        if time.monotonic() < next_try:
+            return default
+        try:
+            result = action()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) and self._free_reserve():
+                return self.attempt(what, action, default)
+            said = f"{error.filename or self.job.path}: {error.strerror or error}"
+            if said != fault:
+                log(f"{what}: {said}; it is tried again")
+            self._faults[what] = said, time.monotonic() + RETRY_S
+            return default
+        if self._faults.pop(what, None):
+            log(f"{what}: works again")
+        return result
+
+    def _free_reserve(self) -> bool:
+        try:
+            self._reserve.unlink()
+        except OSError:
+            return False
+        log(f"{self.job.path}: {os.strerror(errno.ENOSPC)}; its reserve is freed")
+        return True
+
+    def write(self, name: str, value: Any) -> None:
+        """A JSON file of the job."""
+        self.attempt(name, lambda: write_json(self.job.path / name, value), None)
+
+    def update(self, **values: Any) -> None:
+        self.run.update(values, heartbeat=timestamp())
+        self.attempt(RUN, self._write_run, None)
+
+    def _write_run(self) -> None:
+        self._written = -HEARTBEAT_S  # until it is there
+        write_json(self.job.path / RUN, self.run)
+        self._written = time.monotonic()
+
+    def heartbeat(self) -> None:
+        """Now and then, and where the file is gone or could not be written."""
+        overdue = time.monotonic() - self._written > HEARTBEAT_S
+        if overdue or not is_there(self.job.path / RUN):
+            self.update()
+        if self._events:
+            self.attempt(EVENTS, self._append_events, None)
+
+    def event(self, name: str, **values: Any) -> None:
+        log(" ".join([name, *(f"{key}={value}" for key, value in values.items())]))
+        self._events.append(json.dumps({"time": timestamp(), "event": name, **values}) + "\n")
+        self.attempt(EVENTS, self._append_events, None)
+
+    def _append_events(self) -> None:
+        """All that wait, or none: a line is never left in part."""
+        path = self.job.path / EVENTS
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            lines = "".join(self._events).encode()
+            try:
+                if file.write(lines) < len(lines):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            except OSError:
+                file.truncate(size)
+                raise
+        self._events.clear()
+
+    def close(self) -> None:
+        self.attempt("reserve", lambda: self._reserve.unlink(missing_ok=True), None)

@@ -1,0 +1,269 @@
+"""Whatever lies in a state folder: a record is read or counts as missing, no write ends a job."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor import record, state
+
+IN_AN_HOUR = state.timestamp(time.time() + 3600)
+RUN: state.Json = {"state": "serving", "heartbeat": state.timestamp(), "until": IN_AN_HOUR}
+ENDPOINT: state.Json = {"job_id": "7", "until": IN_AN_HOUR, "urls": {"http": "http://n:1"}}
+
+Damage = Callable[[Path], object]
+
+
+def folder_instead(path: Path) -> None:
+    path.mkdir()
+    (path / "kept").touch()
+
+
+def large_instead(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(state.RECORD_BYTES + 1)
+
+
+def content(data: bytes) -> Damage:
+    return lambda path: path.write_bytes(data)
+
+
+def changed(row: state.Json, **values: Any) -> Damage:
+    return content(json.dumps({**row, **values}).encode())
+
+
+# What a disk, a colleague or a broken program can leave in the place of any record.
+DAMAGES: dict[str, Damage] = {
+    "empty": content(b""),
+    "an empty object": content(b"{}"),
+    "half": content(b'{"job_id": "7", "sta'),
+    "a list": content(b"[]"),
+    "a number": content(b"7"),
+    "null": content(b"null"),
+    "not UTF-8": content(b"\xff\xfe{}"),
+    "zeros": content(b"\0" * 4096),
+    "deep": content(b"[" * 200_000),
+    "a folder": folder_instead,
+    "a pipe": os.mkfifo,
+    "large": large_instead,
+}
+ENDPOINT_DAMAGES: dict[str, Damage] = {
+    **DAMAGES,
+    "job as a number": changed(ENDPOINT, job_id=7),
+    "job as a path": changed(ENDPOINT, job_id="../7"),
+    "job as null": changed(ENDPOINT, job_id=None),
+    "time as a number": changed(ENDPOINT, until=5),
+    "time in words": changed(ENDPOINT, until="tomorrow"),
+    "time without a zone": changed(ENDPOINT, until="2030-01-01T00:00:00"),
+    "urls as a list": changed(ENDPOINT, urls=[]),
+    "ports in words": changed(ENDPOINT, ports={"http": "8000"}),
+    "lease that never ends": changed(ENDPOINT, lease_s=float("inf")),
+}
+RUN_DAMAGES: dict[str, Damage] = {
+    **DAMAGES,
+    "state as a list": changed(RUN, state=[]),
+    "heartbeat as null": changed(RUN, heartbeat=None),
+    "heartbeat in words": changed(RUN, heartbeat="now"),
+    "nodes as text": changed(RUN, nodes="node1"),
+    "steps of text": changed(RUN, steps=["server0"]),
+    "successor as a list": changed(RUN, successor=["8"]),
+    "generation in words": changed(RUN, generation="two"),
+    "exit code in words": changed(RUN, exit_code="70"),
+    "ended in words": changed(RUN, ended="yesterday"),
+}
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> state.ServiceFolder:
+    """A service whose job 7 serves."""
+    found = state.ServiceFolder(tmp_path, "svc")
+    for path, row in ((found.endpoint_file, ENDPOINT), (found.job("7").path / "run.json", RUN)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(row))
+    return found
+
+
+def put(path: Path, damage: Damage) -> None:
+    path.unlink()
+    damage(path)
+
+
+@pytest.mark.parametrize("damage", ENDPOINT_DAMAGES.values(), ids=ENDPOINT_DAMAGES)
+def test_a_damaged_endpoint_counts_as_missing(service: state.ServiceFolder, damage: Damage) -> None:
+    assert service.owner == "7" and service.live_endpoint()
+    put(service.endpoint_file, damage)
+    assert service.owner is None
+    assert service.live_endpoint() is None
+
+
+@pytest.mark.parametrize("damage", RUN_DAMAGES.values(), ids=RUN_DAMAGES)
+def test_a_damaged_run_counts_as_missing(service: state.ServiceFolder, damage: Damage) -> None:
+    job = service.job("7")
+    assert job.run and job.damaged is None
+    put(job.path / "run.json", damage)
+    assert job.run is None
+    assert job.damaged == job.path / "run.json"
+    assert service.live_endpoint() is None
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_record_is_written_over_whatever_is_there(
+    service: state.ServiceFolder, damage: Damage
+) -> None:
+    put(service.endpoint_file, damage)
+    state.write_json(service.endpoint_file, ENDPOINT)
+    assert service.owner == "7"
+    beside = [path for path in service.path.iterdir() if path.name.startswith(".")]
+    assert len(beside) == (damage is folder_instead)
+
+
+def lock_of(service: state.ServiceFolder, owner: str, *alive: str) -> state.SuccessorLock:
+    return state.SuccessorLock(service, owner, lambda job: job in alive)
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_lock_blocks_nobody(
+    service: state.ServiceFolder, damage: Damage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(service.lock_file)
+    assert lock_of(service, "7", "7").acquire()
+    assert "successor.lock is damaged" in capsys.readouterr().err
+    assert not lock_of(service, "8", "7", "8").acquire()
+
+
+def test_a_lock_is_whole_once_it_is_there(
+    service: state.ServiceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may be killed at any moment: there is a lock with its owner's name, or none."""
+    seen: list[state.Json] = []
+    link = os.link
+
+    def look_then_link(new: Path, path: Path) -> None:
+        assert not path.exists()
+        link(new, path)
+        seen.append(json.loads(path.read_text()))
+
+    monkeypatch.setattr(os, "link", look_then_link)
+    assert lock_of(service, "7", "7").acquire()
+    assert [row["owner"] for row in seen] == ["7"]
+
+
+def test_a_lock_whose_holder_never_names_a_successor_is_broken(
+    service: state.ServiceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lock_of(service, "7", "7").acquire()
+    waiting = lock_of(service, "8", "7", "8")
+    assert not waiting.acquire()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + state.UNNAMED_LOCK_S + 1)
+    assert waiting.acquire()
+
+
+def test_the_lock_of_a_successor_that_waits_is_kept(
+    service: state.ServiceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = lock_of(service, "7", "7")
+    assert first.acquire()
+    first.name_successor("9")
+    waiting = lock_of(service, "8", "7", "8", "9")
+    assert not waiting.acquire()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 10 * state.UNNAMED_LOCK_S)
+    assert not waiting.acquire()
+
+
+# --- What a job writes ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(service: state.ServiceFolder) -> record.Record:
+    return record.Record(service.job("9"), {"state": "serving"})
+
+
+FAULTS = [errno.EPERM, errno.EACCES, errno.EIO, errno.ESTALE, errno.EROFS, errno.ENOSPC]
+
+
+@pytest.mark.parametrize("number", FAULTS, ids=errno.errorcode.get)
+def test_a_write_that_fails_is_logged_once_and_tried_again(
+    own: record.Record,
+    number: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(record, "RETRY_S", 0.0)
+    own.close()  # without a reserve
+    works = False
+
+    def write() -> str:
+        if not works:
+            raise OSError(number, os.strerror(number), "name")
+        return "written"
+
+    assert [own.attempt("file", write, "") for _ in range(3)] == [""] * 3
+    works = True
+    assert own.attempt("file", write, "") == "written"
+    said = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+    fault = f"file: name: {os.strerror(number)}; it is tried again"
+    assert said == [fault, "file: works again"]
+
+
+def test_what_fails_is_not_tried_at_once(own: record.Record) -> None:
+    tries: list[int] = []
+
+    def write() -> None:
+        tries.append(1)
+        raise PermissionError(errno.EPERM, "no")
+
+    for _ in range(10):
+        own.attempt("file", write, None)
+    assert len(tries) == 1
+
+
+def test_a_job_folder_that_was_removed_comes_back_at_once(own: record.Record) -> None:
+    for path in own.job.path.iterdir():
+        path.unlink()
+    own.job.path.rmdir()
+    own.heartbeat()
+    own.event("serving")
+    assert own.job.run and own.job.run["state"] == "serving"
+    assert json.loads((own.job.path / "events.jsonl").read_text())["event"] == "serving"
+
+
+def test_events_that_could_not_be_written_follow_in_their_order(
+    own: record.Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "RETRY_S", 0.0)
+    events = own.job.path / "events.jsonl"
+    own.event("one")
+    events.rename(events.with_name("away"))
+    events.mkdir()
+    own.event("two")
+    own.event("three")
+    events.rmdir()
+    events.with_name("away").rename(events)
+    own.heartbeat()
+    rows = [json.loads(line)["event"] for line in events.read_text().splitlines()]
+    assert rows == ["one", "two", "three"]
+
+
+def test_a_run_that_could_not_be_written_is_written_later(
+    own: record.Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "RETRY_S", 0.0)
+    with monkeypatch.context() as patch:
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EIO, "no")
+
+        patch.setattr(record, "write_json", refuse)
+        own.update(state="draining")
+    assert own.job.run and own.job.run["state"] == "serving"
+    own.heartbeat()
+    assert own.job.run and own.job.run["state"] == "draining"
