@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
+from supervisor.listeners import foreign_listener
 
+from . import guardian
+from .guardian import LEFTOVER_GRACE_S, MARK, POLL_S
 from .interrupts import Interrupts
 
-# Marks every process of one server: a process that leaves the group, as MPI workers do, keeps it.
-MARK = "TRTLLM_LAUNCH_SERVER"
-POLL_S = 0.05
-# For what a server leaves behind: time between being asked to end and being killed.
-LEFTOVER_GRACE_S = 5.0
 KILL_GRACE_S = 30.0
 TAIL_BYTES = 64 * 1024
 
@@ -30,7 +30,8 @@ class ServerProcess:
 
     The log is appended to, so that what was there stays. Leaving asks the server itself to end and
     lets it end its workers, since workers that got the signal too would drop what the server still
-    answers. Whatever is left after that is ended and, where that does not help, killed.
+    answers. Whatever is left after that is ended and, where that does not help, killed. Should this
+    process itself be killed, a guardian does the same.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class ServerProcess:
 
     def __enter__(self) -> Self:
         with self.log.open("ab") as log:
+            self._guardian = self._start_guardian()
             try:
                 self._process = subprocess.Popen(
                     self._argv,
@@ -67,8 +69,34 @@ class ServerProcess:
                 )
             except OSError as error:
                 what = f"cannot be started: {error.strerror}"
+                self._dismiss_guardian()
                 raise NotReady(Diagnostic(self._argv[0], what, "install it")) from error
+        self._tell_guardian(f"{self.pid}\n".encode())
         return self
+
+    def _start_guardian(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", guardian.__file__),
+                *(self._mark, str(self._grace_s), str(self.log.absolute())),
+            ],
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _tell_guardian(self, line: bytes) -> None:
+        pipe = self._guardian.stdin
+        if pipe and not pipe.closed:
+            with suppress(BrokenPipeError):  # somebody has ended it
+                pipe.write(line)
+                pipe.flush()
+
+    def _dismiss_guardian(self) -> None:
+        self._tell_guardian(guardian.ENDED)
+        self._guardian.communicate()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -76,6 +104,10 @@ class ServerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def owns(self, ports: Iterable[int]) -> bool:
+        """Whether nobody else is known to listen there: what answers may be another server."""
+        return not any(foreign_listener(port, f"{MARK}={self._mark}") for port in ports)
 
     def exit_status(self, timeout_s: float) -> int | None:
         """Its exit status as a shell gives it, or `None` if it still runs after the timeout."""
@@ -108,16 +140,17 @@ class ServerProcess:
                 self._wait(self._grace_s, lambda: self._process.poll() is not None)
             if self._process.poll() is not None:
                 self.left = self.left or len(self._members())
-                _signal(self._members(), signal.SIGTERM)
+                guardian.send(self._members(), signal.SIGTERM)
                 self._wait(LEFTOVER_GRACE_S, lambda: not self._members())
             self.killed = self._process.poll() is None
-            _signal(self._members(), signal.SIGKILL)
+            guardian.send(self._members(), signal.SIGKILL)
             deadline = time.monotonic() + KILL_GRACE_S
             while self._process.poll() is None or self._members():
                 if time.monotonic() > deadline:
                     stuck = ", ".join(map(str, self._members()))
                     raise NotReady(Diagnostic(f"process {stuck}", "does not end even when killed"))
                 time.sleep(POLL_S)
+            self._dismiss_guardian()
 
     def _wait(self, timeout_s: float, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + timeout_s
@@ -127,28 +160,4 @@ class ServerProcess:
 
     def _members(self) -> list[int]:
         """Live processes of this server: its group, and all that carry its mark."""
-        return [pid for pid in _pids() if _belongs(pid, self.pid, self._mark)]
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def _belongs(pid: int, group: int, mark: str) -> bool:
-    try:
-        # After the command name, which may hold spaces and brackets: state, parent, group.
-        state, _, its_group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
-        if state in "ZX":
-            return False
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
-    return int(its_group) == group or f"{MARK}={mark}".encode() in environment
-
-
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
+        return guardian.members(self.pid, self._mark)

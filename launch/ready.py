@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from typing import Literal, TextIO
+
+from supervisor.checks import http_request
 
 from .process import ServerProcess
 from .target import Target
@@ -75,7 +76,7 @@ class Progress:
 
 
 def probe(target: Target) -> bool:
-    """Whether the target's server says that it is ready, and is the one that was started.
+    """Whether the target's server says that it is ready.
 
     Triton tells its id, so that another Triton on the same port cannot pass for it.
     """
@@ -111,16 +112,10 @@ def _grpc_name(target: Target) -> str | None:
 
 
 def _get(target: Target, path: str) -> bytes | None:
-    """The body of a 200 answer. Straight to the server: no proxy of the environment is asked."""
-    connection = http.client.HTTPConnection(
-        target.host, target.ports[target.ready_port], timeout=PROBE_TIMEOUT_S
-    )
+    """The body of a 200 answer."""
+    port, headers = target.ports[target.ready_port], target.access().http_headers
     try:
-        connection.request("GET", path, headers=target.access().http_headers)
-        response = connection.getresponse()
-        body = response.read()
-        return body if response.status == http.client.OK else None
-    except (OSError, http.client.HTTPException):
+        status, body = http_request(target.host, port, path, PROBE_TIMEOUT_S, headers=headers)
+    except OSError:
         return None
-    finally:
-        connection.close()
+    return body if status == 200 else None

@@ -68,7 +68,10 @@ def serve(
         stack.push(partial(_say_stopping, target))
         progress = ready.Progress(target.name)
         state, elapsed_s = ready.wait(
-            server, lambda: ready.probe(target), start_timeout_s, progress
+            server,
+            lambda: ready.probe(target) and server.owns(target.ports.values()),
+            start_timeout_s,
+            progress,
         )
         if state != "ready":
             status = server.exit_status(0) if state == "died" else None

@@ -17,7 +17,8 @@ from pathlib import Path
 # Run by the path of its folder, a package is not known by its name.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from supervisor.checks import canary_error, check_ports, count_connections, preflight_checks
+from supervisor.checks import canary_error, check_ports, preflight_checks
+from supervisor.listeners import count_connections, foreign_listener
 from supervisor.service import TICK_S, Service
 from supervisor.slurm import Cluster
 from supervisor.spec import Spec
@@ -58,6 +59,12 @@ def ports(wanted: str) -> int:
     return 0
 
 
+def listener(port: str, mark: str) -> int:
+    """Which process listens on a port of this node, if it is not one that carries the mark."""
+    print(json.dumps({"foreign": foreign_listener(int(port), mark)}))
+    return 0
+
+
 def idle(port: str, timeout_s: str) -> int:
     """Waits until no client is connected to the port."""
     deadline = time.monotonic() + float(timeout_s)
@@ -78,6 +85,7 @@ COMMANDS: dict[str, tuple[Callable[..., int], list[str]]] = {
     "preflight": (preflight, ["[folder]"]),
     "smoke": (smoke, ["folder", "address", "port"]),
     "ports": (ports, ["wanted"]),
+    "listener": (listener, ["port", "mark"]),
     "idle": (idle, ["port", "timeout_s"]),
     "drain": (drain, ["job_folder"]),
 }

@@ -20,6 +20,7 @@ from .spec import CanaryRequest, JobExit, Spec
 from .state import Json, read_json
 
 START_PERIOD_S = 0.5  # between probes of a server that is not ready yet
+RESPONSE_BYTES = 1 << 20  # of an answer to a probe or a canary request
 
 Check = tuple[str, bool, str]  # its name, whether it passed, what it found
 
@@ -28,20 +29,54 @@ Check = tuple[str, bool, str]  # its name, whether it passed, what it found
 
 
 def http_request(
-    address: str, port: int, path: str, timeout_s: float, body: Json | None = None
+    address: str,
+    port: int,
+    path: str,
+    timeout_s: float,
+    body: Json | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
-    """Status and body, without any proxy of the environment. Raises `OSError`."""
+    """Status and body, without any proxy of the environment.
+
+    Raises `OSError`, also where the whole response takes longer than `timeout_s`, however it
+    comes, or is longer than any that is asked for here.
+    """
+    deadline = time.monotonic() + timeout_s
     connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
-    headers = {"Content-Type": "application/json", "Connection": "close"}
+    content = None if body is None else json.dumps(body)
+    sent = {"Content-Type": "application/json", "Connection": "close", **(headers or {})}
+    late = None
     try:
-        content = None if body is None else json.dumps(body)
-        connection.request("GET" if body is None else "POST", path, content, headers)
+        connection.connect()
+        late = threading.Timer(deadline - time.monotonic(), _end, [connection.sock])
+        late.daemon = True
+        late.start()
+        connection.request("GET" if body is None else "POST", path, content, sent)
         response = connection.getresponse()
-        return response.status, response.read()
-    except http.client.HTTPException as fault:
+        found = response.status, response.read(RESPONSE_BYTES)
+        if len(found[1]) == RESPONSE_BYTES:
+            raise OSError(f"a response of {RESPONSE_BYTES} bytes and more")
+        if response.length:
+            raise OSError(f"cut off {response.length} bytes before its end")
+        if time.monotonic() < deadline:
+            return found
+        raise TimeoutError("timed out")
+    except (http.client.HTTPException, OSError) as fault:
+        if time.monotonic() >= deadline:
+            raise TimeoutError("timed out") from fault
+        if isinstance(fault, OSError):
+            raise
         raise OSError(f"{type(fault).__name__}: {fault}") from fault
     finally:
+        if late:
+            late.cancel()
         connection.close()
+
+
+def _end(connection: socket.socket) -> None:
+    """What waits for a part of a response goes on at once."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def health_error(address: str, port: int, path: str, timeout_s: float) -> str | None:
@@ -71,23 +106,16 @@ def has_text(body: bytes) -> bool:
     """Whether a response of OpenAI's completions or chat, or of Triton's generate, has text."""
     try:
         response = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
-    choice = (response.get("choices") or [{}])[0]
-    message = choice.get("message") or {}
-    parts = ("content", "reasoning_content")
-    return any([choice.get("text"), response.get("text_output"), *map(message.get, parts)])
-
-
-def count_connections(port: int) -> int:
-    """How many clients are connected to that port of this host."""
-    count = 0
-    for table in ("tcp", "tcp6"):
-        with suppress(FileNotFoundError):  # a host without IPv6
-            for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-                _, local, _, state = row.split()[:4]
-                count += state == "01" and int(local.rpartition(":")[2], 16) == port
-    return count
+    try:
+        choice = (response.get("choices") or [{}])[0]
+        message = choice.get("message") or {}
+        texts = [choice.get("text"), response.get("text_output")]
+        texts += [message.get("content"), message.get("reasoning_content")]
+    except (AttributeError, LookupError, TypeError):  # another shape than either has
+        return False
+    return any(isinstance(text, str) and text for text in texts)
 
 
 def check_ports(node: str, wanted: Sequence[int]) -> Json:

@@ -7,6 +7,7 @@ import json
 import os
 import time
 
+from .lock import SuccessorLock
 from .record import Record
 from .slurm import Allocation, Cluster
 from .spec import JobExit, Spec
@@ -20,7 +21,6 @@ from .state import (
     SUBMIT_OPTIONS,
     Json,
     ServiceFolder,
-    SuccessorLock,
     is_there,
     parse_time,
     timestamp,

@@ -10,8 +10,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from .checks import Probe, canary_error, count_connections, file_digest
+from .checks import Probe, canary_error, file_digest
 from .handover import Publication, Successor
+from .listeners import count_connections
 from .record import Record
 from .slurm import Allocation, AuxiliarySteps, Cluster, own_argv
 from .spec import OUTCOMES, RESTARTABLE, JobExit, Spec
@@ -65,6 +66,7 @@ class Service:
         while not self._steps.are_ready:
             self._steps.start_next()
             self._tick()
+        self._steps.check_listeners(self._auxiliary)
         self._steps.record_state(ready=timestamp())
         self._publication.draft(self._steps.frontend)
 
@@ -101,6 +103,7 @@ class Service:
 
     def _publish(self) -> None:
         """As soon as the endpoint can be written."""
+        self._steps.check_listeners(self._auxiliary)
         frontend = self._steps.frontend
         while not self._record.attempt(
             "endpoint", lambda: self._publication.publish(frontend), False
@@ -148,9 +151,11 @@ class Service:
         port, node = frontend.ports["http"], frontend.nodes[0]
         if node == self._cluster.node:
             return lambda: count_connections(port) == 0
-        process = self._auxiliary.start(
-            "idle", [node], own_argv("idle", port, self._spec.limits.drain_s)
-        )
+        argv = own_argv("idle", port, self._spec.limits.drain_s)
+        try:
+            process, _ = self._auxiliary.start("idle", [node], argv)
+        except OSError:  # the whole time of a drain, then
+            return lambda: False
         return lambda: process.poll() == 0
 
     def _must_resume(self, owner: str) -> bool:

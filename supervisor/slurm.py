@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,8 @@ SRUN_INPUT = re.compile(
 )
 # What a job has from Slurm, and a successor must not inherit.
 JOB_ONLY = re.compile(r"(SLURM|SLURMD|PMI|PMIX)_|(CUDA|ROCR)_VISIBLE_DEVICES$|GPU_DEVICE_ORDINAL$")
+# How Slurm's commands find the controller, and show who they are.
+ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 # Options of Slurm's commands that a shell may hold: they would win over those of a batch script,
 # leave jobs out of a list, or change how times are written.
 COMMAND_INPUT = re.compile(r"(SBATCH|SALLOC|SQUEUE|SINFO|SCANCEL|SACCT)_|SLURM_TIME_FORMAT$")
@@ -190,7 +194,7 @@ class Cluster:
 
         Raises `OSError` where Slurm refuses it.
         """
-        own = {k: v for k, v in os.environ.items() if not JOB_ONLY.match(k) or k == "SLURM_CONF"}
+        own = {k: v for k, v in os.environ.items() if not JOB_ONLY.match(k) or k in ACCESS}
         done = self.command(
             *["sbatch", "--parsable", *options, str(script)],
             environment={**own, **environment},
@@ -343,15 +347,24 @@ class AuxiliarySteps:
 
     def start(
         self, name: str, nodes: Sequence[str], argv: Sequence[str]
-    ) -> subprocess.Popen[bytes]:
+    ) -> tuple[subprocess.Popen[bytes], Path]:
+        """The step and its log: in the job's folder, else of this node. Raises `OSError`."""
         command = self._cluster.auxiliary_step(name, nodes, *argv)
-        return self._cluster.start(command, self._log(name), self._bundle, {})
+        try:
+            log = self._folder / f"{name}.log"
+            return self._cluster.start(command, log, self._bundle, {}), log
+        except OSError:  # the folder cannot be written for a while
+            log = Path(tempfile.gettempdir()) / f"{self._cluster.job_id}-{name}.log"
+            return self._cluster.start(command, log, Path("/"), {}), log
 
     def run(
         self, name: str, nodes: Sequence[str], argv: Sequence[str], timeout_s: float
     ) -> tuple[int | None, str]:
-        """Exit code (`None`: no end in time) and output."""
-        process = self.start(name, nodes, argv)
+        """Exit code (`None`: no end in time; 127: it cannot be started) and output."""
+        try:
+            process, log = self.start(name, nodes, argv)
+        except OSError as fault:
+            return 127, str(fault)
         deadline = time.monotonic() + timeout_s
         try:
             while process.poll() is None and time.monotonic() < deadline:
@@ -360,8 +373,9 @@ class AuxiliarySteps:
             code = process.poll()
             if code is None:
                 process.terminate()  # srun kills its tasks
-                process.wait(KILL_WAIT_S)
-        return code, self._log(name).read_text(errors="replace")
-
-    def _log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(KILL_WAIT_S)
+        try:
+            return code, log.read_text(errors="replace")
+        except OSError as fault:
+            return code, str(fault)

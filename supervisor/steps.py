@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import subprocess
@@ -12,19 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from .checks import START_PERIOD_S, Probe, health_error, ports_of_nodes
+from .listeners import foreign_listener
 from .record import Record
 from .slurm import (
+    COMMAND_TIMEOUT_S,
     KILL_WAIT_S,
     TERMINATED,
     Allocation,
     AuxiliarySteps,
     Cluster,
     first_failed_rank,
+    own_argv,
     task_failures,
 )
 from .spec import Health, JobExit, Spec, StepSpec
 from .state import FREE_PORTS, JobFolder, Json
 
+MARK = "SERVICE_STEP"  # a variable of all processes of a step
 LOOPBACK = ("127.0.0.1", "::1")
 SRUN_REPORT_S = 3.0  # for srun, to say why a server is silent, and to end after its last task
 POLL_S = 0.05  # of processes that are about to end
@@ -46,6 +51,7 @@ class Step:
             raise ValueError(f"step {spec.name} needs {last} nodes; the job has {len(group)}")
         self.address = cluster.address(self.nodes[0])
         self.ports = dict(spec.ports)
+        self.mark = f"{MARK}={job.id}/{spec.name}"
         self.log = job.step_log(spec.name)
         self.srun_log = job.step_log(f"{spec.name}.srun")
         self.process: subprocess.Popen[bytes] | None = None
@@ -90,6 +96,7 @@ class Step:
 
     def start(self, fill: Callable[[str], str], health: Health) -> None:
         environment = {key: fill(value) for key, value in self.spec.environment.items()}
+        environment[MARK] = self.mark.partition("=")[2]
         argv, group = map(fill, self._argv()), self.spec.het_group
         self.process = self._cluster.start(
             self._cluster.srun(self.spec.name, self.nodes, *argv, het_group=group),
@@ -199,6 +206,26 @@ class Steps:
             free = iter(row["free"])
             for step, name in wanted[node]:
                 step.ports[name] = step.ports[name] or next(free)
+
+    def check_listeners(self, auxiliary: AuxiliarySteps) -> None:
+        """That the servers, and nobody else, answer on their ports: loading takes long.
+
+        Raises `JobExit` where another process is known to.
+        """
+        for step in self.all:
+            if not step.spec.ready or step.is_over:
+                continue
+            port, node = step.ports[step.spec.ready["port"]], step.nodes[0]
+            if node == self._cluster.node:
+                foreign = foreign_listener(port, step.mark)
+            else:
+                argv = own_argv("listener", port, step.mark)
+                _, output = auxiliary.run("listener", [node], argv, COMMAND_TIMEOUT_S * 3)
+                rows = [json.loads(row) for row in output.splitlines() if row[:1] == "{"]
+                foreign = rows[-1]["foreign"] if rows else None
+            if foreign:
+                what = f"{foreign} answers on {node}:{port} in its place"
+                raise JobExit("ports_taken", f"{step.spec.name}: {what}")
 
     def start_next(self) -> None:
         """Those that wait for no other step any more."""

@@ -298,6 +298,9 @@ def _check(order: Submission, options: argparse.Namespace) -> None:
 
 
 def _order(options: argparse.Namespace) -> Submission:
+    if ignored := scheduler.ignored_options():
+        remedy = "give them with --sbatch, or in the profile of the site"
+        say(f"{', '.join(ignored)} of this environment: not used; {remedy}")
     return submission.read_bundle(options.bundle, options.state, options.sbatch, options.engine)
 
 

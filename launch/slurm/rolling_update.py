@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
-from supervisor.state import CANARY, PREDECESSOR, PROMOTE, JobFolder, ServiceFolder, SuccessorLock
+from supervisor.lock import SuccessorLock
+from supervisor.state import CANARY, PREDECESSOR, PROMOTE, JobFolder, ServiceFolder
 
 from ..interrupts import Interrupts
 from . import jobs, scheduler

@@ -11,11 +11,8 @@ from pathlib import Path
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
+from supervisor.slurm import ACCESS, COMMAND_INPUT, ENDED
 
-ENDED = {
-    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
-    *("PREEMPTED", "REVOKED", "SPECIAL_EXIT", "TIMEOUT"),
-}
 COMMAND_TIMEOUT_S = 60.0
 FIELDS = "%i|%j|%T|%r|%N"
 LOGIN_NODE = "run this where Slurm's commands are, such as a login node of the cluster"
@@ -69,12 +66,20 @@ def call(
 
 
 def environment() -> dict[str, str]:
-    """This environment without that of a job around it: a new job must not inherit its shape."""
+    """This environment without that of a job around it: a new job must not inherit its shape.
+
+    Also without options of Slurm's commands, which would win over those of a bundle's scripts.
+    """
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("SLURM_") or name == "SLURM_CONF"
+        if name in ACCESS or not (name.startswith("SLURM_") or COMMAND_INPUT.match(name))
     }
+
+
+def ignored_options() -> list[str]:
+    """The options of jobs in this environment that no job gets."""
+    return sorted(name for name in os.environ if name.startswith("SBATCH_"))
 
 
 def submit(
@@ -117,10 +122,9 @@ def jobs(only: str | None = None) -> dict[str, SlurmJob]:
     done = call(["squeue", "--noheader", "--states=all", f"--format={FIELDS}", *_only(only)])
     if done.returncode and NO_SUCH_JOB not in done.stderr:
         raise NotReady(Diagnostic("squeue", message(done.stderr), SEE_CONTROLLER))
-    rows = (line.split("|") for line in done.stdout.splitlines())
-    return {
-        row[0].removesuffix("+0"): SlurmJob(row[0].removesuffix("+0"), *row[1:]) for row in rows
-    }
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    found = [SlurmJob(row[0].removesuffix("+0"), *row[1:]) for row in rows if len(row) == 5]
+    return {job.id: job for job in found}
 
 
 def _only(job_id: str | None) -> list[str]:

@@ -16,6 +16,11 @@ from . import scheduler
 from .scheduler import SlurmJob
 
 ENDED = ("ended", "dead", "none")
+UNREADABLE = "unreadable"
+KEYS = (
+    *("name", "job_id", "generation", "state", "outcome", "why", "slurm", "url", "model"),
+    *("bundle_digest", "seconds_left", "successor", "successor_state"),
+)
 
 Status = dict[str, Any]
 
@@ -33,7 +38,15 @@ def every(folder: Path) -> list[ServiceFolder]:
         return []
     except OSError as error:
         raise BadInput(Diagnostic(str(folder), f"cannot be read: {error.strerror}")) from None
-    return sorted((one for one in found if one.jobs), key=lambda one: one.name)
+    return sorted(filter(_is_service, found), key=lambda one: one.name)
+
+
+def _is_service(folder: ServiceFolder) -> bool:
+    """Whether there are jobs in it, or nobody but its owner may know."""
+    try:
+        return bool(folder.jobs)
+    except OSError:
+        return True
 
 
 def find(folder: Path, name: str) -> ServiceFolder:
@@ -47,7 +60,16 @@ def find(folder: Path, name: str) -> ServiceFolder:
 
 def statuses(services: Iterable[ServiceFolder], known: Iterable[SlurmJob]) -> list[Status]:
     named = scheduler.by_name(known)
-    return [status(service, named.get(service.name, {})) for service in services]
+    return [_status(service, named.get(service.name, {})) for service in services]
+
+
+def _status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
+    """That of one service, also where its files cannot be read: the others are shown too."""
+    try:
+        return status(service, known)
+    except OSError as error:
+        why = f"{error.filename}: {(error.strerror or str(error)).lower()}"
+        return {**dict.fromkeys(KEYS), "name": service.name, "state": UNREADABLE, "why": why}
 
 
 def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
@@ -62,6 +84,7 @@ def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
         endpoint = None
     job = service.job(endpoint["job_id"]) if endpoint else (jobs[-1] if jobs else None)
     run = (job.run if job else None) or {}
+    damaged = f"{job.damaged} is damaged" if job and job.damaged else None
     state = _state(run, known.get(job.id) if job else None)
     successor = _successor(job, jobs, run, known)
     ends_at = run.get("until") if state not in ENDED else None
@@ -73,7 +96,7 @@ def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
         "generation": run.get("generation"),
         "state": state,
         "outcome": run.get("outcome"),
-        "why": run.get("why"),
+        "why": run.get("why") or damaged,
         "slurm": known[job.id].summary if job and job.id in known else None,
         "url": endpoint["urls"].get("http") if endpoint else None,
         "model": endpoint["model"] if endpoint else None,
@@ -124,7 +147,8 @@ def table(rows: Iterable[Status]) -> str:
             f"{one['name']:<28} {one['job_id'] or '-':>8} {generation:>4} {one['state']:<11}"
             f" {left:>8} {one['successor'] or '-':>8}  {last}".rstrip()
         )
-        if one["why"] and has_ended and one["outcome"] not in ("stopped", "handed_over"):
+        is_over = has_ended or one["outcome"] is None  # not one that is about to end
+        if one["why"] and is_over and one["outcome"] not in ("stopped", "handed_over"):
             lines.append(f"    {one['why']}")
     return "\n".join(lines)
 

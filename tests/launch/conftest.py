@@ -20,9 +20,10 @@ from builder import bundle as bundles
 from builder import pipeline
 from launch import rehearsal
 from launch.cli.main import main
+from launch.guardian import MARK
 from launch.interrupts import Interrupts
 from launch.ports import free_ports
-from launch.process import MARK, ServerProcess
+from launch.process import ServerProcess
 from launch.smoke import concurrency
 from tests.conftest import LAUNCH_TAG
 

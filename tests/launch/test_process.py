@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +17,9 @@ from launch import process, ready
 from launch.interrupts import Interrupted, Interrupts
 from launch.process import ServerProcess
 from tests.launch.conftest import Child, marked_processes
+from tests.slurm.service import wait_until
 
+END_S = 20.0
 IGNORES_TERM = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -195,3 +199,52 @@ def test_signals_behave_as_before_afterwards(tmp_path: Path) -> None:
     with Interrupts():
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+# Another launcher, which serves a program that leaves a worker, until it is told otherwise.
+LAUNCHER = """
+import os, sys
+from pathlib import Path
+from launch.interrupts import Interrupts
+from launch.process import ServerProcess
+folder, program = Path(sys.argv[1]), sys.argv[2]
+with Interrupts() as interrupts, ServerProcess(
+    [sys.executable, "-u", "-c", program], cwd=folder, environment=os.environ,
+    log=folder / "server.log", grace_s=5.0, interrupts=interrupts,
+) as server:
+    while server.exit_status(0.1) is None:
+        interrupts.check()
+"""
+
+
+@pytest.mark.parametrize("program", [LEAVES_A_WORKER, LEAVES_A_DEAF_WORKER], ids=["plain", "deaf"])
+def test_a_killed_launcher_leaves_no_server(tmp_path: Path, program: str) -> None:
+    log = tmp_path / "server.log"
+    command = [sys.executable, "-c", LAUNCHER, str(tmp_path), program]
+    before = set(marked_processes())
+    with subprocess.Popen(command, start_new_session=True) as launcher:
+        wait_until(lambda: log.exists() and len(log.read_text()) > 3, END_S)
+        assert set(marked_processes()) > before
+        os.killpg(launcher.pid, signal.SIGKILL)
+    wait_until(lambda: set(marked_processes()) <= before, END_S)
+    assert "The launcher is gone" in log.read_text()
+
+
+def test_a_server_that_its_launcher_ended_has_no_guardian_left(child: Child) -> None:
+    with child(LEAVES_A_WORKER) as server:
+        guardian = server._guardian
+        wait_for_line(server, "worker")
+        assert guardian.poll() is None
+    assert guardian.returncode == 0
+    assert "The launcher is gone" not in server.log.read_text()
+    server.stop()  # which may come again
+
+
+def test_a_server_knows_when_another_one_has_its_port(child: Child) -> None:
+    listens = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); "
+    listens += "print(s.getsockname()[1]); time.sleep(60)"
+    with child(listens) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        wait_until(lambda: bool(server.last_lines()), END_S)
+        own = int(server.last_lines()[0])
+        assert server.owns([own])
+        assert not server.owns([own, other.getsockname()[1]])

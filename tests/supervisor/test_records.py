@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import record, state
+from supervisor import lock, record, state
 
 IN_AN_HOUR = state.timestamp(time.time() + 3600)
 RUN: state.Json = {"state": "serving", "heartbeat": state.timestamp(), "until": IN_AN_HOUR}
@@ -124,8 +124,8 @@ def test_a_record_is_written_over_whatever_is_there(
     assert len(beside) == (damage is folder_instead)
 
 
-def lock_of(service: state.ServiceFolder, owner: str, *alive: str) -> state.SuccessorLock:
-    return state.SuccessorLock(service, owner, lambda job: job in alive)
+def lock_of(service: state.ServiceFolder, owner: str, *alive: str) -> lock.SuccessorLock:
+    return lock.SuccessorLock(service, owner, lambda job: job in alive)
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
@@ -162,7 +162,7 @@ def test_a_lock_whose_holder_never_names_a_successor_is_broken(
     waiting = lock_of(service, "8", "7", "8")
     assert not waiting.acquire()
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + state.UNNAMED_LOCK_S + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: now + lock.UNNAMED_LOCK_S + 1)
     assert waiting.acquire()
 
 
@@ -175,7 +175,7 @@ def test_the_lock_of_a_successor_that_waits_is_kept(
     waiting = lock_of(service, "8", "7", "8", "9")
     assert not waiting.acquire()
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 10 * state.UNNAMED_LOCK_S)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 10 * lock.UNNAMED_LOCK_S)
     assert not waiting.acquire()
 
 

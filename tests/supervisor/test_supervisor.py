@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from supervisor import checks, handover, slurm, spec, state
+from supervisor import checks, handover, listeners, slurm, spec, state
+from supervisor import lock as lock_file
 from supervisor import record as records
 from tests.conftest import ROOT
 
@@ -86,11 +87,11 @@ def test_ports_are_looked_at_in_one_go() -> None:
 def test_a_connected_client_is_counted_until_it_leaves() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert checks.count_connections(port) == 0
+        assert listeners.count_connections(port) == 0
         with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0]:
-            assert checks.count_connections(port) == 1
+            assert listeners.count_connections(port) == 1
             client.close()
-        assert checks.count_connections(port) == 0
+        assert listeners.count_connections(port) == 0
 
 
 def service_in(folder: Path) -> state.ServiceFolder:
@@ -140,8 +141,8 @@ def test_an_endpoint_is_live_while_its_job_is(
     assert service_in(tmp_path).live_endpoint() is None
 
 
-def lock(folder: Path, owner: str, alive: Sequence[str] = ()) -> state.SuccessorLock:
-    return state.SuccessorLock(service_in(folder), owner, lambda job: job in alive)
+def lock(folder: Path, owner: str, alive: Sequence[str] = ()) -> lock_file.SuccessorLock:
+    return lock_file.SuccessorLock(service_in(folder), owner, lambda job: job in alive)
 
 
 def test_one_job_at_a_time_may_submit_a_successor(tmp_path: Path) -> None:

@@ -82,3 +82,42 @@ def test_an_unknown_service_is_named_with_the_nearest(slurm: Slurm, queued: str)
     leave(slurm.state, "llama", queued)
     done = slurm("status", "lama", code=2)
     assert "service lama: has no state in" in done.stderr and "did you mean llama?" in done.stderr
+
+
+ODD = ["", "{}", "[]", '{"state": 7}', '{"state": "serving", "heartbeat": "now"}', "\0" * 64]
+
+
+def test_broken_records_fail_no_overview(slurm: Slurm, queued: str) -> None:
+    leave(slurm.state, "svc", queued)
+    for number, text in enumerate(ODD):
+        leave(slurm.state, f"odd{number}", "7")
+        (slurm.state / f"odd{number}" / "jobs" / "7" / "run.json").write_text(text)
+        leave(slurm.state, f"nowhere{number}", "7")
+        (slurm.state / f"nowhere{number}" / "endpoint.json").write_text(text)
+    rows = {row["name"]: row for row in slurm.status()}
+    assert (rows["svc"]["job_id"], rows["svc"]["state"]) == (queued, "serving")
+    for number in range(len(ODD)):
+        odd, nowhere = rows[f"odd{number}"], rows[f"nowhere{number}"]
+        assert odd["why"].endswith("jobs/7/run.json is damaged")
+        assert (nowhere["job_id"], nowhere["url"], nowhere["why"]) == ("7", None, None)
+    assert "run.json is damaged" in slurm("status").stdout
+
+
+def test_the_shell_of_an_operator_hides_no_job(slurm: Slurm, queued: str) -> None:
+    """Variables with options of Slurm's commands, as people have them in their profiles."""
+    leave(slurm.state, "svc", queued)
+    variables = {"SQUEUE_STATES": "PENDING", "SQUEUE_FORMAT": "%u", "SQUEUE_PARTITION": "none"}
+    variables["SLURM_TIME_FORMAT"] = "relative"
+    found = json.loads(slurm("status", "--json", **variables).stdout)
+    assert [(row["job_id"], row["state"]) for row in found] == [(queued, "serving")]
+
+
+def test_a_shell_with_options_for_jobs_submits_what_the_bundle_says(
+    slurm: Slurm, make_bundle: MakeBundle
+) -> None:
+    bundle = make_bundle("bundle")
+    variables = {"SBATCH_PARTITION": "none", "SBATCH_WAIT": "1", "SBATCH_TIMELIMIT": "0:01"}
+    done = slurm("submit", bundle.folder, "--sbatch=--begin=now+1hour", **variables)
+    assert "SBATCH_PARTITION, SBATCH_TIMELIMIT, SBATCH_WAIT of this environment" in done.stderr
+    (row,) = slurm.status("svc")
+    assert (row["state"], row["slurm"]) == ("pending", "pending, BeginTime")

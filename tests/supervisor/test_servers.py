@@ -1,0 +1,196 @@
+"""Servers as the supervisor sees them: dripping, endless, odd, and others on their ports."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+
+from supervisor import checks, listeners
+from supervisor.spec import CanaryRequest
+
+Connection = socket.socket
+Answer = Callable[[Connection], None]
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def drip(connection: Connection) -> None:
+    """A byte each 50 ms, which no limit between two bytes ever notices."""
+    for byte in OK * 1000:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.05)
+
+
+def drip_body(connection: Connection) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    drip(connection)
+
+
+def continue_forever(connection: Connection) -> None:
+    while True:
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        time.sleep(0.01)
+
+
+def flood(connection: Connection) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        connection.sendall(b"x" * 65536)
+
+
+def flood_header(connection: Connection) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+    while True:
+        connection.sendall(b"x" * 65536)
+
+
+def say(data: bytes) -> Answer:
+    return lambda connection: connection.sendall(data)
+
+
+def mute(connection: Connection) -> None:
+    connection.recv(1)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], int]]:
+    """The port of a server that answers every request in one way."""
+    with ExitStack() as stack:
+
+        def start(answer: Answer) -> int:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def run() -> None:
+                with suppress(OSError), listener.accept()[0] as connection:
+                    connection.recv(65536)
+                    answer(connection)
+
+            threading.Thread(target=run, daemon=True).start()
+            return int(listener.getsockname()[1])
+
+        yield start
+
+
+@pytest.mark.parametrize("answer", [drip, drip_body, continue_forever, mute, flood_header])
+def test_a_probe_ends_in_its_time_however_the_answer_comes(
+    serve: Callable[[Answer], int], answer: Answer
+) -> None:
+    began = time.monotonic()
+    assert checks.health_error("127.0.0.1", serve(answer), "/health", 0.5) is not None
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("answer", [drip, drip_body])
+def test_a_dripping_answer_is_a_timeout(serve: Callable[[Answer], int], answer: Answer) -> None:
+    fault = checks.health_error("127.0.0.1", serve(answer), "/health", 0.3)
+    assert fault == "/health: timed out"
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (flood, f"a response of {checks.RESPONSE_BYTES} bytes and more"),
+        (say(b""), "closed connection without response"),
+        (say(b"SSH-2.0-OpenSSH_9.6\r\n"), "BadStatusLine"),
+        (say(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"), "cut off 7 bytes before its end"),
+        (say(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200), "got more than"),
+        (say(OK.replace(b"200", b"503")), "HTTP 503"),
+        (say(OK.replace(b"200", b"302")), "HTTP 302"),
+    ],
+)
+def test_an_odd_answer_is_not_health(
+    serve: Callable[[Answer], int], answer: Answer, fault: str
+) -> None:
+    found = checks.health_error("127.0.0.1", serve(answer), "/health", 5)
+    assert found and fault in found
+
+
+def test_a_plain_answer_is_health(serve: Callable[[Answer], int]) -> None:
+    assert checks.health_error("127.0.0.1", serve(say(OK)), "/health", 5) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"[]", b"7", b"null", b'"text"', b"[" * 100_000),
+        *(b'{"choices": 7}', b'{"choices": ["a"]}', b'{"choices": {"0": {"text": "four"}}}'),
+        *(
+            b'{"choices": [{"message": []}]}',
+            b'{"choices": [{"text": 7}]}',
+            b'{"text_output": [4]}',
+        ),
+    ],
+    ids=lambda body: body[:40].decode(),
+)
+def test_a_canary_that_answers_another_shape_generates_no_text(
+    serve: Callable[[Answer], int], body: bytes
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    request = CanaryRequest("/v1/completions", {}, timeout_s=5)
+    found = checks.canary_error("127.0.0.1", serve(say(head + body)), request)
+    assert found and "no text in" in found
+
+
+# --- Whose port it is -----------------------------------------------------------------------------
+
+LISTEN = """
+import socket, sys
+with socket.create_server(("127.0.0.1", 0)) as one:
+    print(one.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+OWN = "SERVICE_STEP=7/server0"
+
+
+@pytest.fixture
+def listen() -> Iterator[Callable[..., tuple[int, int]]]:
+    """Port and process of a program that listens, with these variables."""
+    with ExitStack() as stack:
+
+        def start(*before: str, **variables: str) -> tuple[int, int]:
+            argv = [*before, sys.executable, "-c", LISTEN]
+            options: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            process = subprocess.Popen(argv, env={**os.environ, **variables}, **options)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout
+            return int(process.stdout.readline()), process.pid
+
+        yield start
+
+
+def test_a_server_is_known_by_its_mark(listen: Callable[..., tuple[int, int]]) -> None:
+    port, _ = listen(SERVICE_STEP="7/server0")
+    assert listeners.foreign_listener(port, OWN) is None
+
+
+def test_a_server_whose_parent_has_the_mark_is_its_own(
+    listen: Callable[..., tuple[int, int]],
+) -> None:
+    """Programs write over their environment, as for a title in the list of processes."""
+    drop = ("sh", "-c", 'env -u SERVICE_STEP "$@"; exit', "sh")
+    port, _ = listen(*drop, SERVICE_STEP="7/server0")
+    assert listeners.foreign_listener(port, OWN) is None
+
+
+@pytest.mark.parametrize("variables", [{}, {"SERVICE_STEP": "8/server0"}], ids=["none", "another"])
+def test_a_stranger_on_the_port_is_named(
+    listen: Callable[..., tuple[int, int]], variables: dict[str, str]
+) -> None:
+    port, pid = listen(**variables)
+    found = listeners.foreign_listener(port, OWN)
+    assert found and found.startswith(f"process {pid} (")
+
+
+def test_nothing_is_said_of_a_port_that_nobody_is_seen_to_have() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+    assert listeners.foreign_listener(port, OWN) is None
