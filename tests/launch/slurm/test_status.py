@@ -106,7 +106,11 @@ def test_broken_records_fail_no_overview(slurm: Slurm, queued: str) -> None:
 def test_the_shell_of_an_operator_hides_no_job(slurm: Slurm, queued: str) -> None:
     """Variables with options of Slurm's commands, as people have them in their profiles."""
     leave(slurm.state, "svc", queued)
-    variables = {"SQUEUE_STATES": "PENDING", "SQUEUE_FORMAT": "%u", "SQUEUE_PARTITION": "none"}
+    variables: dict[str, Any] = {
+        "SQUEUE_STATES": "PENDING",
+        "SQUEUE_FORMAT": "%u",
+        "SQUEUE_PARTITION": "none",
+    }
     variables["SLURM_TIME_FORMAT"] = "relative"
     found = json.loads(slurm("status", "--json", **variables).stdout)
     assert [(row["job_id"], row["state"]) for row in found] == [(queued, "serving")]
@@ -116,7 +120,11 @@ def test_a_shell_with_options_for_jobs_submits_what_the_bundle_says(
     slurm: Slurm, make_bundle: MakeBundle
 ) -> None:
     bundle = make_bundle("bundle")
-    variables = {"SBATCH_PARTITION": "none", "SBATCH_WAIT": "1", "SBATCH_TIMELIMIT": "0:01"}
+    variables: dict[str, Any] = {
+        "SBATCH_PARTITION": "none",
+        "SBATCH_WAIT": "1",
+        "SBATCH_TIMELIMIT": "0:01",
+    }
     done = slurm("submit", bundle.folder, "--sbatch=--begin=now+1hour", **variables)
     assert "SBATCH_PARTITION, SBATCH_TIMELIMIT, SBATCH_WAIT of this environment" in done.stderr
     (row,) = slurm.status("svc")
