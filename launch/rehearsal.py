@@ -55,39 +55,38 @@ class RehearsalResult:
 def rehearse(
     bundle: Bundle,
     target: Target,
-    folder: Path | None,
+    run: runs.Run,
     start_timeout_s: float,
     interrupts: Interrupts,
     on_result: suite.OnResult,
 ) -> RehearsalResult:
     """One target with the reference engine, on ports of its own."""
-    with runs.create(bundle, target.name, "reference", folder) as run:
-        try:
-            served = serving.with_miniature(target, bundle, run).on_free_ports()
-            served = with_dummy_credentials(served, run.folder)
-            with serving.serve(
-                served,
-                "reference",
-                run,
-                interrupts,
-                start_timeout_s=start_timeout_s,
-                stop_grace_s=STOP_GRACE_S,
-            ) as (target, server):
-                at = endpoint.from_rehearsal(target, server.pid)
-                engine = metrics.engine_info(at)
-                checked = suite.run(at, on_result)
-                measured: Mapping[str, Any] | None = None
-                bench_errors: Sequence[str] = ()
-                if all(one.outcome != "failed" for one in checked) and is_measurable(at):
-                    measured, bench_errors = measure(SystemUnderTest(at, bundle, target), run)
-                last = suite.stop(at, server, target.environment.get("SERVE_SHM_PREFIX"))
-                on_result(last)
-        except NotReady as not_ready:
-            return RehearsalResult(target.name, run.folder, None, None, not_ready)
-        smoke = record_smoke(run, [*checked, *last], engine)
-        return RehearsalResult(
-            target.name, run.folder, run.ready_after_s, smoke, None, measured, tuple(bench_errors)
-        )
+    try:
+        served = serving.with_miniature(target, bundle, run).on_free_ports()
+        served = with_dummy_credentials(served, run.folder)
+        with serving.serve(
+            served,
+            "reference",
+            run,
+            interrupts,
+            start_timeout_s=start_timeout_s,
+            stop_grace_s=STOP_GRACE_S,
+        ) as (target, server):
+            at = endpoint.from_rehearsal(target, server.pid)
+            engine = metrics.engine_info(at)
+            checked = suite.run(at, on_result)
+            measured: Mapping[str, Any] | None = None
+            bench_errors: Sequence[str] = ()
+            if all(one.outcome != "failed" for one in checked) and is_measurable(at):
+                measured, bench_errors = measure(SystemUnderTest(at, bundle, target), run)
+            last = suite.stop(at, server, target.environment.get("SERVE_SHM_PREFIX"))
+            on_result(last)
+    except NotReady as not_ready:
+        return RehearsalResult(target.name, run.folder, None, None, not_ready)
+    smoke = record_smoke(run, [*checked, *last], engine)
+    return RehearsalResult(
+        target.name, run.folder, run.ready_after_s, smoke, None, measured, tuple(bench_errors)
+    )
 
 
 def is_measurable(at: endpoint.Endpoint) -> bool:

@@ -205,7 +205,8 @@ def preflight_checks(spec: Spec, cluster: Cluster) -> Iterator[Check]:
     """What can be known on a compute node before the service's job, by `preflight` of the spec."""
     wanted: Json = spec.raw.get("preflight") or {}
     yield _check_versions(cluster)
-    yield _check_bundle(spec)
+    error = bundle_error(spec)
+    yield "bundle", error is None, error or "its files are those of the manifest"
     for image in (wanted.get("images") or {}).values():
         if image.startswith(("/", ".")):  # else the name in a registry: a step will show
             yield "image", Path(image).exists(), image
@@ -234,21 +235,23 @@ def _check_versions(cluster: Cluster) -> Check:
     return "versions", bool(slurm), f"{slurm or 'no srun'}, Python {python}"
 
 
-def _check_bundle(spec: Spec) -> Check:
-    """The files of the bundle are those of its manifest."""
-    manifest = read_json(spec.manifest)
-    if manifest is None:
-        return "bundle", False, f"{spec.manifest} is missing or damaged"
-    files = manifest.get("files", {})
-    paths = {name: spec.bundle / name for name in files}
-    wrong = [
-        name
-        for name, path in paths.items()
-        if not path.is_file() or file_digest(path) != files[name]["sha256"]
-    ]
-    if wrong:
-        return "bundle", False, f"missing or changed: {', '.join(wrong)}"
-    return "bundle", True, f"{len(files)} files are those of the manifest"
+def bundle_error(spec: Spec, digest: str | None = None) -> str | None:
+    """What is wrong with the files of the bundle, by its manifest, whose digest may be known."""
+    try:
+        manifest = read_json(spec.manifest)
+        if manifest is None:
+            return f"{spec.manifest} is missing or damaged"
+        if digest and file_digest(spec.manifest) != digest:
+            return f"{spec.manifest} is of another bundle than was submitted"
+        wrong = [
+            name
+            for name, row in manifest.get("files", {}).items()
+            if not (spec.bundle / name).is_file()
+            or file_digest(spec.bundle / name) != row["sha256"]
+        ]
+    except (OSError, AttributeError, LookupError, TypeError) as fault:
+        return f"cannot be checked by its manifest: {fault}"
+    return f"missing or changed: {', '.join(wrong)}" if wrong else None
 
 
 def _check_steps(spec: Spec, cluster: Cluster) -> Iterator[Check]:

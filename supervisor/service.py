@@ -10,13 +10,24 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from .checks import Probe, canary_error, file_digest
+from .checks import Probe, bundle_error, canary_error, file_digest
 from .handover import Publication, Successor
 from .listeners import count_connections
 from .record import Record
 from .slurm import Allocation, AuxiliarySteps, Cluster, own_argv
 from .spec import OUTCOMES, RESTARTABLE, JobExit, Spec
-from .state import CANARY, DRAIN, FORMAT, PREDECESSOR, PROMOTE, SMOKE, Json, is_there, timestamp
+from .state import (
+    BUNDLE_DIGEST,
+    CANARY,
+    DRAIN,
+    FORMAT,
+    PREDECESSOR,
+    PROMOTE,
+    SMOKE,
+    Json,
+    is_there,
+    timestamp,
+)
 from .steps import Steps
 
 TICK_S = 0.2
@@ -60,6 +71,7 @@ class Service:
 
     def _start(self) -> None:
         self._check_job()
+        self._check_bundle()
         self._record.attempt("endpoint", self._publication.refuse_second, None)
         self._steps.create()
         self._steps.assign_ports(self._auxiliary)
@@ -88,6 +100,12 @@ class Service:
             raise JobExit("not_admitted", f"smoke: {what or f'exit code {code}'}")
         self._record.update(state="admitted", admitted=timestamp())
         self._record.event("admitted", seconds=seconds)
+
+    def _check_bundle(self) -> None:
+        """It is still what the operator submitted, for a successor days later too."""
+        wanted = os.environ.get(BUNDLE_DIGEST)
+        if wanted and (wrong := bundle_error(self._spec, wanted)):
+            raise JobExit("not_admitted", f"bundle {self._spec.bundle}: {wrong}")
 
     def _smoke_suite(self) -> tuple[list[str], float]:
         """The bundle's, else the canary request alone; and how long it may take."""

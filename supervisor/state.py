@@ -7,6 +7,7 @@ folder `STATE_FOLDER/SERVICE` is seen by all nodes and holds
     stop                      an operator's request: end, and let no new job serve
     successor.lock            which job submits the next one, and which job that is
     job-ID.log                the output of a job's batch script
+    bundles/DIGEST/           what its jobs run: private copies, verified when they were submitted
     jobs/ID/run.json          state, heartbeat, steps and outcome of a job, by its supervisor
     jobs/ID/events.jsonl      what happened in the job, a line each
     jobs/ID/endpoint.json     where the job itself serves, published or not
@@ -53,6 +54,7 @@ STATE_FOLDER = "SERVICE_STATE_FOLDER"
 PREDECESSOR = "SERVICE_PREDECESSOR"  # the job that it is to succeed
 CANARY = "SERVICE_CANARY"  # set: once admitted it waits for `promote`
 FREE_PORTS = "SERVICE_FREE_PORTS"  # set: every step gets ports that are free
+BUNDLE_DIGEST = "SERVICE_BUNDLE_DIGEST"  # of the manifest that was verified when it was submitted
 SUBMIT_OPTIONS = "SERVICE_SUBMIT_OPTIONS"  # JSON: sbatch options of its successors
 
 Json = dict[str, Any]

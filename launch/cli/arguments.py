@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..access import ClientFiles
     from ..endpoint import Endpoint
     from ..target import Target
+    from ..trust import Signers
 
 # HOST:PORT, which somebody may write for a URL.
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d+(/\S*)?")
@@ -115,18 +116,30 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tls-name", metavar="NAME", help="the name in the server's certificate")
 
 
+def add_signers(parser: argparse.ArgumentParser) -> None:
+    text = "who may have signed the bundle, as for ssh-keygen; one of them must have"
+    parser.add_argument("--signers", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--identity", metavar="NAME", help="it must be this one of the signers")
+
+
+def signers_from(options: argparse.Namespace) -> tuple[Signers, ...]:
+    """Who must have signed a bundle; verbs without the option know the policy's alone."""
+    from .. import trust
+
+    given = vars(options)
+    return trust.required(given.get("signers"), given.get("identity"))
+
+
 def endpoint_from(options: argparse.Namespace) -> Endpoint:
     """The server that the options name: a target of a bundle, or a URL."""
-    from builder import bundle
-
-    from .. import access, endpoint, target
+    from .. import access, endpoint, target, trust
 
     if "://" not in options.server:
         if ADDRESS.fullmatch(options.server) and not Path(options.server).exists():
             what = "is neither a bundle's folder nor a URL"
             address = options.server.partition("/")[0]
             raise BadInput(Diagnostic(options.server, what, f"write http://{address}"))
-        found = bundle.read(Path(options.server))
+        found = trust.read(Path(options.server), signers_from(options))
         return endpoint.from_target(with_access(target.read_one(found, options.target), options))
     if options.target:
         raise BadInput(

@@ -20,7 +20,15 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
 
 from ..report import REPORT
-from .arguments import ENGINES, add_access, add_run, endpoint_from, with_access
+from .arguments import (
+    ENGINES,
+    add_access,
+    add_run,
+    add_signers,
+    endpoint_from,
+    signers_from,
+    with_access,
+)
 
 if TYPE_CHECKING:
     from ..rehearsal import RehearsalResult
@@ -73,6 +81,7 @@ def parser(words: Sequence[str], every: bool = False) -> command.Parser:
     )
     sub.add_argument("--json", action="store_true", help="print JSON")
     add_run(sub, "the folder that gets a run folder for every target")
+    add_signers(sub)
 
     sub = verb("bench", None, "measure the client-side latency and throughput of a running server")
     if every or used == "bench":
@@ -120,6 +129,7 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
     )
     add_run(parser, "the folder for logs and results")
     add_access(parser)
+    add_signers(parser)
 
 
 def _add_smoke(parser: argparse.ArgumentParser) -> None:
@@ -128,6 +138,7 @@ def _add_smoke(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
     add_access(parser)
+    add_signers(parser)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
@@ -186,12 +197,11 @@ def _report_summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
 
 
 def _up(options: argparse.Namespace) -> None:
-    from builder import bundle
-
-    from .. import engine, run, serving, target
+    from .. import engine, run, serving, target, trust
     from ..interrupts import Interrupted, Interrupts
 
-    found = bundle.read(options.bundle)
+    signers = signers_from(options)
+    found = trust.read(options.bundle, signers)
     served = with_access(target.read_one(found, options.target), options)
     served.check_ports()
     used = engine.choose(options.engine)
@@ -200,7 +210,9 @@ def _up(options: argparse.Namespace) -> None:
         run.create(found, served.name, used, options.run_dir) as its_run,
     ):
         _say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
-        served = serving.with_checkpoint(served, used, found, its_run)
+        copy = trust.private_copy(found, its_run.folder / trust.COPY, signers)
+        served = with_access(target.read(copy, served.name), options)
+        served = serving.with_checkpoint(served, used, copy, its_run)
         with serving.serve(
             served,
             used,
@@ -252,21 +264,25 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _rehearse(options: argparse.Namespace) -> None:
-    from builder import bundle
-
+    from .. import trust
     from ..interrupts import Interrupts
 
-    found = bundle.read(options.bundle)
+    signers = signers_from(options)
+    found = trust.read(options.bundle, signers)
     timeout_s = options.timeout or REHEARSAL_START_TIMEOUT_S
     rows = []
     with Interrupts() as interrupts:
         with interrupts.held():  # numpy takes an interrupt while it loads for a fault of its own
             from .. import rehearsal, target
+            from .. import run as runs
             from . import text_tables
         for one in target.read_all(found, options.target):
             _say(f"{one.name}: rehearsal with the reference engine on a miniature")
             folder = options.run_dir / one.name if options.run_dir else None
-            row = rehearsal.rehearse(found, one, folder, timeout_s, interrupts, _say_check)
+            with runs.create(found, one.name, "reference", folder) as run:
+                copy = trust.private_copy(found, run.folder / trust.COPY, signers)
+                copied = target.read(copy, one.name)
+                row = rehearsal.rehearse(copy, copied, run, timeout_s, interrupts, _say_check)
             rows.append(row)
             if row.bench:
                 _say(text_tables.bench_table(row.bench))

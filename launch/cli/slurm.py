@@ -18,7 +18,7 @@ from supervisor.state import ServiceFolder
 from ..interrupts import Interrupts
 from ..slurm import jobs, rolling_update, scheduler, services, submission
 from ..slurm.submission import Submission
-from .arguments import ENGINES, seconds
+from .arguments import ENGINES, add_signers, seconds, signers_from
 
 PREFLIGHT_TIMEOUT_S = 3600.0
 GOOD_OUTCOMES = ("stopped", "handed_over", "cancelled")
@@ -81,6 +81,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         default=ENGINES[0],
         help="reference serves a miniature without a GPU, on nodes that see this installation",
     )
+    add_signers(parser)
 
 
 def _add_probe(parser: argparse.ArgumentParser) -> None:
@@ -186,7 +187,7 @@ def probe(options: argparse.Namespace) -> None:
 def submit(options: argparse.Namespace) -> None:
     order = _order(options)
     submission.check_free(order.service)
-    _check(order, options)
+    order = _checked(order, options)
     order.service.stop_file.unlink(missing_ok=True)
     job = order.submit()
     say(f"{order.service.name}: job {job.id} submitted; its state in {order.service.path}")
@@ -235,10 +236,10 @@ def replace(options: argparse.Namespace) -> None:
     service, order = _service(options), _order(options)
     rolling_update.check_name(service, order)
     rolling_update.serving(service)
-    _check(order, options)
+    order = _checked(order, options)
     with Interrupts() as interrupts:
         job = rolling_update.replace(order, options.timeout, options.stand_by, interrupts, say)
-    say(f"{service.name}: job {job.id} serves {order.bundle.folder}")
+    say(f"{service.name}: job {job.id} serves {order.source}")
     print(_urls(service.endpoint or {}))
 
 
@@ -257,7 +258,7 @@ def bench(options: argparse.Namespace) -> None:
 def _bench_bundle(options: argparse.Namespace) -> None:
     order = _order(options)
     submission.check_free(order.service)
-    order.check()
+    order = _checked(order, options)
     order.service.stop_file.unlink(missing_ok=True)
     job = order.submit()
     say(f"{order.service.name}: job {job.id} submitted")
@@ -290,11 +291,13 @@ def _measure(order: Submission, options: argparse.Namespace) -> None:
     print(measure(sweep.ServiceSweep(order, url, folder, tuple(options.option)), say))
 
 
-def _check(order: Submission, options: argparse.Namespace) -> None:
-    """What can be known before the job: from Slurm, and from a node if that is wanted."""
+def _checked(order: Submission, options: argparse.Namespace) -> Submission:
+    """What runs, a private copy; and what can be known before: from Slurm, and from a node."""
+    order = order.with_private_copy(signers_from(options))
     order.check()
-    if options.preflight:
+    if getattr(options, "preflight", False):
         order.preflight(options.timeout or PREFLIGHT_TIMEOUT_S, say)
+    return order
 
 
 def _order(options: argparse.Namespace) -> Submission:

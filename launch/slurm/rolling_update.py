@@ -48,7 +48,7 @@ def replace(
         with interrupts.held():
             new = canary.submit()
             lock.name_successor(new.id)
-        say(f"job {new.id}: canary of {order.bundle.folder}; job {old.id} serves")
+        say(f"job {new.id}: canary of {order.source}; job {old.id} serves")
         try:
             jobs.until_run_has(new, "admitted", say, admission_s)
             _stand_by(new, stand_by_s)
@@ -79,7 +79,7 @@ def check_name(service: ServiceFolder, order: Submission) -> None:
     if order.service.name != service.name:
         what = f"is of the service {order.service.name}, not of {service.name}"
         remedy = f"render it with --set name={service.name}"
-        raise BadInput(Diagnostic(str(order.bundle.folder), what, remedy))
+        raise BadInput(Diagnostic(str(order.source), what, remedy))
 
 
 def _stand_by(new: JobFolder, seconds: float) -> None:

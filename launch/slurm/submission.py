@@ -18,12 +18,14 @@ from supervisor import state
 from supervisor.state import JobFolder, ServiceFolder
 
 from .. import engine as engines
+from .. import trust
 from . import jobs, scheduler, services
 from .jobs import LAST_LINES, Say
 
 SERVE, PREFLIGHT, BENCH = "serve.sbatch", "preflight.sbatch", "bench.sbatch"
 # What a job tells its successors; one that an operator submits inherits none of it.
 OF_ANOTHER_JOB = (state.PREDECESSOR, state.CANARY, state.SUBMIT_OPTIONS)
+COPIES = "bundles"  # of a service, each verified
 COMPLETE = "whole"  # marks the folder of a reference engine that was prepared to its end
 
 
@@ -31,9 +33,11 @@ COMPLETE = "whole"  # marks the folder of a reference engine that was prepared t
 class Submission:
     """A bundle with the service that its jobs belong to.
 
-    `document` is its service.json, `options` are for sbatch, `variables` for the jobs' environment.
+    `source` is the folder that the operator named. `document` is the bundle's service.json,
+    `options` are for sbatch, `variables` for the jobs' environment.
     """
 
+    source: Path
     bundle: Bundle
     document: Mapping[str, Any]
     service: ServiceFolder
@@ -50,6 +54,7 @@ class Submission:
         return {
             **kept,
             "BUNDLE": str(self.bundle.folder),
+            state.BUNDLE_DIGEST: self.bundle.digest,
             state.STATE_FOLDER: str(self.service.root),
             state.SUBMIT_OPTIONS: json.dumps(self._sbatch("%j")),
             **self.variables,
@@ -60,6 +65,25 @@ class Submission:
         """How long a job of the bundle may take to drain and to stop."""
         stop_s = max(step["stop_timeout_s"] for step in self.document["steps"])
         return float(self.document["time"]["drain_s"] + stop_s)
+
+    def with_private_copy(self, signers: tuple[trust.Signers, ...]) -> Submission:
+        """The same with a copy of the bundle beside the state of the service.
+
+        Jobs start long after they were submitted, and successors days later: what starts then is
+        what was verified.
+        """
+        folder = self.service.path / COPIES / self.bundle.digest[:16]
+        if folder == self.bundle.folder:
+            return self
+        try:
+            copy = trust.private_copy(self.bundle, folder, signers)
+        except OSError as error:
+            what = f"cannot be written: {(error.strerror or str(error)).lower()}"
+            remedy = "see the disk, or name another state folder with --state"
+            raise BadInput(Diagnostic(str(folder), what, remedy)) from None
+        document = state.read_json(copy.folder / "slurm" / "service.json")
+        assert document is not None
+        return replace(self, bundle=copy, document=document)
 
     def with_variables(self, variables: Mapping[str, str]) -> Submission:
         return replace(self, variables={**self.variables, **variables})
@@ -83,7 +107,7 @@ class Submission:
         facts = {
             "format": state.FORMAT,
             "job_id": job.id,
-            "bundle": str(self.bundle.folder),
+            "bundle": str(self.source),
             "bundle_digest": self.bundle.digest,
             "submitted": state.timestamp(),
             "sbatch": list(self.options),
@@ -142,7 +166,7 @@ def read_bundle(
     if engine == engines.REFERENCE:
         prepared = service.root / ".reference" / bundle.digest[:16]
         variables = _reference_engine(bundle, prepared)
-    return Submission(bundle, document, service, tuple(options), variables)
+    return Submission(bundle.folder, bundle, document, service, tuple(options), variables)
 
 
 def check_free(service: ServiceFolder) -> None:

@@ -1,0 +1,122 @@
+"""What starts is what was verified: a bundle's lists, its signature, and a private copy of both.
+
+A policy file of the machine may require signatures of everyone who starts servers there:
+
+    signatures:
+      signers: /etc/trtllm-deployment-toolkit/allowed_signers
+      identity: releases@example.com      # one of them; any if it is left out
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from builder import bundle as bundles
+from builder import verification
+from builder.bundle import Bundle
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, DamagedBundle
+
+POLICY = "TRTLLM_TOOLKIT_POLICY"  # names the policy file; a name that is empty is no way around it
+COPY = ".bundle"  # the private copy, in the folder of a run
+POLICY_FILE = Path("/etc/trtllm-deployment-toolkit/policy.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Signers:
+    """Who may have signed a bundle: a file for ssh-keygen, and one of its names if only that."""
+
+    file: Path
+    identity: str | None = None
+
+
+def required(file: Path | None, identity: str | None) -> tuple[Signers, ...]:
+    """All that a bundle must satisfy: what the user asks for, and the policy of the machine."""
+    if identity and not file:
+        raise BadInput(Diagnostic("--identity", "is one of the signers", "add --signers FILE"))
+    asked = (Signers(file, identity),) if file else ()
+    return (*asked, *_policy())
+
+
+def _policy() -> Iterator[Signers]:
+    named = os.environ.get(POLICY)
+    for path in dict.fromkeys([POLICY_FILE, *([Path(named)] if named else [])]):
+        if path.exists() or str(path) == named:
+            yield _read_policy(path)
+
+
+def _read_policy(path: Path) -> Signers:
+    try:
+        document: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise BadInput(Diagnostic(str(path), f"is not a policy: {error}", "mend it")) from None
+    rows = document.get("signatures") if isinstance(document, dict) and len(document) == 1 else None
+    rows = rows if isinstance(rows, dict) else {}
+    is_known = "signers" in rows and set(rows) <= {"signers", "identity"}
+    if not is_known or not all(isinstance(value, str) and value for value in rows.values()):
+        remedy = "write signatures with signers, a file, and identity, one of its names, if wanted"
+        raise BadInput(Diagnostic(str(path), "is not a policy for signatures", remedy))
+    return Signers(path.parent / rows["signers"], rows.get("identity"))
+
+
+def read(folder: Path, signers: tuple[Signers, ...]) -> Bundle:
+    """A bundle whose files, lists and signature are as they must be.
+
+    Raises `BadInput` if it is none, `DamagedBundle` with all that is wrong.
+    """
+    bundle = bundles.read(folder)
+    for one in signers or (None,):
+        wanted = (one.file, one.identity) if one else (None, None)
+        verification.require(verification.verify(folder, *wanted))
+    return bundle
+
+
+def private_copy(bundle: Bundle, into: Path, signers: tuple[Signers, ...]) -> Bundle:
+    """The same bundle in a folder that only this user may open, written and then verified.
+
+    Whoever can write to the bundle's own folder cannot change what starts. A copy that is there
+    already is used if it still is whole.
+    """
+    if into.is_dir():
+        read(bundle.folder, signers)
+        return _same(bundle, _existing(into))
+    into.parent.mkdir(parents=True, exist_ok=True)
+    contents = bundles.contents(bundle.folder)
+    if contents.strange:
+        raise DamagedBundle(contents.strange)
+    beside = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))  # for this user only
+    try:
+        for name, file in contents.files.items():
+            path = beside / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.data)
+            path.chmod(0o755 if file.executable else 0o644)
+        copy = _same(bundle, read(beside, signers))
+        beside.rename(into)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return Bundle(into.resolve(), copy.manifest, copy.digest)
+
+
+def _existing(copy: Path) -> Bundle:
+    try:
+        return bundles.read(copy)
+    except (BadInput, DamagedBundle) as error:
+        remedy = "stop what runs from it, and remove it"
+        damaged = Diagnostic(str(copy), "is a damaged copy of the bundle", remedy)
+        raise DamagedBundle([damaged, *error.diagnostics]) from None
+
+
+def _same(bundle: Bundle, copy: Bundle) -> Bundle:
+    if copy.digest != bundle.digest:
+        what = "was changed while it was read"
+        raise DamagedBundle(Diagnostic(str(bundle.folder), what, "start again"))
+    return copy
