@@ -17,8 +17,9 @@ from pathlib import Path
 # Run by the path of its folder, a package is not known by its name.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from supervisor.checks import canary_error, check_ports, preflight_checks
+from supervisor.checks import canary_error, check_ports
 from supervisor.listeners import count_connections, foreign_listener
+from supervisor.preflight import preflight_checks
 from supervisor.service import TICK_S, Service
 from supervisor.slurm import Cluster
 from supervisor.spec import Spec
@@ -102,7 +103,11 @@ def main() -> int:
             )
             command.add_argument(argument.strip("[]"), nargs=nargs, default=default)
     chosen = vars(parser.parse_args())
-    return COMMANDS[chosen.pop("command")][0](**chosen)
+    try:
+        return COMMANDS[chosen.pop("command")][0](**chosen)
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as fault:
+        log(f"error: {type(fault).__name__}: {fault}")
+        return 1
 
 
 if __name__ == "__main__":

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
-import os
-import shutil
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from .slurm import COMMAND_TIMEOUT_S, AuxiliarySteps, Cluster, own_argv
-from .spec import CanaryRequest, JobExit, Spec
-from .state import Json, read_json
+from .spec import CanaryRequest, JobExit
+from .state import Json
 
 START_PERIOD_S = 0.5  # between probes of a server that is not ready yet
 RESPONSE_BYTES = 1 << 20  # of an answer to a probe or a canary request
-
-Check = tuple[str, bool, str]  # its name, whether it passed, what it found
-
 
 # --- Servers --------------------------------------------------------------------------------------
 
@@ -196,107 +188,3 @@ def ports_of_nodes(
             if code != 0 or not set(others) <= set(found):
                 raise JobExit("server_failed", f"cannot check the ports of {others}: {output}")
     return found
-
-
-# --- A node before the service's job --------------------------------------------------------------
-
-
-def preflight_checks(spec: Spec, cluster: Cluster) -> Iterator[Check]:
-    """What can be known on a compute node before the service's job, by `preflight` of the spec."""
-    wanted: Json = spec.raw.get("preflight") or {}
-    yield _check_versions(cluster)
-    error = bundle_error(spec)
-    yield "bundle", error is None, error or "its files are those of the manifest"
-    for image in (wanted.get("images") or {}).values():
-        if image.startswith(("/", ".")):  # else the name in a registry: a step will show
-            yield "image", Path(image).exists(), image
-    for mount in wanted.get("mounts") or []:
-        yield "mount", Path(mount).exists(), mount
-    for folder in map(Path, (wanted.get("checkpoints") or {}).values()):
-        errors = checkpoint_errors(folder)
-        yield "checkpoint", not errors, "; ".join(errors) or f"{folder} is complete"
-    for program in [] if wanted.get("images") else wanted.get("programs") or []:
-        found = shutil.which(program)
-        yield "program", found is not None, f"{program}: {found or 'not on the path'}"
-    gpus = int(wanted.get("gpus") or 0)
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    yield "gpus", len(visible) >= gpus, f"{len(visible)} on {cluster.node}, {gpus} wanted"
-    ports = wanted.get("ports") or []
-    taken = check_ports(cluster.node, ports)["taken"]
-    what = f"in use: {', '.join(map(str, taken))}" if taken else f"free: {ports}"
-    yield "ports", not taken, what
-    cluster.timeout_s = float(wanted.get("timeout_s") or COMMAND_TIMEOUT_S)
-    yield from _check_steps(spec, cluster)
-
-
-def _check_versions(cluster: Cluster) -> Check:
-    slurm = cluster.command("srun", "--version").stdout.strip()
-    python = ".".join(map(str, sys.version_info[:3]))
-    return "versions", bool(slurm), f"{slurm or 'no srun'}, Python {python}"
-
-
-def bundle_error(spec: Spec, digest: str | None = None) -> str | None:
-    """What is wrong with the files of the bundle, by its manifest, whose digest may be known."""
-    try:
-        manifest = read_json(spec.manifest)
-        if manifest is None:
-            return f"{spec.manifest} is missing or damaged"
-        if digest and file_digest(spec.manifest) != digest:
-            return f"{spec.manifest} is of another bundle than was submitted"
-        wrong = [
-            name
-            for name, row in manifest.get("files", {}).items()
-            if not (spec.bundle / name).is_file()
-            or file_digest(spec.bundle / name) != row["sha256"]
-        ]
-    except (OSError, AttributeError, LookupError, TypeError) as fault:
-        return f"cannot be checked by its manifest: {fault}"
-    return f"missing or changed: {', '.join(wrong)}" if wrong else None
-
-
-def _check_steps(spec: Spec, cluster: Cluster) -> Iterator[Check]:
-    """Slurm lists MPI plugins and takes options that do not work, so that each is tried."""
-    nodes = cluster.groups[0]
-    folders = {"{bundle}": spec.bundle, "{job}": spec.service.job(cluster.job_id).path}
-    for options in sorted({tuple(step.srun) for step in spec.steps}):
-        tasks = [f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
-        argv = cluster.srun("try", nodes, *tasks, *options)
-        for placeholder, folder in folders.items():
-            argv = [word.replace(placeholder, str(folder)) for word in argv]
-        done = cluster.command(*argv, "true", environment=cluster.environment())
-        errors = [line for line in done.stderr.splitlines() if "error" in line] or ["it runs"]
-        yield "step", done.returncode == 0, f"{' '.join(options)}: {errors[0]}"
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def checkpoint_errors(folder: Path) -> list[str]:
-    """Files of its index that are missing, or shorter or longer than their headers say."""
-    if not (folder / "config.json").is_file():
-        return [f"{folder} has no config.json"]
-    index = read_json(folder / "model.safetensors.index.json") or {}
-    names = set((index.get("weight_map") or {}).values())
-    files = sorted(folder / name for name in names) or sorted(folder.glob("*.safetensors"))
-    return [error for file in files if (error := safetensors_error(file))]
-
-
-def safetensors_error(path: Path) -> str | None:
-    """What is wrong with the length of a file, by its own header."""
-    if not path.is_file():
-        return f"{path} is missing"
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        size = path.stat().st_size
-        if length > size:
-            return f"{path} is cut off: {size} bytes"
-        header = json.loads(file.read(length))
-    ends = [row["data_offsets"][1] for name, row in header.items() if name != "__metadata__"]
-    whole = 8 + length + max(ends, default=0)
-    return None if size == whole else f"{path} has {size} bytes, not {whole}"

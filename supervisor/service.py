@@ -10,9 +10,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from .checks import Probe, bundle_error, canary_error, file_digest
+from .checks import Probe, canary_error
 from .handover import Publication, Successor
 from .listeners import count_connections
+from .preflight import bundle_error, file_digest
 from .record import Record
 from .slurm import Allocation, AuxiliarySteps, Cluster, own_argv
 from .spec import OUTCOMES, RESTARTABLE, JobExit, Spec

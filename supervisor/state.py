@@ -41,7 +41,8 @@ from typing import Any
 FORMAT = 1
 HEARTBEAT_S = 10.0
 LEASE_S = 60.0  # an endpoint whose job was silent for longer is dead
-RECORD_BYTES = 4 << 20  # of a JSON file; none that was written here comes near
+# Of a JSON file and of its lists and objects: none that was written here comes near.
+RECORD_BYTES, NESTED = 4 << 20, 200_000
 
 # Files of a service and of its jobs.
 ENDPOINT = "endpoint.json"
@@ -127,19 +128,31 @@ def is_there(path: Path) -> bool:
         return False
 
 
-def read_json(path: Path) -> Json | None:
+def read_json(path: Path, most_bytes: int = RECORD_BYTES, most_nested: int = NESTED) -> Json | None:
     """`None` for what does not exist or is no file that holds a JSON object.
 
     Raises `OSError` where it cannot be read, which may pass.
     """
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > RECORD_BYTES:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
             return None
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        return parse_json(path.read_bytes(), most_nested)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return value if isinstance(value, dict) else None
+
+
+def parse_json(data: bytes, most_nested: int) -> Json:
+    """A JSON object. Raises `ValueError`, before it takes far more memory than its text."""
+    if data.count(b"[") + data.count(b"{") > most_nested:
+        raise ValueError("more lists and objects than any such file needs")
+    try:
+        value = json.loads(data)
+    except RecursionError:
+        raise ValueError("too deep") from None
+    if not isinstance(value, dict):
+        raise ValueError("no JSON object")
+    return value
 
 
 def log(text: str) -> None:

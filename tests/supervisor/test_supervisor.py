@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import checks, handover, listeners, slurm, spec, state
+from supervisor import checks, handover, listeners, preflight, slurm, spec, state
 from supervisor import lock as lock_file
 from supervisor import record as records
 from tests.conftest import ROOT
@@ -297,7 +297,7 @@ def safetensors(path: Path, length: int) -> None:
 def test_a_whole_checkpoint_has_no_faults(tmp_path: Path) -> None:
     write(tmp_path / "config.json")
     safetensors(tmp_path / "model.safetensors", 4)
-    assert checks.checkpoint_errors(tmp_path) == []
+    assert preflight.checkpoint_errors(tmp_path) == []
 
 
 def test_all_faults_of_a_checkpoint_are_found(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_all_faults_of_a_checkpoint_are_found(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors.index.json", weight_map=weights)
     safetensors(tmp_path / "one.safetensors", 3)
     (tmp_path / "two.safetensors").write_bytes(b"\xff" * 9)
-    one, three, two = checks.checkpoint_errors(tmp_path)
+    one, three, two = preflight.checkpoint_errors(tmp_path)
     assert one.endswith("bytes, not 72")
     assert three.endswith("three.safetensors is missing")
     assert two.endswith("two.safetensors is cut off: 9 bytes")
