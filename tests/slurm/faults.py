@@ -16,15 +16,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from launch.ports import free_ports
 from tests import watcher
 from tests.slurm.cluster import Cluster, Shape
 from tests.slurm.service import Json, Service, hasty_ranks, ranks, server, wait_until
@@ -104,6 +107,31 @@ def fail_successor(service: Service, job_id: str) -> None:
     (service.folder / "stop").touch()
 
 
+class Impostor(BaseHTTPRequestHandler):
+    """A process of nobody's service that says it is well."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def take_port(service: Service, job_id: str) -> None:
+    """Once its supervisor has seen that it is free, and before the server itself listens."""
+    wait_until(lambda: "step_started" in service.events(job_id), START_TIMEOUT_S)
+    port = service.specification["steps"][0]["ports"]["http"]
+
+    def serve() -> None:
+        with HTTPServer(("127.0.0.1", port), Impostor) as impostor:
+            impostor.timeout = HEALTH_S
+            while not service.run(job_id).get("ended"):
+                impostor.handle_request()
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One row: the service, what is done once it serves, and its end."""
@@ -118,7 +146,8 @@ class Fault:
     steps: list[Json] = field(default_factory=lambda: [server()])
     directives: tuple[str, ...] = ()
     changes: Json = field(default_factory=dict)
-    needs: str = ""  # `cluster`, `disk` or `port`: something of its own
+    needs: str = ""  # `cluster`, `disk`, `port` or `late server`: something of its own
+    during: str = "serving"  # the state in which it is done
 
 
 FAULTS = [
@@ -167,6 +196,10 @@ FAULTS = [
         why="HTTP 503",
     ),
     Fault(
+        *("server drips", tell_server(drip=True), "health_lost", HEALTH_S + STOP_S, 73),
+        why="misses in a row: /health: timed out",
+    ),
+    Fault(
         *("server mute", tell_server(mute=True), "health_lost", 3 * 1.3 + STOP_S, 73),
         why="generation: /v1/completions: timed out",
         changes={"health": GENERATION},
@@ -182,6 +215,12 @@ FAULTS = [
     Fault(
         *("smoke fails", nothing, "not_admitted", STOP_S, 77, "smoke: it does not answer"),
         changes={"smoke": REFUSES},
+    ),
+    Fault(
+        *("another on the port while it loads", take_port, "ports_taken", STOP_S, 80),
+        why="answers on node",
+        needs="late server",
+        during="starting",
     ),
     Fault("port taken", nothing, "ports_taken", 0.0, 80, "already in use", needs="port"),
     Fault(
@@ -248,11 +287,13 @@ def play(fault: Fault, cluster: Cluster, folder: Path) -> Ended:
             stack.enter_context(small_disk(folder / "state"))
         if fault.needs == "port":
             steps = [server(ports={"http": stack.enter_context(taken_port())})]
+        if fault.needs == "late server":
+            steps = [server("server0", "--start-s=60", ports={"http": free_ports(1)[0]})]
         changes = dict(fault.changes)
         service = Service(cluster, folder, steps, directives=fault.directives, **changes)
         job_id = service.submit()
         if fault.do is not nothing:
-            service.wait_for(job_id, "serving", START_TIMEOUT_S)
+            service.wait_for(job_id, fault.during, START_TIMEOUT_S)
         began = time.monotonic()
         fault.do(service, job_id)
         run = service.wait_for_end(job_id, fault.within_s + SLACK_S)

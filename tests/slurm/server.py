@@ -1,8 +1,8 @@
 """A small server for the supervisor's tests: it answers, and fails as it is told to.
 
 `server.py PORT [--start-s S] [--answer-s S] [--fail]`. GET /health; POST /v1/completions;
-GET /status with its pid; POST /fault {"health": 503 | "exit": code | "mute": true}. On SIGTERM it
-answers what is in flight and exits with 0.
+GET /status with its pid; POST /fault {"health": 503 | "exit": code | "mute": true | "drip": true},
+of which the last answers a byte at a time. On SIGTERM it answers what is in flight and exits with 0.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import os
 import signal
 from typing import Any
 
+DRIP_S = 0.1
+
 
 class Server:
     def __init__(self, answer_s: float) -> None:
         self._answer_s = answer_s
         self._health = 200
         self._is_mute = False
+        self._drips = False
         self.in_flight = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -32,13 +35,18 @@ class Server:
             status, answer = await self._answer(path, json.loads(body or b"{}"))
             content = json.dumps(answer).encode()
             lines = f"HTTP/1.1 {status} -\r\nContent-Length: {len(content)}\r\nConnection: close"
-            writer.write(lines.encode() + b"\r\n\r\n" + content)
-            await writer.drain()
+            for part in self._parts(lines.encode() + b"\r\n\r\n" + content):
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(DRIP_S if self._drips else 0)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client is gone
         finally:
             self.in_flight -= 1
             writer.close()
+
+    def _parts(self, content: bytes) -> list[bytes]:
+        return [bytes([one]) for one in content] if self._drips else [content]
 
     async def _answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         if path == "/health":
@@ -50,6 +58,7 @@ class Server:
                 os._exit(body["exit"])
             self._health = body.get("health", self._health)
             self._is_mute = body.get("mute", self._is_mute)
+            self._drips = body.get("drip", self._drips)
             return 200, {}
         while self._is_mute:
             await asyncio.sleep(0.1)
