@@ -1,8 +1,8 @@
 """A small server for the supervisor's tests: it answers, and fails as it is told to.
 
 `server.py PORT [--start-s S] [--answer-s S] [--fail]`. GET /health; POST /v1/completions;
-GET /status with its pid; POST /fault {"health": 503 | "exit": code | "mute": true | "drip": true},
-of which the last answers a byte at a time. On SIGTERM it answers what is in flight and exits with 0.
+GET /status with its pid; POST /fault {"health": 503 | "exit": code | "mute": true | "drip": true}:
+one that drips answers a byte at a time. On SIGTERM it answers what is in flight and exits with 0.
 """
 
 from __future__ import annotations

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from supervisor.state import parse_time
 from tests.slurm.conftest import MakeService
-from tests.slurm.service import Clients, Service, server, wait_until
+from tests.slurm.service import Clients, Service, ask, server, wait_until
 
 # The lead is longer than the job: the successor is submitted as soon as the service is up.
 AT_ONCE = {"limit_s": 60, "successor_lead_s": 60, "drain_s": 5}
@@ -204,3 +207,72 @@ def test_a_service_that_fails_is_started_anew_only_so_often(make_service: MakeSe
 
 def service_crashes(service: Service) -> None:
     os.kill(service.ask("/status")["pid"], signal.SIGTERM)
+
+
+def drained_s(service: Service, job: str) -> float:
+    """How long the job's drain lasted."""
+    rows = map(json.loads, (service.job_folder(job) / "events.jsonl").read_text().splitlines())
+    return next(float(row["seconds"]) for row in rows if row["event"] == "drained")
+
+
+def test_a_drain_without_clients_lasts_until_those_with_the_old_endpoint_have_come(
+    make_service: MakeService,
+) -> None:
+    service = make_service(time={**NEVER, "drain_s": 60, "settle_s": 2})
+    job = service.serving()
+    (service.folder / "stop").touch()
+    assert service.wait_for_end(job)["outcome"] == "stopped"
+    assert 2 <= drained_s(service, job) < 30
+
+
+def test_a_drain_waits_for_a_client_only_so_long(make_service: MakeService) -> None:
+    service = make_service(time={**NEVER, "drain_s": 4, "settle_s": 0.5})
+    job = service.serving()
+    endpoint = service.endpoint() or {}
+    with socket.create_connection((endpoint["host"], endpoint["ports"]["http"])):
+        (service.folder / "stop").touch()
+        assert service.wait_for_end(job)["outcome"] == "stopped"
+    assert 4 <= drained_s(service, job) < 30
+
+
+def test_clients_lose_the_endpoint_before_the_servers_end(make_service: MakeService) -> None:
+    """A server that is not the cause still answers what it has when the job ends."""
+    servers = [server(), server("slow", "--answer-s=3", critical=False, stop_timeout_s=20)]
+    service = make_service(servers, time=NEVER)
+    job = service.serving()
+    [slow] = [step for step in service.run(job)["steps"] if step["name"] == "slow"]
+    host = (service.endpoint() or {})["host"]
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, host, slow["ports"]["http"], "/v1/completions", {})
+        wait_until(lambda: len(connections(slow["ports"]["http"])) > 0, 10)
+        os.kill(service.ask("/status")["pid"], signal.SIGKILL)
+        wait_until(lambda: service.endpoint() is None, 20, lambda: service.explain(job))
+        assert not answer.done()
+        assert answer.result()["job"] == job
+    assert service.wait_for_end(job)["outcome"] == "server_failed"
+
+
+def connections(port: int) -> list[str]:
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [row[1] for row in rows if row[3] == "01" and row[1].endswith(f":{port:04X}")]
+
+
+def test_of_two_jobs_that_start_at_once_one_serves(make_service: MakeService) -> None:
+    """Neither found an endpoint when it began; the second finds one when it is to publish."""
+    service = make_service([server("server0", "--start-s=3")])
+    jobs = [service.submit(), service.submit()]
+    wait_until(lambda: service.owner() in jobs, 60)
+    first = str(service.owner())
+    [second] = [job for job in jobs if job != first]
+    ended = service.wait_for_end(second)
+    assert (ended["outcome"], service.owner()) == ("not_admitted", first)
+    assert ended["why"] == f"job {first} serves test; stop or replace it"
+    assert service.run(first)["state"] == "serving"
+
+
+def test_a_job_knows_its_end_in_any_zone(make_service: MakeService) -> None:
+    service = make_service(time={**NEVER, "limit_s": 3000})
+    job = service.serving("--time=10", "--export=ALL,TZ=Asia/Tokyo")
+    run = service.run(job)
+    left_s = parse_time(run["until"]) - parse_time(run["started"])
+    assert 500 < left_s <= 600

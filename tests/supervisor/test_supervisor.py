@@ -222,6 +222,13 @@ def test_a_probe_counts_misses_only_after_the_first_good_answer() -> None:
     assert isinstance(probe.error, StopIteration)
 
 
+def test_misses_count_in_a_row_only() -> None:
+    answers = iter([None, "slow", None, "slow", None, "slow"])
+    probe = checks.Probe(lambda: next(answers), period_s=0, failure_threshold=2)
+    probe.run()
+    assert (probe.failures, probe.is_lost) == (1, False)
+
+
 def test_an_admitted_server_that_never_answers_again_is_lost() -> None:
     answers = iter(["mute", "mute"])
     probe = checks.Probe(lambda: next(answers), period_s=0, failure_threshold=2, is_ready=True)

@@ -1,0 +1,183 @@
+"""Slurm's commands as the supervisor reads them, by programs that print what real ones print."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.slurm import Allocation, Cluster
+from supervisor.spec import JobExit
+
+Commands = Callable[..., Cluster]
+HOSTS = "echo node1; echo node2"
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Job 7 on two nodes, whose Slurm commands are these shell scripts."""
+
+    def make(**scripts: str) -> Cluster:
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
+        monkeypatch.setenv("SLURM_JOB_NAME", "svc")
+        monkeypatch.delenv("SLURM_HET_SIZE", raising=False)
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        shown = scripts.get("scontrol", "")
+        scripts["scontrol"] = f'if [ "$2" = hostnames ]; then {HOSTS}; exit; fi; {shown}'
+        for name, script in scripts.items():
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        return Cluster()
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("shown", "lost"),
+    [
+        ("node1 idle", []),
+        ("node1 mix; echo node2 alloc", []),
+        ("node1 alloc*", ["node1"]),  # does not answer, and is not down yet
+        ("node1 idle*; echo node2 alloc", ["node1"]),
+        ("node1 down", ["node1"]),
+        ("node1 down*; echo node2 down", ["node1", "node2"]),
+        ("node1 drain", []),  # to be left to its jobs
+        ("slurm_load_partitions: Unable to contact slurm controller", []),
+        ("", []),
+    ],
+)
+def test_a_node_that_is_down_or_silent_is_lost(
+    commands: Commands, shown: str, lost: list[str]
+) -> None:
+    assert commands(sinfo=f"echo {shown}").lost_nodes(["node1", "node2"]) == lost
+
+
+@pytest.mark.parametrize(
+    ("squeue", "alive"),
+    [
+        ("echo RUNNING", True),
+        ("echo PENDING", True),
+        ("echo SUSPENDED", True),
+        ("echo REQUEUED", True),
+        ("echo RESIZING", True),
+        ("echo COMPLETING", False),
+        ("echo COMPLETED", False),
+        ("echo NODE_FAIL", False),
+        ("echo OUT_OF_MEMORY", False),
+        ("true", False),
+        ("echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", False),
+        ("echo Unable to contact slurm controller >&2; exit 1", None),
+        ("exec sleep 60", None),
+    ],
+)
+def test_a_job_is_alive_unless_slurm_says_otherwise(
+    commands: Commands, squeue: str, alive: bool | None
+) -> None:
+    cluster = commands(squeue=squeue)
+    cluster.timeout_s = 1.0
+    assert cluster.is_alive("8") is alive
+
+
+# scontrol writes times as it is told, else in the zone of the node.
+END = """
+case $SLURM_TIME_FORMAT in
+  %s) end=1700000000 ;;
+  relative) end=22:13:20 ;;
+  *) end=2023-11-14T22:13:20 ;;
+esac
+echo "JobId=7 JobName=svc JobState=RUNNING EndTime=$end WorkDir=/a EndTime=5"
+"""
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_the_end_of_a_job_is_the_same_in_every_zone(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    time.tzset()
+    try:
+        assert commands(scontrol=END).ends_at() == 1_700_000_000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("shown", ["EndTime=Unknown", "", "EndTime=2023-11-14T22:13:20", "EndTime"])
+def test_an_end_that_slurm_does_not_say_is_unknown(commands: Commands, shown: str) -> None:
+    assert commands(scontrol=f"echo JobId=7 {shown}").ends_at() is None
+
+
+@pytest.mark.parametrize(
+    ("info", "outcome"),
+    [
+        ("JobState=PREEMPTED PreemptTime=1700000000", "preempted"),
+        ("JobState=RUNNING PreemptTime=1700000000", "preempted"),
+        ("JobState=PENDING PreemptTime=None Restarts=1", "preempted"),
+        ("JobState=TIMEOUT PreemptTime=None Restarts=0", "time_limit"),
+        ("JobState=CANCELLED PreemptTime=None Restarts=0", "cancelled"),
+        ("JobState=RUNNING PreemptTime=None Restarts=0", None),
+        ("", None),
+    ],
+)
+def test_why_slurm_ends_the_job(commands: Commands, info: str, outcome: str | None) -> None:
+    found = Allocation(commands(scontrol=f"echo {info}"), 3600).exit_by_slurm()
+    assert (found.outcome if found else None) == outcome
+    if outcome == "preempted" and found and "1700000000" in info:
+        assert found.why == "by Slurm at 2023-11-14T22:13:20.000Z"
+
+
+def test_a_job_that_loses_a_node_ends(commands: Commands) -> None:
+    allocation = Allocation(commands(sinfo="echo node2 down", scontrol="true"), 3600)
+    with pytest.raises(JobExit, match="node_lost: node2 is lost"):
+        allocation.poll()
+
+
+@pytest.mark.parametrize(
+    "sbatch",
+    ["exit 1", "echo Submitted batch job 9", "true", "exec sleep 60", "kill -9 $$"],
+    ids=["refused", "odd", "silent", "hangs", "killed"],
+)
+def test_a_submission_without_a_job_is_an_error(commands: Commands, sbatch: str) -> None:
+    cluster = commands(sbatch=sbatch)
+    cluster.timeout_s = 1.0
+    with pytest.raises(OSError, match="sbatch"):
+        cluster.submit(Path("serve.sbatch"), [], {})
+
+
+def test_a_submission_gets_no_options_of_the_shell(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SBATCH_PARTITION", "SLURM_TIME_FORMAT", "SLURM_NTASKS"):
+        monkeypatch.setenv(name, "5")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    cluster = commands(sbatch=f"env >{tmp_path}/seen; echo '9;other'")
+    assert cluster.submit(Path("serve.sbatch"), [], {"BUNDLE": "/b"}) == "9"
+    seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines())
+    assert (seen["BUNDLE"], seen["SLURM_CONF"]) == ("/b", "/etc/slurm.conf")
+    assert not {"SBATCH_PARTITION", "SLURM_TIME_FORMAT", "SLURM_NTASKS", "SLURM_JOB_ID"} & set(seen)
+
+
+@pytest.mark.parametrize(
+    ("listed", "newer"),
+    [("5 7 9", "9"), ("7", None), ("", None), ("8+0 8+1", "8"), ("x 6_1", None)],
+)
+def test_a_job_that_was_submitted_after_this_one_is_found(
+    commands: Commands, listed: str, newer: str | None
+) -> None:
+    assert commands(squeue=f"printf '%s\\n' {listed}").newer_job() == newer
+
+
+def test_a_command_that_is_away_answers_nothing(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = commands()
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert cluster.command("squeue").returncode == 127
+    assert (cluster.is_alive("8"), cluster.ends_at(), cluster.lost_nodes(["n"])) == (None, None, [])
