@@ -101,11 +101,11 @@ def test_nothing_but_main_imports_the_command_line_of_launch() -> None:
     assert users == [Path("launch/__main__.py")]
 
 
-def test_launch_knows_the_state_files_of_the_supervisor_alone() -> None:
-    """They have one home; the rest of the supervisor runs on compute nodes only."""
+def test_launch_knows_nothing_of_the_supervisor_but_what_both_need() -> None:
+    """Files of the state, words of Slurm, probes: the rest runs on compute nodes only."""
     names = {name for path in (ROOT / "launch").rglob("*.py") for name in imports(path)}
     used = {name.split(".")[1] for name in names if name.startswith("supervisor.")}
-    assert used == {"state"}
+    assert used == {"state", "lock", "slurm", "checks", "listeners"}
 
 
 @pytest.mark.parametrize("heavy", ["numpy", "grpc", "torch", "jinja2", "pydantic"])
