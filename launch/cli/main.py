@@ -75,13 +75,7 @@ def parser(words: Sequence[str], every: bool = False) -> command.Parser:
     sub = verb(
         "rehearse", _rehearse, "start, check and stop every target of a bundle without a GPU"
     )
-    sub.add_argument("bundle", type=Path)
-    sub.add_argument(
-        "--target", action="append", default=[], help="only this target; may be repeated"
-    )
-    sub.add_argument("--json", action="store_true", help="print JSON")
-    add_run(sub, "the folder that gets a run folder for every target")
-    add_signers(sub)
+    _add_rehearse(sub)
 
     sub = verb("bench", None, "measure the client-side latency and throughput of a running server")
     if every or used == "bench":
@@ -138,6 +132,16 @@ def _add_smoke(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
     add_access(parser)
+    add_signers(parser)
+
+
+def _add_rehearse(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument(
+        "--target", action="append", default=[], help="only this target; may be repeated"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_run(parser, "the folder that gets a run folder for every target")
     add_signers(parser)
 
 
