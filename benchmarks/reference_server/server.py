@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from launch.bench.clients.http2 import PREFACE, greeting
-from launch.bench.clients.receiver import STAMP_SPACE, arrival_ns, ask_for_stamps
+from launch.bench.clients.receiver import STAMP_SPACE, arrival_ns, ask_for_stamps, read_clocks
 
 from . import grpc
 from .log import LogEntry
@@ -130,8 +130,7 @@ class StreamingServer:
             return
         connection.received += data
         if connection.entry is None:
-            now_ns = time.monotonic_ns()
-            self._look(connection, arrival_ns(control, now_ns, time.time_ns() - now_ns))
+            self._look(connection, arrival_ns(control, *read_clocks()))
 
     def _look(self, connection: ServerConnection, arrived_ns: int) -> None:
         """Whether a request is whole."""

@@ -30,13 +30,9 @@ class LoadRequest:
     messages: tuple[Mapping[str, Any], ...] | None = None
     ignore_eos: bool = False
     temperature: float | None = None
-    seed: int | None = None
     timeout_s: float = 600.0
     headers: Mapping[str, str] = field(default_factory=dict)
-    model: str | None = None  # in place of the one that the endpoint serves
     keep_text: bool = False
-    # Have trtllm-serve count the tokens of each message; it costs the server some work.
-    count_messages: bool = False
     index: int = 0  # place in the load
     at_s: float = 0.0  # when an open loop sends it, after its start
     task: int | None = None

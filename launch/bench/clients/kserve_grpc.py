@@ -163,9 +163,7 @@ class GrpcClient:
             rows = tensors(request, self._declared or {})
         except NotSupported as error:
             raise BadInput(Diagnostic(self._model, str(error))) from None
-        message = protobuf("ModelInferRequest")(
-            model_name=request.model or self._model, id=str(request.index)
-        )
+        message = protobuf("ModelInferRequest")(model_name=self._model, id=str(request.index))
         message.parameters.add(key=EMPTY_FINAL, value={"bool_param": True})
         for name, row in rows.items():
             kind = datatype(name, row, self._declared or {})

@@ -47,22 +47,18 @@ class OpenAILoadClient:
         )
 
     def _body(self, request: LoadRequest) -> dict[str, Any]:
-        options = {"include_usage": True}
-        if request.count_messages:
-            options["continuous_usage_stats"] = True
         values = {
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
-            "seed": request.seed,
             "ignore_eos": request.ignore_eos or None,
         }
         sent = {name: value for name, value in values.items() if value is not None}
         return {
-            "model": request.model or self._model,
+            "model": self._model,
             **self._prompt(request),
             **sent,
             "stream": True,
-            "stream_options": options,
+            "stream_options": {"include_usage": True},
         }
 
     def _prompt(self, request: LoadRequest) -> dict[str, Any]:

@@ -24,6 +24,8 @@ SO_TIMESTAMPNS = 35  # has no name in `socket`
 STAMP = struct.Struct("@ll")  # seconds and ns of CLOCK_REALTIME
 STAMP_SPACE = socket.CMSG_SPACE(STAMP.size)
 NS_PER_S = 1_000_000_000
+# Between two readings of clocks that follow each other at once.
+CLOCKS_NS = 20_000
 NAP_S = 0.001 if STAMPS else 0.0
 
 
@@ -33,9 +35,18 @@ def ask_for_stamps(stream: socket.socket) -> None:
         stream.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
 
+def read_clocks() -> tuple[int, int]:
+    """CLOCK_MONOTONIC, and by how much CLOCK_REALTIME is ahead of it: read again where the process
+    had to wait between the two, which would make all that came seem earlier by that."""
+    while True:
+        now_ns = time.monotonic_ns()
+        ahead_ns = time.time_ns() - now_ns
+        if time.monotonic_ns() - now_ns < CLOCKS_NS:
+            return now_ns, ahead_ns
+
+
 def arrival_ns(control: Sequence[tuple[int, int, bytes]], now_ns: int, clocks_ns: int) -> int:
-    """When data came by the kernel's `control` messages with it, or now. `clocks_ns` is by how much
-    CLOCK_REALTIME is ahead of CLOCK_MONOTONIC."""
+    """When data came by the kernel's `control` messages with it, or now, by `read_clocks`."""
     if not control:
         return now_ns
     stamp: tuple[int, int] = STAMP.unpack(control[0][2])
@@ -68,8 +79,7 @@ class Receiver(selectors.EpollSelector):
         while True:
             left_s = None if deadline is None else max(0, deadline - time.monotonic())
             fired = super().select(left_s)
-            now_ns = time.monotonic_ns()
-            clocks_ns = time.time_ns() - now_ns
+            now_ns, clocks_ns = read_clocks()
             ready, ended = [], False
             for key, events in fired:
                 if callable(sink := key.data):  # asyncio's own data are not

@@ -44,7 +44,7 @@ class GenerateStreamClient:
     async def send(self, request: LoadRequest) -> RequestRecord:
         if self._declared is None:
             await self.prepare()
-        path = f"/v2/models/{request.model or self._model}/generate_stream"
+        path = f"/v2/models/{self._model}/generate_stream"
         body = self._body(request)
         return await http1.send(self._server, path, self._headers, body, TritonTranscript(request))
 
@@ -66,7 +66,6 @@ def tensors(request: LoadRequest, declared: Mapping[str, str]) -> dict[str, Sequ
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         top_k=None,
-        seed=request.seed,
         ignore_eos=request.ignore_eos,
         metrics=METRICS in declared,
         messages=request.messages,

@@ -40,7 +40,11 @@ def response(text: str, tokens: int, final: bool) -> Any:
 
 
 def ask(
-    answers: Answers, ask: LoadRequest, credentials: Any = None, access: Access | None = None
+    answers: Answers,
+    ask: LoadRequest,
+    credentials: Any = None,
+    access: Access | None = None,
+    model: str = MODEL,
 ) -> RequestRecord:
     """Of a server of gRPC's own library that answers so."""
     found: list[RequestRecord] = []
@@ -77,7 +81,7 @@ def ask(
         )
         await server.start()
         endpoint = Endpoint(
-            "triton", None, f"127.0.0.1:{port}", model=ask.model, access=access or Access()
+            "triton", None, f"127.0.0.1:{port}", model=model, access=access or Access()
         )
         try:
             found.append(await connect(endpoint, "grpc").send(ask))
@@ -105,7 +109,7 @@ def list_of(request: Any) -> list[str]:
 
 @pytest.mark.parametrize("length", [1, 20_000, 1_000_000])
 def test_prompts_and_answers_are_as_long_as_they_are(length: int) -> None:
-    record = ask(tokens, LoadRequest("p" * length, 2, model=MODEL, keep_text=True))
+    record = ask(tokens, LoadRequest("p" * length, 2, keep_text=True))
     assert record.failure is None
     assert record.message_tokens == (1, 1)
     assert record.text == "x" * length * 2
@@ -114,7 +118,7 @@ def test_prompts_and_answers_are_as_long_as_they_are(length: int) -> None:
 
 def test_a_status_is_told_in_its_own_words() -> None:
     with pytest.raises(NotReady, match="NOT_FOUND: no such model: é"):
-        ask(tokens, LoadRequest("Hi", model="other"))
+        ask(tokens, LoadRequest("Hi"), model="other")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def test_a_status_says_what_kind_of_failure_it_is(code: Any, kind: str, retryabl
         await context.abort(code, "100 % full")
         yield None
 
-    failure = ask(refuse, LoadRequest("Hi", model=MODEL)).failure
+    failure = ask(refuse, LoadRequest("Hi")).failure
     assert failure is not None
     assert (failure.kind, failure.retryable) == (kind, retryable)
     assert failure.message == f"{code.name}: 100 % full"
@@ -145,7 +149,7 @@ def test_the_key_the_headers_and_the_time_of_an_ask_are_sent() -> None:
         async for one in tokens(requests, context):
             yield one
 
-    asked = LoadRequest("Hi", 2, model=MODEL, headers={"A-Header": "b"}, timeout_s=30)
+    asked = LoadRequest("Hi", 2, headers={"A-Header": "b"}, timeout_s=30)
     assert ask(keep, asked, access=Access(key="secret")).failure is None
     assert shown["triton-grpc-protocol-api-key"] == "secret"
     assert shown["a-header"] == "b"
@@ -160,7 +164,7 @@ def test_a_server_is_left_when_a_request_is_given_up() -> None:
         yield response("x", 1, final=False)
         await asyncio.Event().wait()
 
-    record = ask(silent, LoadRequest("Hi", 2, model=MODEL, timeout_s=0.3))
+    record = ask(silent, LoadRequest("Hi", 2, timeout_s=0.3))
     assert record.failure is not None
     assert record.failure.kind == "timeout"
     assert record.first_token_ns is not None
@@ -180,10 +184,10 @@ def test_a_server_that_wants_a_certificate_is_measured(identity: tuple[bytes, by
     key, certificate = identity
     wanted = grpc.ssl_server_credentials([identity], certificate, require_client_auth=True)
     access = Access(None, True, certificate, certificate, key, "served")
-    assert ask(tokens, LoadRequest("Hi", 2, model=MODEL), wanted, access).failure is None
+    assert ask(tokens, LoadRequest("Hi", 2), wanted, access).failure is None
     without = Access(None, True, certificate, server_name="served")
     with pytest.raises(NotReady):
-        ask(tokens, LoadRequest("Hi", 2, model=MODEL), wanted, without)
+        ask(tokens, LoadRequest("Hi", 2), wanted, without)
 
 
 def test_fields_are_read_as_they_were_written() -> None:
