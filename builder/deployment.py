@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -117,6 +117,8 @@ class Accepted(Strict):
     reason: Annotated[str, Field(min_length=10, max_length=1000)]
 
 
+# What a folder and the last part of a hub name can be called.
+ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=128)]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # A variable's value is text; a whole number without quotes is taken for it.
 NUMBERS_AS_TEXT = BeforeValidator(lambda value: str(value) if type(value) is int else value)
@@ -131,7 +133,8 @@ class Deployment(Strict):
     them. `engine_config` holds overrides in the engine's own words, `environment` those of the
     engine's environment variables. `images` are container images of servers in the place of the
     published ones, best with their digest. `accepted_advisories` are versions that would be refused
-    for their known vulnerabilities. `notes` are for readers.
+    for their known vulnerabilities. `served_model_name` is the name by which clients ask for the
+    model, wherever its weights lie. `notes` are for readers.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=63)]
@@ -144,11 +147,17 @@ class Deployment(Strict):
     role: Literal["agg", "prefill", "decode"] = "agg"
     instances: NumGpus = 1
     draft: Draft | None = None
+    served_model_name: ModelName | None = None
     engine_config: dict[str, Any] = Field(default_factory=dict)
     environment: dict[Variable, Annotated[NoNul, NUMBERS_AS_TEXT]] = Field(default_factory=dict)
     images: dict[str, ImageReference] = Field(default_factory=dict)
     accepted_advisories: list[Accepted] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
+
+    @property
+    def model_name(self) -> str:
+        """The name for clients: the one that is asked for, or the last part of the checkpoint's."""
+        return self.served_model_name or PurePosixPath(self.checkpoint).name
 
     @field_validator("images")
     @classmethod

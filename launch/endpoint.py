@@ -98,7 +98,7 @@ def from_target(target: Target) -> Endpoint:
     model = target.model_name or record.default_model or ""
     options = _yaml(target.folder / record.files.options.replace("{model}", model))
     if record.files.model is None:
-        return Endpoint(record.name, urls["http"], options=options)
+        return Endpoint(record.name, urls["http"], model=target.model_name, options=options)
     return Endpoint(
         record.name,
         urls.get("http"),

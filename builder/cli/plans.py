@@ -115,7 +115,8 @@ def _options(document: Mapping[str, Any]) -> str:
     value_width -= max(len(row["evidence"]) for row in rows)
     table = [("OPTION", "VALUE", "FROM")]
     for row in rows:
-        value = json.dumps(row["value"], ensure_ascii=False)
+        known = row["value"] is not None
+        value = json.dumps(row["value"], ensure_ascii=False) if known else "not set"
         first, *more = wrapped("", value, max(value_width, 16)) or [""]
         table.append((row["path"], first, row["evidence"]))
         table += [("", line, "") for line in more]

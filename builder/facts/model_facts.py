@@ -77,13 +77,19 @@ _QUANTIZATION: Any = {
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One model; `name` is the one on the hub, `checkpoint_bytes` what its publisher says."""
+    """One model; `name` is the one on the hub, `checkpoint_bytes` what its publisher says.
+
+    The parsers are the engine's, by its own names, that take tool calls and thoughts out of the
+    text; of a `null` the source says why there is none.
+    """
 
     name: Text
     config: SourcedValues[Annotated[Config, Consistent(_MODEL_CONFIG)]]
     license: License
     quantization: SourcedValues[Annotated[Config, Consistent(_QUANTIZATION)]] | None = None
     checkpoint_bytes: Sourced[Positive] | None = None
+    tool_parser: Sourced[Text | None] | None = None
+    reasoning_parser: Sourced[Text | None] | None = None
     notes: tuple[Text, ...] = ()
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:

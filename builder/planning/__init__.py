@@ -10,7 +10,6 @@ costs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 from ..deployment import Deployment
 from ..errors import BadInput
@@ -23,6 +22,7 @@ from .decision import MONITORING, Decision, Difference, Evidence, Facts, Limits,
 from .memory_budget import budget_of, check_budget, limits_of
 from .plan_builder import PlanBuilder
 from .requirements import check_batch, check_draft, check_request
+from .server_flags import server_flags
 
 __all__ = [
     "MONITORING",
@@ -66,16 +66,17 @@ def plan(deployment: Deployment, facts: Facts) -> Plan:
     if builder.diagnostics:
         raise BadInput(builder.diagnostics)
     _warn_without_evidence(builder)
+    flags = list(server_flags(builder))
     return Plan(
         deployment,
         facts,
         tuple(builder.decisions.values()),
-        tuple(_server_flags(facts)),
+        tuple(row for row in flags if row.value is not None),
         tuple(environment(builder)),
         tuple(_differences(builder)),
         budget,
         limits_of(builder, budget),
-        tuple(_engine_defaults(builder)),
+        (*_engine_defaults(builder), *(row for row in flags if row.value is None)),
         tuple(builder.warnings),
     )
 
@@ -92,7 +93,7 @@ def _decide_options(builder: PlanBuilder) -> None:
     builder.apply("kv_cache.type")
     builder.apply("kv_cache.pool")
     moe_backend(builder)
-    for name in ("communication", "scheduling", "transfer", "monitoring"):
+    for name in ("communication", "scheduling", "transfer", "monitoring", "guidance"):
         builder.apply(f"{name}.rules")
 
 
@@ -117,13 +118,6 @@ def _warn_without_evidence(builder: PlanBuilder) -> None:
     )
     remedy = "measure before production; set what you know in engine_config"
     builder.warn("checkpoint", what, remedy)
-
-
-def _server_flags(facts: Facts) -> Iterator[Decision]:
-    """Flags of the server's command line that the model needs."""
-    for row in facts.release.flags_for(facts.checkpoint.architecture.name):
-        path, evidence = facts.release.spelling(row["flag"]), cast(Evidence, row["evidence"])
-        yield Decision(path, row["value"], row["reason"], evidence, row["source"])
 
 
 def _engine_defaults(builder: PlanBuilder) -> Iterator[Decision]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from ..bundle import File
-from ..deployment import Strict
+from ..deployment import ModelName, Strict
 from ..facts import servers
 from ..render import option_file, resource_root, text
 from . import (
@@ -96,7 +96,9 @@ class Options(ServerOptions):
     key from its command line only, where programs on the same machine and in the same process
     namespace can read it.
 
-    Triton has TLS for gRPC only. The rest are the settings of the model's own `triton_config`.
+    Triton has TLS for gRPC only. Without `model_name` the model has the deployment's
+    `served_model_name`, else the usual one. The rest are the settings of the model's own
+    `triton_config`.
     """
 
     host: Annotated[Host, AfterValidator(_address)] = "127.0.0.1"
@@ -110,9 +112,7 @@ class Options(ServerOptions):
     metrics_port: Port = 8002
     restricted_apis: list[Api] = Field(default_factory=lambda: list(MANAGEMENT))
     key_file: ServerFile | None = None
-    model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")] = Field(
-        default_factory=lambda: _model()
-    )
+    model_name: ModelName | None = None
     decoupled: bool = True
     cancellation_check_period_ms: Count = 150
     sender_threads: Annotated[int, Field(ge=1, le=8)] = 2
@@ -148,6 +148,7 @@ class Options(ServerOptions):
 
 
 def render(context: RenderContext, options: Options) -> RenderedServer:
+    model_name = options.model_name or context.deployment.served_model_name or _model()
     host = options.host
     environment = _environment(context, options)
     script = text(
@@ -160,10 +161,10 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         backend_threads=options.sender_threads + THREADS_BESIDE_SENDERS,
         exit_timeout_s=options.drain_timeout_s + EXIT_MARGIN_S,
         kill_after_s=options.drain_timeout_s + EXIT_MARGIN_S + KILL_MARGIN_S,
-        model_name=options.model_name,
+        model_name=model_name,
         **context.layout,
     )
-    repository = f"{NAME}/model_repository/{options.model_name}"
+    repository = f"{NAME}/model_repository/{model_name}"
     files = {f"{repository}/{path}": File(data) for path, data in sorted(_model_files().items())}
     triton_config = settings(context.engine.options, options)
     record = servers.load(NAME)
@@ -183,7 +184,7 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
             "environment": environment,
             **context.several_nodes,
             "ready": ready,
-            "model_name": options.model_name,
+            "model_name": model_name,
             "restricted_apis": options.restricted_apis,
             "start_timeout_s": START_TIMEOUT_S,
             "stop_timeout_s": options.drain_timeout_s + EXIT_MARGIN_S + STOP_MARGIN_S,

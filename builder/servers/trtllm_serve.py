@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..bundle import File
 from ..facts import servers
 from ..render import option_file, text
@@ -53,7 +55,16 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
             "ports": options.ports,
             "environment": environment,
             **context.several_nodes,
+            **_model_name(context),
             "ready": {"port": "http", "path": record.paths["ready"]},
             "start_timeout_s": START_TIMEOUT_S,
         },
     )
+
+
+def _model_name(context: RenderContext) -> dict[str, Any]:
+    """The name by which clients ask for the model, where the release has a flag for it."""
+    known = (flag for flag in context.release.serve_flags if flag.name == "served_model_name")
+    spelled = {spelling for flag in known for spelling in flag.spellings}
+    names = [flag.value for flag in context.flags if flag.path in spelled]
+    return {"model_name": names[0]} if names else {}

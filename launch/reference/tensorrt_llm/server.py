@@ -35,11 +35,19 @@ _HISTOGRAMS = (
 class OpenAIServer:
     """The application over one engine. `model` is the folder or name given on the command line."""
 
-    def __init__(self, llm: LLM, model: str, chat_template: str | None = None) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        model: str,
+        chat_template: str | None = None,
+        served_model_name: str | None = None,
+    ) -> None:
         self._llm = llm
         self._chat_template = chat_template
         self._started = int(time.time())
-        self.model_name = Path(model).resolve().name if Path(model).is_dir() else model
+        folder = Path(model)
+        own_name = folder.resolve().name if folder.is_dir() else model
+        self.model_name = served_model_name or own_name
         self._add_metrics(options.release().metric_prefix)
         self._perf_metrics: deque[dict[str, Any]] = deque(maxlen=llm.args.perf_metrics_max_requests)
         self.app = FastAPI(title="reference engine", version=__version__)

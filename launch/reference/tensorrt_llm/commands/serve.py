@@ -151,7 +151,12 @@ def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any])
         _report_idle(release, typed, engine)
         with LLM(**engine) as llm:
             template = flags.get("chat_template")
-            server = OpenAIServer(llm, flags["model"], _template(template) if template else None)
+            server = OpenAIServer(
+                llm,
+                flags["model"],
+                _template(template) if template else None,
+                flags.get("served_model_name"),
+            )
             run(server.app, listener)
 
 
@@ -172,7 +177,7 @@ def _route(flags: argparse.Namespace) -> None:
 
 
 def _report_idle(release: Release, typed: Mapping[str, Any], engine: Mapping[str, Any]) -> None:
-    idle = sorted(set(typed) - set(engine) - _SERVER_FLAGS - {"chat_template"})
+    idle = sorted(set(typed) - set(engine) - _SERVER_FLAGS - {"chat_template", "served_model_name"})
     places = {flag.name for flag in release.serve_flags if flag.yaml_path}
     if idle := [name for name in idle if name not in places]:
         logger.info("accepted, but not applicable on this machine: %s", ", ".join(idle))

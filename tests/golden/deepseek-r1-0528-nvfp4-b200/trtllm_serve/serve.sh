@@ -24,4 +24,6 @@ export DO_NOT_TRACK=${DO_NOT_TRACK-1}
 exec trtllm-serve serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
+  --tool_parser deepseek_v3 \
+  --reasoning_parser deepseek-r1 \
   --extra_llm_api_options "$here/config.yaml"

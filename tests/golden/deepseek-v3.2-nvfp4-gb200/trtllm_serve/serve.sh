@@ -25,4 +25,5 @@ exec trtllm-serve serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
   --custom_tokenizer deepseek_v32 \
+  --tool_parser deepseek_v32 \
   --extra_llm_api_options "$here/config.yaml"

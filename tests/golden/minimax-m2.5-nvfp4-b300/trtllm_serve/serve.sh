@@ -40,4 +40,7 @@ fi
 exec trtllm-serve serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
+  --served_model_name MiniMax-M2.5-NVFP4 \
+  --tool_parser minimax_m2 \
+  --reasoning_parser minimax_m2 \
   --config "$options"
