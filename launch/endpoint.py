@@ -72,6 +72,12 @@ class Endpoint:
         return self.record.api
 
     @property
+    def unary_model(self) -> str | None:
+        """The second model over the same engine, for unary calls, where a bundle has one."""
+        folder = self.model_folder and self.model_folder.with_name(f"{self.model}_unary")
+        return folder.name if folder and folder.is_dir() else None
+
+    @property
     def is_rendered(self) -> bool:
         """Whether a bundle says what this server should be."""
         return bool(self.options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
@@ -45,6 +46,14 @@ THREADS_BESIDE_SENDERS = 2
 # Requests that may run or wait, in batches: enough to keep the engine busy, few enough to answer.
 BATCHES_AHEAD = 4
 FEWEST_REQUESTS, REQUESTS_OF_AN_UNKNOWN_BATCH = 64, 4096
+# Of these, and of the batch, one in so many is kept from requests whose client nobody watches.
+KEPT_PART = 8
+# The longest text that has so few tokens, but for one made of blanks and rules.
+BYTES_PER_TOKEN = 32
+# The slowest pace of an answer where the deployment has no target, and time for the prompts.
+SLOWEST_ITL_MS, PROMPTS_S = 50, 60
+# The name of the second model, after that of the first.
+UNARY_SUFFIX = "_unary"
 
 ServerFile = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/+=@%:,-]*$")]
 Api = Literal[
@@ -89,7 +98,9 @@ class Options(ServerOptions):
     """Where the server listens, who may do what, and how the model is named and answers.
 
     A decoupled model streams and serves the stream RPC, `/generate` and `/generate_stream`; one
-    that is not decoupled serves unary requests only.
+    that is not decoupled serves unary requests only. Unless `unary_model` is false, a decoupled
+    model has a second one beside it, `<model_name>_unary`, which serves unary requests by the same
+    engine.
 
     `restricted_apis` need the key in the first line of `key_file`, a file on the server's machine.
     Without one the server makes a random key at every start, which closes them. Triton takes the
@@ -114,9 +125,11 @@ class Options(ServerOptions):
     key_file: ServerFile | None = None
     model_name: ModelName | None = None
     decoupled: bool = True
+    unary_model: bool = True
     cancellation_check_period_ms: Count = 150
     sender_threads: Annotated[int, Field(ge=1, le=8)] = 2
     max_requests: Count | None = None
+    max_prompt_bytes: Count | None = None
     max_tokens_per_request: Count | None = None
     max_seconds_per_request: Annotated[float, Field(gt=0, strict=False)] | None = None
     drain_timeout_s: Count = 240
@@ -165,8 +178,13 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         **context.layout,
     )
     repository = f"{NAME}/model_repository/{model_name}"
-    files = {f"{repository}/{path}": File(data) for path, data in sorted(_model_files().items())}
-    triton_config = settings(context.engine.options, options)
+    model_files = _model_files()
+    unary = _unary_files(model_files) if options.decoupled and options.unary_model else {}
+    files = {
+        **{f"{repository}/{path}": File(data) for path, data in sorted(model_files.items())},
+        **{f"{repository}{UNARY_SUFFIX}/{path}": File(data) for path, data in unary.items()},
+    }
+    triton_config = settings(context, options)
     record = servers.load(NAME)
     ready = {"port": "http", "path": record.paths["ready"]} if options.http else {"port": "grpc"}
     return RenderedServer(
@@ -223,24 +241,50 @@ def _model_yaml(context: RenderContext, triton_config: Mapping[str, Any]) -> Fil
     )
 
 
-def settings(engine: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """The model's settings; a limit that is not set is left out."""
-    batch = engine.get("max_batch_size")
+def settings(context: RenderContext, options: Options) -> dict[str, Any]:
+    """The model's settings; a limit that is not known is left out."""
+    engine = context.engine.options
     ranks = engine.get("tensor_parallel_size", 1) if engine.get("enable_attention_dp") else 1
-    ahead = BATCHES_AHEAD * batch * ranks if batch else REQUESTS_OF_AN_UNKNOWN_BATCH
+    batch = engine.get("max_batch_size", 0) * ranks
+    ahead = BATCHES_AHEAD * batch or REQUESTS_OF_AN_UNKNOWN_BATCH
+    most = options.max_requests or max(FEWEST_REQUESTS, ahead)
     limits = {
-        "max_tokens_per_request": options.max_tokens_per_request,
-        "max_seconds_per_request": options.max_seconds_per_request,
+        "max_requests": most,
+        "max_unary_http_requests": _without_kept(most),
+        "max_unary_http_running": _without_kept(batch),
+        **_limits_of_a_request(context, options),
     }
     return {
         "max_batch_size": 0,
         "decoupled": options.decoupled,
         "cancellation_check_period_ms": options.cancellation_check_period_ms,
         "sender_threads": options.sender_threads,
-        "max_requests": options.max_requests or max(FEWEST_REQUESTS, ahead),
         **{key: value for key, value in limits.items() if value is not None},
         "drain_timeout_s": options.drain_timeout_s,
         "engine_stall_timeout_s": options.engine_stall_timeout_s,
+    }
+
+
+def _without_kept(places: int) -> int | None:
+    """How many of these places may be taken by requests whose client nobody watches."""
+    return places - max(1, places // KEPT_PART) if places > 1 else None
+
+
+def _limits_of_a_request(context: RenderContext, options: Options) -> dict[str, Any]:
+    """What one request may cost, given or by the longest that the plan accepts.
+
+    The time is what the last of as many requests as are taken needs at the slowest pace planned.
+    """
+    config, slo = context.plan.facts.checkpoint.text_config, context.deployment.slo
+    longest = context.engine.options.get("max_seq_len") or config.get("max_position_embeddings")
+    if not longest:
+        return {}
+    itl_s = ((slo and slo.itl_ms) or SLOWEST_ITL_MS) / 1000
+    longest_s = PROMPTS_S + math.ceil(longest * itl_s) * (BATCHES_AHEAD + 1)
+    return {
+        "max_prompt_bytes": options.max_prompt_bytes or BYTES_PER_TOKEN * longest,
+        "max_tokens_per_request": options.max_tokens_per_request or longest,
+        "max_seconds_per_request": options.max_seconds_per_request or longest_s,
     }
 
 
@@ -249,6 +293,15 @@ def _model() -> str:
     name = servers.load(NAME).default_model
     assert name is not None  # this server has a model of its own
     return name
+
+
+def _unary_files(model: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Those of the second model: the same inputs and outputs, and one module of the first."""
+    return {
+        "1/__pycache__": _NO_BYTECODE,
+        "1/model.py": model["1/trtllm_model/unary.py"],
+        "config.pbtxt": model["config.pbtxt"],
+    }
 
 
 def _model_files() -> dict[str, bytes]:

@@ -52,6 +52,19 @@ async def generate(client: SmokeClient, _: Endpoint) -> str:
     return f"{counted}, {len(response.text)} characters, finish_reason {reason}"
 
 
+async def unary(client: SmokeClient, endpoint: Endpoint) -> str:
+    """The second model over the same engine, which answers unary calls as the first streams."""
+    if endpoint.unary_model is None:
+        raise NotSupported("the bundle has no second model for unary calls")
+    request = replace(SHORT, model=endpoint.unary_model)
+    await client.misuse("unary", request)
+    expected, response = await client.generate(SHORT), await client.generate(request)
+    expect_text(response)
+    if response.text != expected.text:
+        raise CheckFailure(difference(response.text, expected.text))
+    return f"{endpoint.unary_model} answers unary calls with the same text"
+
+
 async def chat(client: SmokeClient, _: Endpoint) -> str:
     try:
         response = await client.generate(SmokeRequest(None, max_tokens=TOKENS, messages=CHAT))
@@ -141,6 +154,16 @@ async def max_tokens(client: SmokeClient, _: Endpoint) -> str:
         raise CheckFailure(f"24 tokens give {len(many.text)} characters, 1 token {len(one.text)}")
     counted = expect_tokens(one, 1)
     return f"1 gives {len(one.text)} characters ({counted}), 24 give {len(many.text)}"
+
+
+async def short_names(client: SmokeClient, _: Endpoint) -> str:
+    """`max_tokens` as other backends' clients send it: a parameter without the input's prefix."""
+    asked = replace(SHORT, max_tokens=None, parameters={"max_tokens": SHORT.max_tokens})
+    expected, response = await client.generate(SHORT), await client.generate(asked)
+    expect_text(response)
+    if response.text != expected.text:
+        raise CheckFailure(f"max_tokens as a parameter: {difference(response.text, expected.text)}")
+    return "max_tokens means the same as sampling_param_max_tokens"
 
 
 async def characters(client: SmokeClient, _: Endpoint) -> str:

@@ -18,7 +18,7 @@ from tritonclient.grpc.service_pb2_grpc import (
 )
 
 from tests.launch.faulty_server import WORDS
-from tests.launch.faulty_triton import INPUTS, MODEL
+from tests.launch.faulty_triton import INPUTS, MODEL, unknown
 
 
 class Servicer(GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -73,6 +73,13 @@ class Servicer(GRPCInferenceServiceServicer):  # type: ignore[misc]
 
     def _answers(self, request: Any) -> Iterator[Any]:
         inputs, error = _inputs(request)
+        sent = {
+            name: value.int64_param
+            for name, value in request.parameters.items()
+            if not name.startswith("triton_")
+        }
+        inputs |= {name: value for name, value in sent.items() if name != "cumulative_text"}
+        error = error or unknown(inputs, self._fault)
         if error:
             yield service_pb2.ModelStreamInferResponse(error_message=error)
             return

@@ -97,6 +97,8 @@ class Handler(BaseHTTPRequestHandler):
             right = False
         if not right or "text_input" not in inputs:
             return self._send(400 if right else 500, {"error": "wrong input"})
+        if wrong := unknown(inputs, fault):
+            return self._send(400, {"error": f"{wrong}: is not an input of this model"})
         if found := next((name for name, holds in BAD.items() if holds(inputs)), None):
             if fault != f"accepts_{found}":
                 return self._send(400, {"error": f"{found} is wrong"})
@@ -173,6 +175,15 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+
+def unknown(inputs: dict[str, Any], fault: str) -> str:
+    """A name that means nothing, or an empty text; a short name is taken for the input's."""
+    if fault == "ignores_names":
+        return ""
+    if "max_tokens" in inputs:
+        inputs["sampling_param_max_tokens"] = inputs.pop("max_tokens")
+    return next((name for name in inputs if name not in {*INPUTS, "id", "cumulative_text"}), "")
 
 
 def write_bundle(folder: Path) -> Path:

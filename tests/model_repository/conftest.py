@@ -111,6 +111,14 @@ def write_repository(folder: Path, model_yaml: str) -> Path:
     return folder
 
 
+def add_unary(repository: Path) -> None:
+    """The second model over the engine of the first."""
+    model, unary = repository / MODEL.name, repository / f"{MODEL.name}_unary"
+    (unary / "1").mkdir(parents=True)
+    shutil.copy(model / "config.pbtxt", unary)
+    shutil.copy(model / "1" / "trtllm_model" / "unary.py", unary / "1" / "model.py")
+
+
 MODEL_YAML = """
 triton_config: {max_batch_size: 0, decoupled: true}
 model: some/checkpoint
@@ -128,14 +136,22 @@ class Starter:
     programs: list[Path]
 
     def start(
-        self, folder: Path, model_yaml: str, options: Sequence[str], variables: dict[str, str]
+        self,
+        folder: Path,
+        model_yaml: str,
+        options: Sequence[str],
+        variables: dict[str, str],
+        unary: bool = False,
     ) -> Served:
         """A server, not ready yet, with all its files in `folder`."""
+        repository = write_repository(folder / "repository", model_yaml)
+        if unary:
+            add_unary(repository)
         prefix = watcher.unique("test")
         http, grpc, metrics = free_ports(3)
         argv = [
             "tritonserver",
-            *("--model-repository", str(write_repository(folder / "repository", model_yaml))),
+            *("--model-repository", str(repository)),
             *("--http-address", "127.0.0.1", "--http-port", str(http)),
             *("--grpc-address", "127.0.0.1", "--grpc-port", str(grpc)),
             *("--metrics-address", "127.0.0.1", "--metrics-port", str(metrics)),
@@ -171,10 +187,11 @@ def start(programs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
             model_yaml: str = MODEL_YAML,
             dies: bool = False,
             options: Sequence[str] = (),
+            unary: bool = False,
             **variables: str,
         ) -> Served:
             folder = tmp_path_factory.mktemp("server")
-            served = starter.start(folder, model_yaml, options, variables)
+            served = starter.start(folder, model_yaml, options, variables, unary)
             begun.append(served)
             if dies:
                 assert served.server.exit_status(START_TIMEOUT_S) is not None

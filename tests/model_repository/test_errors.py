@@ -89,6 +89,7 @@ WRONG_VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "stop bytes": ({"sampling_param_stop": [b"\xff"]}, "sampling_param_stop: is not UTF-8"),
     "text_input": ({"text_input": ""}, "text_input: is empty"),
     "text_input shape": ({"text_input": []}, "text_input: has shape [0]; [1] is expected"),
+    "two prompts": ({"text_input": ["a", "b"]}, "text_input: has shape [2]; [1] is expected"),
     "text_input bytes": ({"text_input": [b"a\xff"]}, "text_input: is not UTF-8: invalid start"),
 }
 WRONG_TOKENS: dict[str, tuple[dict[str, Any], str]] = {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing, suppress
 
+import grpc  # type: ignore[import-untyped]
 import pytest
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.model_repository.conftest import MODEL_YAML, Serve, Served
 
@@ -73,6 +75,26 @@ def test_a_stream_counts_while_it_runs(start: Serve) -> None:
         assert any(served.metrics()["generated_tokens_total"] > first for _ in responses)
     with suppress(StopIteration):
         next(responses)
+
+
+@pytest.mark.parametrize(
+    ("streaming", "counted"),
+    [
+        (True, {"requests_running": 0, "requests_waiting": 1}),
+        (False, {"requests_running": 1, "requests_waiting": 0}),
+    ],
+)
+def test_a_stream_waits_for_its_first_response_and_what_has_one_alone_runs(
+    served: Served, streaming: bool, counted: dict[str, float]
+) -> None:
+    prompt = f"tokens=9 step_ms=4000 name=counted-{streaming}"
+    request = served.client.request(prompt, streaming=streaming, max_tokens=10000)
+    with grpc.insecure_channel(served.client.grpc_url) as channel:
+        call = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]))
+        served.wait_for("submit", prompt)
+        served.wait_for_metrics(counted)
+        call.cancel()
+    served.wait_for_metrics({"requests_running": 0, "requests_waiting": 0})
 
 
 def test_the_engine_tells_its_version(measured: Served) -> None:

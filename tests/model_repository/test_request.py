@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from trtllm_model.chat import Chat
 from trtllm_model.inputs import Inputs, RequestError
-from trtllm_model.request import Request, parameters, parse
+from trtllm_model.request import Request, parse
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -90,15 +89,8 @@ def test_what_a_client_says_of_a_conversation_wins() -> None:
     assert request(said).sampling["add_special_tokens"]
 
 
-def test_parameters_are_those_of_the_request_and_its_timeout() -> None:
-    sent = SimpleNamespace(parameters=lambda: '{"cumulative_text":true}', timeout=lambda: 2_500_000)
-    assert parameters(sent) == {"cumulative_text": True, "timeout": 2_500_000}
-    parsed = request(**parameters(sent))
-    assert (parsed.cumulative_text, parsed.timeout_s) == (True, 2.5)
-
-
 def test_a_trace_context_is_taken_from_headers_of_any_case() -> None:
-    parsed = request(Traceparent=TRACE, tracestate="vendor=1", accept="*/*")
+    parsed = request(Traceparent=TRACE, tracestate="vendor=1")
     assert parsed.trace_headers == {"traceparent": TRACE, "tracestate": "vendor=1"}
 
 
@@ -116,10 +108,6 @@ def test_a_trace_context_that_is_wrong_counts_as_none(wrong: Any) -> None:
         ({"timeout": -1}, "timeout: is -1; it must be microseconds, at least 1"),
         ({"timeout": 1.5}, "timeout: is 1.5; it must be microseconds, at least 1"),
         ({"timeout": True}, "timeout: is true; it must be microseconds, at least 1"),
-        (
-            {"sampling_param_temprature": 1},
-            "sampling_param_temprature: is not an input of this model",
-        ),
     ],
 )
 def test_a_wrong_parameter_is_named_with_what_is_allowed(sent: Any, message: str) -> None:

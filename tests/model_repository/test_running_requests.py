@@ -17,9 +17,20 @@ if TYPE_CHECKING:
     from trtllm_model.generation import Generations
 
 REQUEST = SimpleNamespace(
-    streaming=True, outputs=(), sampling={}, cumulative_text=False, timeout_s=None
+    streaming=True,
+    is_unwatched=False,
+    outputs=(),
+    sampling={},
+    cumulative_text=False,
+    timeout_s=None,
 )
-SETTINGS = SimpleNamespace(sender_threads=2, max_requests=None, max_seconds_per_request=None)
+SETTINGS = SimpleNamespace(
+    sender_threads=2,
+    max_requests=None,
+    max_unary_http_requests=None,
+    max_unary_http_running=None,
+    max_seconds_per_request=None,
+)
 
 
 class Sender:
@@ -170,6 +181,65 @@ def test_nothing_follows_a_final_response(generations: Generations) -> None:
     response_sender.fail(RequestError("too late", "INTERNAL", "failed"))
     assert response_sender.is_cancelled() is False
     assert len(sender.sent) == 1
+    generations.drain(timeout_s=5)
+
+
+def test_a_stop_waits_for_the_request_that_is_just_beginning(
+    generations: Generations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would begin after the drain looked for requests that run."""
+    from trtllm_model.termination import Shutdown
+
+    file, ended = tmp_path / "stop", threading.Event()
+    monkeypatch.setenv("SERVE_STOP_FILE", str(file))
+    shutdown = Shutdown(ended.set)
+    with shutdown.gate:
+        file.touch()
+        assert not ended.wait(1)
+        assert not shutdown.is_requested
+    assert ended.wait(5)
+    assert shutdown.is_requested
+    shutdown.unload()
+    generations.drain(timeout_s=5)
+
+
+def test_what_comes_while_a_sender_turns_away_is_sent(generations: Generations) -> None:
+    """The sender finds nothing more to send just when the engine has the last of it."""
+    from trtllm_model.delivery import Delivery
+    from trtllm_model.response import ResponseSender, Stream
+
+    class WatchedStream(Stream):
+        """Gets its last output while the sender looks whether there is more."""
+
+        @property
+        def output(self) -> Any:
+            now = slot.__get__(self)
+            if now is None and sender.sent and not late:
+                late.append(threading.Thread(target=put, args=["ab", "stop"]))
+                late[0].start()
+                late[0].join(0.3)
+            return now
+
+        @output.setter
+        def output(self, value: Any) -> None:
+            slot.__set__(self, value)
+
+    def put(text: str, reason: str | None) -> None:
+        sequence = SimpleNamespace(text=text, token_ids=[1], finish_reason=reason, stop_reason=None)
+        delivery.put(
+            stream, SimpleNamespace(outputs=[sequence], finished=bool(reason), prompt_token_ids=[1])
+        )
+
+    slot: Any = vars(Stream)["output"]
+    late: list[threading.Thread] = []
+    sender = Sender()
+    delivery = Delivery(generations.metrics, 1, lambda stream: None)
+    builder = SimpleNamespace(tensors=lambda output: [output.sequences[0].text])
+    stream = WatchedStream("a", REQUEST, ResponseSender(sender), builder)  # type: ignore[arg-type]
+    put("a", None)
+    assert sender.ended.wait(5)
+    assert [response.output_tensors for response in sender.sent] == [["a"], ["ab"]]
+    delivery.close()
     generations.drain(timeout_s=5)
 
 

@@ -17,6 +17,9 @@ ENGINE_LIMITS = {
 }
 MODEL_LIMITS = {
     "max_requests": "requests that run or wait; one more is refused at once, and may be sent again",
+    "max_unary_http_requests": "of these, over HTTP and not streamed: nobody says when they leave",
+    "max_unary_http_running": "of those, in the engine at once; others wait in the model",
+    "max_prompt_bytes": "bytes of a request's inputs; a longer one is refused before it is read",
     "max_tokens_per_request": "answer tokens that a request may ask for",
     "max_seconds_per_request": "seconds that a request may take, then it ends as it is",
     "drain_timeout_s": "seconds that running requests have when the server is stopped",

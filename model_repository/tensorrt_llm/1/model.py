@@ -13,11 +13,12 @@ import traceback
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
-from trtllm_model import engine, settings
+from trtllm_model import engine, parameters, settings
 from trtllm_model.generation import Generations, refused
-from trtllm_model.inputs import RequestError, scalar
-from trtllm_model.request import parameters, parse
-from trtllm_model.response import ResponseSender, output_dtypes
+from trtllm_model.inputs import RequestError, check_size, scalar
+from trtllm_model.passed import Door, PassedRequest
+from trtllm_model.request import parse
+from trtllm_model.response import ResponseSender
 from trtllm_model.termination import Shutdown, make_shared_memory_private
 from trtllm_model.watchdog import Watchdog
 
@@ -29,6 +30,7 @@ class TritonPythonModel:
     """One engine, any number of concurrent requests; `execute` never waits for one."""
 
     _engine: engine.LlmEngine | None = None
+    _door: Door
     _generations: Generations
     _watchdog: Watchdog
     _shutdown: Shutdown
@@ -57,25 +59,30 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(
                 f"the engine did not start: {type(fault).__name__}: {fault}"
             ) from fault
-        dtypes = output_dtypes(json.loads(args["model_config"]))
+        config = json.loads(args["model_config"])
+        self._inputs, dtypes = _dtypes(config["input"]), _dtypes(config["output"])
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self._generations = Generations(self._engine, dtypes, settings, labels)
         self._watchdog = Watchdog(self._engine, self._generations, settings)
         self._shutdown = Shutdown(self._end)
+        self._door = Door(args["model_name"], self._answer)
 
     def execute(self, requests: list[Any]) -> None:
         """Start every request; each answers through its own response sender."""
         for request in requests:
-            sender = ResponseSender(request.get_response_sender())
-            try:
-                with self._shutdown.gate:
-                    self._start(request, sender)
-            except RequestError as error:
-                self._refuse(sender, error)
-            except Exception as fault:
-                pb_utils.Logger.log_error(traceback.format_exc())
-                message = f"{type(fault).__name__}: {fault}"
-                self._refuse(sender, RequestError(message, "INTERNAL", "failed"))
+            self._answer(request, request.get_response_sender())
+
+    def _answer(self, request: Any, triton_sender: Any) -> None:
+        sender = ResponseSender(triton_sender)
+        try:
+            with self._shutdown.gate:
+                self._start(request, sender)
+        except RequestError as error:
+            self._refuse(sender, error)
+        except Exception as fault:
+            pb_utils.Logger.log_error(traceback.format_exc())
+            message = f"{type(fault).__name__}: {fault}"
+            self._refuse(sender, RequestError(message, "INTERNAL", "failed"))
 
     def is_ready(self) -> bool:
         """Asked by Triton for the model's readiness, by releases newer than 26.02."""
@@ -94,6 +101,7 @@ class TritonPythonModel:
         if late:
             pb_utils.Logger.log_warn(f"{late} requests were cancelled to unload the model")
         self._watchdog.close()
+        self._door.close()
         failure = self._generations.failure
         if failure.reason is not None:
             self._engine.shutdown(FAILED_SHUTDOWN_TIMEOUT_S)
@@ -104,10 +112,13 @@ class TritonPythonModel:
     def _start(self, request: Any, sender: ResponseSender) -> None:
         if self._shutdown.is_requested:
             raise refused("the server is about to end; retry elsewhere or later")
-        inputs = _inputs(request)
+        sent = parameters.read(request)
+        inputs, own = parameters.as_inputs(sent, _arrays(request), self._inputs)
+        check_size(inputs, self._settings.max_prompt_bytes)
         request_id = request.request_id()
         if not scalar(inputs, "stop", False):
-            parsed = parse(inputs, parameters(request), self._settings.decoupled)
+            decoupled = self._settings.decoupled and not isinstance(request, PassedRequest)
+            parsed = parse(inputs, own, decoupled)
             self._generations.start(request_id, parsed, sender)
         elif request_id:
             self._generations.stop(request_id, sender)
@@ -121,14 +132,19 @@ class TritonPythonModel:
         sender.fail(error)
 
 
-def _inputs(request: Any) -> dict[str, Any]:
-    inputs = {}
+def _dtypes(tensors: list[dict[str, Any]]) -> dict[str, Any]:
+    """The numpy type of each tensor that the model's configuration declares, by its name."""
+    return {row["name"]: pb_utils.triton_string_to_numpy(row["data_type"]) for row in tensors}
+
+
+def _arrays(request: Any) -> dict[str, Any]:
+    arrays = {}
     for tensor in request.inputs():
         try:
-            inputs[tensor.name()] = tensor.as_numpy()
+            arrays[tensor.name()] = tensor.as_numpy()
         except Exception as fault:  # of Triton's own, without a class: bytes that are no strings
             raise RequestError(f"{tensor.name()}: cannot be read: {fault}") from fault
-    return inputs
+    return arrays
 
 
 def _settings() -> settings.Settings:

@@ -12,6 +12,8 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -49,6 +51,10 @@ class Generations:
         self.failure = EngineFailure(self._fail_all)
         self.metrics = MetricsRecorder(metrics_labels, engine.version, self.running)
         self._delivery = Delivery(self.metrics, settings.sender_threads, self._ended)
+        # One thread: a tokenizer does not bear two, and a long prompt holds up no streams from it.
+        self._preparing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        most = settings.max_unary_http_running
+        self._unwatched = asyncio.Semaphore(most) if most else None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="generations", daemon=True)
         self._thread.start()
@@ -56,26 +62,28 @@ class Generations:
     def start(self, request_id: str, request: Request, sender: ResponseSender) -> None:
         """Generate for `request` and answer through `sender`.
 
-        Raises `RequestError` where as many requests run and wait as may, the engine has failed, or
-        it cannot serve what is asked.
+        Raises `RequestError` where as many requests run and wait as may, or the engine has failed.
         """
-        with self._changed:
-            self._refuse_if_full()
-        arguments = self._engine.prepare(request)  # which takes long for a long prompt
         stream = Stream(request_id, request, sender, ResponseBuilder(self._dtypes, request))
         with self._changed:
-            self._refuse_if_full()
+            self._refuse_if_full(request)
             if not self._running:
                 self.progress_s = stream.arrival_s
             self._running.add(stream)
-        self._loop.call_soon_threadsafe(self._start, stream, arguments)
+        self._loop.call_soon_threadsafe(self._start, stream)
 
-    def _refuse_if_full(self) -> None:
-        limit = self._settings.max_requests
+    def _refuse_if_full(self, request: Request) -> None:
+        limit, unwatched = self._settings.max_requests, self._settings.max_unary_http_requests
         if self.failure.reason is not None:
             raise refused(f"the engine is dead: {self.failure.reason}; the server ends")
         if limit is not None and len(self._running) >= limit:
             raise refused(f"{limit} requests are running or waiting, no more may; retry later")
+        if unwatched is not None and request.is_unwatched:
+            others = sum(stream.request.is_unwatched for stream in self._running)
+            if others >= unwatched:
+                what = f"{unwatched} requests over HTTP that are not streamed"
+                why = "are running or waiting, no more may"
+                raise refused(f"{what} {why}; stream the answer, use gRPC, or retry later")
 
     def stop(self, request_id: str, sender: ResponseSender) -> None:
         """Cancel every running request with this id, and say so through `sender`."""
@@ -99,6 +107,7 @@ class Generations:
             self.cancel(late)
             self._wait_until_idle(ABORT_TIMEOUT_S)
         self._delivery.close()
+        self._preparing.shutdown(wait=False, cancel_futures=True)
         self._loop.call_soon_threadsafe(self._loop.stop)
         if self.failure.reason is None:  # else the loop may hang with the engine
             self._thread.join(ABORT_TIMEOUT_S)
@@ -118,8 +127,8 @@ class Generations:
         self._loop.run_until_complete(asyncio.gather(watch, return_exceptions=True))
         self._loop.close()
 
-    def _start(self, stream: Stream, arguments: Mapping[str, Any]) -> None:
-        stream.task = self._loop.create_task(self._generate(stream, arguments))
+    def _start(self, stream: Stream) -> None:
+        stream.task = self._loop.create_task(self._generate(stream))
         stream.task.add_done_callback(lambda task: self._task_ended(stream, task))
 
     def _stop(self, request_id: str, sender: ResponseSender) -> None:
@@ -130,11 +139,15 @@ class Generations:
         else:
             sender.fail(RequestError(f"no request {request_id} is running", "NOT_FOUND"))
 
-    async def _generate(self, stream: Stream, arguments: Mapping[str, Any]) -> None:
+    async def _generate(self, stream: Stream) -> None:
         limit_s = self._limit_s(stream.request)
         try:
             async with asyncio.timeout(limit_s) as limit:
-                await self._take_results(stream, arguments)
+                arguments = await self._loop.run_in_executor(
+                    self._preparing, self._engine.prepare, stream.request
+                )
+                async with (stream.request.is_unwatched and self._unwatched) or nullcontext():
+                    await self._take_results(stream, arguments)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -161,7 +174,8 @@ class Generations:
         elif (fault := task.exception()) is None:
             return
         elif blames_request(fault):
-            self._delivery.fail(stream, RequestError(str(fault)))
+            error = fault if isinstance(fault, RequestError) else RequestError(str(fault))
+            self._delivery.fail(stream, error)
         else:
             message = f"{type(fault).__name__}: {fault}"
             if self.failure.reason is None:

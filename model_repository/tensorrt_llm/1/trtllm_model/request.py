@@ -1,12 +1,10 @@
 """A request of this model: Triton's input arrays and parameters, checked, as what the engine runs.
 
-A request has one prompt: a text, token ids, or messages for the tokenizer's chat template. Its
-parameters are what Triton knows by that name: fields beside the inputs, and forwarded headers.
+A request has one prompt: a text, token ids, or messages for the tokenizer's chat template.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +31,7 @@ OPTIONAL_OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "sampling_param_logprobs": ("logprobs",),
     "sampling_param_prompt_logprobs": ("prompt_logprobs",),
 }
+GRPC_LIBRARIES = re.compile(r"\b(grpc|tonic)\b")
 TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
@@ -55,28 +54,21 @@ class Request:
     priority: float | None = None
     trace_headers: Mapping[str, str] | None = None
     timeout_s: float | None = None
+    over_grpc: bool = False
 
-
-def parameters(request: Any) -> dict[str, Any]:
-    """The parameters of a Triton request by name.
-
-    gRPC and `/infer` hand Triton's own `timeout` to the server, `/generate` to the model.
-    """
-    given: dict[str, Any] = json.loads(request.parameters() or "{}")
-    if timeout_us := request.timeout():
-        # A negative one comes as a number without a sign.
-        given["timeout"] = timeout_us if timeout_us < 2**63 else timeout_us - 2**64
-    return given
+    @property
+    def is_unwatched(self) -> bool:
+        """Whether nobody says that its client left: Triton sees that of HTTP when it writes."""
+        return not (self.streaming or self.over_grpc)
 
 
 def parse(inputs: Inputs, parameters: Mapping[str, Any], decoupled: bool) -> Request:
     """Raises `RequestError` naming the input or parameter, its value and what is allowed."""
-    _refuse_unknown(parameters)
     streaming = bool(scalar(inputs, "streaming", False))
     if streaming and not decoupled:
         raise RequestError(
-            "streaming: is true, but this model answers once per request; set it to false, "
-            "or set decoupled: true under triton_config in model.yaml"
+            "streaming: is true, but this model answers once per request; set it to false, or "
+            "send it to a model that is decoupled, as triton_config in model.yaml says"
         )
     outputs = tuple(chain(*(o for name, o in OPTIONAL_OUTPUTS.items() if scalar(inputs, name))))
     sampling = read_sampling(inputs, streaming, outputs)
@@ -95,6 +87,7 @@ def parse(inputs: Inputs, parameters: Mapping[str, Any], decoupled: bool) -> Req
         priority=_priority(inputs),
         trace_headers=_trace_headers(parameters),
         timeout_s=_timeout_s(parameters),
+        over_grpc=_is_over_grpc(parameters),
     )
 
 
@@ -117,7 +110,7 @@ def _prompt(inputs: Inputs) -> Prompt:
 
 def _text_input(inputs: Inputs) -> str:
     values = inputs["text_input"]
-    if values.ndim != 1 or values.size == 0:
+    if values.shape != (1,):
         raise RequestError(f"text_input: has shape {list(values.shape)}; [1] is expected")
     prompt = decode("text_input", values[0])
     if not prompt:
@@ -130,13 +123,6 @@ def _priority(inputs: Inputs) -> float | None:
     if value is not None and not 0 <= value <= 1:
         raise RequestError(f"priority: is {shown(value)}; it must be between 0 and 1")
     return None if value is None else float(value)
-
-
-def _refuse_unknown(parameters: Mapping[str, Any]) -> None:
-    """`/generate` makes parameters of keys that are no inputs; misspelt, they would be ignored."""
-    for name in parameters:
-        if name.startswith((PREFIX, "return_")):
-            raise RequestError(f"{name}: is not an input of this model; its metadata lists them")
 
 
 def _switch(parameters: Mapping[str, Any], name: str) -> bool:
@@ -154,6 +140,11 @@ def _timeout_s(parameters: Mapping[str, Any]) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RequestError(f"timeout: is {shown(value)}; it must be microseconds, at least 1")
     return value / 1e6
+
+
+def _is_over_grpc(parameters: Mapping[str, Any]) -> bool:
+    """By what the client's library calls itself; Triton forwards it as the metadata of gRPC."""
+    return bool(GRPC_LIBRARIES.search(str(parameters.get("user-agent", ""))))
 
 
 def _trace_headers(parameters: Mapping[str, Any]) -> dict[str, str] | None:

@@ -71,18 +71,10 @@ class Output(NamedTuple):
     prompt_token_ids: Sequence[int]
 
 
-def output_dtypes(model_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The numpy type of each output that the model's configuration declares, by its name."""
-    return {
-        output["name"]: pb_utils.triton_string_to_numpy(output["data_type"])
-        for output in model_config["output"]
-    }
-
-
 class ResponseBuilder:
     """What one request gets in its next response: all that is new since the last one.
 
-    `dtypes` are those of `output_dtypes`.
+    `dtypes` are the numpy types of the model's outputs by name.
     """
 
     def __init__(self, dtypes: Mapping[str, Any], request: Request) -> None:

@@ -32,6 +32,12 @@ class Settings:
     sender_threads: int = 2
     # Running and waiting requests: Triton's own queue does not bound streams.
     max_requests: int | None = None
+    # Of them, those over HTTP that are not streamed: Triton does not say when their clients leave.
+    # So they may take neither all requests nor, running in the engine, all of its batch.
+    max_unary_http_requests: int | None = None
+    max_unary_http_running: int | None = None
+    # All that a request holds: a longer one is refused before anything is done for it.
+    max_prompt_bytes: int | None = None
     max_tokens_per_request: int | None = None
     max_seconds_per_request: float | None = None
     # How long the unload waits for running requests; below Triton's --exit-timeout-secs.
@@ -66,8 +72,8 @@ RULES: Mapping[str, Rule] = {
         "a number up to 10000",
     ),
     "sender_threads": (lambda value: _is_whole(value) and 1 <= value <= 8, "from 1 to 8"),
-    "max_requests": LIMIT,
-    "max_tokens_per_request": LIMIT,
+    **dict.fromkeys(("max_requests", "max_unary_http_requests", "max_unary_http_running"), LIMIT),
+    **dict.fromkeys(("max_prompt_bytes", "max_tokens_per_request"), LIMIT),
     "max_seconds_per_request": _or_null(*ABOVE_0),
     "drain_timeout_s": ABOVE_0,
     "engine_stall_timeout_s": _or_null(*ABOVE_0),

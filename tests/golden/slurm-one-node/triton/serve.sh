@@ -49,9 +49,9 @@ arguments=(
   --allow-sagemaker false --allow-vertex-ai false
   --backend-config "python,thread-pool-size=4"
   --http-address "$SERVE_HOST" --http-port "$SERVE_HTTP_PORT"
-  --http-header-forward-pattern '(?i)trace(parent|state)'
+  --http-header-forward-pattern '(?i)^(traceparent|tracestate)$'
   --grpc-address "$SERVE_HOST" --grpc-port "$SERVE_GRPC_PORT"
-  --grpc-header-forward-pattern '(?i)trace(parent|state)'
+  --grpc-header-forward-pattern '(?i)^(traceparent|tracestate|user-agent)$'
   --metrics-address "$SERVE_HOST" --metrics-port "$SERVE_METRICS_PORT"
 )
 # Responses that a client does not read wait in a queue that has no bound of its own. Triton has the

@@ -1,0 +1,149 @@
+"""A second model over the same engine, for clients that get each answer in one response.
+
+Triton's unary calls need a model that is not decoupled, and streams need one that is. So a bundle
+has a second model that takes and gives the same and has no engine: this file is its `model.py`. It
+passes every request on to the process of the model that has the engine, where it counts as one of
+that model's: the same queue, limits and metrics. They talk over a socket and not through Triton,
+whose requests between models block a thread each, and whose release 2.51 neither cancels them nor
+passes on a number with a fraction.
+
+The socket's name is that of the server process, and each side talks only to a child of that
+process, so that nobody else on the machine can ask or answer.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import traceback
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+# Its name is that of the model with the engine, and this.
+SUFFIX = "_unary"
+CONNECT_PERIOD_S = 0.1
+CANCELLATION_CHECK_PERIOD_S = 0.15
+DRAIN_TIMEOUT_S = 300.0
+# Tensors by name, or the message and code of an error.
+Answer = tuple[dict[str, Any], tuple[str, Any] | None]
+
+
+class TritonPythonModel:
+    """Passes requests on and answers them, one response each."""
+
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        config.set_model_transaction_policy({"decoupled": False})
+        config.set_max_batch_size(0)
+        return config
+
+    def initialize(self, args: dict[str, str]) -> None:
+        self._engine_model = args["model_name"].removesuffix(SUFFIX)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._senders: dict[int, Any] = {}
+        self._last_key = 0
+        self._engine: Connection | None = None
+        self._closed = threading.Event()
+        for run in (self._connect, self._ask_clients):
+            threading.Thread(target=run, name=run.__name__, daemon=True).start()
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            with self._changed:
+                self._last_key += 1
+                key = self._last_key
+                self._senders[key] = request.get_response_sender()
+            try:
+                arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+                told = (request.parameters(), request.timeout(), request.correlation_id())
+                self._pass((key, request.request_id(), *told, arrays))
+            except OSError:
+                what = f"the model {self._engine_model} is not there; retry later"
+                self._end(key, ({}, (what, pb_utils.TritonError.UNAVAILABLE)))
+            except Exception as fault:
+                self._end(key, ({}, (str(fault), pb_utils.TritonError.INTERNAL)))
+
+    def finalize(self) -> None:
+        """Requests that run end with the engine's model, which ends at the same time."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._senders, DRAIN_TIMEOUT_S)
+        self._closed.set()
+        if self._engine is not None:
+            self._engine.close()
+
+    def _pass(self, message: tuple[Any, ...] | int) -> None:
+        engine = self._engine
+        if engine is None:
+            raise ConnectionError
+        with self._lock:
+            engine.send(message)
+
+    def _connect(self) -> None:
+        while not self._closed.wait(CONNECT_PERIOD_S):
+            door = socket.socket(socket.AF_UNIX)
+            if door.connect_ex(address(self._engine_model)) or not is_of_this_server(door):
+                door.close()
+                continue
+            self._engine = engine = Connection(door.detach())
+            try:
+                while True:
+                    self._end(*engine.recv())
+            except (EOFError, OSError):
+                self._engine = None
+            what = f"the model {self._engine_model} has ended; retry elsewhere or later"
+            for key in list(self._senders):
+                self._end(key, ({}, (what, pb_utils.TritonError.UNAVAILABLE)))
+
+    def _ask_clients(self) -> None:
+        """Whether they gave up: nobody tells, neither here nor there."""
+        told: set[int] = set()
+        while not self._closed.wait(CANCELLATION_CHECK_PERIOD_S):
+            with self._changed:
+                running = dict(self._senders)
+            told &= running.keys()
+            for key, sender in running.items():
+                if key not in told and sender.is_cancelled():
+                    told.add(key)
+                    with suppress(OSError):
+                        self._pass(key)
+
+    def _end(self, key: int, answer: Answer) -> None:
+        with self._changed:
+            sender = self._senders.pop(key, None)
+            self._changed.notify_all()
+        if sender is None:
+            return
+        arrays, error = answer
+        try:
+            if error is None:
+                tensors = [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+                response = pb_utils.InferenceResponse(tensors)
+            else:
+                response = pb_utils.InferenceResponse(error=pb_utils.TritonError(*error))
+            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        except Exception:
+            pb_utils.Logger.log_error(traceback.format_exc())
+
+
+def address(model_name: str) -> str:
+    """An abstract address of this server's alone, also where containers share a network."""
+    processes = Path("/proc/self/ns/pid").readlink()
+    return f"\0trtllm_model/{processes}/{os.getppid()}/{model_name}"
+
+
+def is_of_this_server(peer: socket.socket) -> bool:
+    """Whether the process at the other end is a child of the same server, of the same user."""
+    told = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", told)
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return uid == os.getuid() and f"\nPPid:\t{os.getppid()}\n" in status

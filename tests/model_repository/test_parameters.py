@@ -1,0 +1,161 @@
+"""Parameters of a request: inputs by other names, those of their own, or refused; no server."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.utils import triton_to_np_dtype
+from trtllm_model import parameters
+from trtllm_model.inputs import Inputs, RequestError
+
+from tests.model_repository.triton_client import DATATYPES
+
+DECLARED = {name: triton_to_np_dtype(datatype) for name, datatype in DATATYPES.items()}
+
+
+def inputs_of(sent: dict[str, Any], **arrays: Any) -> dict[str, list[Any]]:
+    given: Inputs = {name: np.atleast_1d(value) for name, value in arrays.items()}
+    merged, _ = parameters.as_inputs(sent, given, DECLARED)
+    return {name: array.tolist() for name, array in merged.items()}
+
+
+def refusal(sent: dict[str, Any], **arrays: Any) -> str:
+    with pytest.raises(RequestError) as refused:
+        inputs_of(sent, **arrays)
+    return str(refused.value)
+
+
+def test_parameters_are_those_of_the_request_and_its_timeout() -> None:
+    sent = SimpleNamespace(
+        correlation_id=lambda: 0,
+        parameters=lambda: '{"cumulative_text":true}',
+        timeout=lambda: 2_500_000,
+        request_id=lambda: "",
+    )
+    assert parameters.read(sent) == {"cumulative_text": True, "timeout": 2_500_000}
+
+
+def test_the_id_that_generate_sends_twice_is_no_parameter() -> None:
+    sent = SimpleNamespace(
+        correlation_id=lambda: 0,
+        parameters=lambda: '{"id":"seven"}',
+        timeout=lambda: 0,
+        request_id=lambda: "seven",
+    )
+    assert parameters.read(sent) == {}
+
+
+def test_their_own_parameters_are_no_inputs() -> None:
+    sent = {"cumulative_text": True, "timeout": 5, "Traceparent": "x", "tracestate": "y"}
+    assert parameters.as_inputs(sent, {}, DECLARED) == ({}, sent)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "target"),
+    [
+        ("max_tokens", 5, "sampling_param_max_tokens"),
+        ("temperature", 1, "sampling_param_temperature"),
+        ("temperature", 0.5, "sampling_param_temperature"),
+        ("top_k", 3, "sampling_param_top_k"),
+        ("seed", 2**63 - 1, "sampling_param_seed"),
+        ("random_seed", 7, "sampling_param_seed"),
+        ("stream", True, "streaming"),
+        ("streaming", False, "streaming"),
+        ("min_length", 2, "sampling_param_min_tokens"),
+        ("num_return_sequences", 2, "sampling_param_n"),
+        ("exclude_input_in_output", True, "sampling_param_exclude_input_from_output"),
+        ("sampling_param_max_tokens", 5, "sampling_param_max_tokens"),
+        ("return_finish_reason", True, "return_finish_reason"),
+        ("stop", True, "stop"),
+    ],
+)
+def test_a_short_or_other_name_means_the_input(name: str, value: Any, target: str) -> None:
+    assert inputs_of({name: value}) == {target: [value]}
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("stop", "sampling_param_stop"), ("stop_words", "sampling_param_stop"),
+     ("bad_words", "sampling_param_bad"), ("text_input", "text_input")],
+)  # fmt: skip
+def test_a_text_is_sent_as_the_bytes_of_the_input(name: str, target: str) -> None:
+    assert inputs_of({name: "ä"}) == {target: ["ä".encode()]}
+
+
+def test_a_fraction_may_come_as_a_string_as_grpc_has_no_other_parameter_for_it() -> None:
+    assert inputs_of({"top_p": "0.5"}) == {"sampling_param_top_p": [0.5]}
+
+
+def test_the_same_said_twice_is_said_once() -> None:
+    sent = {"max_tokens": 5, "sampling_param_max_tokens": 5}
+    assert inputs_of(sent, sampling_param_max_tokens=5) == {"sampling_param_max_tokens": [5]}
+
+
+@pytest.mark.parametrize(
+    ("sent", "arrays", "message"),
+    [
+        (
+            {"max_tokens": 5},
+            {"sampling_param_max_tokens": 6},
+            "max_tokens: is 5, and sampling_param_max_tokens says otherwise; send one of them",
+        ),
+        (
+            {"seed": 5, "random_seed": 6},
+            {},
+            "random_seed: is 6, and seed says otherwise; send one of them",
+        ),
+        (
+            {"stop": "a"},
+            {"sampling_param_stop": np.array([b"a", b"b"], dtype=np.object_)},
+            "stop: is 'a', and sampling_param_stop says otherwise",
+        ),
+    ],
+)
+def test_what_is_said_twice_and_differs_is_refused(
+    sent: dict[str, Any], arrays: dict[str, Any], message: str
+) -> None:
+    assert refusal(sent, **arrays).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_tokens", "5", "max_tokens: is '5'; it must be a whole number from -2147483648"),
+        ("max_tokens", 5.0, "max_tokens: is 5; it must be a whole number"),
+        ("max_tokens", True, "max_tokens: is true; it must be a whole number"),
+        ("max_tokens", 2**31, "max_tokens: is 2147483648; it must be a whole number"),
+        ("seed", -1, "seed: is -1; it must be a whole number from 0 to"),
+        ("temperature", "warm", "temperature: is 'warm'; it must be a number"),
+        ("temperature", True, "temperature: is true; it must be a number"),
+        ("stream", 1, "stream: is 1; it must be true or false"),
+        ("stop", 5, "stop: is 5; it must be a string"),
+        ("text_input", 5, "text_input: is 5; it must be a string"),
+    ],
+)
+def test_another_type_is_refused(name: str, value: Any, message: str) -> None:
+    assert refusal({name: value}).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("max_token", "write sampling_param_max_tokens"),
+        ("temprature", "write sampling_param_temperature"),
+        ("sampling_param_temprature", "write sampling_param_temperature"),
+        ("Stream", "write streaming"),
+        ("cumulativ_text", "write cumulative_text"),
+        ("return_finishreason", "write return_finish_reason"),
+        ("max_new_tokens", "write sampling_param_max_tokens"),
+        ("max_length", "write sampling_param_max_tokens, which counts the answer alone"),
+        ("prompt", "write text_input"),
+        ("beam_width", "write sampling_param_best_of, with sampling_param_use_beam_search"),
+        ("sequence_id", "leave it out; requests of this model stand alone"),
+        ("zzz", "the model's metadata lists them"),
+        ("", "the model's metadata lists them"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_right_one(name: str, instead: str) -> None:
+    assert refusal({name: 1}).startswith(f"{name}: is not an input of this model; {instead}")

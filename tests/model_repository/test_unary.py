@@ -1,0 +1,143 @@
+"""The second model over the same engine: each answer in one response, to clients of unary calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+import httpx
+import pytest
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from tests.model_repository.conftest import MODEL, MODEL_YAML, Serve, Served
+from tests.model_repository.triton_client import Response, read_response
+
+UNARY = f"{MODEL.name}_unary"
+
+
+@pytest.fixture(scope="module")
+def both(start: Serve) -> Served:
+    """A server with both models, and a limit of its requests."""
+    return start(MODEL_YAML.replace("true}", "true, max_requests: 40}"), unary=True)
+
+
+@pytest.fixture(autouse=True)
+def no_error_is_logged(both: Served) -> Iterator[None]:
+    before = len(both.log)
+    yield
+    both.wait_for_metrics({"requests_running": 0, "requests_waiting": 0})
+    assert [line for line in both.log[before:].splitlines() if line.startswith("E")] == []
+
+
+def ask(served: Served, prompt: str, id: str = "", **inputs: Any) -> Response:
+    request = served.client.request(prompt, id, **inputs)
+    request.model_name = UNARY
+    with grpc.insecure_channel(served.client.grpc_url) as channel:
+        return read_response(GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=20), "")
+
+
+def refusal(served: Served, prompt: str, **inputs: Any) -> grpc.RpcError:
+    with pytest.raises(grpc.RpcError) as raised:
+        ask(served, prompt, **inputs)
+    return raised.value
+
+
+def test_the_server_has_one_engine(both: Served) -> None:
+    assert len(both.events("start")) == 1
+    config = httpx.get(f"{both.client.http_url}/v2/models/{UNARY}/config", trust_env=False).json()
+    assert config["model_transaction_policy"] == {"decoupled": False}
+
+
+def test_a_unary_call_of_grpc_has_its_answer_in_one_response(both: Served) -> None:
+    response = ask(both, "tokens=3", id="seven", return_finish_reason=True, best_of=1)
+    assert response.text == ["0:0 0:1 0:2"]
+    assert response.outputs["finish_reason"] == ["stop"]
+    assert response.id == "seven"
+
+
+def test_infer_and_generate_of_http_have_it_as_well(both: Served) -> None:
+    url = f"{both.client.http_url}/v2/models/{UNARY}"
+    text = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["tokens=9"]}
+    most = {"name": "sampling_param_max_tokens", "shape": [1], "datatype": "INT32", "data": [2]}
+    answer = httpx.post(f"{url}/infer", json={"inputs": [text, most]}, trust_env=False).json()
+    found = {row["name"]: row["data"] for row in answer["outputs"]}
+    assert found == {"text_output": ["0:0 0:1"]}
+    body = {"text_input": "tokens=9", "max_tokens": 2, "temperature": 0.5}
+    answer = httpx.post(f"{url}/generate", json=body, trust_env=False).json()
+    assert answer["text_output"] == "0:0 0:1"
+
+
+def test_streams_go_on_over_the_other_model_at_the_same_time(both: Served) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        answers = pool.map(lambda n: ask(both, f"tokens={n + 1} step_ms=5").text, range(16))
+        parts = list(both.client.stream("tokens=20 step_ms=5", streaming=True))
+        assert [len(text[0].split()) for text in answers] == list(range(1, 17))
+    assert len(parts) > 10
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"max_tokens": 0}, "sampling_param_max_tokens: is 0; it must be at least 1"),
+        ({"parameters": {"max_token": 3}}, "max_token: is not an input of this model; write"),
+        ({"parameters": {"sequence_id": 3}}, "sequence_id: leave it out"),
+        ({"streaming": True}, "streaming: is true, but this model answers once per request"),
+        ({"sampling_param_stop": [b"\xff"]}, "sampling_param_stop: is not UTF-8"),
+    ],
+)
+def test_what_is_wrong_is_refused_as_by_the_other_model(
+    both: Served, inputs: dict[str, Any], message: str
+) -> None:
+    error = refusal(both, "tokens=1", **inputs)
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details().startswith(message)
+
+
+def test_both_models_share_one_limit(both: Served) -> None:
+    streams = [
+        both.client.stream("tokens=10000 step_ms=20", streaming=True, max_tokens=10000)
+        for _ in range(40)
+    ]
+    for responses in streams:
+        next(responses)
+    error = refusal(both, "tokens=1")
+    assert error.code() == grpc.StatusCode.UNAVAILABLE
+    assert "40 requests are running or waiting" in error.details()
+    for responses in streams:
+        responses.close()
+
+
+@pytest.mark.parametrize("repeat", range(3))
+def test_a_cancelled_call_is_aborted_in_the_engine(both: Served, repeat: int) -> None:
+    prompt = f"tokens=100000 step_ms=10 name=cancelled-{repeat}"
+    request = both.client.request(prompt, max_tokens=100000)
+    request.model_name = UNARY
+    with grpc.insecure_channel(both.client.grpc_url) as channel:
+        call = GRPCInferenceServiceStub(channel).ModelInfer.future(request, timeout=20)
+        both.wait_for("submit", prompt)
+        call.cancel()
+        both.wait_for("abort", prompt)
+
+
+def test_a_stop_request_ends_a_call_of_either_model(both: Served) -> None:
+    prompt = "tokens=100000 step_ms=10 name=stopped"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, both, prompt, "nine", max_tokens=100000)
+        both.wait_for("submit", prompt)
+        assert both.client.refusal("", id="nine", stop=True) == "request nine is cancelled"
+        assert "the request was cancelled" in str(answer.exception())
+
+
+def test_requests_of_both_models_end_before_the_server_does(start: Serve) -> None:
+    served = start(MODEL_YAML, unary=True)
+    with ThreadPoolExecutor(8) as pool:
+        prompts = [f"tokens=50 step_ms=20 name=last-{n}" for n in range(8)]
+        answers = [pool.submit(ask, served, prompt, max_tokens=50) for prompt in prompts]
+        for prompt in prompts:
+            served.wait_for("submit", prompt)
+        served.server.stop()
+        assert [len(answer.result().text[0].split()) for answer in answers] == [50] * 8
+    assert served.server.exit_status(0) == 0
+    assert served.regions == []
