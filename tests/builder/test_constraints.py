@@ -177,6 +177,20 @@ def test_every_word_has_a_value_or_is_unknown() -> None:
         assert {word for word in words() if inputs.value(word) is None} == set()
 
 
+@pytest.mark.parametrize(("drafts", "tokens"), [(1, 16), (3, 32)])
+def test_a_step_holds_a_token_and_the_drafts_of_every_request(drafts: int, tokens: int) -> None:
+    """Of a full batch of 8 requests, to the token."""
+    mtp = {"decoding_type": "MTP", "num_nextn_predict_layers": drafts}
+
+    def fixes(max_num_tokens: int) -> list[str]:
+        options = {"max_batch_size": 8, "max_num_tokens": max_num_tokens, "speculative_config": mtp}
+        found = violations(options, context({"role": "decode"}))
+        return [row.fix for row in found if row.rule == "num-tokens-cover-batch"]
+
+    assert fixes(tokens) == []
+    assert fixes(tokens - 1) == [f"give at least {tokens}"]
+
+
 @pytest.mark.parametrize(
     ("name", "speculation", "tokens"),
     [

@@ -44,6 +44,16 @@ def test_kv_bytes_per_token(name: str, tp: int, draft: int, expected: int) -> No
     assert kv_bytes_per_token(facts, Sharding(tp), 1, draft) == expected
 
 
+@pytest.mark.parametrize(("ranks", "heads"), [(1, 6), (2, 3), (4, 2), (6, 1), (12, 1)])
+def test_the_fullest_rank_counts_where_heads_are_not_shared_evenly(ranks: int, heads: int) -> None:
+    """Of six key-value heads one of four ranks has two; a rank never has less than one."""
+    facts = checkpoint.gather(QWEN3)
+    six = replace(facts, config={**facts.config, "num_key_value_heads": 6})
+    layers, head_dim = 94, 128
+    expected = layers * 2 * heads * head_dim  # keys and values of a byte each
+    assert kv_bytes_per_token(six, Sharding(ranks), 1, 0) == expected
+
+
 def test_attention_data_parallelism_keeps_all_heads_on_a_rank() -> None:
     facts = checkpoint.gather(QWEN3)
     split = kv_bytes_per_token(facts, Sharding(4), 1, 0)

@@ -387,6 +387,18 @@ def test_every_preset_runs_under_slurm_and_passes_check(name: str, tmp_path: Pat
     assert {"preflight.sbatch", "serve.sbatch"} <= {Path(row.file).name for row in report.files}
 
 
+@pytest.mark.parametrize(("gpu", "num_gpus", "each"), [("gb200", 16, 4), ("b200", 16, 8)])
+def test_preflight_takes_one_node_of_the_service_and_all_of_its_gpus(
+    render: Render, gpu: str, num_gpus: int, each: int
+) -> None:
+    """However many nodes the service has, and however many GPUs a node of its GPU has."""
+    bundle = render({**R1, "hardware": {"gpu": gpu, "num_gpus": num_gpus}})
+    assert f"--nodes={num_gpus // each}" in asked(bundle)
+    preflight = {f"--gpus-per-node={each}", "--nodes=1", f"--ntasks={each}"}
+    assert preflight < set(asked(bundle, "preflight"))
+    assert service(bundle)["preflight"]["gpus"] == each
+
+
 def test_a_rack_costs_no_more_than_a_node(render: Render) -> None:
     """Rendering for 1 and for 144 nodes; most of it is the plan, which knows no nodes."""
 
