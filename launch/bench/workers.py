@@ -203,8 +203,9 @@ class _Worker:
         status = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode("utf-8", errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
-        return f"died with status {status}: {last}"
+        # A group of errors ends with a ruler.
+        said = (line for line in reversed(lines) if any(map(str.isalnum, line)))
+        return f"died with status {status}: {next(said, 'without a word').strip(' |')}"
 
 
 def _path() -> str:

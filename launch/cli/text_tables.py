@@ -102,9 +102,12 @@ def bench_table(document: Mapping[str, Any]) -> str:
     header = f"{'LOAD':<9}{'OK':>6}{'FAILED':>7}{'TOK/S':>10}{'/USER':>8}"
     lines = [f"{header}{'TTFT p50':>10}{'p99':>8}{'TPOT':>7}{'E2E p50':>9} ms"]
     lines += map(_point, document["points"])
+    lines += [line for one in document["points"] for line in _failures(one)]
     if document["outcome"] == "interrupted":
         text = "interrupted: the last point here may have fewer requests, later ones are missing"
         lines.append(text if document["points"] else "interrupted before the first point")
+    if document["outcome"] == "failed" and document["points"]:
+        lines.append("ended by a failure: later points are missing")
     if document["subject"]["engine"]["rehearsal"]:
         lines.append("a rehearsal: the reference engine on a miniature; no figure is a GPU's")
     if limited := [one["label"] for one in document["points"] if one.get("client_limited")]:
@@ -134,6 +137,13 @@ def _point(one: Mapping[str, Any]) -> str:
     times = number(of("ttft_ms", "p50"), 10, 1) + number(of("ttft_ms", "p99"), 8, 1)
     times += number(of("tpot_ms", "mean"), 7, 2) + number(of("e2e_ms", "p50"), 9)
     return f"{one['label']:<9}{counts}{speed}{times}"
+
+
+def _failures(one: Mapping[str, Any]) -> Iterable[str]:
+    """What went wrong at a point, for each kind with an example."""
+    for kind, found in one["errors"].items():
+        text = f"{one['label']}: {found['count']} of {one['requests']['sent']} requests failed, "
+        yield textwrap.fill(f"{text}{kind}: {found['example']}", COLUMNS, subsequent_indent="  ")
 
 
 def differences_table(found: Sequence[PointDifference], word: str) -> str:

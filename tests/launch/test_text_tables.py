@@ -39,6 +39,13 @@ def test_evidence_of_what_passed_is_never_cut_to_nothing(words: str) -> None:
     assert line.endswith("...")
 
 
+def test_failures_are_told_with_their_reason() -> None:
+    document = json.loads(SAMPLE.read_text())
+    document["points"][6]["errors"] = {"timeout": {"count": 119, "example": "no end within 600 s"}}
+    text = text_tables.bench_table(document)
+    assert "c64: 119 of 640 requests failed, timeout: no end within 600 s" in text.splitlines()
+
+
 def test_an_interrupted_benchmark_says_so_in_its_table() -> None:
     document = json.loads(SAMPLE.read_text())
     assert "interrupted" not in text_tables.bench_table(document)

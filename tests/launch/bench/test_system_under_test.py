@@ -36,12 +36,12 @@ def test_the_engine_behind_triton_is_known_by_its_version(
 def test_the_vocabulary_is_that_of_the_folder_that_is_served(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A miniature's is a few thousand, where the bundle's model has 32,000."""
+    """Which may be a miniature of the bundle's model."""
     monkeypatch.delenv("CHECKPOINT", raising=False)
     served = target.read(bundle, "triton")
     known = SystemUnderTest(TRITON, bundle, served)
-    assert known.vocabulary_size("Triton 2.51.0") == 32_000
-    assert known.vocabulary_size("Triton 2.51.0, TensorRT-LLM 1.2.1") == 32_000
+    assert known.vocabulary_size("Triton 2.51.0") == 2048
+    assert known.vocabulary_size("Triton 2.51.0, TensorRT-LLM 1.2.1") == 2048
     # A run that is not known here has a miniature of its own.
     assert known.vocabulary_size("Triton 2.51.0, TensorRT-LLM 1.2.1+reference") is None
     (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 512}}')
