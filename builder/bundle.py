@@ -12,52 +12,26 @@ import json
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
+from . import contents
+from .contents import EVIDENCE as EVIDENCE
+from .contents import MANIFEST as MANIFEST
+from .contents import SIGNATURE as SIGNATURE
+from .contents import SUMS as SUMS
+from .contents import Contents as Contents
+from .contents import File as File
 from .diagnostics import Diagnostic
 from .errors import BadInput, DamagedBundle
 from .files import parse_json
 
-MANIFEST = "manifest.json"
-SUMS = "SHA256SUMS"
-SIGNATURE = f"{SUMS}.sig"
-EVIDENCE = "evidence"
 FORMAT = 1
 REQUIRED = ("tool", "engine", "inputs", "decisions", "memory", "files")
-
-# Files are held in memory; results of long benchmarks take some megabytes.
-LARGEST_BYTES = 1 << 28  # of all files together
-MOST_FILES = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file of a bundle: its bytes, and whether it can be executed."""
-
-    data: bytes
-    executable: bool = False
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.data).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What lies in a folder: its files, and `strange` what no bundle can hold."""
-
-    folder: Path
-    files: Mapping[str, File]
-    strange: tuple[Diagnostic, ...]
-
-    def digest(self, path: str) -> str | None:
-        return self.files[path].sha256 if path in self.files else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +245,7 @@ def read(folder: Path) -> Bundle:
 
     Raises `BadInput` if the folder is not a bundle, `DamagedBundle` with every file that differs.
     """
-    found = contents(folder)
+    found = contents.read(folder)
     if MANIFEST not in found.files:
         raise DamagedBundle(found.strange or (Diagnostic(MANIFEST, "is missing", _RESTORE),))
     raw = found.files[MANIFEST].data
@@ -279,72 +253,6 @@ def read(folder: Path) -> Bundle:
     if diagnostics := [*found.strange, *_damage(found, manifest["files"])]:
         raise DamagedBundle(diagnostics)
     return Bundle(folder.resolve(), manifest, hashlib.sha256(raw).hexdigest())
-
-
-def contents(folder: Path) -> Contents:
-    """Every file of a bundle in memory; no link is followed.
-
-    Raises `BadInput` if the folder is not a bundle, `DamagedBundle` where it cannot be read.
-    """
-    files: dict[str, File] = {}
-    strange, folders, left = {}, [], LARGEST_BYTES
-    try:
-        if not {MANIFEST, SUMS} & {path.name for path in folder.iterdir()}:
-            raise FileNotFoundError
-        for path in _walk(folder):
-            name, status = path.relative_to(folder).as_posix(), path.stat(follow_symlinks=False)
-            if wrong := _forbidden(status.st_mode):
-                strange[name] = wrong
-            if stat.S_ISREG(status.st_mode) and status.st_size > left:
-                strange[name] = ("is too large for a bundle", "remove it")
-            elif stat.S_ISDIR(status.st_mode):
-                folders.append(name)
-            elif stat.S_ISREG(status.st_mode):
-                files[name] = File(path.read_bytes(), bool(status.st_mode & 0o111))
-                left -= status.st_size
-    except (FileNotFoundError, NotADirectoryError):
-        what = f"is not a bundle: it has no {MANIFEST}"
-        remedy = "give a folder made by: python -m builder render"
-        raise BadInput(Diagnostic(str(folder), what, remedy)) from None
-    except OSError as error:
-        where, reason = str(error.filename or folder), (error.strerror or str(error)).lower()
-        raise DamagedBundle(Diagnostic(where, f"cannot be read: {reason}")) from None
-    used = {str(above) for name in (*files, *strange) for above in PurePosixPath(name).parents}
-    for name in folders:
-        if name not in used | {*strange}:
-            strange[name] = ("is a folder without files", "remove it")
-    rows = (Diagnostic(name, *strange[name]) for name in sorted(strange))
-    return Contents(folder, files, tuple(rows))
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """The folder itself and all that is below it. Raises `DamagedBundle` for far too many."""
-    yield folder.resolve() if folder.is_symlink() else folder
-    count = 0
-    for parent, folders, names in os.walk(folder, onerror=_raise):
-        for name in (*folders, *names):
-            count += 1
-            if count > MOST_FILES:
-                what = f"holds more than {MOST_FILES} files"
-                raise DamagedBundle(Diagnostic(str(folder), what, "render again"))
-            yield Path(parent, name)
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _forbidden(mode: int) -> tuple[str, str] | None:
-    """What is wrong with a path of this kind and these permissions, and what to do about it."""
-    if stat.S_ISLNK(mode):
-        return "is a link", "remove it, or put the file there"
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        return "is not a file", "remove it, or put the file there"
-    if mode & stat.S_IWOTH:
-        return "can be written by every user", "chmod o-w"
-    if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
-        return "has the permissions of another user or group", "chmod u-s,g-s,-t"
-    return None
 
 
 def read_manifest(data: bytes) -> Mapping[str, Any]:
@@ -360,8 +268,12 @@ def read_manifest(data: bytes) -> Mapping[str, Any]:
         for key in REQUIRED:
             if not isinstance(manifest[key], list if key == "decisions" else dict):
                 raise ValueError(f"{key} is a {type(manifest[key]).__name__}")
+        if not isinstance(manifest["inputs"].get("files"), dict):
+            raise ValueError("inputs has no files")
+        if not all(map(_is_decision, manifest["decisions"])):
+            raise ValueError(f"a decision has not all of {', '.join(_DECISION)}")
         for name, row in manifest["files"].items():
-            if not _is_row(row):
+            if not _is_file(row):
                 raise ValueError(f"the row of {name} has no digest, size and mode")
     except ValueError as error:
         what = f"is unreadable: {error}"
@@ -369,7 +281,19 @@ def read_manifest(data: bytes) -> Mapping[str, Any]:
     return manifest
 
 
-def _is_row(row: Any) -> bool:
+_DECISION = ("path", "reason", "evidence", "source", "value")
+
+
+def _is_decision(row: Any) -> bool:
+    """Whether it is a row of the decisions as `explain` shows them."""
+    return (
+        isinstance(row, dict)
+        and all(isinstance(row.get(key), str) for key in _DECISION[:-1])
+        and "value" in row
+    )
+
+
+def _is_file(row: Any) -> bool:
     """Whether it tells of a file what `complete` wrote."""
     return (
         isinstance(row, dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -23,10 +24,11 @@ from .documents import DATA, MAX_DEPTH, parse_yaml
 from .errors import BadInput
 from .facts import advisories, engines, servers
 from .facts.images import REFERENCE_PATTERN
-from .files import read_text
+from .files import is_there, read_text
 from .schema_errors import schema_diagnostics
 
 PRESETS = DATA / "presets"
+MAX_BYTES = 500_000  # of a deployment file or a site profile
 
 
 class Strict(BaseModel):
@@ -102,8 +104,8 @@ class Draft(Strict):
 class Slo(Strict):
     """Latency targets at the 95th percentile."""
 
-    ttft_ms: Annotated[float, Field(gt=0, strict=False)] | None = None
-    itl_ms: Annotated[float, Field(gt=0, strict=False)] | None = None
+    ttft_ms: Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)] | None = None
+    itl_ms: Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)] | None = None
 
 
 class Accepted(Strict):
@@ -124,6 +126,14 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 NUMBERS_AS_TEXT = BeforeValidator(lambda value: str(value) if type(value) is int else value)
 
 
+# Variables by which a loader, a shell or an interpreter takes up code that no bundle shows.
+_CODE = re.compile(
+    r"PATH|LD_\w+|DYLD_\w+|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV|BASH_FUNC_.*|ENV|BASHOPTS|SHELLOPTS|IFS"
+    r"|CDPATH|GLOBIGNORE|PS[0-4]|PROMPT_COMMAND|PYTHON(PATH|HOME|STARTUP|USERBASE|INSPECT|BREAKPOINT"
+    r"|WARNINGS|EXECUTABLE|PLATLIBDIR)|PERL5(OPT|LIB|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|JAVA_TOOL_OPTIONS"
+)
+
+
 class Deployment(Strict):
     """A deployment request.
 
@@ -133,8 +143,9 @@ class Deployment(Strict):
     them. `engine_config` holds overrides in the engine's own words, `environment` those of the
     engine's environment variables. `images` are container images of servers in the place of the
     published ones, best with their digest. `accepted_advisories` are versions that would be refused
-    for their known vulnerabilities. `served_model_name` is the name by which clients ask for the
-    model, wherever its weights lie. `notes` are for readers.
+    for their known vulnerabilities; `strict` refuses those whose vulnerabilities are not known too.
+    `served_model_name` is the name by which clients ask for the model, wherever its weights lie.
+    `notes` are for readers.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=63)]
@@ -152,12 +163,23 @@ class Deployment(Strict):
     environment: dict[Variable, Annotated[NoNul, NUMBERS_AS_TEXT]] = Field(default_factory=dict)
     images: dict[str, ImageReference] = Field(default_factory=dict)
     accepted_advisories: list[Accepted] = Field(default_factory=list)
+    strict: Literal[True] | None = None
     notes: list[str] = Field(default_factory=list)
 
     @property
     def model_name(self) -> str:
         """The name for clients: the one that is asked for, or the last part of the checkpoint's."""
         return self.served_model_name or PurePosixPath(self.checkpoint).name
+
+    @field_validator("environment")
+    @classmethod
+    def _refuse_code(cls, value: dict[str, str]) -> dict[str, str]:
+        if taken := sorted(name for name in value if _CODE.fullmatch(name)):
+            raise ValueError(
+                f"{taken[0]} decides which programs and libraries run; "
+                "set it where the server runs, or in the image"
+            )
+        return value
 
     @field_validator("images")
     @classmethod
@@ -288,12 +310,12 @@ def read(
     path = Path(reference)
     if reference in preset_names():
         path, name = PRESETS / f"{reference}.yaml", f"preset {reference}"
-    elif path.suffix in (".yaml", ".yml", ".json") or path.exists():
+    elif path.suffix in (".yaml", ".yml", ".json") or is_there(path):
         name = reference
     else:
         what = f"{reference} is neither a file nor a preset"
         raise BadInput(Diagnostic("", what, nearest(reference, preset_names())))
-    document = replace(parse(read_text(path), name), folder=path.parent)
+    document = replace(parse(read_text(path, max_bytes=MAX_BYTES), name), folder=path.parent)
     if more_targets:
         document = _with_targets(document, more_targets)
     return _with_overrides(document, overrides)

@@ -21,6 +21,8 @@ class Location(NamedTuple):
 
 
 NOWHERE = Location(0, 0)
+MOST_LETTERS = 4_000  # of one text of a diagnostic, which may list dozens of vulnerabilities
+LONGEST_NAME = 200  # that is compared with others
 
 # What moves a cursor, colours a line, hides a letter, turns the direction of writing, or is no
 # letter at all, such as a byte of a file's name that is not UTF-8.
@@ -60,9 +62,9 @@ class Diagnostic:
     release: str = ""
 
     def __post_init__(self) -> None:
-        """No credential is repeated, whichever reader has found it wrong."""
+        """No credential is repeated, whichever reader has found it wrong, and no book."""
         for name in ("where", "message", "fix", "path"):
-            object.__setattr__(self, name, mask(getattr(self, name)))
+            object.__setattr__(self, name, mask(_shortened(getattr(self, name))))
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
@@ -73,6 +75,10 @@ class Diagnostic:
         message, fix = (" ".join(text.split()) for text in (self.message, self.fix))
         rule = self.rule or "invalid"
         return replace(self, where=file, message=message, fix=fix, rule=rule, release=release)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}..."
 
 
 def located(
@@ -107,6 +113,8 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     Of names equally far, the one with the same first letter and length is meant.
     """
     names, given = list(known), name.lower()
+    if len(name) > LONGEST_NAME:
+        return None
     ranked = sorted(
         (edits, other[:1].lower() != given[:1], abs(len(other) - len(name)), other)
         for other in names

@@ -19,6 +19,22 @@ MAX_JSON_BYTES = 64_000_000
 MAX_JSON_VALUES = 1_500_000  # each takes up to 80 bytes and more once it is read
 
 
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder; a name that nothing can have is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is anything of that name; there is not of one that nothing can have."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 class NotRegularFile(OSError):
     """A folder, pipe, socket or device in the place of a file."""
 

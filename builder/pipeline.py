@@ -62,7 +62,7 @@ class ServicePlan:
         return own + [
             replace(row, where=f"{PREFILL}.{row.where}")
             for row in others
-            if row.rule != advisories.RULE
+            if row.rule not in (advisories.RULE, advisories.UNKNOWN_RULE)
         ]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse
+from .deployment import MAX_BYTES, NUMBERS_AS_TEXT, Document, Strict, Variable, parse
 from .diagnostics import Diagnostic
 from .errors import BadInput
 from .files import read_text
@@ -24,8 +24,10 @@ _PATH = f"targets.{TARGET}.site"
 
 # Words of a `#SBATCH` line: Slurm's own quotes and comments cannot begin in them.
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]*$", max_length=255)]
-Folder = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/+=@-]*$")]
-Mount = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/+=@-]*(:/[A-Za-z0-9._/+=@-]*(:r[ow])?)?$")]
+# No part of a path is two dots, which would lead to another one than it says.
+_PATH_PATTERN = r"(/(\.?[A-Za-z0-9_+=@-][A-Za-z0-9._+=@-]*)?)+"
+Folder = Annotated[str, Field(pattern=f"^{_PATH_PATTERN}$")]
+Mount = Annotated[str, Field(pattern=f"^{_PATH_PATTERN}(:{_PATH_PATTERN}(:r[ow])?)?$")]
 Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/+=@:#-]*$")]
 Program = Annotated[str, Field(pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/+=@-]*$")]
 Text = Annotated[str, Field(pattern=r"^[ -~]*$")]
@@ -132,7 +134,7 @@ class Site(Strict):
 
 def read(path: Path) -> dict[str, Any]:
     """A profile as a deployment holds it. Raises `BadInput` with every error, each at its line."""
-    document = parse(read_text(path), str(path))
+    document = parse(read_text(path, max_bytes=MAX_BYTES), str(path))
     try:
         return Site.model_validate(document.data).model_dump(exclude_none=True)
     except ValidationError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import bundle, pipeline, signature
+from . import contents as bundle_contents
 from .bundle import (
     EVIDENCE,
     MANIFEST,
@@ -126,7 +127,7 @@ def verify(folder: Path, signers: Path | None = None, identity: str | None = Non
     """
     if signers and not os.access(signers, os.R_OK):
         raise BadInput(Diagnostic(str(signers), "cannot be read", "give a file of allowed signers"))
-    contents = bundle.contents(folder)
+    contents = bundle_contents.read(folder)
     report = Verification(folder.resolve(), contents.digest(MANIFEST) or "")
     report.evidence = sum(map(_is_evidence, contents.files))
     report.damage += (Corruption(row.where, row.message, row.fix) for row in contents.strange)

@@ -32,6 +32,9 @@ NO_TOOLS = "a fast run needs no packages"
 # The same where an older Slurm lacks what a step of `tests/run.sh` tests with a newer one.
 NEWER_SLURM = "a newer Slurm is needed, which has a step of its own"
 
+# The day of the tests, as far as it matters: advisories grow old.
+os.environ.setdefault("SOURCE_DATE_EPOCH", "1793059200")  # 2026-10-27
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

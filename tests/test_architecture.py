@@ -72,7 +72,12 @@ def test_builder_imports_run_one_way(path: Path) -> None:
 
 
 def test_bundle_imports_only_errors_and_how_files_are_read() -> None:
-    assert builder_modules(ROOT / "builder" / "bundle.py") == {"diagnostics", "errors", "files"}
+    assert builder_modules(ROOT / "builder" / "bundle.py") == {
+        "contents",
+        "diagnostics",
+        "errors",
+        "files",
+    }
 
 
 def test_builder_never_imports_launch() -> None:

@@ -35,6 +35,13 @@ def add_deployment(parser: Parser) -> None:
         metavar="FILE",
         help="the profile of a Slurm cluster: the deployment runs there as well",
     )
+    parser.add_argument(
+        "--strict",
+        action="append_const",
+        dest="set",
+        const="strict=true",
+        help="refuse versions of which it is not known whether they are vulnerable",
+    )
 
 
 def add_output(parser: Parser) -> None:

@@ -7,8 +7,12 @@ What a verb works with is imported inside it, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import get_args
 
 from .. import __version__, command, completion
@@ -108,6 +112,17 @@ def _run(arguments: Sequence[str] | None) -> None:
 
         advisories.use(folder)
     options.run(options)
+    if hasattr(options, "advisories"):
+        _warn_of_old_advisories()
+
+
+def _warn_of_old_advisories() -> None:
+    """`SOURCE_DATE_EPOCH` says which day it is where that must not change."""
+    from ..facts import advisories
+
+    now_s = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    for row in advisories.stale(datetime.fromtimestamp(now_s, UTC).date()):
+        print(f"{row.severity}: {row}", file=sys.stderr)
 
 
 def parser() -> command.Parser:

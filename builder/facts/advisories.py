@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,19 @@ from ..diagnostics import Diagnostic
 from ..documents import DATA
 from ..errors import BadInput
 from . import data_file
-from .release.version import Order, order
+from .release.version import Order, is_stable, order
 from .schema import Check, Text
 
 ADVISORIES = DATA / "advisories"
 
 RULE = "vulnerable-version"
+UNKNOWN_RULE = "unknown-version"
+UNKNOWN = "unknown"  # the version by which a deployment accepts one that cannot be told
+
+# From this score on, a version is refused as soon as a stable one has the fix.
+CRITICAL_CVSS = 9.0
+# Publishers tell of new ones every month; data that is so old has missed some.
+STALE_DAYS = 60
 
 # Where a deployment takes versions that would be refused.
 ACCEPTED = "accepted_advisories"
@@ -137,9 +145,31 @@ def as_of(product: str) -> str:
 
 
 def is_refused(product: str, version: str) -> bool:
-    """Whether a version is below the minimum; one that cannot be ordered is not."""
+    """Whether a version is below the minimum, or open to a critical advisory that a stable version
+    has fixed; one that cannot be ordered is not."""
     given = order(container(product, version))
-    return given is not None and given < _order(minimum(product).version)
+    return given is not None and given < _order(least(product, version))
+
+
+def least(product: str, version: str) -> str:
+    """The oldest version that may be deployed in the place of this one."""
+    fixes = [
+        row.fixed_in
+        for row in open_for(product, version)
+        if row.fixed_in and (row.cvss or 0) >= CRITICAL_CVSS and is_stable(row.fixed_in)
+    ]
+    return max((minimum(product).version, *fixes), key=_order)
+
+
+def stale(today: date) -> Iterator[Diagnostic]:
+    """Products whose advisories are so old that newer ones are missing."""
+    for product in products():
+        days = (today - date.fromisoformat(as_of(product))).days
+        if days > STALE_DAYS:
+            what = f"are {days} days old: what was published since {as_of(product)} is missing"
+            fix = "use a newer toolkit, or newer ones: --advisories FOLDER"
+            where = f"advisories of {name(product)}"
+            yield Diagnostic(where, what, fix, "stale-advisories", "warning")
 
 
 def same(one: str, other: str) -> bool:
@@ -148,10 +178,10 @@ def same(one: str, other: str) -> bool:
 
 
 def diagnostic(product: str, version: str, where: str) -> Diagnostic | None:
-    """What is to be said against a version: an error below the minimum, with every advisory that
-    is open, else a warning; `None` if no newer version closes any."""
+    """What is to be said against a version: an error if it is refused, with every advisory that is
+    open, else a warning; `None` if none is."""
     found = open_for(product, version)
-    if all(row.fixed_in is None for row in found):
+    if not found:
         return None
     refused = is_refused(product, version)
     listed = found if refused else found[:_NAMED]
@@ -159,18 +189,33 @@ def diagnostic(product: str, version: str, where: str) -> Diagnostic | None:
     more = f" and {len(found) - len(listed)} more" if len(found) > len(listed) else ""
     what = (
         f"{name(product)} {version} has {len(found)} known vulnerabilities, the worst of "
-        f"CVSS {found[0].cvss}: {scores}{more} (as of {as_of(product)})"
+        f"CVSS {_score(found[0])}: {scores}{more} (as of {as_of(product)})"
     )
-    if not refused:
-        return Diagnostic(
-            where, what, f"upgrade to {closes_all(product)} or later", RULE, "warning"
-        )
-    least = minimum(product)
-    return Diagnostic(where, what, f"upgrade to {least.version} or later: {least.reason}", RULE)
+    if refused:
+        needed, usual = least(product, version), minimum(product)
+        why = usual.reason if needed == usual.version else "it fixes the worst of them"
+        return Diagnostic(where, what, f"upgrade to {needed} or later: {why}", RULE)
+    fixed = any(row.fixed_in for row in found)
+    fix = f"upgrade to {closes_all(product)} or later" if fixed else _NO_FIX
+    return Diagnostic(where, what, fix, RULE, "warning")
+
+
+_NO_FIX = "no version fixes them yet: let only clients that you trust reach the server"
+
+
+def unknown(product: str, version: str, where: str, strict: bool) -> Diagnostic:
+    """What is to be said of a version that cannot be told or ordered: an error if `strict`."""
+    what = f"{version} is not a version that can be compared with others"
+    if version == UNKNOWN:
+        what = "the version in this image cannot be told from its name"
+    message = f"{what}: which known vulnerabilities of {name(product)} it has is unknown"
+    accept = f'{ACCEPTED}: [{{product: {product}, version: {version}, reason: "..."}}]'
+    fix = f"name the publisher's version, beside a digest too; or accept it by {accept}"
+    return Diagnostic(where, message, fix, UNKNOWN_RULE, "error" if strict else "warning")
 
 
 def _score(row: Advisory) -> str:
-    return "CVSS not known" if row.cvss is None else f"{row.cvss:.1f}"
+    return "not known" if row.cvss is None else f"{row.cvss:.1f}"
 
 
 def _order(version: str) -> Order:

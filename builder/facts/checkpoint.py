@@ -6,6 +6,7 @@ trusted for tensors: DeepSeek's NVFP4 exports leave their scale tensors out of i
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, nearest
 from ..documents import DATA
 from ..errors import BadFacts
-from ..files import load_json_mapping
+from ..files import is_folder, is_there, load_json_mapping
 from . import checkpoint_files, data_file
 from .architecture import ARCHITECTURES, Architecture, Config
 from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing, Stored
@@ -132,8 +133,8 @@ def gather(reference: str, base: Path = Path()) -> Checkpoint:
     names = known_names()
     if reference in names:
         return read_shipped(names[reference])
-    folder = base / Path(reference).expanduser()
-    if folder.is_dir():
+    folder = base / os.path.expanduser(reference)  # noqa: PTH111, which knows no unknown user
+    if is_folder(folder):
         return read_folder(folder)
     raise BadFacts(
         Diagnostic(
@@ -173,9 +174,9 @@ def read_folder(folder: Path) -> Checkpoint:
     """Facts from the files of a folder. Raises `BadFacts` with the list of what is wrong."""
     config = load_json_mapping(folder / "config.json")
     quant_file = folder / QUANT_FILE
-    hf_quant = load_json_mapping(quant_file) if quant_file.exists() else None
+    hf_quant = load_json_mapping(quant_file) if is_there(quant_file) else None
     generation_file = folder / "generation_config.json"
-    generation = load_json_mapping(generation_file) if generation_file.exists() else {}
+    generation = load_json_mapping(generation_file) if is_there(generation_file) else {}
     architecture = _architecture(config, str(folder / "config.json"))
 
     found, diagnostics = read_quantization(config, hf_quant)
@@ -255,7 +256,7 @@ def _read_headers(folder: Path) -> tuple[dict[str, Stored], list[Diagnostic]]:
 
 def _indexed_files(folder: Path) -> set[str]:
     index = folder / "model.safetensors.index.json"
-    if not index.exists():
+    if not is_there(index):
         return set()
     weight_map = load_json_mapping(index).get("weight_map")
     return set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()

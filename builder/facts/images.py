@@ -9,7 +9,7 @@ from functools import cache
 from typing import Annotated, Literal
 
 from ..documents import DATA
-from . import data_file, servers
+from . import advisories, data_file, servers
 from .schema import Check, Text
 
 IMAGES = DATA / "images.yaml"
@@ -56,6 +56,52 @@ def _products() -> dict[str, str]:
 def _pattern() -> re.Pattern[str]:
     repositories = "|".join(map(re.escape, _products()))
     return re.compile(rf"(?<![\w.-])(?P<repository>{repositories}){_VERSION}")
+
+
+# Words of an image's name beside the product's own with which its tag still tells the version of
+# the product; another one is a product of its own, with versions of its own.
+_PLAIN_WORDS = frozenset(
+    ("release", "server", "serve", "devel", "nvidia", "py3", "mirror", "image")
+)
+
+
+def told_version(server: str, reference: str) -> str | None:
+    """The version of a server's product that a reference of its image tells, however it is spelt:
+    by tag or file name, on any host; `None` where it tells none.
+
+    >>> told_version("triton", "registry.example/mirror/triton-server:v26.07-custom")
+    '26.07'
+    """
+    record = servers.load(server)
+    for found in contents(reference):
+        if found.product == record.image["product"]:
+            return found.version
+    *above, last = reference.partition("@")[0].replace("#", "/").lower().split("/")
+    name, _, tag = re.sub(r"\.(sqsh|squashfs|sif|img|tar|gz)\b", "", last).partition(":")
+    if name in _PLAIN_WORDS and above:
+        name = f"{above[-1]}-{name}"
+    program = record.program.partition("-")[0]
+    own = {*re.split(r"\W|_", f"{record.image['product']}_{record.image['repository']}"), program}
+    joined = "".join(re.findall(r"[a-z]+", name))
+    known = any(word in joined for word in (program, record.image["product"].replace("_", "")))
+    version = _version_pattern(record.image["product"])
+    words = {word for word in re.split(r"[^a-z0-9]+", version.sub("", name)) if word}
+    glued = words & {joined, record.image["product"].replace("_", "")}
+    if not known or words - own - glued - _PLAIN_WORDS - {record.name, server}:
+        return None
+    told = version.search(tag) or version.search(name)
+    return told["version"] if told else None
+
+
+@cache
+def _version_pattern(product: str) -> re.Pattern[str]:
+    """Versions of the kind that a product has: as many numbers, of two digits where its own are."""
+    numbers = advisories.minimum(product).version.split(".")
+    parts = r"\.".join(r"\d\d" if len(number) == 2 else r"\d+" for number in numbers)
+    return re.compile(
+        rf"(?<![A-Za-z0-9.])[vr]?(?P<version>{parts}(?:\.?(?:rc|post|dev)\d+)*)(?![\d.])",
+        re.IGNORECASE,
+    )
 
 
 @dataclass(frozen=True, slots=True)

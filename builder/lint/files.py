@@ -16,7 +16,7 @@ from ..errors import BadFacts, BadInput, ToolkitError
 from ..facts import advisories, checkpoint
 from ..facts.checkpoint import Checkpoint
 from ..facts.release import ServerRole
-from ..files import load_json_mapping, read_text
+from ..files import is_folder, load_json_mapping, read_text
 from .section import StatedWorkload, get, whole
 
 SUFFIXES = frozenset((".yaml", ".yml", ".json", ".pbtxt", ".sh", ".sbatch", ".slurm"))
@@ -53,17 +53,10 @@ def expand(paths: Sequence[Path]) -> Iterator[SourceFile]:
     """The files that paths mean, each once, those of a folder in the order of their names."""
     seen: set[tuple[int, int]] = set()
     for path in dict.fromkeys(paths):
-        if _is_dir(path):
+        if is_folder(path):
             yield from _folder(path, seen, _enclosing(path))
         else:
             yield SourceFile(path, given=True, context=_enclosing(path))
-
-
-def _is_dir(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # reading it will say why
-        return False
 
 
 def _folder(

@@ -55,7 +55,7 @@ SLOWEST_ITL_MS, PROMPTS_S = 50, 60
 # The name of the second model, after that of the first.
 UNARY_SUFFIX = "_unary"
 
-ServerFile = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/+=@%:,-]*$")]
+ServerFile = Annotated[str, Field(pattern=r"^(/(\.?[A-Za-z0-9_+=@%:,-][A-Za-z0-9._+=@%:,-]*)?)+$")]
 Api = Literal[
     "health",
     "metadata",

@@ -18,6 +18,7 @@ import pytest
 
 from builder import bundle, pipeline
 from builder.bundle import MANIFEST, SIGNATURE, SUMS, File
+from builder.contents import LARGEST_BYTES, MOST_FILES
 from builder.errors import BadInput, DamagedBundle
 from tests.security.attacks import survive
 
@@ -116,7 +117,7 @@ def listen(path: Path) -> None:
 
 def of_size(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(bundle.LARGEST_BYTES + 1)
+        file.truncate(LARGEST_BYTES + 1)
 
 
 def swapped(one: str, other: str) -> Attack:
@@ -137,7 +138,7 @@ def attacks(*several: Attack) -> Attack:
 
 
 def many(folder: Path) -> None:
-    for index in range(bundle.MOST_FILES + 1):
+    for index in range(MOST_FILES + 1):
         (folder / f"evidence/{index}").touch()
 
 

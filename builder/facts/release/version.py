@@ -34,6 +34,12 @@ def order(version: str) -> Order | None:
     )
 
 
+def is_stable(version: str) -> bool:
+    """Whether it is a finished version, no candidate or development build of one."""
+    found = order(version)
+    return found is not None and found[1] == _RELEASE_STAGE
+
+
 def oldest_first(name: str) -> tuple[bool, Order, str]:
     """A key for names of releases; those without a version, development tables, come last."""
     found = order(name)

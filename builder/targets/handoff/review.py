@@ -84,7 +84,8 @@ def _remote_code(context: RenderContext) -> tuple[str, str]:
 
 
 def vulnerabilities(context: RenderContext) -> Section:
-    found = vulnerability_policy.references(context.deployment, context.release.name)
+    used = vulnerability_policy.references(context.deployment, context.release.name)
+    found = [use for use in used if use.version != advisories.UNKNOWN]
     accepted = vulnerability_policy.accepted(context.deployment, context.release.name)
     blocks: list[Block] = []
     for use in found:

@@ -1,0 +1,437 @@
+"""Hostile files and arguments: each ends soon, in little memory, with a plain error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder import pipeline
+from tests.conftest import ROOT
+from tests.security.attacks import survive
+
+DEEP = 100_000
+Make = Callable[[Path], object]
+
+
+def of_bytes(data: bytes) -> Make:
+    return lambda path: path.write_bytes(data)
+
+
+def listen(path: Path) -> None:
+    short = Path(f"/tmp/{os.getpid()}.socket")  # the name of a socket has at most 107 letters
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(short))
+    server.close()
+    shutil.move(short, path)
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+# In the place of any file.
+NO_FILES: Mapping[str, Make] = {
+    "a pipe": os.mkfifo,
+    "a socket": listen,
+    "a folder": Path.mkdir,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a file of a terabyte": sparse,
+    "an empty file": of_bytes(b""),
+    "bytes": of_bytes(bytes(range(256)) * 64),
+    "zeros": of_bytes(bytes(100_000)),
+    "UTF-16": of_bytes("name: x\n".encode("utf-16")),
+}
+ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 30))
+# In the place of a YAML file.
+YAML: Mapping[str, bytes] = {
+    "deep lists": b"a: " + b"[" * DEEP,
+    "deep mappings": b"{a: " * DEEP,
+    "deep by indentation": "".join(f"{' ' * n}a:\n" for n in range(2_000)).encode(),
+    "aliases of aliases": ALIASES.encode(),
+    "an alias of itself": b"a: &a [*a]\n",
+    "merges of merges": ("a: &a {x: 1}\n" + "b: {<<: [" + "*a," * 50_000 + "]}\n").encode(),
+    "a million values": b"[" + b"1," * 1_000_000 + b"]",
+    "empty lists without end": b"[" + b"[]," * 3_000_000 + b"]",
+    "a million keys": b"".join(b"k%d: 1\n" % n for n in range(500_000)),
+    "a key of a megabyte": b"? " + b"x" * 1_000_000 + b"\n: 1\n",
+    "a text of 9 MB": b"name: " + b"x" * 9_000_000,
+    "spaces": b" " * 9_000_000,
+    "dashes": b"- " * 500_000,
+    "question marks": b"? " * 100_000,
+    "a number of a million digits": b"a: " + b"9" * 1_000_000,
+    "a float of a million digits": b"a: 0." + b"9" * 1_000_000,
+    "a base 60 number": b"a: " + b"59:" * 100_000 + b"59\n",
+    "many documents": b"--- {}\n" * 200_000,
+    "a Python object": b"a: !!python/object/apply:os.system [id]\n",
+    "a binary": b"a: !!binary " + b"A" * 1_000_000,
+    "anchors": b"".join(b"- &a%d x\n" % n for n in range(200_000)),
+    "a list": b"- 1\n- 2\n",
+    "a scalar": b"42\n",
+    "keys that are lists": b"? [a, b]\n: 1\n? {c: d}\n: 2\n",
+    "a comment of 9 MB": b"# " + b"x" * 9_000_000 + b"\n",
+    "escape sequences": b'name: "\\e[2J\\e[31mok"\n',
+    "escape sequences as keys": b'"\\e[2Jname\\nok: fine": 1\n',
+    "lone surrogates": b'name: "\\ud800"\n',
+}
+# In the place of a JSON file.
+JSON: Mapping[str, bytes] = {
+    "deep lists": b"[" * DEEP,
+    "deep objects": b'{"a":' * DEEP,
+    "deep and closed": b'{"a": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    "empty lists of 45 MB": b"[" + b"[]," * 15_000_000 + b"[]]",
+    "empty objects of 45 MB": b'{"a": [' + b"{}," * 15_000_000 + b"{}]}",
+    "a number of a million digits": b'{"architectures": ' + b"9" * 1_000_000 + b"}",
+    "not a number": b'{"architectures": NaN}',
+    "a list": b"[]",
+    "a text": b'"x"',
+    "null": b"null",
+    "a list as name": b'{"architectures": [[]]}',
+    "an object as name": b'{"architectures": [{}]}',
+    "an unknown name": b'{"architectures": ["\\u001b[2JX\\nok: fine"]}',
+    "a long name": b'{"architectures": ["' + b"x" * 1_000_000 + b'"]}',
+}
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+MIXTURE = {
+    **LLAMA,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "head_dim": 16,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+# Fields of a `config.json` that nobody can compute with.
+FIELDS: Mapping[str, dict[str, Any]] = {
+    "a billion layers": {**LLAMA, "num_hidden_layers": 10**9},
+    "layers beyond any number": {**LLAMA, "num_hidden_layers": 10**300},
+    "no layer": {**LLAMA, "num_hidden_layers": 0},
+    "layers below none": {**LLAMA, "num_hidden_layers": -1},
+    "layers that are true": {**LLAMA, "num_hidden_layers": True},
+    "half a layer": {**LLAMA, "num_hidden_layers": 2.5},
+    "layers as text": {**LLAMA, "num_hidden_layers": "2"},
+    "layers as list": {**LLAMA, "num_hidden_layers": [2]},
+    "a hidden size of 10^30": {**LLAMA, "hidden_size": 10**30},
+    "a head of 10^18": {**LLAMA, "head_dim": 10**18},
+    "a vocabulary of 10^18": {**LLAMA, "vocab_size": 10**18},
+    "more heads than channels": {**LLAMA, "num_attention_heads": 1_000},
+    "a million experts": {**MIXTURE, "num_experts": 10**6},
+    "experts in every layer": {**MIXTURE, "num_experts": 4_000, "num_hidden_layers": 999},
+    "a quantization that is a list": {**LLAMA, "quantization_config": [1]},
+    "a method that is a list": {**LLAMA, "quantization_config": {"quant_method": [1]}},
+    "excluded modules that hang": {
+        **LLAMA,
+        "quantization_config": {"quant_algo": "NVFP4", "ignore": ["*a" * 30 + "b"] * 20},
+    },
+    "a text config of another kind": {
+        **MIXTURE,
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+        "text_config": [],
+    },
+}
+
+
+def safetensors(header: bytes, data: bytes = b"") -> bytes:
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def tensor(shape: Any, offsets: Any = (0, 4), dtype: Any = "F32", name: str = "w") -> bytes:
+    row = {"dtype": dtype, "shape": shape, "data_offsets": list(offsets)}
+    return safetensors(json.dumps({name: row}).encode(), b"\0" * 4)
+
+
+WEIGHTS: Mapping[str, Make] = {
+    **NO_FILES,
+    "a shape of 200,000 numbers": of_bytes(tensor([2] * 200_000)),
+    "a shape of huge numbers": of_bytes(tensor([10**4000] * 8)),
+    "a shape below none": of_bytes(tensor([-1, -4])),
+    "a shape of texts": of_bytes(tensor(["1"])),
+    "a shape of truths": of_bytes(tensor([True])),
+    "a shape that is none": of_bytes(tensor(None)),
+    "a shape in a shape": of_bytes(tensor([[1]])),
+    "a shape that overflows": of_bytes(tensor([1 << 62] * 8)),
+    "offsets below none": of_bytes(tensor([1], (-4, 0))),
+    "offsets that turn": of_bytes(tensor([1], (4, 0))),
+    "offsets of one": of_bytes(tensor([1], (4,))),
+    "offsets of texts": of_bytes(tensor([1], ("0", "4"))),
+    "a dtype that is a list": of_bytes(tensor([1], dtype=["F32"])),
+    "an unknown dtype": of_bytes(tensor([1], dtype="\x1b[2JF32\nok: fine")),
+    "a name with escape sequences": of_bytes(tensor([3], name="\x1b[2Jw\nok: fine")),
+    "a header of 60 MB": of_bytes(
+        safetensors(b'{"__metadata__": {"a": "' + b"x" * 60_000_000 + b'"}}')
+    ),
+    "a header of 30 MB of lists": of_bytes(safetensors(b'{"a": [' + b"[]," * 10_000_000 + b"[]]}")),
+    "a header of a million tensors": of_bytes(
+        safetensors(
+            b"{"
+            + b",".join(
+                b'"%d":{"dtype":"F32","shape":[],"data_offsets":[0,4]}' % n for n in range(400_000)
+            )
+            + b"}",
+            b"\0" * 4,
+        )
+    ),
+    "a deep header": of_bytes(safetensors(b'{"a":' * DEEP)),
+    "a header that is a list": of_bytes(safetensors(b"[]")),
+    "a header that is a text": of_bytes(safetensors(b'"x"')),
+    "a row that is a text": of_bytes(safetensors(b'{"w": "x"}')),
+    "a row that is empty": of_bytes(safetensors(b'{"w": {}}')),
+    "a header of bytes": of_bytes(safetensors(bytes(range(256)))),
+    "a length beyond the file": of_bytes(struct.pack("<Q", 1 << 40) + b"{}"),
+    "the greatest length": of_bytes(b"\xff" * 8 + b"{}"),
+    "a few bytes": of_bytes(b"\x01\x02"),
+    "data behind the last tensor": of_bytes(tensor([1]) + b"x" * 10),
+}
+
+
+def deployment(**given: Any) -> str:
+    base = yaml.safe_load((ROOT / "builder/data/presets/llama-tiny.yaml").read_text())
+    return yaml.safe_dump({**base, **given})
+
+
+REQUESTS: Mapping[str, str] = {
+    "a name of 300 letters": deployment(name="x" * 300),
+    "a checkpoint of 300 letters": deployment(checkpoint="x" * 300),
+    "a checkpoint of 10,000 letters": deployment(checkpoint="x" * 10_000),
+    "a checkpoint with NUL": deployment(checkpoint="a\0b"),
+    "a checkpoint above": deployment(checkpoint="../" * 2_000),
+    "a checkpoint that is a home": deployment(checkpoint="~nobody-of-this-name/x"),
+    "a release of 300 letters": deployment(engine={"release": "x" * 300}),
+    "a release file of 300 letters": deployment(engine={"release": "x" * 300 + ".json"}),
+    "a release file that is a device": deployment(engine={"release": "/dev/zero.json"}),
+    "a GPU of 10,000 letters": deployment(hardware={"gpu": "x" * 10_000, "num_gpus": 1}),
+    "10^300 GPUs": deployment(hardware={"gpu": "h100", "num_gpus": 10**300}),
+    "a load of 10^30": deployment(workload={"isl": 10**30, "osl": 1, "concurrency": 1}),
+    "the largest load": deployment(
+        workload={"isl": 100_000_000, "osl": 100_000_000, "concurrency": 1_000_000}
+    ),
+    "an infinite objective": deployment(slo={"ttft_ms": float("inf")}),
+    "an objective that is no number": deployment(slo={"ttft_ms": float("nan")}),
+    "a batch of 10^300": deployment(engine_config={"max_batch_size": 10**300}),
+    "a batch that is infinite": deployment(engine_config={"max_batch_size": float("inf")}),
+    "a batch that is a list": deployment(engine_config={"max_batch_size": [1]}),
+    "a list of 50,000 sizes": deployment(
+        engine_config={"cuda_graph_config": {"batch_sizes": list(range(1, 50_001))}}
+    ),
+    "options that are a list": deployment(engine_config=[1]),
+    "keys that are numbers": deployment(engine_config={1: 2, None: 3, False: 4}),
+    "targets that are numbers": deployment(targets=[1, 2]),
+    "a target that is a text": deployment(targets={"triton": "x"}),
+    "a target of 10,000 letters": deployment(targets=["x" * 10_000]),
+    "an image of 10,000 letters": deployment(images={"triton": "x" * 10_000}),
+    "an image that hangs a pattern": deployment(images={"triton": "a/" + "a-" * 240 + "!"}),
+    "code before the server": deployment(environment={"LD_PRELOAD": "/tmp/x.so"}),
+    "code before the loader": deployment(environment={"LD_AUDIT": "/tmp/x.so"}),
+    "other libraries": deployment(environment={"LD_LIBRARY_PATH": "/tmp"}),
+    "code before the shell": deployment(environment={"BASH_ENV": "/tmp/x"}),
+    "code before another shell": deployment(environment={"ENV": "/tmp/x"}),
+    "other programs": deployment(environment={"PATH": "/tmp"}),
+    "other modules": deployment(environment={"PYTHONPATH": "/tmp"}),
+    "code before Python": deployment(environment={"PYTHONSTARTUP": "/tmp/x"}),
+    "another Python": deployment(environment={"PYTHONHOME": "/tmp"}),
+    "options of the shell": deployment(environment={"SHELLOPTS": "xtrace"}),
+    "a prompt that runs": deployment(environment={"PS4": "$(id)"}),
+    "other separators": deployment(environment={"IFS": "/"}),
+    "tunables of the C library": deployment(environment={"GLIBC_TUNABLES": "x"}),
+    "a variable with NUL": deployment(environment={"X": "a\0b"}),
+    "a key's file above": deployment(targets={"triton": {"key_file": "/run/../etc/shadow"}}),
+    "a key's file that ends above": deployment(targets={"triton": {"key_file": "/run/.."}}),
+    "a certificate above": deployment(
+        targets={
+            "triton": {
+                "key_file": "/k",
+                "grpc_tls": {"certificate": "/a/../b", "key": "/k", "client_ca": "/c"},
+            }
+        }
+    ),
+    "a site that is a device": deployment(targets={"slurm": {"site": "/dev/zero"}}),
+    "a site of 300 letters": deployment(targets={"slurm": {"site": "x" * 300}}),
+    "prefill servers in themselves": deployment(
+        targets={"slurm": {"prefill": {"deployment": "d.yaml"}}}
+    ),
+    "a draft of no tokens": deployment(draft={"checkpoint": "x" * 300, "tokens": 0}),
+}
+SETTINGS: Mapping[str, str] = {
+    "3,000 levels": "engine_config." + "a." * 3_000 + "b=1",
+    "3,000 levels of a value": "engine_config=" + "{a: " * 3_000 + "1" + "}" * 3_000,
+    "a deep value": "engine_config=" + "[" * 10_000,
+    "a key twice": "engine_config={max_batch_size: 1, max_batch_size: 2}",
+    "a key twice inside": "engine_config={kv_cache_config: {dtype: auto, dtype: fp8}}",
+    "an alias": "engine_config=&a [*a]",
+    "a Python object": "engine_config=!!python/object/apply:os.system [id]",
+    "two documents": "name=a\n--- b",
+    "a path of dots": "....=1",
+    "a path of 10,000 letters": "x" * 10_000 + "=1",
+    "an escape sequence": "\x1b[2Jname=1",
+    "a line": "name\nok: fine=1",
+    "a number of 5,000 digits": "workload.isl=" + "9" * 5_000,
+    "a name of 300 letters": "checkpoint=" + "x" * 300,
+    "a list's item": "targets.0=1",
+    "nothing": "",
+}
+
+
+def checkpoint(folder: Path, config: bytes | None = None, weights: Make | None = None) -> Path:
+    """A checkpoint folder in which one thing is hostile."""
+    made = folder / "checkpoint"
+    made.mkdir()
+    (made / "config.json").write_bytes(config or json.dumps(LLAMA).encode())
+    (made / "tokenizer.json").write_text("{}")
+    (weights or of_bytes(tensor([1])))(made / "model.safetensors")
+    return made
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights(name: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path, weights=WEIGHTS[name])
+    survive("inspect", "checkpoint", cwd=tmp_path, most_s=2, most_mb=350)
+
+
+@pytest.mark.parametrize("file", ["config.json", "hf_quant_config.json", "generation_config.json"])
+@pytest.mark.parametrize("name", [*NO_FILES, *JSON])
+def test_files_of_a_checkpoint(file: str, name: str, tmp_path: Path) -> None:
+    made = checkpoint(tmp_path)
+    (made / file).unlink(missing_ok=True)
+    NO_FILES[name](made / file) if name in NO_FILES else (made / file).write_bytes(JSON[name])
+    survive("inspect", "checkpoint", cwd=tmp_path, most_s=2, most_mb=350)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors.index.json", "SHA256SUMS", "README.md", "x"])
+@pytest.mark.parametrize("name", NO_FILES)
+def test_other_files_of_a_checkpoint(file: str, name: str, tmp_path: Path) -> None:
+    made = checkpoint(tmp_path)
+    NO_FILES[name](made / file)
+    survive("inspect", "checkpoint", cwd=tmp_path, most_s=2, most_mb=350)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_of_a_checkpoint(name: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path, json.dumps(FIELDS[name]).encode())
+    survive("inspect", "checkpoint", cwd=tmp_path, most_s=2, most_mb=350)
+    survive("plan", "llama-tiny", "--set", "checkpoint=./checkpoint", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", [*NO_FILES, *YAML])
+def test_deployment_files(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "d.yaml"
+    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(YAML[name])
+    survive("plan", "d.yaml", cwd=tmp_path, most_s=2, most_mb=350)
+
+
+@pytest.mark.parametrize("name", [*NO_FILES, *YAML])
+def test_site_profiles(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(YAML[name])
+    setting = f"targets.slurm.site={path}"
+    survive("plan", "llama-tiny", "--set", setting, cwd=tmp_path, most_s=3, most_mb=350)
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json", ".pbtxt", ".sh", ".sbatch"])
+@pytest.mark.parametrize("name", [*NO_FILES, *YAML, *JSON])
+def test_checked_files(name: str, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    made = {**JSON, **YAML}
+    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(made[name])
+    survive("check", path.name, cwd=tmp_path, codes=(0, 2), lines=False, most_s=3)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_requests(name: str, tmp_path: Path) -> None:
+    (tmp_path / "d.yaml").write_text(REQUESTS[name])
+    survive("render", "d.yaml", "-o", "bundle", cwd=tmp_path)
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings(name: str, tmp_path: Path) -> None:
+    survive("plan", "llama-tiny", "--set", SETTINGS[name], cwd=tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["plan", "inspect", "verify", "explain", "diff"])
+@pytest.mark.parametrize(
+    "name", ["x" * 300, "x" * 5_000, "x/" * 3_000, "\x1b[2J", "a\nok: fine", "/dev/null", "", "~x"]
+)
+def test_references(verb: str, name: str, tmp_path: Path) -> None:
+    more = [name] if verb == "diff" else []
+    survive(verb, name, *more, cwd=tmp_path, lines=False)
+    survive("check", name, cwd=tmp_path, codes=(0, 2), lines=False)
+
+
+@pytest.mark.parametrize("name", [*NO_FILES, *JSON])
+def test_imported_releases(name: str, tmp_path: Path) -> None:
+    for file in ("table.json", "llm_args_golden_manifest.json"):
+        path = tmp_path / file
+        NO_FILES[name](path) if name in NO_FILES else path.write_bytes(JSON[name])
+    survive("plan", "llama-tiny", "--set", "engine.release=table.json", cwd=tmp_path)
+    given = (
+        "--manifest",
+        "llm_args_golden_manifest.json",
+        "--name",
+        "x",
+        "--like",
+        "1.2.1",
+        "-o",
+        "new.json",
+    )
+    survive("release", "import", *given, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", [*NO_FILES, *YAML])
+def test_advisories_of_others(name: str, tmp_path: Path) -> None:
+    for file in ("triton.yaml", "tensorrt_llm.yaml"):
+        path = tmp_path / file
+        NO_FILES[name](path) if name in NO_FILES else path.write_bytes(YAML[name])
+    survive("advisories", "--advisories", tmp_path, cwd=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pipeline.render("llama-tiny", tmp_path_factory.mktemp("sound") / "bundle").folder
+
+
+DECISIONS: Mapping[str, Any] = {
+    "of another kind": [1, 2],
+    "without path": [{"value": 1}],
+    "with a path that is a list": [
+        {"path": [], "value": 1, "reason": "", "evidence": "", "source": ""}
+    ],
+    "without reason": [{"path": "x", "value": 1}],
+    "that forge a line": [
+        {
+            "path": "x\nok: fine",
+            "value": "\x1b[2J",
+            "reason": "\x1b[2J",
+            "evidence": "",
+            "source": "",
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_decisions_of_a_manifest(name: str, sound: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sound, tmp_path / "bundle")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["decisions"] = DECISIONS[name]
+    manifest["inputs"] = {}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    for arguments in (("explain", "bundle"), ("diff", "bundle", sound), ("diff", sound, "bundle")):
+        survive(*arguments, cwd=tmp_path)
