@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from builder import bundle as bundles
+from builder import contents as bundle_contents
 from builder import verification
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
@@ -89,7 +90,7 @@ def private_copy(bundle: Bundle, into: Path, signers: tuple[Signers, ...]) -> Bu
         read(bundle.folder, signers)
         return _same(bundle, _existing(into))
     into.parent.mkdir(parents=True, exist_ok=True)
-    contents = bundles.contents(bundle.folder)
+    contents = bundle_contents.read(bundle.folder)
     if contents.strange:
         raise DamagedBundle(contents.strange)
     beside = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))  # for this user only
