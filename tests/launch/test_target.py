@@ -253,6 +253,7 @@ def test_a_server_is_what_answers_whatever_its_url_says(path: str, scheme: str, 
     [
         (["llama"], "triton://{}", "llama"),
         (["llama"], "http://{}", "llama"),
+        (["llama", "llama_unary"], "http://{}", "llama"),
         (["llama", "tensorrt_llm"], "triton://{}", "tensorrt_llm"),
         (["llama"], "triton://{}?model=qwen", "qwen"),
         ([], "triton://{}", "tensorrt_llm"),
