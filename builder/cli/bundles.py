@@ -20,7 +20,6 @@ from .terminal import columns, lines_text, print_json, wrapped
 if TYPE_CHECKING:
     from ..bundle import Bundle
     from ..diff import Change, Comparison, FileChange
-    from ..planning import Decision
 
 
 def add_explain(parser: Parser) -> None:
@@ -55,7 +54,7 @@ def explained(found: Bundle, path: str | None) -> list[dict[str, Any]]:
     if not rows and not left:
         what = f"unknown option of release {found.manifest['engine']['release']}"
         raise BadInput(Diagnostic(path, what, nearest(path, {*known, *defaults})))
-    return [*rows, *(asdict(defaults[name]) for name in left)]
+    return [*rows, *(defaults[name] for name in left)]
 
 
 def explained_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -73,8 +72,11 @@ def explained_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(filter(None, (decided, columns(table), legend)))
 
 
-def _engine_defaults(found: Bundle) -> dict[str, Decision]:
-    """Every option and server flag of the bundle's release, with the engine's own value."""
+def _engine_defaults(found: Bundle) -> dict[str, dict[str, Any]]:
+    """Every option and server flag of the bundle's release, with the engine's own value.
+
+    Of what the plan left out for a reason, it is the plan's.
+    """
     from ..facts import engines, release
     from ..planning import engine_default
     from ..rules.flags import option_path, spellings
@@ -90,7 +92,8 @@ def _engine_defaults(found: Bundle) -> dict[str, Decision]:
     ]
     own = spellings(table).items()
     flags = [text for text, flag in own if not (flag.positional or option_path(flag, table))]
-    return {path: engine_default(table, path) for path in (*options, *flags)}
+    known = {path: asdict(engine_default(table, path)) for path in (*options, *flags)}
+    return known | {row["path"]: row for row in found.manifest.get("engine_defaults", ())}
 
 
 def add_diff(parser: Parser) -> None:

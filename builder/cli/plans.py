@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -108,19 +109,35 @@ def _memory(memory: Mapping[str, Any], num_gpus: int) -> str:
 
 
 def _options(document: Mapping[str, Any]) -> str:
-    """Every engine option and server flag with its value, wrapped in its column, and its origin."""
+    """Every option and server flag that is set, and those that are left to the engine."""
     rows = [row for row in document["decisions"] if not row["path"].startswith("environment.")]
-    rows += document["engine_defaults"]
-    value_width = WIDTH - 4 - max(len(row["path"]) for row in rows)
-    value_width -= max(len(row["evidence"]) for row in rows)
+    width = WIDTH - 4 - max(len(row["path"]) for row in rows)
+    width -= max(len(row["evidence"]) for row in rows)
     table = [("OPTION", "VALUE", "FROM")]
     for row in rows:
-        known = row["value"] is not None
-        value = json.dumps(row["value"], ensure_ascii=False) if known else "not set"
-        first, *more = wrapped("", value, max(value_width, 16)) or [""]
+        first, *more = textwrap.wrap(_shown(row["value"]), max(width, 16)) or [""]
         table.append((row["path"], first, row["evidence"]))
         table += [("", line, "") for line in more]
-    return columns(table)
+    left = document["engine_defaults"]
+    known = [f"{row['path']} {_shown(row['value'])}" for row in left if row["value"] is not None]
+    unset = [row["path"] for row in left if row["value"] is None]
+    lines = wrapped("engine defaults: ", ", ".join(known)) if known else []
+    lines += wrapped("not set:         ", ", ".join(unset)) if unset else []
+    return "\n".join([columns(table), "", *lines])
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON; of a list of rising numbers, those side by side as a range."""
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        return json.dumps(value, ensure_ascii=False)
+    runs: list[list[int]] = []
+    for item in value:
+        if runs and item == runs[-1][-1] + 1:
+            runs[-1].append(item)
+        else:
+            runs.append([item])
+    parts = (f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return f"[{', '.join(parts)}]"
 
 
 def _rest(document: Mapping[str, Any]) -> str:

@@ -17,11 +17,11 @@ def print_json(document: object) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def wrapped(label: str, text: str, width: int = WIDTH) -> list[str]:
+def wrapped(label: str, text: str) -> list[str]:
     """A text in lines of the terminal's width, the later ones below the first; names stay whole."""
     return textwrap.wrap(
         text,
-        width,
+        WIDTH,
         initial_indent=label,
         subsequent_indent=" " * (len(label) or 4),
         break_long_words=False,

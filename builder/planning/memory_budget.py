@@ -24,6 +24,7 @@ def budget_of(builder: PlanBuilder) -> Budget:
 
 def _load(builder: PlanBuilder) -> Load:
     release = builder.facts.release
+    has_experts = builder.facts.checkpoint.architecture.experts_field is not None
     return Load(
         max_num_tokens=builder.value("max_num_tokens"),
         tokens_per_request=_tokens_per_request(builder),
@@ -38,8 +39,8 @@ def _load(builder: PlanBuilder) -> Load:
         max_attention_window=builder.value(f"{_CACHE}.max_attention_window") or (),
         mtp_draft_tokens=0 if builder.deployment.draft else builder.draft_tokens(),
         mtp_kv_layers=release.mtp_kv_layers,
-        moe_backend=builder.value("moe_config.backend"),
-        moe_max_num_tokens=builder.value("moe_config.max_num_tokens"),
+        moe_backend=builder.value("moe_config.backend") if has_experts else None,
+        moe_max_num_tokens=builder.value("moe_config.max_num_tokens") if has_experts else None,
     )
 
 

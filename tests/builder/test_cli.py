@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from builder import deployment, pipeline
+from builder.cli.plans import summary_text
 from tests.conftest import Run
 
 PRESET = "deepseek-v3.2-nvfp4-gb200"
@@ -93,7 +95,23 @@ def test_plan_begins_with_limits_memory_and_options_in_tables_with_units(builder
     assert memory["total that CUDA reports"] == ["184.3", "737.2", "GiB"]
     options = table(text, "OPTION")
     assert options["max_batch_size"] == ["64", "documented"]
-    assert options["max_num_tokens"] == ["8192", "engine default"]
+    assert options["cuda_graph_config.batch_sizes"] == ["[1 to 16, 32, 64]", "documented"]
+    assert "engine defaults: pipeline_parallel_size 1, enable_attention_dp false,\n" in text
+    assert "not set:         served_model_name, reasoning_parser, guided_decoding_backend\n" in text
+
+
+@pytest.mark.parametrize("preset", deployment.preset_names())
+def test_the_plan_of_every_preset_is_one_screen_and_whole(preset: str) -> None:
+    """No line is wider than a terminal, and a value that is wrapped loses nothing."""
+    planned = pipeline.plan(preset)
+    document = pipeline.manifest_facts(planned)
+    text = summary_text(document, planned.plan.deployment)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 55
+    for row in document["decisions"]:
+        if isinstance(row["value"], str) and not row["path"].startswith("environment."):
+            assert row["value"] in re.sub(r"[\s\"]|documented|derived|assumed", "", text)
 
 
 def test_limits_of_ranks_and_servers_stand_beside_their_sums(builder: Run) -> None:
@@ -139,7 +157,8 @@ def test_explain_answers_for_what_is_left_to_the_engine(builder: Run) -> None:
     assert group["kv_cache_config.enable_block_reuse"] == ["true"]
     assert "kv_cache_config.dtype" not in group
     assert builder("explain", "bundle", "custom_tokenizer").stdout.startswith("--custom_tokenizer")
-    assert builder("explain", "bundle", "tool_parser").stdout.startswith("--tool_parser = null")
+    assert "take every other answer" in builder("explain", "bundle", "reasoning_parser").stdout
+    assert builder("explain", "bundle", "chat_template").stdout.startswith("--chat_template = null")
 
 
 def test_explain_suggests_the_nearest_option(builder: Run) -> None:

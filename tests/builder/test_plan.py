@@ -448,6 +448,8 @@ def test_what_nobody_sets_is_the_engines_own_value() -> None:
     assert defaults()["enable_chunked_prefill"] is False
     assert "max_batch_size" not in defaults()
     assert "max_num_tokens" not in defaults("engine_config.max_num_tokens=4096")
+    dense = pipeline.plan("llama-tiny").plan.engine_defaults
+    assert "moe_config.backend" not in {row.path for row in dense}
 
 
 def refused(preset: str, *overrides: str) -> list[str]:
