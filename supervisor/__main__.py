@@ -105,7 +105,7 @@ def main() -> int:
     chosen = vars(parser.parse_args())
     try:
         return COMMANDS[chosen.pop("command")][0](**chosen)
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as fault:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as fault:
         log(f"error: {type(fault).__name__}: {fault}")
         return 1
 

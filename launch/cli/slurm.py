@@ -52,15 +52,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _with_access(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
-    """Jobs leave files that only their owner may read. Raises `BadInput` for those of others."""
+    """Files may be those of others, and disks fill. Raises `BadInput` that names the file."""
     try:
         run(options)
-    except PermissionError as error:
-        remedy = "ask its owner, or name another state folder with --state"
-        diagnostic = Diagnostic(
-            str(error.filename), "cannot be accessed: permission denied", remedy
-        )
-        raise BadInput(diagnostic) from None
+    except OSError as error:
+        if error.filename is None:  # not of a file, such as a connection
+            raise
+        what = f"cannot be accessed: {(error.strerror or str(error)).lower()}"
+        remedy = "ask its owner, see the disk, or name another state folder with --state"
+        raise BadInput(Diagnostic(str(error.filename), what, remedy)) from None
 
 
 def _add_sbatch(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from .jobs import LAST_LINES, Say
 SERVE, PREFLIGHT, BENCH = "serve.sbatch", "preflight.sbatch", "bench.sbatch"
 # What a job tells its successors; one that an operator submits inherits none of it.
 OF_ANOTHER_JOB = (state.PREDECESSOR, state.CANARY, state.SUBMIT_OPTIONS)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a folder, and of a job
 COPIES = "bundles"  # of a service, each verified
 COMPLETE = "whole"  # marks the folder of a reference engine that was prepared to its end
 
@@ -160,6 +162,7 @@ def read_bundle(
     if document is None:
         remedy = "render it with target slurm and a site profile"
         raise BadInput(Diagnostic(str(folder), "has no target slurm", remedy))
+    _check_document(document, bundle.folder / "slurm" / "service.json")
     service = ServiceFolder(services.root(root, document), document["name"])
     _check_writable(service.root)
     variables: dict[str, str] = {}
@@ -167,6 +170,20 @@ def read_bundle(
         prepared = service.root / ".reference" / bundle.digest[:16]
         variables = _reference_engine(bundle, prepared)
     return Submission(bundle.folder, bundle, document, service, tuple(options), variables)
+
+
+def _check_document(document: Mapping[str, Any], path: Path) -> None:
+    """What is used here of a service.json, which a hand or another program may have written."""
+    try:
+        times = [document["time"]["limit_s"], document["time"]["drain_s"]]
+        times += [step["stop_timeout_s"] for step in document["steps"]]
+        is_known = NAME.fullmatch(document["name"]) and len(times) > 2
+        is_known = is_known and all(type(value) in (int, float) and value >= 0 for value in times)
+        is_known = is_known and {"server", "model"} <= set(document)
+    except (LookupError, TypeError):
+        is_known = False
+    if not is_known:
+        raise BadInput(Diagnostic(str(path), "is not the description of a service", "render again"))
 
 
 def check_free(service: ServiceFolder) -> None:

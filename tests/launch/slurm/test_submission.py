@@ -1,0 +1,69 @@
+"""What `launch slurm` takes from a bundle before anything is submitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.errors import BadInput, DamagedBundle
+from launch.slurm import submission
+from supervisor import state
+from tests.launch.slurm.conftest import MakeBundle
+
+ODD: dict[str, dict[str, Any]] = {
+    "a name that leaves the state folder": {"name": "../other"},
+    "a whole path as its name": {"name": "/etc"},
+    "a hidden name": {"name": ".bench"},
+    "no name": {"name": ""},
+    "a number as its name": {"name": 7},
+    "steps as text": {"steps": "server0"},
+    "no steps": {"steps": []},
+    "steps without times": {"steps": [{"name": "server0"}]},
+    "no times": {"time": {}},
+    "times as a list": {"time": []},
+    "a time in words": {"time": {"limit_s": "long", "drain_s": 1}},
+    "a time below 0": {"time": {"limit_s": -1, "drain_s": 1}},
+}
+
+
+@pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
+def test_an_odd_description_of_a_service_is_refused(
+    make_bundle: MakeBundle, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    bundle = make_bundle("bundle", **changes)
+    with pytest.raises(BadInput, match=r"service\.json: is not the description of a service"):
+        submission.read_bundle(bundle.folder, tmp_path / "state")
+
+
+@pytest.fixture
+def order(make_bundle: MakeBundle, tmp_path: Path) -> submission.Submission:
+    return submission.read_bundle(make_bundle("bundle").folder, tmp_path / "state")
+
+
+def test_jobs_run_a_private_copy(order: submission.Submission) -> None:
+    copied = order.with_private_copy(())
+    assert copied.bundle.folder == order.service.path / "bundles" / order.bundle.digest[:16]
+    assert copied.environment["BUNDLE"] == str(copied.bundle.folder)
+    assert copied.environment[state.BUNDLE_DIGEST] == order.bundle.digest
+    assert copied.script("serve.sbatch").is_relative_to(copied.bundle.folder)
+    (order.source / "slurm" / "service.json").write_text("{}")
+    assert copied.with_private_copy(()) is copied
+
+
+def test_a_bundle_that_changes_after_it_was_read_is_not_submitted(
+    order: submission.Submission,
+) -> None:
+    (order.source / "slurm" / "serve.sbatch").write_text("#!/bin/sh\nid\n")
+    with pytest.raises(DamagedBundle, match=r"slurm/serve\.sbatch"):
+        order.with_private_copy(())
+
+
+def test_a_state_folder_that_takes_no_files_is_named(
+    order: submission.Submission, tmp_path: Path
+) -> None:
+    (tmp_path / "state").rmdir()
+    (tmp_path / "state").touch()
+    with pytest.raises(BadInput, match="name another state folder with --state"):
+        order.with_private_copy(())
