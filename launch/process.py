@@ -15,7 +15,7 @@ from typing import Self
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
-from supervisor.listeners import foreign_listener
+from supervisor.checks import foreign_listener
 
 from . import guardian
 from .guardian import LEFTOVER_GRACE_S, MARK, POLL_S

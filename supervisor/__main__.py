@@ -17,8 +17,7 @@ from pathlib import Path
 # Run by the path of its folder, a package is not known by its name.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from supervisor.checks import canary_error, check_ports
-from supervisor.listeners import count_connections, foreign_listener
+from supervisor.checks import canary_error, check_ports, count_connections, foreign_listener
 from supervisor.preflight import preflight_checks
 from supervisor.service import TICK_S, Service
 from supervisor.slurm import Cluster

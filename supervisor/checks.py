@@ -1,14 +1,16 @@
-"""Checks of servers and nodes: readiness, generated text, ports, and a node before the long job."""
+"""Checks of servers and ports: readiness, generated text, who listens and who is connected."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from .slurm import COMMAND_TIMEOUT_S, AuxiliarySteps, Cluster, own_argv
 from .spec import CanaryRequest, JobExit
@@ -16,6 +18,9 @@ from .state import Json
 
 START_PERIOD_S = 0.5  # between probes of a server that is not ready yet
 RESPONSE_BYTES = 1 << 20  # of an answer to a probe or a canary request
+ESTABLISHED, LISTENING = "01", "0A"  # states in the kernel's tables
+MAX_ANCESTORS = 64
+
 
 # --- Servers --------------------------------------------------------------------------------------
 
@@ -110,23 +115,6 @@ def has_text(body: bytes) -> bool:
     return any(isinstance(text, str) and text for text in texts)
 
 
-def check_ports(node: str, wanted: Sequence[int]) -> Json:
-    """Which of the wanted ports are taken on this host; one that is free for each 0."""
-    sockets = [socket.socket() for _ in wanted]
-    taken, free = [], []
-    for port, each in zip(wanted, sockets):  # strict= is of Python 3.10
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(port != 0))
-        try:
-            each.bind(("", port))
-        except OSError:
-            taken.append(port)
-        else:
-            free += [] if port else [each.getsockname()[1]]
-    for each in sockets:
-        each.close()
-    return {"node": node, "taken": taken, "free": free}
-
-
 class Probe(threading.Thread):
     """A check that is repeated until `stop`.
 
@@ -171,6 +159,26 @@ class Probe(threading.Thread):
         self._stopped.set()
 
 
+# --- Ports ----------------------------------------------------------------------------------------
+
+
+def check_ports(node: str, wanted: Sequence[int]) -> Json:
+    """Which of the wanted ports are taken on this host; one that is free for each 0."""
+    sockets = [socket.socket() for _ in wanted]
+    taken, free = [], []
+    for port, each in zip(wanted, sockets):  # strict= is of Python 3.10
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(port != 0))
+        try:
+            each.bind(("", port))
+        except OSError:
+            taken.append(port)
+        else:
+            free += [] if port else [each.getsockname()[1]]
+    for each in sockets:
+        each.close()
+    return {"node": node, "taken": taken, "free": free}
+
+
 def ports_of_nodes(
     cluster: Cluster, auxiliary: AuxiliarySteps, wanted: Mapping[str, Sequence[int]]
 ) -> dict[str, Json]:
@@ -188,3 +196,88 @@ def ports_of_nodes(
             if code != 0 or not set(others) <= set(found):
                 raise JobExit("server_failed", f"cannot check the ports of {others}: {output}")
     return found
+
+
+def count_connections(port: int) -> int:
+    """How many clients are connected to that port of this host."""
+    return len(list(_sockets(port, ESTABLISHED)))
+
+
+def foreign_listener(port: int, mark: str) -> str | None:
+    """A process that listens on the port and is not of those that carry the mark.
+
+    The mark is a variable, `NAME=value`, that a server and all that it starts have in their
+    environment. `None` also where nobody can be seen to listen: only what is known is told.
+    """
+    for inode, uid in _sockets(port, LISTENING):
+        holders = _holders(inode)
+        if not holders:
+            if uid != os.geteuid() and os.geteuid() != 0:
+                return f"a process of user {uid}"
+        elif all(_carries(pid, mark) is False for pid in holders):
+            return f"process {holders[0]} ({_name(holders[0])})"
+    return None
+
+
+def _sockets(port: int, state: str) -> Iterator[tuple[str, int]]:
+    """Inode and user of the sockets of that port in that state."""
+    for table in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError):  # a host without IPv6
+            for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                words = row.split()
+                if words[3] == state and int(words[1].rpartition(":")[2], 16) == port:
+                    yield words[9], int(words[7])
+
+
+def _holders(inode: str) -> list[int]:
+    """The processes that have a socket open, as far as this user may see."""
+    return [
+        int(entry.name)
+        for entry in os.scandir("/proc")
+        if entry.name.isdecimal() and _has_open(Path(entry.path), f"socket:[{inode}]")
+    ]
+
+
+def _has_open(process: Path, target: str) -> bool:
+    with suppress(OSError):  # of another user, or over
+        for one in (process / "fd").iterdir():
+            with suppress(OSError):
+                if str(one.readlink()) == target:
+                    return True
+    return False
+
+
+def _carries(pid: int, mark: str) -> bool | None:
+    """Whether a process, or one that it comes from, has the mark; `None` where nobody may look.
+
+    A process may write over its environment, so that its ancestors count too.
+    """
+    is_known = True
+    for _ in range(MAX_ANCESTORS):
+        try:
+            if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return True
+        except ProcessLookupError:
+            pass
+        except OSError:
+            is_known = False
+        pid = _parent(pid)
+        if pid <= 1:
+            break
+    return False if is_known else None
+
+
+def _parent(pid: int) -> int:
+    """0 for a process that is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])  # after the name, which may hold brackets
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "gone"

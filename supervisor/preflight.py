@@ -19,6 +19,7 @@ from .state import Json, is_there, parse_json, read_json
 HEADER_BYTES = 16 << 20
 INDEX_BYTES = 32 << 20
 MOST_NESTED = 1_000_000
+MOST_FILES = 10_000  # of a checkpoint
 MOST_SHOWN = 5  # of the errors of a checkpoint
 
 Check = tuple[str, bool, str]  # its name, whether it passed, what it found
@@ -125,7 +126,10 @@ def _indexed(index: Path) -> set[str]:
     for name in rows.values():
         if not isinstance(name, str) or Path(name).name != name or not name.isprintable():
             raise ValueError(f"{index} names {str(name)[:100]!r}, which is no file beside it")
-    return set(rows.values())
+    names = set(rows.values())
+    if len(names) > MOST_FILES:
+        raise ValueError(f"{index} names {len(names)} files, more than any model has")
+    return names
 
 
 def safetensors_error(path: Path) -> str | None:

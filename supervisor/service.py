@@ -10,9 +10,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from .checks import Probe, canary_error
+from .checks import Probe, canary_error, count_connections
 from .handover import Publication, Successor
-from .listeners import count_connections
 from .preflight import bundle_error, file_digest
 from .record import Record
 from .slurm import Allocation, AuxiliarySteps, Cluster, own_argv

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .checks import START_PERIOD_S, Probe, health_error, ports_of_nodes
-from .listeners import foreign_listener
+from .checks import START_PERIOD_S, Probe, foreign_listener, health_error, ports_of_nodes
 from .record import Record
 from .slurm import (
     COMMAND_TIMEOUT_S,

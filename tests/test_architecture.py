@@ -110,7 +110,7 @@ def test_launch_knows_nothing_of_the_supervisor_but_what_both_need() -> None:
     """Files of the state, words of Slurm, probes: the rest runs on compute nodes only."""
     names = {name for path in (ROOT / "launch").rglob("*.py") for name in imports(path)}
     used = {name.split(".")[1] for name in names if name.startswith("supervisor.")}
-    assert used == {"state", "lock", "slurm", "checks", "listeners"}
+    assert used == {"state", "lock", "slurm", "checks"}
 
 
 @pytest.mark.parametrize("heavy", ["numpy", "grpc", "torch", "jinja2", "pydantic"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import checks, listeners
+from supervisor import checks
 from supervisor.spec import CanaryRequest
 
 Connection = socket.socket
@@ -169,7 +169,7 @@ def listen() -> Iterator[Callable[..., tuple[int, int]]]:
 
 def test_a_server_is_known_by_its_mark(listen: Callable[..., tuple[int, int]]) -> None:
     port, _ = listen(SERVICE_STEP="7/server0")
-    assert listeners.foreign_listener(port, OWN) is None
+    assert checks.foreign_listener(port, OWN) is None
 
 
 def test_a_server_whose_parent_has_the_mark_is_its_own(
@@ -178,7 +178,7 @@ def test_a_server_whose_parent_has_the_mark_is_its_own(
     """Programs write over their environment, as for a title in the list of processes."""
     drop = ("sh", "-c", 'env -u SERVICE_STEP "$@"; exit', "sh")
     port, _ = listen(*drop, SERVICE_STEP="7/server0")
-    assert listeners.foreign_listener(port, OWN) is None
+    assert checks.foreign_listener(port, OWN) is None
 
 
 @pytest.mark.parametrize("variables", [{}, {"SERVICE_STEP": "8/server0"}], ids=["none", "another"])
@@ -186,11 +186,11 @@ def test_a_stranger_on_the_port_is_named(
     listen: Callable[..., tuple[int, int]], variables: dict[str, str]
 ) -> None:
     port, pid = listen(**variables)
-    found = listeners.foreign_listener(port, OWN)
+    found = checks.foreign_listener(port, OWN)
     assert found and found.startswith(f"process {pid} (")
 
 
 def test_nothing_is_said_of_a_port_that_nobody_is_seen_to_have() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
-    assert listeners.foreign_listener(port, OWN) is None
+    assert checks.foreign_listener(port, OWN) is None

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import checks, handover, listeners, preflight, slurm, spec, state
+from supervisor import checks, handover, preflight, slurm, spec, state
 from supervisor import lock as lock_file
 from supervisor import record as records
 from tests.conftest import ROOT
@@ -87,11 +87,11 @@ def test_ports_are_looked_at_in_one_go() -> None:
 def test_a_connected_client_is_counted_until_it_leaves() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert listeners.count_connections(port) == 0
+        assert checks.count_connections(port) == 0
         with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0]:
-            assert listeners.count_connections(port) == 1
+            assert checks.count_connections(port) == 1
             client.close()
-        assert listeners.count_connections(port) == 0
+        assert checks.count_connections(port) == 0
 
 
 def service_in(folder: Path) -> state.ServiceFolder:
