@@ -27,8 +27,9 @@ def folder_instead(path: Path) -> None:
 
 
 def large_instead(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(state.RECORD_BYTES + 1)
+    """A record that would be in order, and far longer than any."""
+    row = json.dumps({**ENDPOINT, **RUN, "owner": "7"})
+    path.write_text(row.ljust(state.RECORD_BYTES + 1))
 
 
 def content(data: bytes) -> Damage:

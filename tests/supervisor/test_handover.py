@@ -1,0 +1,330 @@
+"""Who has the endpoint, and who submits the next job: by records and by what Slurm answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor import handover, state
+from supervisor.handover import Publication, Successor
+from supervisor.record import Record
+from supervisor.slurm import Allocation, Cluster
+from supervisor.spec import Health, JobExit, Limits, Spec, StepSpec
+from supervisor.steps import Step
+from tests.supervisor.conftest import Commands
+
+HOUR_AGO = state.timestamp(time.time() - 3600)
+IN_AN_HOUR = state.timestamp(time.time() + 3600)
+LIMITS = Limits(limit_s=3600, successor_lead_s=600, drain_s=5, attempts=2, retry_s=0)
+RUNNING, GONE, SILENT = "echo RUNNING", "true", "exit 1"
+
+
+class Job:
+    """Job 7 of a service, with Slurm's commands of its own."""
+
+    def __init__(
+        self, folder: Path, cluster: Cluster, predecessor: str | None, limits: Limits
+    ) -> None:
+        raw = {"state_folder": str(folder / "state")}
+        step = StepSpec("server0", ["true"], ports={"http": 8000})
+        parts: tuple[Any, ...] = ("svc", "model", [step], "server0", Health(), None, limits)
+        self.spec = Spec(folder / "bundle" / "slurm", raw, *parts)
+        self.service = self.spec.service
+        first = {"generation": 2, "bundle_digest": None, "predecessor": predecessor}
+        self.record = Record(self.service.job("7"), {"state": "serving", "successors": [], **first})
+        self.publication = Publication(self.spec, Allocation(cluster, 3600), self.record)
+        self.frontend = Step(step, cluster, self.spec.bundle, self.record.job)
+        self.successor = Successor(self.spec, cluster, self.record)
+
+    @property
+    def events(self) -> list[str]:
+        lines = (self.record.job.path / "events.jsonl").read_text().splitlines()
+        return [json.loads(line)["event"] for line in lines]
+
+    def leave(self, job: str, **run: Any) -> None:
+        """What another job has written."""
+        fresh = {"state": "serving", "heartbeat": state.timestamp(), "until": IN_AN_HOUR}
+        state.write_json(self.service.job(job).path / "run.json", {**fresh, **run})
+
+    def publish_as(self, job: str) -> None:
+        content = {"job_id": job, "until": IN_AN_HOUR}
+        state.write_json(self.service.endpoint_file, content)
+
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture
+def make_job(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeJob:
+    monkeypatch.delenv(state.STATE_FOLDER, raising=False)
+    monkeypatch.delenv(state.SUBMIT_OPTIONS, raising=False)
+
+    def make(predecessor: str | None = None, limits: Limits = LIMITS, **scripts: str) -> Job:
+        return Job(tmp_path, commands(**scripts), predecessor, limits)
+
+    return make
+
+
+# --- The endpoint ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("squeue", "run", "is_orphaned"),
+    [
+        (RUNNING, {}, False),
+        (RUNNING, {"heartbeat": HOUR_AGO}, False),  # by the clock of this node
+        (RUNNING, {"state": "ended"}, True),
+        (GONE, {}, True),
+        ("echo COMPLETING", {}, True),
+        (SILENT, {}, False),
+        (SILENT, {"heartbeat": HOUR_AGO}, True),
+        (SILENT, {"state": "ended"}, True),
+    ],
+)
+def test_slurm_says_whether_the_job_with_the_endpoint_lives(
+    make_job: MakeJob, squeue: str, run: dict[str, Any], is_orphaned: bool
+) -> None:
+    job = make_job(squeue=squeue)
+    assert job.publication.is_orphaned()  # there is none yet
+    job.publish_as("5")
+    job.leave("5", **run)
+    assert job.publication.is_orphaned() is is_orphaned
+
+
+def test_a_second_job_is_refused_while_another_lives(make_job: MakeJob) -> None:
+    job = make_job(squeue=RUNNING)
+    job.publish_as("5")
+    job.leave("5")
+    with pytest.raises(JobExit, match="not_admitted: job 5 serves svc; stop or replace it"):
+        job.publication.publish(job.frontend)
+    assert job.service.owner == "5"
+
+
+@pytest.mark.parametrize("predecessor", [None, "5"])
+def test_a_dead_job_and_the_predecessor_are_followed(
+    make_job: MakeJob, predecessor: str | None
+) -> None:
+    job = make_job(predecessor, squeue=GONE if predecessor is None else RUNNING, sinfo="true")
+    job.publish_as("5")
+    job.leave("5", nodes=["node1"])
+    assert job.publication.publish(job.frontend)
+    assert job.service.owner == "7"
+    closed = job.service.job("5").run or {}
+    assert (closed["state"], closed["outcome"]) == (
+        ("serving", None) if predecessor else ("ended", "killed")
+    )
+
+
+def test_a_lost_endpoint_is_written_again(make_job: MakeJob) -> None:
+    job = make_job(squeue=RUNNING)
+    assert job.publication.owner_or_own(job.frontend) == "7"
+    assert job.service.owner == "7"
+    assert job.events == ["endpoint_restored"]
+    assert job.publication.owner_or_own(job.frontend) == "7"
+    assert job.events == ["endpoint_restored"]
+
+
+@pytest.mark.parametrize(
+    ("newer", "run", "squeue", "owner"),
+    [
+        ("9", {}, RUNNING, "9"),
+        ("9", {}, SILENT, "9"),  # who may know
+        ("9", {}, GONE, "7"),
+        ("9", {"state": "admitted"}, RUNNING, "7"),
+        ("5", {}, RUNNING, "7"),
+    ],
+)
+def test_a_lost_endpoint_is_left_to_a_newer_job_that_serves(
+    make_job: MakeJob, newer: str, run: dict[str, Any], squeue: str, owner: str
+) -> None:
+    job = make_job(squeue=squeue)
+    job.leave(newer, **run)
+    assert job.publication.owner_or_own(job.frontend) == owner
+    assert job.service.owner == (None if owner == "9" else "7")
+
+
+def test_the_endpoint_of_another_job_is_not_touched(make_job: MakeJob) -> None:
+    job = make_job(squeue=RUNNING)
+    job.publish_as("9")
+    assert job.publication.owner_or_own(job.frontend) == "9"
+    job.publication.end()
+    assert job.service.owner == "9"
+
+
+def test_the_own_endpoint_is_withdrawn_at_the_end(make_job: MakeJob) -> None:
+    job = make_job(squeue=RUNNING)
+    job.publication.draft(job.frontend)
+    job.publication.publish(job.frontend)
+    content = job.service.endpoint or {}
+    assert content["urls"] == {"http": f"http://{job.frontend.address}:8000"}
+    assert (content["generation"], content["heartbeat"]) == (2, "jobs/7/run.json")
+    job.publication.end()
+    assert job.service.endpoint is None
+    assert not (job.record.job.path / "endpoint.json").exists()
+
+
+# --- The successor --------------------------------------------------------------------------------
+
+TAKES = "echo 9"
+REFUSES = "echo no controller >&2; exit 1"
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets time pass."""
+    passed = [0.0]
+    monotonic = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + passed[0])
+
+    def go(seconds: float) -> None:
+        passed[0] += seconds
+
+    return go
+
+
+def test_a_successor_is_submitted_once(
+    make_job: MakeJob, later: Callable[[float], None], tmp_path: Path
+) -> None:
+    job = make_job(sbatch=f"env >{tmp_path}/seen; {TAKES}", squeue="echo PENDING")
+    for _ in range(5):
+        job.successor.prepare()
+        later(60)
+    assert job.events == ["successor_submitted"]
+    assert (job.record.run["successor"], job.record.run["successors"]) == ("9", ["9"])
+    assert state.read_json(job.service.lock_file) is not None
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert {"SERVICE_PREDECESSOR=7", "SERVICE_CANARY=", f"BUNDLE={job.spec.bundle}"} <= set(seen)
+
+
+def test_a_refused_submission_is_tried_again_ever_more_rarely(
+    make_job: MakeJob, later: Callable[[float], None]
+) -> None:
+    """Over an hour, whatever the number of attempts for jobs that fail."""
+    job = make_job(sbatch=REFUSES, squeue="true")
+    for _ in range(3600):
+        job.successor.prepare()
+        later(1)
+    lines = (job.record.job.path / "events.jsonl").read_text().splitlines()
+    waits = [json.loads(line)["next_try_s"] for line in lines]
+    assert set(job.events) == {"submission_failed"}
+    assert waits[:6] == [5, 10, 20, 40, 60, 60] and len(waits) > 50
+    assert not job.service.lock_file.exists()  # others may try meanwhile
+
+
+def test_a_submission_whose_answer_was_lost_is_found_in_the_queue(
+    make_job: MakeJob, later: Callable[[float], None]
+) -> None:
+    job = make_job(sbatch=REFUSES, squeue="echo 9")
+    job.successor.prepare()
+    later(6)
+    job.successor.prepare()
+    assert job.events == ["submission_failed", "successor_submitted"]
+    assert job.record.run["successor"] == "9"
+
+
+def test_a_queue_that_does_not_answer_is_asked_again_before_a_second_submission(
+    make_job: MakeJob, later: Callable[[float], None], tmp_path: Path
+) -> None:
+    job = make_job(sbatch=f"echo x >>{tmp_path}/tries; {REFUSES}", squeue=SILENT)
+    for _ in range(100):
+        job.successor.prepare()
+        later(1)
+    assert set(job.events) == {"submission_failed"}
+    assert (tmp_path / "tries").read_text().split() == ["x"]
+
+
+def test_a_lock_of_others_is_told_once(
+    make_job: MakeJob, later: Callable[[float], None], tmp_path: Path
+) -> None:
+    job = make_job(sbatch=TAKES, squeue=f"cat {tmp_path}/state_of_8")
+    (tmp_path / "state_of_8").write_text("PENDING")
+    row = {"owner": "6", "successor": "8"}
+    state.write_json(job.service.lock_file, row)
+    for _ in range(200):
+        job.successor.prepare()
+        later(1)
+    assert job.events == ["successor_blocked"]
+    (tmp_path / "state_of_8").write_text("")
+    later(6)
+    job.successor.prepare()
+    assert job.events == ["successor_blocked", "successor_submitted"]
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "7", '{"owner": 7}'])
+def test_a_lock_of_nothing_blocks_no_hand_over(make_job: MakeJob, content: str) -> None:
+    job = make_job(sbatch=TAKES, squeue="echo PENDING")
+    job.service.lock_file.write_text(content)
+    job.successor.prepare()
+    assert job.events == ["successor_submitted"]
+
+
+def test_a_successor_that_fails_is_replaced_so_often(
+    make_job: MakeJob, later: Callable[[float], None]
+) -> None:
+    job = make_job(sbatch=TAKES, squeue="echo PENDING")
+    for _ in range(20):
+        job.successor.prepare()
+        job.leave("9", state="ended", why="broken")
+        later(10)
+    assert job.events == [*["successor_submitted", "successor_failed"] * 2, "gave_up"]
+    assert job.record.run["successor"] is None
+    assert not job.service.lock_file.exists()
+
+
+def test_a_successor_that_left_the_queue_has_failed(
+    make_job: MakeJob, later: Callable[[float], None]
+) -> None:
+    job = make_job(sbatch=TAKES, squeue=GONE)
+    job.successor.prepare()
+    later(6)
+    job.successor.prepare()
+    assert job.events == ["successor_submitted", "successor_failed"]
+
+
+def test_a_state_folder_that_takes_no_lock_is_no_end(
+    make_job: MakeJob, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(sbatch=TAKES, squeue="echo PENDING")
+    with monkeypatch.context() as patch:
+
+        def refuse(*_: object) -> None:
+            raise PermissionError(1, "no")
+
+        patch.setattr(os, "link", refuse)
+        job.successor.prepare()
+    assert job.record.run["successors"] == []
+    later(10)
+    job.successor.prepare()
+    assert job.record.run["successors"] == ["9"]
+
+
+@pytest.fixture
+def restarting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "RESTART_POLL_S", 0.0)
+
+
+@pytest.mark.usefixtures("restarting")
+@pytest.mark.parametrize(
+    ("restart", "failed", "events"),
+    [
+        (False, 0, None),
+        (True, 1, ["successor_submitted"]),
+        (True, 2, ["gave_up"]),
+    ],
+)
+def test_a_failed_job_is_replaced_unless_they_fail_in_a_row(
+    make_job: MakeJob, restart: bool, failed: int, events: list[str] | None
+) -> None:
+    job = make_job(limits=replace(LIMITS, restart=restart), sbatch=TAKES, squeue=GONE)
+    for number in range(failed):
+        job.leave(str(number), state="ended", ended=state.timestamp(), exit_code=70)
+    job.successor.restart()
+    found = job.events if (job.record.job.path / "events.jsonl").exists() else None
+    assert found == events
