@@ -105,9 +105,9 @@ class ServerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def owns(self, ports: Iterable[int]) -> bool:
+    def owns(self, host: str, ports: Iterable[int]) -> bool:
         """Whether nobody else is known to listen there: what answers may be another server."""
-        return not any(foreign_listener(port, f"{MARK}={self._mark}") for port in ports)
+        return not any(foreign_listener(port, f"{MARK}={self._mark}", host) for port in ports)
 
     def exit_status(self, timeout_s: float) -> int | None:
         """Its exit status as a shell gives it, or `None` if it still runs after the timeout."""

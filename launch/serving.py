@@ -69,7 +69,7 @@ def serve(
         progress = ready.Progress(target.name)
         state, elapsed_s = ready.wait(
             server,
-            lambda: ready.probe(target) and server.owns(target.ports.values()),
+            lambda: ready.probe(target) and server.owns(target.host, target.ports.values()),
             start_timeout_s,
             progress,
         )

@@ -203,13 +203,19 @@ def count_connections(port: int) -> int:
     return len(list(_sockets(port, ESTABLISHED)))
 
 
-def foreign_listener(port: int, mark: str) -> str | None:
-    """A process that listens on the port and is not of those that carry the mark.
+def foreign_listener(port: int, mark: str, host: str | None = None) -> str | None:
+    """A process that listens on the port, on any address or as `host`, and is not of the mark's.
 
     The mark is a variable, `NAME=value`, that a server and all that it starts have in their
     environment. `None` also where nobody can be seen to listen: only what is known is told.
     """
-    for inode, uid in _sockets(port, LISTENING):
+    found = list(_sockets(port, LISTENING))
+    if host is not None:
+        own = _in_tables(host)
+        found = [row for row in found if row[0] in own] or [
+            row for row in found if not int(row[0], 16)
+        ]
+    for _, inode, uid in found:
         holders = _holders(inode)
         if not holders:
             if uid != os.geteuid() and os.geteuid() != 0:
@@ -219,14 +225,26 @@ def foreign_listener(port: int, mark: str) -> str | None:
     return None
 
 
-def _sockets(port: int, state: str) -> Iterator[tuple[str, int]]:
-    """Inode and user of the sockets of that port in that state."""
+def _in_tables(host: str) -> set[str]:
+    """The addresses of a name as the kernel's tables have them: words of four bytes, turned."""
+    texts = {str(row[4][0]) for row in socket.getaddrinfo(host, None)}
+    found = set()
+    for text in texts:
+        data = socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text)
+        words = [data[at : at + 4][::-1].hex().upper() for at in range(0, len(data), 4)]
+        found |= {"".join(words), f"{'0' * 16}FFFF0000{words[-1]}" if len(words) == 1 else ""}
+    return found
+
+
+def _sockets(port: int, state: str) -> Iterator[tuple[str, str, int]]:
+    """Local address, inode and user of the sockets of that port in that state."""
     for table in ("tcp", "tcp6"):
         with suppress(FileNotFoundError):  # a host without IPv6
             for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
                 words = row.split()
-                if words[3] == state and int(words[1].rpartition(":")[2], 16) == port:
-                    yield words[9], int(words[7])
+                address, _, number = words[1].partition(":")
+                if words[3] == state and int(number, 16) == port:
+                    yield address, words[9], int(words[7])
 
 
 def _holders(inode: str) -> list[int]:

@@ -246,5 +246,5 @@ def test_a_server_knows_when_another_one_has_its_port(child: Child) -> None:
     with child(listens) as server, socket.create_server(("127.0.0.1", 0)) as other:
         wait_until(lambda: bool(server.last_lines()), END_S)
         own = int(server.last_lines()[0])
-        assert server.owns([own])
-        assert not server.owns([own, other.getsockname()[1]])
+        assert server.owns("127.0.0.1", [own])
+        assert not server.owns("127.0.0.1", [own, other.getsockname()[1]])

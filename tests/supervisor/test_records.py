@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -268,3 +269,21 @@ def test_a_run_that_could_not_be_written_is_written_later(
     assert own.job.run and own.job.run["state"] == "serving"
     own.heartbeat()
     assert own.job.run and own.job.run["state"] == "draining"
+
+
+def test_a_line_is_never_left_in_part(own: record.Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk with room for some bytes more."""
+    monkeypatch.setattr(record, "RETRY_S", 0.0)
+    own.event("one")
+    events = own.job.path / "events.jsonl"
+    whole = events.read_text()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 5, before[1]))
+    try:
+        own.event("two")
+        assert events.read_text() == whole
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    own.heartbeat()
+    rows = [json.loads(line)["event"] for line in events.read_text().splitlines()]
+    assert rows == ["one", "two"]

@@ -194,3 +194,23 @@ def test_nothing_is_said_of_a_port_that_nobody_is_seen_to_have() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
     assert checks.foreign_listener(port, OWN) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "is_foreign"),
+    [("127.0.0.1", False), ("127.0.0.2", True), ("127.0.0.3", False), (None, True)],
+)
+def test_a_port_of_another_address_is_another_port(
+    listen: Callable[..., tuple[int, int]], host: str | None, is_foreign: bool
+) -> None:
+    port, _ = listen(SERVICE_STEP="7/server0")
+    with socket.create_server(("127.0.0.2", port)):
+        assert (checks.foreign_listener(port, OWN, host) is not None) == is_foreign
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+def test_whoever_listens_on_all_addresses_listens_on_each(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as other:
+        found = checks.foreign_listener(other.getsockname()[1], OWN, "127.0.0.1")
+    assert found and found.startswith(f"process {os.getpid()} (")
