@@ -39,6 +39,19 @@ _CONDITIONS: Any = {
     "mtp_draft_tokens?": int,
     "accepted_length?": float,
 }
+# Of a load as a client names it; `context_length` bounds prompt and answer together.
+Conditions = Annotated[
+    Mapping[str, Any],
+    Consistent(
+        {
+            "dataset?": Text,
+            "context_length?": Positive,
+            "osl?": Positive,
+            "ignore_eos?": bool,
+            "release?": Text,
+        }
+    ),
+]
 # What was measured under one load: metrics, and conditions.
 Figure = Annotated[
     Mapping[str, Any], Consistent({**_CONDITIONS, **{f"{metric}?": float for metric in UNITS}})
@@ -71,6 +84,7 @@ class Publication:
     engine: Text
     deployments: tuple[PublishedDeployment, ...]
     workload: str | None = None
+    conditions: Conditions = field(default_factory=dict)
     max_concurrency: int = 0
 
 
@@ -81,7 +95,7 @@ class Published:
     `options` maps option paths to values; the number of MTP draft tokens, whose option changed its
     name, stands under `mtp_draft_tokens`. Each figure maps metrics to what was measured, mostly
     with the `concurrency` of the load; `max_concurrency` is the largest of the published sweep.
-    `incomplete` names what the publication does not say.
+    `conditions` are those of the whole publication; `incomplete` names what it does not say.
     """
 
     source: str
@@ -92,6 +106,7 @@ class Published:
     num_gpus: int
     isl: int | None
     osl: int | None
+    conditions: Conditions
     max_concurrency: int
     options: Mapping[str, Any]
     figures: tuple[Figure, ...]
@@ -174,6 +189,7 @@ def _published(
         num_gpus=num_gpus,
         isl=row.isl,
         osl=row.osl,
+        conditions=publication.conditions,
         max_concurrency=publication.max_concurrency,
         options=flatten(row.options),
         figures=row.figures,

@@ -13,6 +13,7 @@ from typing import Any
 from ..diagnostics import Diagnostic
 from ..documents import DATA
 from ..facts import data_file, plain_data
+from ..facts.acceptance import AcceptanceFile
 from ..facts.advisories import ProductAdvisories
 from ..facts.engines import Engine
 from ..facts.hardware import Gpu
@@ -26,6 +27,7 @@ from ..rules.constraints import RulesFile
 from ..rules.heuristics import HeuristicsFile
 
 SCHEMAS: Mapping[str, Any] = {
+    "acceptance.yaml": AcceptanceFile,
     "advisories/*.yaml": ProductAdvisories,
     "alerts.yaml": alerts.AlertsFile,
     "benchmark_tools.yaml": plain_data.BENCHMARK_TOOLS,

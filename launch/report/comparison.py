@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .evidence import RunEvidence
-from .figures import headline
 from .number_format import milliseconds, number, signed_percent, unit, usd
 from .results import LoadPoint
 from .tables import NUMERIC, PageTable, make_table, without_empty_columns
@@ -65,7 +64,7 @@ def overview(runs: Sequence[RunEvidence]) -> PageTable:
 
 
 def _overview(run: RunEvidence) -> tuple[object, ...]:
-    result, best = run.bench, headline(run.bench)
+    result, best = run.bench, run.bench.headline
     failed = f"{number(result.failed)} of {number(result.sent)}" if result.sent else number(None)
     if best is None:
         return (run.title, failed, *[number(None)] * 8)

@@ -12,7 +12,7 @@ from .chart import Chart, Mark, Series
 from .evidence import RunEvidence
 from .number_format import milliseconds, number, percent, unit
 from .published import PublishedFigure
-from .results import BenchResults, LoadPoint
+from .results import LoadPoint
 from .tables import NUMERIC, PageTable, runs_table, without_empty_columns
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -267,12 +267,6 @@ def _published_tip(row: PublishedFigure) -> tuple[str, ...]:
         f"{unit(row.output_tokens_per_s, 'output tokens/s')} at {row.label.partition(':')[0]}",
         *([f"median latency {milliseconds(row.e2e_ms)}"] if row.e2e_ms else []),
         row.workload,
-        *(f"differs: {what}" for what in row.differences),
+        *(f"differs: {cause}" for cause in row.causes if cause.is_known),
     ]
     return tuple(line for line in lines if line)
-
-
-def headline(run: BenchResults) -> LoadPoint | None:
-    """The point with the highest output of those at which no request failed."""
-    points = [one for one in run.clean_points if one.rate("output_tokens_per_s") is not None]
-    return max(points, key=lambda point: point.rate("output_tokens_per_s") or 0, default=None)

@@ -109,7 +109,9 @@ class JsonObject:
             if one.name not in others:
                 *parents, key = one.metadata.get("path", one.name).split(".")
                 holder = reduce(JsonObject.child, parents, self)
-                others[one.name] = getattr(holder, KINDS[str(one.type).partition(" ")[0]])(key)
+                kind, _, optional = str(one.type).partition(" ")
+                is_absent = bool(optional) and key not in holder
+                others[one.name] = None if is_absent else getattr(holder, KINDS[kind])(key)
         return dataclass(**others)
 
     def require(self, key: str) -> None:

@@ -29,11 +29,11 @@ from . import (
 )
 from .evidence import RunEvidence
 from .importers import caveats
-from .published import PublishedFigure
 from .tables import PageTable
 
 HERE = Path(__file__).parent
 GENERATOR = "trtllm-deployment-toolkit"
+MAX_COMPARED = 3  # published figures of each run, those under the nearest conditions
 HEAD_BYTES = 2000  # the page says who wrote it within these
 
 
@@ -152,23 +152,23 @@ def _legend(
 
 
 def _others(runs: Sequence[RunEvidence]) -> dict[str, Any]:
-    rows = list(dict.fromkeys(row for run in runs for row in published.for_run(run)))
+    found = {run.title: published.for_run(run) for run in runs}
+    rows = {(row.source, row.label, row.note): row for of in found.values() for row in of}
     compared = [comparison.settings(runs), comparison.changes(runs)] if len(runs) > 1 else []
     return {
         "comparison": [table for table in compared if table.rows],
-        "published": tables.published(rows) if rows else None,
-        "workload_warning": _warning(rows),
+        "published": tables.published(list(rows.values())) if rows else None,
+        "compared": [
+            {
+                "title": f"{title}: {row.source}" if len(runs) > 1 else row.source,
+                "summary": row.summary,
+                "table": tables.causes(row) if row.causes else None,
+            }
+            for title, of in found.items()
+            for row in of[:MAX_COMPARED]
+            if row.speeds
+        ],
     }
-
-
-def _warning(rows: Sequence[PublishedFigure]) -> str:
-    """What differs, in full for one figure; for more, where to read it."""
-    differing = [row for row in rows if row.differences]
-    if len(differing) == 1:
-        return f"{differing[0].source}: {'; '.join(differing[0].differences)}."
-    count = "All" if len(differing) == len(rows) else f"{len(differing)} of"
-    text = f"{count} {len(rows)} figures were measured under another workload, or do not say under "
-    return f"{text}which; the last column has the details." if differing else ""
 
 
 def _details(runs: Sequence[RunEvidence]) -> dict[str, Any]:

@@ -132,6 +132,9 @@ class BenchResults:
     share_of_limit: float | None = json_field("client.share_of_limit")
     near_limit: bool = json_field("client.marked")
     workload: str | None = json_field("workload.words")
+    kind: str | None = json_field("workload.kind")
+    ignore_eos: bool | None = json_field("workload.ignore_eos")
+    context_length: float | None = json_field("workload.context_length")
     isl: float | None = json_field("workload.isl")
     osl: float | None = json_field("workload.osl")
     slo: Mapping[str, float]
@@ -149,6 +152,12 @@ class BenchResults:
     def clean_points(self) -> tuple[LoadPoint, ...]:
         """Those without failed requests, which alone count in a headline."""
         return tuple(point for point in self.points if not point.failed)
+
+    @property
+    def headline(self) -> LoadPoint | None:
+        """The point with the highest output of those at which no request failed."""
+        rates = [(rate, p) for p in self.clean_points if (rate := p.rate(RATES[0])) is not None]
+        return max(rates, key=lambda pair: pair[0])[1] if rates else None
 
     @property
     def sent(self) -> int:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from .conditions import effect_on_speed
 from .evidence import RunEvidence
 from .json_object import JsonObject
 from .number_format import UNKNOWN, milliseconds, number, percent, unit, usd
@@ -100,16 +101,27 @@ def published(rows: Sequence[PublishedFigure]) -> PageTable:
         (row.source, number(row.concurrency), number(row.output_tokens_per_s),
          number(row.tokens_per_s_per_user), number(row.tokens_per_s_per_gpu),
          milliseconds(row.e2e_ms), milliseconds(row.ttft_ms),
-         f"{row.num_gpus or '?'}x {row.engine}", ". ".join(filter(None, (row.workload, row.note))),
-         "; ".join(row.differences) or "nothing that is known")
+         row.gpus, row.engine, ". ".join(filter(None, (row.workload, row.note))))
         for row in rows
     ]  # fmt: skip
     columns = [("source", "text"), ("at a time", NUMERIC), ("output tokens/s", NUMERIC),
                ("per user", NUMERIC), ("per GPU", NUMERIC), ("e2e p50", NUMERIC),
-               ("TTFT", NUMERIC), ("GPUs and engine", "text"), ("workload", "text"),
-               ("differs from this run in", "text")]  # fmt: skip
+               ("TTFT", NUMERIC), ("GPUs", "code"), ("engine", "code"),
+               ("workload", "text")]  # fmt: skip
     caption = "Published figures of the same model on the same GPUs"
     return without_empty_columns(make_table(caption, columns, cells))
+
+
+def causes(row: PublishedFigure) -> PageTable:
+    """What was not the same as under a published figure, by its effect."""
+    cells = [
+        (cause.name, cause.published, cause.here,
+         UNKNOWN if cause.factor is None else effect_on_speed(cause.factor), cause.how)
+        for cause in row.causes
+    ]  # fmt: skip
+    columns = [("condition", "code"), ("published", "text"), ("here", "text"),
+               ("effect on the speed", NUMERIC), ("how that is known", "text")]  # fmt: skip
+    return make_table("What was not the same, or is not known", columns, cells)
 
 
 def server_side(runs: Sequence[RunEvidence]) -> PageTable:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from ..smoke.results import count, totals
 from .evidence import RunEvidence
-from .figures import headline
 from .number_format import SPACE, UNKNOWN, milliseconds, number, percent, unit, usd
 from .results import BenchResults, LoadPoint
 
@@ -61,7 +60,7 @@ def verdict(runs: Sequence[RunEvidence]) -> Notice:
 
 def _single(run: RunEvidence) -> tuple[str, list[str]]:
     result = run.bench
-    best = headline(result)
+    best = result.headline
     if found := _found_failures(run):
         title = f"The rehearsal found failures: {found}" if run.rehearsal else found
         most = "No load was served without a failed request."
@@ -121,7 +120,7 @@ def _several(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
 
 def _winner(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
     """The run with the highest output, and the one with the shortest median latency."""
-    tops = [(run, point) for run in runs if (point := headline(run.bench))]
+    tops = [(run, point) for run in runs if (point := run.bench.headline)]
     if not tops:
         return "No run is without failures", []
     run, point = max(tops, key=lambda pair: pair[1].rate("output_tokens_per_s") or 0)
@@ -143,7 +142,7 @@ def _shortest(runs: Sequence[RunEvidence]) -> Iterator[str]:
 
 def tiles(evidence: RunEvidence) -> list[Tile]:
     run = evidence.bench
-    best = headline(run)
+    best = run.headline
     if best is None:
         return []
     quick = min(run.clean_points, key=lambda p: p.stats("e2e_ms").p50 or float("inf"))
