@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..bench.system_under_test import SystemUnderTest
     from ..endpoint import Endpoint
 
+PUBLISHED = "published"
 WORKLOADS = ("fixed", "sharegpt", "trace", "shared-prefix", "agent")
 REHEARSAL_HINT = (
     "this is the reference engine, which is slow and whose figures are no GPU's; "
@@ -44,7 +45,8 @@ REHEARSAL_HINT = (
 )
 EPILOG = """\
 Another form, with a --help of its own:
-  bench diff A B    compare two results: exit code 6 if B is worse than A
+  bench diff A B    compare two results: exit code 6 if B is worse than A; with the word
+                    published for A, why B is slower than what others published
 """
 
 
@@ -63,7 +65,8 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
         "compared: no successes, or another workload, API, model or kind of run."
     )
     parser.set_defaults(run=run_diff)
-    parser.add_argument("a", type=Path, metavar="A", help="a run folder or a bench.json")
+    text = f"a run folder or a bench.json; or {PUBLISHED}: the figures of others in B's bundle"
+    parser.add_argument("a", type=Path, metavar="A", help=text)
     parser.add_argument("b", type=Path, metavar="B", help="the one that is compared with A")
     parser.add_argument(
         "--margin", type=percent, default=5.0, metavar="PERCENT", help="less is no difference (5)"
@@ -298,6 +301,9 @@ def run_diff(options: argparse.Namespace) -> None:
     from ..bench import diff
     from . import text_tables
 
+    if str(options.a) == PUBLISHED:
+        _diff_published(options)
+        return
     a, b = diff.read(options.a), diff.read(options.b)
     diff.check(a, b, options.allow)
     found = diff.compare(a, b, options.margin)
@@ -317,6 +323,30 @@ def run_diff(options: argparse.Namespace) -> None:
                 for one in worse
             ]
         )
+
+
+def _diff_published(options: argparse.Namespace) -> None:
+    """A run beside published figures. No verdict unless the conditions are the same."""
+    from ..report import evidence, published
+    from . import text_tables
+
+    (run,) = evidence.gather([options.b])
+    found = [one for one in published.for_run(run) if one.speeds]
+    if not found:
+        why = "is a rehearsal, which says nothing about a GPU" if run.rehearsal else "has none"
+        remedy = " ".join(("measure a bundle with published figures", *run.notes))
+        raise BadInput(Diagnostic(f"published figures for {run.place}", why, remedy))
+    if options.json:
+        print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
+    else:
+        print("\n\n".join(map(text_tables.causes_table, found)))
+    judged = [one for one in found if one.same_conditions]
+    if not judged:
+        what = "no verdict: no figure was measured under conditions that are known to be the same"
+        raise BadInput(Diagnostic(PUBLISHED, what, "measure under the published conditions"))
+    slower = [one for one in judged if (one.ratio or 1) < 1 - options.margin / 100]
+    if slower:
+        raise ChecksFailed([Diagnostic(one.source, one.summary) for one in slower])
 
 
 def _say(text: str) -> None:

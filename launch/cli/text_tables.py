@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..bench.diff import PointDifference
     from ..rehearsal import RehearsalResult
+    from ..report.published import PublishedFigure
     from ..smoke.results import CheckResult
 
 COLUMNS = 80
@@ -144,6 +145,22 @@ def _failures(one: Mapping[str, Any]) -> Iterable[str]:
     for kind, found in one["errors"].items():
         text = f"{one['label']}: {found['count']} of {one['requests']['sent']} requests failed, "
         yield textwrap.fill(f"{text}{kind}: {found['example']}", COLUMNS, subsequent_indent="  ")
+
+
+def causes_table(one: PublishedFigure) -> str:
+    """How a run compares with a published figure, and what was not the same."""
+    lines = [one.source, *textwrap.wrap(one.summary.replace("\u00a0", " "), COLUMNS)]
+    if one.causes:
+        lines.append(f"{'CONDITION':<28}{'PUBLISHED':<26}{'HERE':<18}{'SPEED':>6}")
+    for cause in one.causes:
+        effect = "" if cause.factor is None else f"{(cause.factor - 1) * 100:+.0f} %"
+        name, published, here = (
+            textwrap.shorten(text, room, placeholder="...")
+            for text, room in ((cause.name, 27), (cause.published, 25), (cause.here, 17))
+        )
+        lines.append(f"{name:<28}{published:<26}{here:<18}{effect:>6}".rstrip())
+        lines += textwrap.wrap(cause.how, COLUMNS, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(lines)
 
 
 def differences_table(found: Sequence[PointDifference], word: str) -> str:

@@ -66,7 +66,7 @@ def _single(run: RunEvidence) -> tuple[str, list[str]]:
         most = "No load was served without a failed request."
         if best:
             most = f"Without a failed request it delivers up to {_output(best)}, at {best.label}."
-        return title, [_failures(result), most]
+        return title, [most]
     if best is None:
         return "No output was measured", [_failures(result)]
     if run.rehearsal:

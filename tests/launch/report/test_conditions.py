@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from uuid import uuid4
 
 import pytest
 
+from builder import bundle
 from builder.facts import acceptance
+from launch.cli.main import main
 from launch.report import evidence, page, published
 from launch.report.evidence import RunEvidence
 from launch.report.published import PublishedFigure
@@ -194,6 +197,46 @@ def test_neither_a_rehearsal_nor_a_load_with_failures_is_compared(compared: Comp
 def test_a_rehearsal_is_compared_with_no_gpu(compared: Compared) -> None:
     found = compared(rehearsal=True)
     assert (found.speeds, found.causes, found.same_conditions) == (None, (), False)
+
+
+def of_bundle(folder: Path, **conditions: Any) -> Path:
+    """A bundle that carries the publication, and a run of it."""
+    rendered = folder / "bundle"
+    rendered.mkdir(parents=True)
+    row = PUBLISHED | {"conditions": {**PUBLISHED["conditions"], **conditions}}
+    facts = {"decisions": DECISIONS, "published": [row], "differences": [], "memory": {}}
+    facts |= {"tool": {}, "engine": {}, "inputs": {}}
+    bundle.write(rendered / "one", {"a.txt": bundle.File(b"a")}, facts, force=False)
+    document = samples.bench(bundle={"name": "one", "folder": str(rendered / "one")})
+    document["workload"]["ignore_eos"] = True
+    for point in document["points"]:
+        point["output_tokens"]["mean"] = 1600
+    return samples.run_folder(folder / "run", document)
+
+
+def test_diff_with_the_published_figures_judges_only_the_same_conditions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = of_bundle(tmp_path / "same")
+    assert main(["bench", "diff", "published", str(same)]) == 6
+    said = capsys.readouterr()
+    assert "17 % slower. The conditions are the same." in " ".join(said.out.split())
+    assert main(["bench", "diff", "published", str(same), "--margin", "20"]) == 0
+    other = of_bundle(tmp_path / "other", release=None)
+    capsys.readouterr()
+    assert main(["bench", "diff", "published", str(other), "--margin", "20"]) == 2
+    said = capsys.readouterr()
+    assert re.search(r"^release +not said +1\.2\.1$", said.out, re.M)
+    assert "published: no verdict" in said.err
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_diff_with_no_published_figure_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = samples.run_folder(tmp_path / "run", samples.bench())
+    assert main(["bench", "diff", "published", str(run)]) == 2
+    assert "has none; measure a bundle with published figures" in capsys.readouterr().err
 
 
 def test_the_page_ranks_the_causes(tmp_path: Path, rendered: samples.Json) -> None:
