@@ -131,6 +131,21 @@ def test_windows_cap_what_a_request_keeps() -> None:
     assert state_bytes_per_request(facts, one) == 0
 
 
+def test_layers_of_the_longest_window_keep_every_token_however_many_they_are() -> None:
+    """Two of three layers attend to 128 tokens: 24 keep those, 12 keep all."""
+    facts, one, windows = checkpoint.gather(GPT_OSS), Sharding(1), (128, 128, 4096)
+    layer = 36_864 // 36
+    assert kv_bytes_per_token(facts, one, 1, 0, max_attention_window=windows) == 12 * layer
+    assert state_bytes_per_request(facts, one, 1, windows) == 24 * 128 * layer
+
+
+def test_a_part_of_a_byte_counts_as_a_whole_one() -> None:
+    """61 layers of 708 values, each of nine sixteenths of a byte."""
+    exact = 61 * 708 * 9 / 16
+    assert exact % 1
+    assert kv_bytes_per_token(checkpoint.gather(V32), Sharding(4), 9 / 16, 0) == int(exact) + 1
+
+
 @pytest.mark.parametrize(
     ("sharding", "logged_gib"),
     [
@@ -224,6 +239,8 @@ def test_a_draft_model_takes_weights_and_cache() -> None:
         ("nvfp4", "FP8", 9 / 16),  # half a byte, and an FP8 scale for every 16 values
         ("bfloat16", "FP8", 2),
         ("float32", None, 4),
+        ("int64", None, 8),
+        ("fp8_ds_mla", "FP8", 656 / 576),  # of 576 values of FP8
     ],
 )
 def test_bytes_of_a_cached_value(dtype: str, quantized_for: str | None, expected: float) -> None:
