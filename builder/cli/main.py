@@ -11,21 +11,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import get_args
 
 from .. import __version__, command, completion
 from . import bundles, check, deployments, plans, releases
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb: what it does, its arguments and its function."""
-
-    text: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
@@ -47,55 +37,61 @@ def _run_completion(options: argparse.Namespace) -> None:
     print(completion.script(options.shell, parser(), "trtllm-builder", known), end="")
 
 
-VERBS = {
-    "presets": Verb(
+# What a verb does, its arguments and its function.
+_Verb = tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], None]]
+VERBS: dict[str, _Verb] = {
+    "presets": (
         "list the presets with their published figures",
         deployments.add_presets,
         deployments.run_presets,
     ),
-    "inspect": Verb(
+    "inspect": (
         "show the facts of a checkpoint; weights are not read",
         deployments.add_inspect,
         deployments.run_inspect,
     ),
-    "plan": Verb(
+    "plan": (
         "show limits, memory and options on one screen, with --why their reasons",
         plans.add_plan,
         plans.run_plan,
     ),
-    "render": Verb(
-        "write the bundle of a deployment", deployments.add_render, deployments.run_render
-    ),
-    "check": Verb(
+    "render": ("write the bundle of a deployment", deployments.add_render, deployments.run_render),
+    "check": (
         "check option files, Triton models, deployments, bundles, scripts",
         check.add_check,
         check.run_check,
     ),
-    "explain": Verb(
-        "say why a value of a bundle is what it is", bundles.add_explain, bundles.run_explain
+    "explain": (
+        "say why a value of a bundle is what it is",
+        bundles.add_explain,
+        bundles.run_explain,
     ),
-    "diff": Verb("show what changed between two bundles", bundles.add_diff, bundles.run_diff),
-    "verify": Verb(
+    "diff": ("show what changed between two bundles", bundles.add_diff, bundles.run_diff),
+    "verify": (
         "check every byte of a bundle, its lists and its signature",
         bundles.add_verify,
         bundles.run_verify,
     ),
-    "sign": Verb("sign a bundle with an SSH key", bundles.add_sign, bundles.run_sign),
-    "advisories": Verb(
-        "list known vulnerabilities", releases.add_advisories_list, releases.run_advisories
+    "sign": ("sign a bundle with an SSH key", bundles.add_sign, bundles.run_sign),
+    "advisories": (
+        "list known vulnerabilities",
+        releases.add_advisories_list,
+        releases.run_advisories,
     ),
-    "release": Verb(
+    "release": (
         "list the option tables of releases, or import one",
         releases.add_release,
         releases.run_release,
     ),
-    "miniature": Verb(
+    "miniature": (
         "write a tiny checkpoint of the same architecture",
         deployments.add_miniature,
         deployments.run_miniature,
     ),
-    "completion": Verb(
-        "print what completes these commands in bash or zsh", _add_completion, _run_completion
+    "completion": (
+        "print what completes these commands in bash or zsh",
+        _add_completion,
+        _run_completion,
     ),
 }
 
@@ -132,9 +128,8 @@ def parser() -> command.Parser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for name, verb in VERBS.items():
-        text = f"{verb.text[0].upper()}{verb.text[1:]}."
-        sub = verbs.add_parser(name, help=verb.text, description=text)
-        sub.set_defaults(run=verb.run)
-        verb.add_arguments(sub)
+    for name, (text, add_arguments, run) in VERBS.items():
+        sub = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        sub.set_defaults(run=run)
+        add_arguments(sub)
     return parser
