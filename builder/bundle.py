@@ -30,8 +30,50 @@ from .diagnostics import Diagnostic
 from .errors import BadInput, DamagedBundle
 from .files import parse_json
 
+LAUNCH = "launch.json"
 FORMAT = 1
 REQUIRED = ("tool", "engine", "inputs", "decisions", "memory", "files")
+
+
+_RESTORE = "render again, or restore the file"
+# What is read of `launch.json`, which may hold more.
+_ENTRY = {
+    "argv": [str],
+    "host": str,
+    "ports": {"*": int},
+    "environment": {"*": str},
+    "ready": {"port": str, "path?": str},
+    "start_timeout_s": int,
+    "stop_timeout_s?": int,
+    "model_name?": str,
+    "restricted_apis?": [str],
+    "nodes?": int,
+}
+_LAUNCH_FILE = {
+    "name": str,
+    "checkpoint": str,
+    "engine": {"name": str, "release": str},
+    "environment": {"*": str},
+    "targets": {"*": _ENTRY},
+}
+
+
+def _misfits(value: Any, form: Any, path: str) -> Iterator[str]:
+    """The paths at which data has not the form: a type, `[X]`, or a mapping; `*` is any key."""
+    if isinstance(form, type):
+        if type(value) is not form:
+            yield path
+    elif not isinstance(value, type(form)):
+        yield path
+    elif isinstance(form, list):
+        for index, item in enumerate(value):
+            yield from _misfits(item, form[0], f"{path}.{index}")
+    else:
+        kinds = {**dict.fromkeys(value, form["*"])} if "*" in form else form
+        for key, inner in kinds.items():
+            name = key.removesuffix("?") if "*" not in form else key
+            if value.get(name) is not None or name == key:
+                yield from _misfits(value.get(name), inner, f"{path}.{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +86,18 @@ class Bundle:
 
     @property
     def launch(self) -> Mapping[str, Any]:
-        """How each target is started: argv, environment, ports, health endpoints."""
-        return json_document((self.folder / "launch.json").read_bytes())
+        """How each target is started: argv, environment, ports, health endpoints.
+
+        Raises `DamagedBundle` where that is not what `launch` reads.
+        """
+        try:
+            document = json_document((self.folder / LAUNCH).read_bytes())
+        except (OSError, ValueError) as error:
+            raise DamagedBundle(Diagnostic(LAUNCH, f"is unreadable: {error}", _RESTORE)) from None
+        if wrong := [path.strip(".") for path in _misfits(document, _LAUNCH_FILE, "")]:
+            what = f"has no {wrong[0]}, or not of its kind" if wrong[0] else "is not a mapping"
+            raise DamagedBundle(Diagnostic(LAUNCH, what, _RESTORE))
+        return document
 
 
 def to_json(document: Mapping[str, Any]) -> bytes:
@@ -301,9 +353,6 @@ def _is_file(row: Any) -> bool:
         and type(row.get("bytes")) is int
         and row.get("mode") in ("644", "755")
     )
-
-
-_RESTORE = "render again, or restore the file"
 
 
 def _damage(found: Contents, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:

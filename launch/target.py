@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from builder import bundle as bundles
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic, nearest
-from builder.errors import BadInput, NotReady
+from builder.errors import BadInput, DamagedBundle, NotReady
 from builder.facts import release as releases
 from builder.facts import servers
 
@@ -131,6 +132,9 @@ def read(bundle: Bundle, name: str) -> Target:
     entries: Mapping[str, Any] = bundle.launch["targets"]
     if name not in entries:
         raise BadInput(Diagnostic(f"target {name}", "is not in the bundle", nearest(name, entries)))
+    if name not in servers.names():
+        what = f"{bundles.LAUNCH} names the target {name}, which is not a server"
+        raise DamagedBundle(Diagnostic(str(bundle.folder), what, "render again"))
     entry = entries[name]
     return Target(
         name=name,

@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from builder import bundle, pipeline
 from builder.bundle import MANIFEST, SIGNATURE, SUMS, File
 from builder.contents import LARGEST_BYTES, MOST_FILES
 from builder.errors import BadInput, DamagedBundle
+from launch import target
+from tests.conftest import ROOT
 from tests.security.attacks import survive
 
 Attack = Callable[[Path], object]
@@ -325,3 +329,79 @@ def test_a_sound_bundle_passes_with_the_permissions_of_any_usual_umask(
             path.chmod((0o777 if path.is_dir() or path.stat().st_mode & 0o100 else 0o666) & ~umask)
         survive("verify", folder, cwd=tmp_path, codes=(0,))
         bundle.read(folder)
+
+
+def entry(**given: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda document: document["targets"]["triton"].update(given)
+
+
+LAUNCH_FILES: dict[str, bytes | Callable[[dict[str, Any]], object]] = {
+    "no JSON": b"{",
+    "deep": b"[" * DEEP,
+    "a list": b"[]",
+    "nothing": b"{}",
+    "45 MB of lists": b"[" + b"[]," * 15_000_000 + b"[]]",
+    "a key twice": b'{"name": "x", "name": "y"}',
+    "no name": lambda document: document.pop("name"),
+    "a name that is a list": lambda document: document.update(name=["x"]),
+    "no engine": lambda document: document.pop("engine"),
+    "an engine without release": lambda document: document["engine"].pop("release"),
+    "no environment": lambda document: document.pop("environment"),
+    "an environment of numbers": lambda document: document.update(environment={"X": 1}),
+    "no targets": lambda document: document.pop("targets"),
+    "targets that are a list": lambda document: document.update(targets=["triton"]),
+    "a target that is a text": lambda document: document.update(targets={"triton": "x"}),
+    "a target that is empty": lambda document: document.update(targets={"triton": {}}),
+    "a target of no server": lambda document: document.update(
+        targets={"../x": document["targets"]["triton"]}
+    ),
+    "a command that is a text": entry(argv="bash triton/serve.sh"),
+    "a command of numbers": entry(argv=[1, 2]),
+    "ports that are a list": entry(ports=[8000]),
+    "a port that is a text": entry(ports={"http": "8000"}),
+    "a port that is true": entry(ports={"http": True}),
+    "a host that is a number": entry(host=1),
+    "variables that are a list": entry(environment=["X=1"]),
+    "a check without port": entry(ready={}),
+    "a time that is a text": entry(start_timeout_s="10"),
+    "nodes that are a text": entry(nodes="2"),
+    "APIs that are a text": entry(restricted_apis="health"),
+}
+
+
+def with_launch_file(folder: Path, name: str) -> None:
+    """A changed `launch.json`, and all lists made anew."""
+    given, path = LAUNCH_FILES[name], folder / "launch.json"
+    if callable(given):
+        document = json.loads(path.read_bytes())
+        given(document)
+        given = bundle.to_json(document)
+    path.write_bytes(given)
+    manifest(
+        lambda found: found["files"]["launch.json"].update(
+            sha256=File(given).sha256, bytes=len(given)
+        )
+    )(folder)
+
+
+@pytest.mark.parametrize("name", LAUNCH_FILES)
+def test_what_is_started_is_told_as_it_must_be(name: str, sound: Path, tmp_path: Path) -> None:
+    """With digests that fit: only its content is wrong."""
+    folder = shutil.copytree(sound, tmp_path / "bundle")
+    with_launch_file(folder, name)
+    found = bundle.read(folder)
+    with pytest.raises((DamagedBundle, BadInput)) as caught:
+        target.read_all(found, [])
+    assert "launch.json" in str(caught.value)
+
+
+def test_the_launcher_says_so(tmp_path: Path) -> None:
+    folder = pipeline.render("llama-tiny", tmp_path / "bundle").folder
+    with_launch_file(folder, "a target that is empty")
+    command = [sys.executable, "-m", "launch", "up", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4, done.stderr
+    assert "launch.json: has no targets.triton.argv" in done.stderr
