@@ -171,7 +171,7 @@ def _successes(point: Document) -> str:
 def _at(a: Document, b: Document, margin_percent: float) -> Iterator[PointDifference]:
     label, margin = a["label"], margin_percent
     speeds = [float(point["output_tokens_per_s"] or 0) for point in (a, b)]
-    if speeds[0]:
+    if all(speeds):  # a server that counts no tokens has none
         change = _throughput_change(a, b, speeds)
         # An open loop has the throughput of its arrivals, which have no interval here.
         verdict = _verdict(change or (speeds[1] / speeds[0],) * 2, False, margin)

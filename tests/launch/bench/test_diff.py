@@ -155,6 +155,13 @@ def test_a_point_that_b_lacks_is_no_success(sample: dict[str, Any]) -> None:
     diff.check(b, sample)  # what A never measured cannot have become worse
 
 
+def test_tokens_that_b_did_not_count_are_no_loss_of_throughput(sample: dict[str, Any]) -> None:
+    uncounted = other(sample, "points.6.output_tokens_per_s", None)
+    rows = [one for one in diff.compare(sample, uncounted, 5.0) if one.point == "c64"]
+    assert "output tokens per second" not in {one.measure for one in rows}
+    assert diff.worst(rows) in ("same", "unsure")
+
+
 def test_a_result_is_not_compared_with_itself(sample: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="are the same result"):
         diff.check(sample, copy.deepcopy(sample))
