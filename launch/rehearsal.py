@@ -121,11 +121,9 @@ def _quick_bench(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:
         warmup=0,
     )
     reported = system_under_test.reported(system.endpoint)
-    about = system_under_test.described(system.endpoint, system.bundle, system.run, reported)
     files = results.create(folder, "quick")
     try:
-        facts = config.facts(quick, about)
-        runner = Runner(quick, system.endpoint, files, Progress(lines=False), facts)
+        runner = Runner(quick, system, reported, files, Progress(lines=False))
         runner.run()
     finally:
         files.close()

@@ -16,7 +16,7 @@ from ..endpoint import Endpoint
 from . import clients, datasets, load, prompts, system_under_test, workload
 from .clients import Api
 from .load import Kind, LoadPlan
-from .point_metrics import LIMITS, MetricOptions
+from .point_metrics import MetricOptions
 from .prompts import Prompts
 from .request import LoadRequest
 from .system_under_test import SystemUnderTest
@@ -29,7 +29,6 @@ LEAST_REQUESTS = 20
 # A load that ends by time repeats its prompts after these, or after this many for each stream.
 REQUESTS_OF_DURATION = 1000
 OPEN_REQUESTS = 200
-TOOL = "trtllm-deployment-toolkit"
 # Before an open loop, whose concurrency is not known.
 OPEN_WARMUP = 8
 LEAST_TASKS = 4
@@ -139,26 +138,6 @@ def of_options(options: argparse.Namespace, system: SystemUnderTest, version: st
         retries=options.retries,
         seed=options.seed,
     )
-
-
-def facts(config: BenchConfig, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What the document says besides the results."""
-    host = {"cpus": os.cpu_count()}
-    client = {"tool": TOOL, "api": config.api, "processes": config.processes, "host": host}
-    slo, request = config.metrics.slo, config.workload.request(0)
-    return {
-        "subject": dict(about),
-        "client": {**client, "share_of_limit": None, "marked": False},
-        "workload": {
-            "kind": config.workload.kind,
-            **config.workload.facts,
-            "ignore_eos": request.ignore_eos,
-            "temperature": request.temperature,
-        },
-        "slo": slo and {name: slo.get(name) for name in LIMITS},
-        "price_per_gpu_hour_usd": config.metrics.price_per_gpu_hour_usd,
-        "seed": config.seed,
-    }
 
 
 def check(options: argparse.Namespace) -> None:

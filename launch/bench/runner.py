@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,6 @@ from builder import __version__
 from builder.diagnostics import Diagnostic
 from builder.errors import ChecksFailed
 
-from ..endpoint import Endpoint
 from ..run import now
 from . import point_metrics, results, server_metrics, workers
 from .config import BenchConfig, LoadLevel, label
@@ -22,8 +22,10 @@ from .request import Failure, FailureKind, RequestRecord
 from .results import Results
 from .samples import PERCENTILE_DEFINITION
 from .server_metrics import MetricsReading
+from .system_under_test import SystemUnderTest
 from .worker import ProcessUsage
 
+TOOL = "trtllm-deployment-toolkit"
 # What may be done about a warm-up that fails, by the kind of its first failure.
 _PROMPTS = "prompts may not be what this model takes: see --tokenizer, --isl, --osl and --api"
 REMEDIES: Mapping[FailureKind, str] = {
@@ -43,22 +45,38 @@ class Runner:
     def __init__(
         self,
         config: BenchConfig,
-        endpoint: Endpoint,
+        system: SystemUnderTest,
+        reported: tuple[str, str | None],
         files: Results,
         progress: Progress,
-        facts: Mapping[str, Any],
     ) -> None:
-        self._config, self._endpoint, self._files = config, endpoint, files
+        """`reported` is the version of the server and the name of its model, by its own word."""
+        self._config, self._endpoint, self._files = config, system.endpoint, files
         self._progress = progress
         self._last: MetricsReading | None = None  # if no request came after it
         self._place = 0  # in the workload: no point repeats the prompts of another
-        times = {"started": now(), "ended": None, "outcome": "interrupted"}
+        workload, slo = config.workload, config.metrics.slo
+        request = workload.request(0)
+        host = {"cpus": os.cpu_count()}
+        client = {"tool": TOOL, "api": config.api, "processes": config.processes, "host": host}
         self.document: dict[str, Any] = {
             "format": results.FORMAT,
             "kind": results.KIND,
             "toolkit_version": __version__,
-            **times,
-            **facts,
+            "started": now(),
+            "ended": None,
+            "outcome": "interrupted",
+            "subject": system.described(reported, config.metrics.num_gpus),
+            "client": {**client, "share_of_limit": None, "marked": False},
+            "workload": {
+                "kind": workload.kind,
+                **workload.facts,
+                "ignore_eos": request.ignore_eos,
+                "temperature": request.temperature,
+            },
+            "slo": slo and {name: slo.get(name) for name in point_metrics.LIMITS},
+            "price_per_gpu_hour_usd": config.metrics.price_per_gpu_hour_usd,
+            "seed": config.seed,
             "points": [],
             "largest_concurrency_within_slo": None,
             "quality": None,

@@ -64,44 +64,38 @@ class SystemUnderTest:
             return None
         return _vocabulary_size(_checkpoint(self.bundle).get("config", {}))
 
+    def described(
+        self, reported: tuple[str, str | None], num_gpus: int | None = None
+    ) -> dict[str, Any]:
+        """The bundle's word where there is one, and the server's: its version and its model's name.
 
-def described(
-    endpoint: Endpoint,
-    bundle: Bundle | None,
-    run: Mapping[str, Any] | None,
-    reported: tuple[str, str | None],
-    num_gpus: int | None = None,
-) -> dict[str, Any]:
-    """The bundle's word where there is one, and the server's: its version and its model's name.
-
-    Whether this is a rehearsal is told by the run that started the server, else by the version. A
-    Triton server tells its engine's in a metric; without one it is unknown.
-    """
-    version, model = reported
-    hardware = hardware_options(bundle)
-    facts = _checkpoint(bundle)
-    used = _used(endpoint, run, version)
-    return {
-        "name": bundle.launch["name"] if bundle else endpoint.url or endpoint.grpc,
-        "model": facts.get("name") or model,
-        "precision": precision(facts),
-        "gpu": hardware.get("gpu"),
-        "num_gpus": num_gpus or hardware.get("num_gpus"),
-        "engine": {
-            **(bundle.launch["engine"] if bundle else {"name": None, "release": None}),
-            "used": used,
-            "rehearsal": used == "reference",
-        },
-        "bundle": bundle
-        and {
+        Whether this is a rehearsal is told by the run that started the server, else by the version.
+        A Triton server tells its engine's in a metric; without one it is unknown.
+        """
+        (version, model), endpoint, bundle = reported, self.endpoint, self.bundle
+        hardware, facts = hardware_options(bundle), _checkpoint(bundle)
+        used = _used(endpoint, self.run, version)
+        about = bundle and {
             "name": bundle.launch["name"],
             "folder": str(bundle.folder),
             "digest": bundle.digest,
-        },
-        "target": endpoint.server,
-        "url": endpoint.url or f"grpc://{endpoint.grpc}",
-        "server_version": version,
-    }
+        }
+        return {
+            "name": about["name"] if about else endpoint.url or endpoint.grpc,
+            "model": facts.get("name") or model,
+            "precision": precision(facts),
+            "gpu": hardware.get("gpu"),
+            "num_gpus": num_gpus or hardware.get("num_gpus"),
+            "engine": {
+                **(bundle.launch["engine"] if bundle else {"name": None, "release": None}),
+                "used": used,
+                "rehearsal": used == "reference",
+            },
+            "bundle": about,
+            "target": endpoint.server,
+            "url": endpoint.url or f"grpc://{endpoint.grpc}",
+            "server_version": version,
+        }
 
 
 def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> str:

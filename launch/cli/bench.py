@@ -210,15 +210,13 @@ def bench(options: argparse.Namespace) -> None:
     system.endpoint.check_listens()
     reported = system_under_test.reported(system.endpoint)
     bench_config = config.of_options(options, system, reported[0])
-    about = system_under_test.described(
-        system.endpoint, system.bundle, system.run, reported, options.gpus
-    )
     files = results.create(options.run_dir, _folder_name(system))
-    facts = config.facts(bench_config, about)
-    _say(f"{facts['workload']['words']}; prompts are {bench_config.prompts.source}")
+    runner = Runner(bench_config, system, reported, files, Progress())
+    about = runner.document["subject"]
+    words = runner.document["workload"]["words"]
+    _say(f"{words}; prompts are {bench_config.prompts.source}")
     if about["engine"]["rehearsal"] and not (options.isl or options.osl or options.data):
         _say(REHEARSAL_HINT)
-    runner = Runner(bench_config, system.endpoint, files, Progress(), facts)
     try:
         with Interrupts(exit_at_second=True):
             runner.run()

@@ -18,6 +18,7 @@ from builder.facts import servers
 
 from .. import endpoint
 from ..bench import point_metrics, results, system_under_test
+from ..bench.system_under_test import SystemUnderTest
 from ..report import REPORT, page
 from . import scheduler
 from .jobs import Say
@@ -112,9 +113,8 @@ def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> 
     """One document: the points of all, and what the first one and the bundle say of the rest."""
     first, points = documents[0], [point for one in documents for point in one["points"]]
     measured = first["subject"]
-    about = system_under_test.described(
-        endpoint.from_url(url), bundle, None, (measured["server_version"], measured["model"])
-    )
+    system = SystemUnderTest(endpoint.from_url(url), bundle)
+    about = system.described((measured["server_version"], measured["model"]))
     whole = all(one["outcome"] == "complete" for one in documents)
     return {
         **first,

@@ -29,7 +29,7 @@ TRITON = Endpoint("triton", None, grpc="127.0.0.1:8001", model="tensorrt_llm")
 def test_the_engine_behind_triton_is_known_by_its_version(
     version: str, used: str, rehearsal: bool
 ) -> None:
-    engine = system_under_test.described(TRITON, None, None, (version, None))["engine"]
+    engine = SystemUnderTest(TRITON).described((version, None))["engine"]
     assert (engine["used"], engine["rehearsal"]) == (used, rehearsal)
 
 
