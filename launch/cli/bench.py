@@ -328,7 +328,10 @@ def _diff_published(options: argparse.Namespace) -> None:
     from ..report import evidence, published
     from . import text_tables
 
-    (run,) = evidence.gather([options.b])
+    run, *others = evidence.gather([options.b])
+    if others:
+        what = f"holds {1 + len(others)} runs, of which one is compared"
+        raise BadInput(Diagnostic(str(options.b), what, f"name one, such as {run.place}"))
     found = [one for one in published.for_run(run) if one.speeds]
     if not found:
         why = "is a rehearsal, which says nothing about a GPU" if run.rehearsal else "has none"

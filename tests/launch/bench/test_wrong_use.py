@@ -141,6 +141,10 @@ def test_a_result_that_cannot_be_compared_has_no_verdict(
         (("a.json", "b.json", "--margin", "200"), "200 must be a percentage >= 0 and < 100"),
         (("a.json", "b.json", "--margin", "nan"), "nan must be a percentage"),
         (("http://127.0.0.1:8000", "b.json"), "cannot be read"),
+        (("published", "missing"), "missing: does not exist"),
+        (("published", "empty"), "empty: holds no run"),
+        (("published", "a.json"), "published figures for a.json: has none"),
+        (("published", "runs"), "runs: holds 2 runs, of which one is compared"),
     ],
 )
 def test_a_wrong_comparison_is_said(
@@ -149,6 +153,9 @@ def test_a_wrong_comparison_is_said(
     (folder / "empty").mkdir()
     (folder / "text.json").write_text("B is same")
     (folder / "list.json").write_text("[]")
+    for name in ("a", "b"):
+        (folder / "runs" / name).mkdir(parents=True)
+        (folder / "runs" / name / "bench.json").write_text((folder / f"{name}.json").read_text())
     (folder / "vllm.json").write_text('{"total_token_throughput": 1.0}')
     status, said = refused("bench", "diff", *arguments)
     assert (status, message in said) == (2, True), said
