@@ -90,7 +90,7 @@ POSITIVE = (
     Check("P19", "Drafted tokens", "drafts that are not accepted cost time", features.drafts),
     Check("P20", "Seed", "sampled answers cannot be reproduced", generation.seed),
     Check("P21", "Guided JSON", "programs read the answer", features.guided),
-    Check("P21.tools", "Tools, reasoning", "programs read the answer", features.tools),
+    Check("P21.tools", "Tool calls", "programs read the answer", features.tools, apis=OPENAI),
     Check("P22", "Metrics", "alerts and autoscaling rely on them", concurrency.counters),
     Check("P22.name", "One model name", "dashboards and clients look for different models",
           concurrency.served_name, apis=OPENAI),

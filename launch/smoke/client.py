@@ -60,7 +60,8 @@ class SmokeRequest:
 class Completion:
     """One response. `final` is the transport's own mark for the last one of a stream.
 
-    Token counts and the engine's measurements are there where the server reports them.
+    Token counts and the engine's measurements are there where the server reports them. A tool call
+    is the name of the function and its arguments as text.
     """
 
     text: str
@@ -71,6 +72,7 @@ class Completion:
     completion_tokens: int | None = None
     total_tokens: int | None = None
     logprobs: tuple[float, ...] = ()
+    tool_calls: tuple[tuple[str, str], ...] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
 
 

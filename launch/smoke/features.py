@@ -28,6 +28,17 @@ HAY_TOKENS = 10
 NEEDLE_TOKENS = (4_000, 32_000)
 # A few whole blocks of the KV cache.
 PREFIX_SENTENCES = 16
+TOOL = {
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
+}
+# How models begin a call, which a parser of the server takes out of the text.
+CALL_MARKS = ("<tool_call", "<|tool_call", "<function=", "<\uff5ctool", "[TOOL_CALLS]")
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
@@ -133,8 +144,30 @@ async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
     return f"{response.text[:60]!r} fits the schema"
 
 
-async def tools(_: SmokeClient, endpoint: Endpoint) -> str:
-    raise NotSupported("no deployment of this toolkit sets a parser for tools or reasoning")
+async def tools(client: SmokeClient, endpoint: Endpoint) -> str:
+    """A call comes as one, with arguments of JSON, and not as text in the model's own marks."""
+    if endpoint.rehearsal:
+        raise NotSupported("random weights call no tool")
+    ask = ({"role": "user", "content": "What is the weather in Paris? Use the tool."},)
+    offered = {"tools": [{"type": "function", "function": TOOL}]}
+    try:
+        response = await client.generate(
+            SmokeRequest(None, max_tokens=512, messages=ask, parameters=offered)
+        )
+    except RequestRejected as rejection:
+        raise NotSupported(f"tools are refused: {rejection}") from None
+    if marks := [mark for mark in CALL_MARKS if mark in response.text]:
+        raise CheckFailure(f"a call stands in the text ({marks[0]}): {response.text[:80]!r}")
+    if not response.tool_calls:
+        raise NotSupported("the model called no tool")
+    name, arguments = response.tool_calls[0]
+    try:
+        is_right = name == TOOL["name"] and isinstance(json.loads(arguments)["city"], str)
+    except (ValueError, TypeError, KeyError):
+        is_right = False
+    if not is_right:
+        raise CheckFailure(f"the call is {name}({arguments[:80]}), {TOOL['name']} is expected")
+    return f"calls {name} with {arguments[:60]}"
 
 
 async def accuracy(_: SmokeClient, endpoint: Endpoint) -> str:

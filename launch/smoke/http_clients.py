@@ -260,6 +260,11 @@ def _completion(chunk: Mapping[str, Any]) -> Completion:
         message = choice.get("message") or choice.get("delta")
         text = choice["text"] if "text" in choice else _text(message)
         is_null = text is None and "delta" not in choice and not message.get("tool_calls")
+        calls = [] if message is None else message.get("tool_calls") or []
+        called = tuple(
+            (str(one["function"].get("name")), str(one["function"].get("arguments")))
+            for one in calls
+        )
         steps = choice.get("avg_decoded_tokens_per_iter")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise CheckFailure(f"no completion: {str(chunk)[:120]}") from None
@@ -274,6 +279,7 @@ def _completion(chunk: Mapping[str, Any]) -> Completion:
         finish_reason=reason,
         final=reason is not None,
         logprobs=tuple(float(value) for value in scored if value is not None),
+        tool_calls=called,
         measured=measured,
         **counts,
     )

@@ -93,7 +93,9 @@ def read_outputs(
     reason = values.get("finish_reason", (None,))[0]
     reason = None if reason in (None, "None", "") else str(reason)
     numbers = {name: row[0] for name, row in values.items() if row and _is_number(row[0])}
-    counts = {key: int(numbers[name]) for key, name in COUNTS.items() if name in numbers}
+    counts: dict[str, Any] = {
+        key: int(numbers[name]) for key, name in COUNTS.items() if name in numbers
+    }
     logprobs = values.get("cumulative_logprob", ())
     return Completion(
         texts[0],

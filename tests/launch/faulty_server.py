@@ -18,7 +18,25 @@ WORDS = ("river", "bread", "winter", "music", "horse", "ship", "star", "letter",
 FOREIGN = ("水", "é", "🙂")
 LIMIT = 300
 FIELDS = {"model", "prompt", "messages", "max_tokens", "temperature", "top_p", "seed", "stop"}
-FIELDS |= {"ignore_eos", "logprobs", "response_format", "stream", "stream_options", "top_k"}
+FIELDS |= {
+    "ignore_eos",
+    "logprobs",
+    "response_format",
+    "stream",
+    "stream_options",
+    "top_k",
+    "tools",
+}
+# An answer to a request with tools.
+CALLS: dict[str, dict[str, Any]] = {
+    fault: {"content": None, "tool_calls": [{"function": {"name": name, "arguments": arguments}}]}
+    for fault, name, arguments in (
+        ("", "get_weather", '{"city": "Paris"}'),
+        ("other_tool", "get_time", '{"city": "Paris"}'),
+        ("bad_arguments", "get_weather", "city=Paris"),
+    )
+}
+CALLS["call_in_text"] = {"content": '<tool_call>{"name": "get_weather"}</tool_call>'}
 # How many requests run at once, where that is limited; the rest waits.
 AT_ONCE = {"serial": 1, "four_at_once": 4}
 # What is wrong with a request, and what a server does that does not notice.
@@ -165,6 +183,8 @@ class Handler(BaseHTTPRequestHandler):
         if "messages" in body:
             text = choice.pop("text")
             choice["message"] = {"content": None if fault == "null_content" else text}
+            if body.get("tools"):
+                choice["message"] = CALLS.get(fault, CALLS[""])
         if body.get("logprobs"):
             value = 0.5 if fault == "logprobs" else -0.5
             choice["logprobs"] = {"token_logprobs": [value] * len(tokens)}

@@ -59,6 +59,9 @@ OPENAI_FAULTS: dict[str, list[str]] = {
     "guided": ["P21"],
     "ignores_format": ["P21"],
     "refuses_format": ["P21"],
+    "other_tool": ["P21.tools"],
+    "bad_arguments": ["P21.tools"],
+    "call_in_text": ["P21.tools"],
     "counts": ["P22"],
     "other_name": ["P22.name"],
     "null_content": ["P6.chat"],
@@ -151,7 +154,7 @@ def test_a_right_openai_server_passes_every_check_that_applies(found: Results) -
     skipped = [
         check.id for check in (*checks.POSITIVE, *checks.NEGATIVE) if check.apis == ("kserve",)
     ]
-    skipped += ["P1", "P15.needle", "P21.tools", "P23", "N13.rpc", "N15"]
+    skipped += ["P1", "P15.needle", "P23", "N13.rpc", "N15"]
     assert sorted(ids(found, "skipped")) == sorted(skipped)
 
 

@@ -20,9 +20,10 @@ from launch.report.evidence import RunEvidence
 from launch.report.published import PublishedFigure
 from tests.launch.report import samples
 
+SOURCED = {"reason": "why", "evidence": "documented", "source": "somebody"}
 DECISIONS = [
-    {"path": "speculative_config.decoding_type", "value": "MTP"},
-    {"path": "speculative_config.num_nextn_predict_layers", "value": 3},
+    {"path": "speculative_config.decoding_type", "value": "MTP", **SOURCED},
+    {"path": "speculative_config.num_nextn_predict_layers", "value": 3, **SOURCED},
 ]
 # What somebody would have published of exactly the run in `samples`.
 PUBLISHED: samples.Json = {
@@ -205,7 +206,7 @@ def of_bundle(folder: Path, **conditions: Any) -> Path:
     rendered.mkdir(parents=True)
     row = PUBLISHED | {"conditions": {**PUBLISHED["conditions"], **conditions}}
     facts = {"decisions": DECISIONS, "published": [row], "differences": [], "memory": {}}
-    facts |= {"tool": {}, "engine": {}, "inputs": {}}
+    facts |= {"tool": {}, "engine": {}, "inputs": {"files": {}}}
     bundle.write(rendered / "one", {"a.txt": bundle.File(b"a")}, facts, force=False)
     document = samples.bench(bundle={"name": "one", "folder": str(rendered / "one")})
     document["workload"]["ignore_eos"] = True
