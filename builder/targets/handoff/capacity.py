@@ -12,7 +12,7 @@ from .runbook_text import section
 # Limits of the engine's options and of the model behind Triton: what each does to a request.
 ENGINE_LIMITS = {
     "max_batch_size": "requests that run at once on a rank; others wait in the engine",
-    "max_num_tokens": "tokens that one step computes; longer prompts are computed in pieces",
+    "max_num_tokens": "tokens that one step computes",
     "max_seq_len": "tokens of a request, prompt and answer together; a longer one is refused",
 }
 MODEL_LIMITS = {
@@ -70,6 +70,9 @@ def _kv_cache(context: RenderContext) -> Iterator[tuple[str, str]]:
 
 
 def _limits(context: RenderContext) -> Iterator[tuple[str, ...]]:
+    longest = context.plan.limits
+    meaning = f"tokens, by {longest.bounded_by}; a longer prompt is refused"
+    yield "longest prompt", f"{longest.longest_prompt_tokens:,}", "plan", meaning
     for name, meaning in ENGINE_LIMITS.items():
         if (value := context.engine.options.get(name)) is not None:
             yield code(name), f"{value:,}", "engine", meaning
