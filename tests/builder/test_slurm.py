@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -367,6 +368,28 @@ def test_running_the_supervisor_leaves_the_bundle_whole(
     )
     assert "usage: supervisor serve" in done.stdout
     assert verify(folder).damage == []
+
+
+@pytest.mark.parametrize("script", ["serve", "preflight"])
+@pytest.mark.parametrize("changed", [None, "slurm/service.json", "trtllm_serve/serve.sh"])
+def test_a_job_starts_nothing_but_what_was_rendered(
+    script: str, changed: str | None, render: Render, tmp_path: Path
+) -> None:
+    """Where Slurm keeps a copy of the script itself from the submission on."""
+    folder = render(site={"python": "/bin/echo"}).folder
+    spooled = shutil.copy(folder / f"slurm/{script}.sbatch", tmp_path)
+    if changed:
+        (folder / changed).write_bytes((folder / changed).read_bytes() + b" ")
+    done = subprocess.run(
+        ["bash", spooled],
+        env={**os.environ, "BUNDLE": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    started = f"-B {folder}/slurm/supervisor {script} {folder}/slurm\n"
+    expected = (2, f"{changed}: FAILED\n") if changed else (0, started)
+    assert (done.returncode, done.stdout) == expected, done.stderr
 
 
 def test_rendered_scripts_are_clean(render: Render) -> None:
