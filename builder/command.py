@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Any, TextIO, cast
 
 from .diagnostics import closest, nearest, one_line, printable
-from .errors import ToolkitError
+from .errors import BadInput, ToolkitError
 
 DEBUG = "TRTLLM_TOOLKIT_DEBUG"
 
@@ -59,6 +59,10 @@ def _run(verb: Callable[[], None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as interrupt:
         return int(getattr(interrupt, "exit_code", 130))
+    except MemoryError:
+        what = "this takes more memory than there is; give less, or run it where there is more"
+        print(f"error: {what}", file=sys.stderr)
+        return BadInput.exit_code
     except Exception as bug:
         if os.environ.get(DEBUG):
             traceback.print_exc()

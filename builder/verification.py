@@ -28,7 +28,7 @@ from .bundle import (
 )
 from .diagnostics import Diagnostic
 from .errors import BadInput, DamagedBundle, ToolkitError
-from .files import parse_json
+from .files import MAX_JSON_BYTES, parse_json
 from .resolve import IMPORTED_RELEASE
 from .signature import Signer
 from .targets.components import sbom
@@ -309,7 +309,7 @@ def _wrong_bill(contents: Contents) -> Iterator[Corruption]:
 def _foreign_evidence(contents: Contents, digest: str) -> Iterator[Corruption]:
     """Evidence of another bundle."""
     for path, file in contents.files.items():
-        if _is_evidence(path) and path.endswith(".json"):
+        if _is_evidence(path) and path.endswith(".json") and len(file.data) <= MAX_JSON_BYTES:
             found = _subject(file.data)
             if found not in (None, digest):
                 what = f"is of another bundle, of digest {found}"

@@ -35,6 +35,26 @@ class Content:
     start: int
 
 
+def untold(text: str) -> Iterator[Content]:
+    """The products of images that a text names without telling a version, such as `latest` or a
+    digest alone."""
+    products = _products()
+    repositories = "|".join(map(re.escape, products))
+    pattern = (
+        rf"[/#](?P<repository>{repositories})(?P<tag>:(?!v?\d+\.\d)[\w.-]+|@sha256:[0-9a-f]{{64}})"
+    )
+    if any(repository in text for repository in products):
+        for found in re.finditer(pattern, text):
+            if not found["tag"].endswith(_CLIENTS):
+                start = found.start("repository")
+                yield Content(products[found["repository"]], advisories.UNKNOWN, start)
+
+
+def are_named(text: str) -> bool:
+    """Whether a text names any image of a server."""
+    return any(contents(text)) or any(untold(text))
+
+
 def contents(text: str) -> Iterator[Content]:
     """The products of all images that a text names and whose tags tell a version."""
     products = _products()

@@ -56,7 +56,7 @@ def read(path: Path) -> Text:
     """A file by its form. Raises `BadInput` if it cannot be read."""
     text = read_text(path)
     form = _form(path, text)
-    known = script.mentions_any(text) or job_script.is_job(text) or any(images.contents(text))
+    known = script.mentions_any(text) or job_script.is_job(text) or images.are_named(text)
     if form == SCRIPT and not known:
         return Text(path, "", SCRIPT)
     if form and len(text) > MAX_CHARACTERS:
@@ -98,7 +98,7 @@ def validate(
     syntax = [row for document in source.documents for row in document.diagnostics]
     content = kinds.read(source.documents, rule_context.release)
     if content is None:
-        return (IMAGES, [*syntax, *named]) if any(images.contents(source.text)) else (None, syntax)
+        return (IMAGES, [*syntax, *named]) if images.are_named(source.text) else (None, syntax)
     found = [*syntax, *named, *_content(content, rule_context)]
     if content.kind.startswith(kinds.KUBERNETES):
         ran = (run for document in source.documents for run in container_commands(document))
@@ -119,10 +119,12 @@ def _content(content: Content, rule_context: RuleContext) -> Iterator[Diagnostic
 
 
 def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
-    """Container images of versions that are known to be vulnerable."""
+    """Container images of versions that are known to be vulnerable, and of unknown ones."""
+    for content in images.untold(text):
+        row = advisories.unknown(content.product, content.version, "", strict=False)
+        if (content.product, content.version) not in accepted:
+            yield located(_place(text, content), "", row.message, row.fix, row.rule, row.severity)
     for content in images.contents(text):
-        before = text[: content.start]
-        place = Location(before.count("\n") + 1, content.start - before.rfind("\n"))
         diagnostic = advisories.diagnostic(content.product, content.version, "")
         if diagnostic:
             taken = any(
@@ -130,7 +132,13 @@ def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagno
                 for product, version in accepted
             )
             severity = "warning" if taken else diagnostic.severity
+            place = _place(text, content)
             yield located(place, "", diagnostic.message, diagnostic.fix, diagnostic.rule, severity)
+
+
+def _place(text: str, content: images.Content) -> Location:
+    before = text[: content.start]
+    return Location(before.count("\n") + 1, content.start - before.rfind("\n"))
 
 
 def _script(
@@ -145,7 +153,7 @@ def _script(
         )
         return JOB, [*named, *(found or ()), *_line_ends(source.path), *rules]
     if found is None:
-        return (IMAGES, [*named]) if any(images.contents(source.text)) else (None, [])
+        return (IMAGES, [*named]) if images.are_named(source.text) else (None, [])
     return SCRIPT, [*named, *found]
 
 

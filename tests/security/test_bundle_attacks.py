@@ -300,6 +300,11 @@ ATTACKS: dict[str, Attack] = {
     "evidence of another bundle": attacks(
         added("evidence/triton/run.json", b'{"bundle": {"digest": "0"}}'), listed
     ),
+    "evidence of 200 MB, of a bundle that is damaged": attacks(
+        lambda folder: (folder / "evidence/triton/run.json").write_bytes(b" " * 200_000_000),
+        listed,
+        added("launch.json"),
+    ),
     "deep evidence": attacks(
         added("evidence/triton/run.json", b"[" * DEEP), listed, added("launch.json")
     ),
