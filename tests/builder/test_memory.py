@@ -102,6 +102,21 @@ def test_the_embedding_is_whole_on_every_rank_of_deepseek_only() -> None:
         assert split == pytest.approx(embedding * share)
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_the_engine_keeps_copies_of_latent_attention_beside_the_checkpoint(ranks: int) -> None:
+    """Of 62 layers with MTP's: kv_b_proj's key half in BF16, split; the indexer's in FP32, whole."""
+    keys = 62 * 128 * 128 * 512 * 2 // ranks  # heads x qk_nope_head_dim x kv_lora_rank
+    indexer = 62 * (128 + 64) * 7168 * 4  # (index_head_dim + index_n_heads) x hidden_size
+    sharding = Sharding(ranks)
+    for name, copies in {V32: keys + indexer, R1: keys}.items():
+        facts = checkpoint.gather(name)
+        plain = replace(facts, architecture=replace(facts.architecture, attention="gqa"))
+        without = weights_bytes(replace(plain, stored_groups=facts.groups), sharding, False)
+        assert weights_bytes(facts, sharding, False) - without == copies
+        if ranks == 1:
+            assert without == sum(group.nbytes for group in facts.groups if not group.mtp)
+
+
 def test_pipeline_parallelism_splits_layers() -> None:
     """The fullest of two stages has 31 of 61 layers and, where it is the last, head and MTP."""
     facts, half = checkpoint.gather(V32), Sharding(2, pipeline_parallel_size=2)

@@ -438,6 +438,14 @@ def test_limits_are_those_of_one_rank_and_the_cache_of_all_ranks_is_their_sum() 
     assert plan_.limits.tokens_per_request == 2048
 
 
+def test_the_runbook_of_operators_names_the_longest_prompt(tmp_path: Path) -> None:
+    bundle = pipeline.render("llama-tiny", tmp_path / "bundle", more_targets=["handoff"])
+    said = (
+        "| longest prompt | 8,191 | plan | tokens, by the model's longest context; a longer prompt"
+    )
+    assert said in (bundle.folder / "handoff/runbook.md").read_text()
+
+
 def test_what_nobody_sets_is_the_engines_own_value() -> None:
     def defaults(*overrides: str) -> dict[str, Any]:
         found = pipeline.plan(NVFP4_GB200, overrides).plan.engine_defaults
