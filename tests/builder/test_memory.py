@@ -104,7 +104,7 @@ def test_the_embedding_is_whole_on_every_rank_of_deepseek_only() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_the_engine_keeps_copies_of_latent_attention_beside_the_checkpoint(ranks: int) -> None:
-    """Of 62 layers with MTP's: kv_b_proj's key half in BF16, split; the indexer's in FP32, whole."""
+    """Of 62 layers: the key half of kv_b_proj in BF16, split, and the indexer in FP32, whole."""
     keys = 62 * 128 * 128 * 512 * 2 // ranks  # heads x qk_nope_head_dim x kv_lora_rank
     indexer = 62 * (128 + 64) * 7168 * 4  # (index_head_dim + index_n_heads) x hidden_size
     sharding = Sharding(ranks)
