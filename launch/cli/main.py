@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -157,8 +158,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 def _report(options: argparse.Namespace) -> None:
     from ..report import evidence, page
 
-    several = len(options.runs) > 1 or not options.runs[0].is_dir()
-    file = options.output or Path(REPORT if several else options.runs[0] / REPORT)
+    file = options.output or _page_of(options.runs)
     if file.is_dir():
         raise BadInput(Diagnostic(str(file), "is a folder", "name a file with -o"))
     if file.exists() and not page.is_report(file):
@@ -175,9 +175,19 @@ def _report(options: argparse.Namespace) -> None:
         print(file)
 
 
+def _page_of(runs: Sequence[Path]) -> Path:
+    """In the folder of a run or of runs, but never in a bundle, which holds only what it lists."""
+    from builder import bundle
+
+    folder = runs[0].absolute()
+    is_bundle = any((one / bundle.MANIFEST).exists() for one in (folder, *folder.parents[:2]))
+    is_inside = len(runs) == 1 and folder.is_dir() and not is_bundle
+    return runs[0] / REPORT if is_inside else Path(REPORT)
+
+
 def _report_summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
     """The runs, and how each differs from the first one at the same load."""
-    from ..report import comparison
+    from ..report import comparison, published
 
     return {
         "file": str(file),
@@ -193,6 +203,16 @@ def _report_summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
                 "sent": run.bench.sent,
                 "failed": run.bench.failed,
                 "notes": list(run.notes),
+                "published": [
+                    {
+                        "source": row.source,
+                        "summary": row.summary,
+                        "same_conditions": row.same_conditions,
+                        "causes": [asdict(cause) for cause in row.causes],
+                    }
+                    for row in published.for_run(run)
+                    if row.speeds
+                ],
             }
             for run in runs
         ],

@@ -73,6 +73,18 @@ def test_any_mix_of_folders_is_taken_and_what_is_no_run_is_named(
     assert len(document["skipped"]) == 3
 
 
+def test_no_page_is_left_in_a_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    night = samples.run_folder(tmp_path / "bundle" / "evidence" / "night", samples.bench())
+    (tmp_path / "bundle" / "manifest.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    for given in ("bundle", "bundle/evidence", str(night)):
+        assert main(["report", given]) == 0
+        assert capsys.readouterr().out == "report.html\n"
+    assert not list((tmp_path / "bundle").rglob("report.html"))
+
+
 def test_a_damaged_result_is_never_skipped(folder: Path, tmp_path: Path, capsys: Captured) -> None:
     damaged = samples.run_folder(tmp_path / "damaged", samples.bench())
     (damaged / "bench.json").write_text('{"kind": "bench", ')
