@@ -21,6 +21,7 @@ from tritonclient.grpc import model_config_pb2
 from builder import deployment, pipeline, render
 from builder.bundle import Bundle, File
 from builder.errors import BadInput
+from builder.servers import triton
 from tests.conftest import ROOT, Run
 
 PRESETS = deployment.preset_names()
@@ -456,6 +457,52 @@ def test_the_limit_of_requests_follows_the_batch(
     bundle = pipeline.render("llama-tiny", tmp_path / "b", settings)
     model = bundle.folder / "triton/model_repository/tensorrt_llm/1/model.yaml"
     assert yaml.safe_load(model.read_text())["triton_config"]["max_requests"] == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([], {"max_unary_http_requests": 56, "max_unary_http_running": 14}),
+        (
+            ["engine_config.max_batch_size=64", "targets.triton.max_requests=8"],
+            {"max_unary_http_requests": 7, "max_unary_http_running": 56},
+        ),
+        (["engine_config.max_batch_size=1"], {"max_unary_http_running": None}),
+        (
+            ["engine_config.max_seq_len=1000", "slo.itl_ms=20"],
+            {
+                "max_prompt_bytes": 32_000,
+                "max_tokens_per_request": 1000,
+                "max_seconds_per_request": 60 + 5 * 20,
+            },
+        ),
+        (["targets.triton.max_seconds_per_request=9"], {"max_seconds_per_request": 9}),
+    ],
+)
+def test_what_one_request_or_kind_of_client_may_cost_follows_the_plan(
+    settings: list[str], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    bundle = pipeline.render("llama-tiny", tmp_path / "b", settings)
+    model = bundle.folder / "triton/model_repository/tensorrt_llm/1/model.yaml"
+    found = yaml.safe_load(model.read_text())["triton_config"]
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_a_decoupled_model_has_a_second_one_for_unary_calls(tmp_path: Path) -> None:
+    repository = pipeline.render("llama-tiny", tmp_path / "b").folder / "triton/model_repository"
+    first, second = repository / "tensorrt_llm", repository / f"tensorrt_llm{triton.UNARY_SUFFIX}"
+    module = first / "1/trtllm_model/unary.py"
+    assert f'SUFFIX = "{triton.UNARY_SUFFIX}"' in module.read_text()
+    assert (second / "1/model.py").read_bytes() == module.read_bytes()
+    assert (second / "config.pbtxt").read_bytes() == (first / "config.pbtxt").read_bytes()
+
+
+@pytest.mark.parametrize("option", ["unary_model=false", "decoupled=false"])
+def test_the_second_model_is_left_out(option: str, tmp_path: Path) -> None:
+    bundle = pipeline.render("llama-tiny", tmp_path / "b", [f"targets.triton.{option}"])
+    assert [path.name for path in (bundle.folder / "triton/model_repository").iterdir()] == [
+        "tensorrt_llm"
+    ]
 
 
 def test_the_server_may_exit_later_than_its_model(tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import httpx
+import numpy as np
 import pytest
+from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from tritonclient.utils import np_to_triton_dtype
 
 from tests.model_repository.conftest import MODEL, MODEL_YAML, Serve, Served
 from tests.model_repository.triton_client import Response, read_response
@@ -67,6 +70,36 @@ def test_infer_and_generate_of_http_have_it_as_well(both: Served) -> None:
     body = {"text_input": "tokens=9", "max_tokens": 2, "temperature": 0.5}
     answer = httpx.post(f"{url}/generate", json=body, trust_env=False).json()
     assert answer["text_output"] == "0:0 0:1"
+
+
+def test_a_client_of_the_published_model_works_unchanged(both: Served) -> None:
+    """As its own test calls it: Triton's client, all sampling inputs, no outputs named."""
+    sent = {
+        "text_input": np.array(["tokens=4"], dtype=object),
+        "sampling_param_best_of": np.array([1], dtype=np.int32),
+        "sampling_param_temperature": np.array([0.5], dtype=np.float32),
+        "sampling_param_top_k": np.array([1], dtype=np.int32),
+        "sampling_param_top_p": np.array([0.95], dtype=np.float32),
+        "sampling_param_frequency_penalty": np.array([0.0], dtype=np.float32),
+        "sampling_param_presence_penalty": np.array([0.0], dtype=np.float32),
+        "sampling_param_max_tokens": np.array([3], dtype=np.int32),
+        "sampling_param_stop": np.array(["0:9"], dtype=object),
+        "sampling_param_seed": np.array([1234], dtype=np.uint64),
+        "sampling_param_exclude_input_from_output": np.array([True]),
+        "return_finish_reason": np.array([True]),
+        "return_stop_reason": np.array([True]),
+        "return_cumulative_logprob": np.array([True]),
+    }
+    inputs = []
+    for name, values in sent.items():
+        inputs.append(InferInput(name, values.shape, np_to_triton_dtype(values.dtype)))
+        inputs[-1].set_data_from_numpy(values)
+    result = InferenceServerClient(both.client.grpc_url).infer(UNARY, inputs, request_id="0")
+    assert result.as_numpy("text_output")[0].decode() == "0:0 0:1 0:2"
+    assert result.as_numpy("finish_reason")[0] == b"length"
+    assert result.as_numpy("stop_reason")[0] == b"None"
+    assert result.as_numpy("cumulative_logprob").shape == (1,)
+    assert result.get_response().id == "0"
 
 
 def test_streams_go_on_over_the_other_model_at_the_same_time(both: Served) -> None:

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.model_repository.conftest import Served
-from tests.model_repository.triton_client import PARAMETER_FIELDS
+from tests.model_repository.triton_client import PARAMETER_FIELDS, Response, read_response
 
 PROMPT = "tokens=20"
 MAX_TOKENS = "sampling_param_max_tokens"
@@ -144,6 +144,31 @@ def test_an_output_that_the_model_does_not_have_is_refused_by_name(served: Serve
     with grpc.insecure_channel(served.client.grpc_url) as channel:
         [answer] = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]), timeout=20)
     assert "'text'" in answer.error_message
+
+
+def naming(served: Served, *outputs: str, **inputs: Any) -> Response:
+    """The last response to a request that names the outputs it wants to Triton."""
+    request = served.client.request("tokens=2", **inputs)
+    for name in outputs:
+        request.outputs.add(name=name)
+    with grpc.insecure_channel(served.client.grpc_url) as channel:
+        *_, last = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]), timeout=20)
+    return read_response(last.infer_response, last.error_message)
+
+
+def test_an_output_that_is_named_to_triton_comes(served: Served) -> None:
+    found = naming(served, "text_output", "finish_reason", "output_lengths").outputs
+    assert found == {"text_output": ["0:0 0:1"], "finish_reason": ["stop"], "output_lengths": [2]}
+    assert naming(served, "text_output", return_finish_reason=True).outputs.keys() == {
+        "text_output"
+    }
+
+
+def test_an_output_that_needs_an_input_is_refused_without_it(served: Served) -> None:
+    assert naming(served, "logprobs").error == (
+        "logprobs: is an output only with sampling_param_logprobs above 0; send that too"
+    )
+    assert naming(served, "logprobs", logprobs=1).outputs.keys() == {"logprobs"}
 
 
 def test_a_sequence_of_grpc_is_refused(served: Served) -> None:

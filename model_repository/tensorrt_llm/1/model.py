@@ -61,6 +61,7 @@ class TritonPythonModel:
             ) from fault
         config = json.loads(args["model_config"])
         self._inputs, dtypes = _dtypes(config["input"]), _dtypes(config["output"])
+        self._outputs = dtypes.keys()
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self._generations = Generations(self._engine, dtypes, settings, labels)
         self._watchdog = Watchdog(self._engine, self._generations, settings)
@@ -118,7 +119,9 @@ class TritonPythonModel:
         request_id = request.request_id()
         if not scalar(inputs, "stop", False):
             decoupled = self._settings.decoupled and not isinstance(request, PassedRequest)
-            parsed = parse(inputs, own, decoupled)
+            named = set(request.requested_output_names())
+            named = named if named < self._outputs else set()  # all are named by nobody
+            parsed = parse(inputs, own, decoupled, named)
             self._generations.start(request_id, parsed, sender)
         elif request_id:
             self._generations.stop(request_id, sender)

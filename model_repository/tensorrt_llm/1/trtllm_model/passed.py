@@ -22,6 +22,7 @@ class PassedRequest(NamedTuple):
     sent_parameters: str
     timeout_us: int
     sequence: Any
+    outputs: set[str]
     arrays: Mapping[str, Any]
 
     def request_id(self) -> str:
@@ -35,6 +36,9 @@ class PassedRequest(NamedTuple):
 
     def correlation_id(self) -> Any:
         return self.sequence
+
+    def requested_output_names(self) -> set[str]:
+        return self.outputs
 
     def inputs(self) -> list[Any]:
         return [

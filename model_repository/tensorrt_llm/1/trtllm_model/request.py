@@ -6,7 +6,7 @@ A request has one prompt: a text, token ids, or messages for the tokenizer's cha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -62,8 +62,16 @@ class Request:
         return not (self.streaming or self.over_grpc)
 
 
-def parse(inputs: Inputs, parameters: Mapping[str, Any], decoupled: bool) -> Request:
-    """Raises `RequestError` naming the input or parameter, its value and what is allowed."""
+def parse(
+    inputs: Inputs,
+    parameters: Mapping[str, Any],
+    decoupled: bool,
+    named_outputs: Collection[str] = (),
+) -> Request:
+    """Raises `RequestError` naming the input or parameter, its value and what is allowed.
+
+    `named_outputs` are those that the client names to Triton, if it names any.
+    """
     streaming = bool(scalar(inputs, "streaming", False))
     if streaming and not decoupled:
         raise RequestError(
@@ -71,6 +79,7 @@ def parse(inputs: Inputs, parameters: Mapping[str, Any], decoupled: bool) -> Req
             "send it to a model that is decoupled, as triton_config in model.yaml says"
         )
     outputs = tuple(chain(*(o for name, o in OPTIONAL_OUTPUTS.items() if scalar(inputs, name))))
+    outputs += _named(named_outputs, outputs)
     sampling = read_sampling(inputs, streaming, outputs)
     prompt = _prompt(inputs)
     if isinstance(prompt, Chat):
@@ -89,6 +98,19 @@ def parse(inputs: Inputs, parameters: Mapping[str, Any], decoupled: bool) -> Req
         timeout_s=_timeout_s(parameters),
         over_grpc=_is_over_grpc(parameters),
     )
+
+
+def _named(named: Collection[str], wanted: Collection[str]) -> tuple[str, ...]:
+    """Of the outputs that a client names, those that no input of it asks for yet."""
+    more = []
+    for name, outputs in OPTIONAL_OUTPUTS.items():
+        lacking = [output for output in outputs if output in named and output not in wanted]
+        if lacking and name.startswith(PREFIX):
+            raise RequestError(
+                f"{lacking[0]}: is an output only with {name} above 0; send that too"
+            )
+        more += lacking
+    return tuple(more)
 
 
 def _prompt(inputs: Inputs) -> Prompt:

@@ -63,7 +63,8 @@ class TritonPythonModel:
             try:
                 arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
                 told = (request.parameters(), request.timeout(), request.correlation_id())
-                self._pass((key, request.request_id(), *told, arrays))
+                outputs = set(request.requested_output_names())
+                self._pass((key, request.request_id(), *told, outputs, arrays))
             except OSError:
                 what = f"the model {self._engine_model} is not there; retry later"
                 self._end(key, ({}, (what, pb_utils.TritonError.UNAVAILABLE)))
