@@ -273,18 +273,19 @@ def _without_kept(places: int) -> int | None:
 def _limits_of_a_request(context: RenderContext, options: Options) -> dict[str, Any]:
     """What one request may cost, given or by the longest that the plan accepts.
 
-    The time is what the last of as many requests as are taken needs at the slowest pace planned.
+    Its tokens are bounded by the engine's `max_seq_len`, which cuts what asks for more. The time is what the last of as many requests as are taken needs at the slowest pace planned.
     """
     config, slo = context.plan.facts.checkpoint.text_config, context.deployment.slo
     longest = context.engine.options.get("max_seq_len") or config.get("max_position_embeddings")
-    if not longest:
-        return {}
-    itl_s = ((slo and slo.itl_ms) or SLOWEST_ITL_MS) / 1000
-    longest_s = PROMPTS_S + math.ceil(longest * itl_s) * (BATCHES_AHEAD + 1)
+    most_bytes, most_s = None, None
+    if longest:
+        itl_s = ((slo and slo.itl_ms) or SLOWEST_ITL_MS) / 1000
+        most_bytes = BYTES_PER_TOKEN * longest
+        most_s = PROMPTS_S + math.ceil(longest * itl_s) * (BATCHES_AHEAD + 1)
     return {
-        "max_prompt_bytes": options.max_prompt_bytes or BYTES_PER_TOKEN * longest,
-        "max_tokens_per_request": options.max_tokens_per_request or longest,
-        "max_seconds_per_request": options.max_seconds_per_request or longest_s,
+        "max_prompt_bytes": options.max_prompt_bytes or most_bytes,
+        "max_tokens_per_request": options.max_tokens_per_request,
+        "max_seconds_per_request": options.max_seconds_per_request or most_s,
     }
 
 

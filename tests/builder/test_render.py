@@ -472,7 +472,7 @@ def test_the_limit_of_requests_follows_the_batch(
             ["engine_config.max_seq_len=1000", "slo.itl_ms=20"],
             {
                 "max_prompt_bytes": 32_000,
-                "max_tokens_per_request": 1000,
+                "max_tokens_per_request": None,
                 "max_seconds_per_request": 60 + 5 * 20,
             },
         ),

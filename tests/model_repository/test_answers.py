@@ -71,11 +71,6 @@ def test_without_streaming_best_of_gives_the_best_sequence(served: Served) -> No
     assert submitted["sampling"]["n"] == 1
 
 
-def test_only_the_first_prompt_of_several_is_answered(served: Served) -> None:
-    [response] = served.client.ask(None, text_input=["tokens=1", "tokens=2"])
-    assert response.text == ["0:0"]
-
-
 def test_every_sampling_parameter_reaches_the_engine(served: Served) -> None:
     served.client.ask(
         "tokens=1 name=sampling",

@@ -19,7 +19,8 @@ from trtllm_model.inputs import RequestError, check_size, scalar
 from trtllm_model.passed import Door, PassedRequest
 from trtllm_model.request import parse
 from trtllm_model.response import ResponseSender
-from trtllm_model.termination import Shutdown, make_shared_memory_private
+from trtllm_model.termination import Shutdown
+from trtllm_model.unary import make_shared_memory_private
 from trtllm_model.watchdog import Watchdog
 
 SHUTDOWN_TIMEOUT_S = 30.0

@@ -27,8 +27,9 @@ from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
+from .unary import shared_memory
+
 SERVER = os.getppid()
-SHARED_MEMORY = Path("/dev/shm")
 # From the request to end the server until its model is unloaded, and from the signal to its end.
 UNLOAD_TIMEOUT_S = 20.0
 SIGNAL_TIMEOUT_S = 2.0
@@ -107,24 +108,10 @@ def terminate_server(reason: str, number: signal.Signals) -> None:
     # Not by Triton's logger, which may be late. The disk of the log may be full.
     with suppress(OSError):
         print(f"the server exits because {reason}", file=sys.stderr, flush=True)
-    _shared_memory().unlink(missing_ok=True)  # which Triton leaves where it is killed
+    shared_memory().unlink(missing_ok=True)  # which Triton leaves where it is killed
     if os.getppid() == SERVER:
         os.kill(SERVER, number)
     deadline_s = time.monotonic() + SIGNAL_TIMEOUT_S
     while os.getppid() == SERVER and time.monotonic() < deadline_s:
         time.sleep(SERVER_POLL_S)
     os._exit(1)
-
-
-def make_shared_memory_private() -> None:
-    """Prompts and answers pass through it, and Triton makes it readable for every user.
-
-    To be called before the first request: who has opened it by then goes on reading.
-    """
-    _shared_memory().chmod(0o600)
-
-
-def _shared_memory() -> Path:
-    """Triton gives it to its Python process as the second argument."""
-    name = Path("/proc/self/cmdline").read_text().split("\0")[2]
-    return SHARED_MEMORY / Path(name).name

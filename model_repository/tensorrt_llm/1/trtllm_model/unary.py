@@ -44,6 +44,7 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args: dict[str, str]) -> None:
+        make_shared_memory_private()
         self._engine_model = args["model_name"].removesuffix(SUFFIX)
         self._lock = threading.Lock()
         self._changed = threading.Condition()
@@ -131,6 +132,20 @@ class TritonPythonModel:
             sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except Exception:
             pb_utils.Logger.log_error(traceback.format_exc())
+
+
+def make_shared_memory_private() -> None:
+    """Prompts and answers pass through it, and Triton makes it readable for every user.
+
+    To be called before the first request: who has opened it by then goes on reading.
+    """
+    shared_memory().chmod(0o600)
+
+
+def shared_memory() -> Path:
+    """Triton gives it to its Python process as the second argument."""
+    name = Path("/proc/self/cmdline").read_text().split("\0")[2]
+    return Path("/dev/shm") / Path(name).name
 
 
 def address(model_name: str) -> str:
