@@ -273,7 +273,8 @@ def _without_kept(places: int) -> int | None:
 def _limits_of_a_request(context: RenderContext, options: Options) -> dict[str, Any]:
     """What one request may cost, given or by the longest that the plan accepts.
 
-    Its tokens are bounded by the engine's `max_seq_len`, which cuts what asks for more. The time is what the last of as many requests as are taken needs at the slowest pace planned.
+    Its tokens are bounded by the engine's `max_seq_len`, which cuts what asks for more. The time
+    is what the last of as many requests as are taken needs at the slowest pace planned.
     """
     config, slo = context.plan.facts.checkpoint.text_config, context.deployment.slo
     longest = context.engine.options.get("max_seq_len") or config.get("max_position_embeddings")
