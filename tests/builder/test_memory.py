@@ -24,6 +24,7 @@ R1 = "nvidia/DeepSeek-R1-0528-NVFP4-v2"
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
 QWEN3 = "nvidia/Qwen3-235B-A22B-NVFP4"
 GPT_OSS = "openai/gpt-oss-120b"
+LLAMA_70B = "nvidia/Llama-3.3-70B-Instruct-FP8"
 QWEN35 = "nvidia/Qwen3.5-397B-A17B-NVFP4"
 
 
@@ -195,6 +196,14 @@ def plain_budget(name: str = V32, **changes: Any) -> Budget:
     gpu, sharding = changes.pop("gpu", "gb200"), changes.pop("sharding", Sharding(4))
     draft, load = changes.pop("draft", None), Load(**options | changes)
     return budget(checkpoint.gather(name), hardware.load(gpu), sharding, load, draft)
+
+
+def test_a_decode_server_holds_what_it_receives_from_the_other_side() -> None:
+    """2.5 GiB over the rest, as logs of decode servers of mixtures of experts show."""
+    whole, prefill, decode = (plain_budget(role=role) for role in ("agg", "prefill", "decode"))
+    assert prefill.other_gib == whole.other_gib
+    assert decode.other_gib == whole.other_gib + 2.5
+    assert plain_budget(LLAMA_70B, role="decode").other_gib == plain_budget(LLAMA_70B).other_gib
 
 
 def test_the_workload_is_set_against_the_cache() -> None:
