@@ -8,6 +8,8 @@ tells when data stamp. Everything else is asyncio as usual.
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import selectors
 import socket
 import struct
@@ -61,37 +63,51 @@ Sink = Callable[[int, bytes | OSError], bool]
 class Receiver(selectors.EpollSelector):
     """A selector that reads the sockets of `watch` itself and reports all others."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # The same epoll, asked without the keys and events that the selector makes of each token.
+        self._epoll = select.epoll.fromfd(os.dup(self.fileno()))
+        self._streams: dict[int, tuple[socket.socket, Sink]] = {}
+
     def watch(self, stream: socket.socket, sink: Sink) -> None:
         """Until `unwatch`, or the end of the stream."""
         ask_for_stamps(stream)
         if STAMPS:
             # A packet that only acknowledges a token costs as much as reading it.
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
-        self.register(stream, selectors.EVENT_READ, sink)
+        self._streams[stream.fileno()] = (stream, sink)
+        self._epoll.register(stream, select.EPOLLIN)
 
     def unwatch(self, stream: socket.socket) -> None:
-        if stream in self.get_map():
-            self.unregister(stream)
+        if self._streams.pop(stream.fileno(), None) is not None:
+            self._epoll.unregister(stream)
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         """What is ready besides streams; nothing at the end of one, which its owner waits for."""
+        streams, keys = self._streams, self.get_map()
         deadline = None if timeout is None else time.monotonic() + max(timeout, 0)
         while True:
             left_s = None if deadline is None else max(0, deadline - time.monotonic())
-            fired = super().select(left_s)
+            fired = self._epoll.poll(left_s)
             now_ns, clocks_ns = read_clocks()
             ready, ended = [], False
-            for key, events in fired:
-                if callable(sink := key.data):  # asyncio's own data are not
-                    ended = self._read(key.fileobj, sink, now_ns, clocks_ns) or ended
-                else:
-                    ready.append((key, events))
+            for number, mask in fired:
+                if (stream := streams.get(number)) is not None:
+                    ended = self._read(*stream, now_ns, clocks_ns) or ended
+                elif (key := keys.get(number)) is not None:
+                    events = selectors.EVENT_WRITE if mask & ~select.EPOLLIN else 0
+                    events |= selectors.EVENT_READ if mask & ~select.EPOLLOUT else 0
+                    ready.append((key, events & key.events))
             if ready or ended or not fired or timeout == 0:
                 return ready
             if NAP_S and (deadline is None or deadline - time.monotonic() > NAP_S):
                 time.sleep(NAP_S)
 
-    def _read(self, stream: Any, sink: Sink, now_ns: int, clocks_ns: int) -> bool:
+    def close(self) -> None:
+        self._epoll.close()
+        super().close()
+
+    def _read(self, stream: socket.socket, sink: Sink, now_ns: int, clocks_ns: int) -> bool:
         try:
             data, control, _, _ = stream.recvmsg(READ_BYTES, STAMP_SPACE)
         except BlockingIOError:
