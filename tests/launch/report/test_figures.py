@@ -76,21 +76,24 @@ def test_logarithmic_axes_hold_all_values_between_round_numbers(
 
 @pytest.mark.parametrize("logarithmic", [False, True])
 @pytest.mark.parametrize("top", [1.0004, 9.9995, 100.02, 104_000, 0.000_31])
-def test_nothing_is_drawn_beyond_a_scale(logarithmic: bool, top: float) -> None:
-    """Neither marks nor lines nor the band between them, of which the tail reaches highest."""
+@pytest.mark.parametrize(("of_band", "of_line"), [(1.7, 2.1), (2.1, 1.7)])
+def test_nothing_is_drawn_beyond_a_scale(
+    logarithmic: bool, top: float, of_band: float, of_line: float
+) -> None:
+    """Neither marks nor lines nor the band between them, whichever reaches highest."""
     marks = (Mark(1, top / 9, "", ()), Mark(8, top / 3, "", ()))
-    band = ((1.0, top / 9, top), (8.0, top / 3, top * 1.7))
-    lines = (("line p99", ((1.0, top), (8.0, top * 2.1))),)
+    band = ((1.0, top / 9, top), (8.0, top / 3, top * of_band))
+    lines = (("line p99", ((1.0, top), (8.0, top * of_line))),)
     drawn = Chart("n", "t", "x", "y", (Series(0, marks, lines, band),), x_is_load=True)
     make = chart.logarithmic_scale if logarithmic else chart.linear_scale
     made = make(drawn.ys, chart.BOTTOM, chart.TOP)
     assert made.low <= min(drawn.ys) and top * 2.1 <= made.high
-    path = re.search(
-        r'class="band s0" data-series="0" d="M([^z]+)z"', chart.svg(drawn, logarithmic)
-    )
-    assert path
-    heights = [float(place.split()[1]) for place in path[1].split("L")]
-    assert heights[0] > heights[1] > chart.TOP  # not pressed flat against the upper edge
+    for kind, highest in (("band", of_band), ("line p99", of_line)):
+        found = re.search(rf'class="{kind} s0"[^>]* d="M([^"z]+)', chart.svg(drawn, logarithmic))
+        assert found
+        y = float(found[1].split("L")[1].split()[1])
+        assert y == pytest.approx(made.at(top * highest), abs=0.06)
+        assert y >= chart.TOP
 
 
 def test_loads_are_marked_where_they_were_measured() -> None:
