@@ -100,7 +100,7 @@ def _figure(row: Mapping[str, Any], figure: Mapping[str, Any], run: RunEvidence)
     return PublishedFigure(
         source=row["source"],
         engine=row.get("engine", ""),
-        gpus=f"{gpus or '?'}x {row.get('gpu') or '?'}",
+        gpus=f"{gpus or '?'}x{SPACE}{row.get('gpu') or '?'}",
         workload=row.get("workload", ""),
         concurrency=concurrency,
         e2e_ms=figure.get("median_e2e_latency_ms"),

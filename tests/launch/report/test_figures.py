@@ -211,7 +211,7 @@ def test_published_figures_carry_source_and_workload(runs: Runs, rendered: sampl
     assert "ShareGPT, 500 prompts, output length 1600" in row.workload
     assert (row.concurrency, row.output_tokens_per_s, row.e2e_ms) == (1, 272, 5801)
     assert (row.tokens_per_s_per_user, row.tokens_per_s_per_gpu) == (272, 68)
-    assert (row.label, row.gpus) == ("c1:272", "4x gb200")
+    assert (row.label, row.gpus) == ("c1:272", "4x\u00a0gb200")
 
 
 @pytest.mark.parametrize(
