@@ -216,6 +216,17 @@ def test_the_workload_is_set_against_the_cache() -> None:
     assert plain_budget(concurrency=result.max_concurrency).tight
 
 
+def test_a_margin_below_the_share_of_the_error_that_reaches_the_cache_is_tight() -> None:
+    """Of 2 GiB that the estimate may be off, a cache that gets half of what is left loses 1."""
+    found = plain_budget(free_gpu_memory_fraction=0.5)
+    held = found.kv_cache_gib / found.request_gib
+    for margin_gib, tight in {0.9: True, 1.1: False, 1.9: False}.items():
+        requests = int(held - margin_gib / found.request_gib)
+        load = plain_budget(free_gpu_memory_fraction=0.5, concurrency=requests)
+        assert load.uncertainty_gib == 2
+        assert load.tight is tight
+
+
 def test_requests_take_whole_blocks() -> None:
     assert plain_budget(tokens_per_request=2401).request_gib == pytest.approx(2432 * 43_188 / GIB)
     wide = plain_budget(tokens_per_request=2401, tokens_per_block=64)
@@ -316,7 +327,8 @@ def test_linear_attention_state_limits_the_concurrency() -> None:
 
 
 def test_the_parts_add_up_to_the_total() -> None:
-    result = plain_budget(mtp_draft_tokens=3)
+    result = plain_budget(mtp_draft_tokens=3, num_cuda_graphs=100)
+    assert result.cuda_graphs_gib > 1
     parts = result.weights_gib + result.activations_gib + result.cuda_graphs_gib + result.other_gib
     assert result.used_gib == parts
     assert result.kv_cache_gib == pytest.approx((result.total_gib - parts) * 0.8)

@@ -438,6 +438,24 @@ def test_limits_are_those_of_one_rank_and_the_cache_of_all_ranks_is_their_sum() 
     assert plan_.limits.tokens_per_request == 2048
 
 
+@pytest.mark.parametrize("limit", ["the KV cache", "a batch"])
+def test_as_many_requests_as_a_limit_admits_wait_for_nothing(limit: str) -> None:
+    """And one more does: for the cache, which holds fewer here, or for a place in the batch."""
+    fixed = ("workload.isl=4000", "engine_config.cuda_graph_config=null")
+    batch = 64 if limit == "the KV cache" else 8
+
+    def waiting(concurrency: int) -> list[str]:
+        load = (f"engine_config.max_batch_size={batch}", f"workload.concurrency={concurrency}")
+        return [text for text in warned("deepseek-v3.2-fp8-gb200", *fixed, *load) if limit in text]
+
+    limits = pipeline.plan(
+        "deepseek-v3.2-fp8-gb200", (*fixed, "engine_config.max_batch_size=64")
+    ).plan.limits
+    most = min(limits.kv_requests_per_rank, batch)
+    assert not any("wait" in text for text in waiting(most))
+    assert len([text for text in waiting(most + 1) if "wait" in text]) == 1
+
+
 def test_the_runbook_of_operators_names_the_longest_prompt(tmp_path: Path) -> None:
     bundle = pipeline.render("llama-tiny", tmp_path / "bundle", more_targets=["handoff"])
     said = (
