@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.diagnostics import Diagnostic, nearest
+from builder.diagnostics import Diagnostic, nearest, one_line, printable
 from builder.errors import BadInput
 from supervisor.state import JobFolder, ServiceFolder, is_silent, parse_time, state_root
 
@@ -144,13 +144,13 @@ def table(rows: Iterable[Status]) -> str:
         left = "-" if seconds is None else duration(seconds)
         generation = "-" if one["generation"] is None else one["generation"]
         lines.append(
-            f"{one['name']:<28} {one['job_id'] or '-':>8} {generation:>4} {one['state']:<11}"
+            f"{one_line(one['name']):<28} {one['job_id'] or '-':>8} {generation:>4} {one['state']:<11}"
             f" {left:>8} {one['successor'] or '-':>8}  {last}".rstrip()
         )
         is_over = has_ended or one["outcome"] is None  # not one that is about to end
         if one["why"] and is_over and one["outcome"] not in ("stopped", "handed_over"):
             lines.append(f"    {one['why']}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def duration(seconds: int) -> str:
