@@ -144,8 +144,8 @@ def table(rows: Iterable[Status]) -> str:
         left = "-" if seconds is None else duration(seconds)
         generation = "-" if one["generation"] is None else one["generation"]
         lines.append(
-            f"{one_line(one['name']):<28} {one['job_id'] or '-':>8} {generation:>4} {one['state']:<11}"
-            f" {left:>8} {one['successor'] or '-':>8}  {last}".rstrip()
+            f"{one_line(one['name']):<28} {one['job_id'] or '-':>8} {generation:>4}"
+            f" {one['state']:<11} {left:>8} {one['successor'] or '-':>8}  {last}".rstrip()
         )
         is_over = has_ended or one["outcome"] is None  # not one that is about to end
         if one["why"] and is_over and one["outcome"] not in ("stopped", "handed_over"):
