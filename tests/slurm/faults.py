@@ -120,7 +120,8 @@ class Impostor(BaseHTTPRequestHandler):
 
 def take_port(service: Service, job_id: str) -> None:
     """Once its supervisor has seen that it is free, and before the server itself listens."""
-    wait_until(lambda: "step_started" in service.events(job_id), START_TIMEOUT_S)
+    events = service.job_folder(job_id) / "events.jsonl"
+    wait_until(lambda: events.exists() and "step_started" in events.read_text(), START_TIMEOUT_S)
     port = service.specification["steps"][0]["ports"]["http"]
 
     def serve() -> None:
