@@ -426,6 +426,21 @@ DECISIONS: Mapping[str, Any] = {
 }
 
 
+def test_what_is_printed_cannot_act_on_a_terminal(sound: Path, tmp_path: Path) -> None:
+    """Where the content is as it must be, and only its letters are hostile."""
+    hostile = "\x1b[2J\x9b31m\u202e\nok: fine"
+    folder = shutil.copytree(sound, tmp_path / f"b{hostile}")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for row in manifest["decisions"]:
+        row |= {"path": hostile, "value": hostile, "reason": hostile, "source": hostile}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "SHA256SUMS").unlink()
+    for arguments in (("explain", folder), ("explain", folder, "--json"), ("diff", sound, folder)):
+        done = survive(*arguments, cwd=tmp_path, codes=(0,))
+        assert "\nok: fine" not in done.stdout
+    survive("check", folder, cwd=tmp_path, codes=(0, 2), lines=False)
+
+
 @pytest.mark.parametrize("name", DECISIONS)
 def test_decisions_of_a_manifest(name: str, sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "bundle")
