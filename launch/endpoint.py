@@ -29,8 +29,6 @@ URL_FORMS = (
     "as in triton://HOST?http=off&grpc=8001"
 )
 CONNECT_TIMEOUT_S = 10.0
-# Of a second model over the engine of another one, which only serves unary calls.
-UNARY_SUFFIX = "_unary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,9 @@ class Endpoint:
     @property
     def unary_model(self) -> str | None:
         """The second model over the same engine, for unary calls, where a bundle has one."""
-        folder = self.model_folder and self.model_folder.with_name(f"{self.model}{UNARY_SUFFIX}")
+        folder = self.model_folder and self.model_folder.with_name(
+            f"{self.model}{self.record.unary_suffix}"
+        )
         return folder.name if folder and folder.is_dir() else None
 
     @property
@@ -198,7 +198,7 @@ def _only_model(endpoint: Endpoint) -> str | None:
     if endpoint.url is None or (body := _body(endpoint, "POST", "/v2/repository/index")) is None:
         return endpoint.model
     names = [str(row["name"]) for row in json.loads(body) if row.get("state") == "READY"]
-    second = {f"{name}{UNARY_SUFFIX}" for name in names}
+    second = {f"{name}{endpoint.record.unary_suffix}" for name in names}
     names = [name for name in names if name not in second]
     if endpoint.model in names or not names:
         return endpoint.model

@@ -71,9 +71,11 @@ class Server:
     before both sides of disaggregated serving, where it has one. `api` is the protocol family that
     clients speak, `client_apis` the ways to measure it, the best first. `url_scheme` is that of the
     URL by which `launch` takes it, `default_model` the name of its model where none is given.
-    `ports` are the usual ones, by protocol. `ready_log` is what it logs as soon as it is ready.
-    `image` tells the published images: the end of their repository, and the product their tags tell
-    of. `paths` are where it says over HTTP that it is ready and alive, and shows its metrics.
+    `unary_suffix` follows a model's name in that of a second model over the same engine, for unary
+    calls alone. `ports` are the usual ones, by protocol. `ready_log` is what it logs as soon as it
+    is ready. `image` tells the published images: the end of their repository, and the product their
+    tags tell of. `paths` are where it says over HTTP that it is ready and alive, and shows its
+    metrics.
     """
 
     name: Text
@@ -89,6 +91,7 @@ class Server:
     kserve_protocols: tuple[Text, ...]
     url_scheme: Text
     default_model: Text | None
+    unary_suffix: Text | None
     ports: Mapping[Protocol, Positive]
     paths: dict[Literal["ready", "live", "metrics"], Text]
     metrics: ServerMetrics

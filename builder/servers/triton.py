@@ -52,8 +52,6 @@ KEPT_PART = 8
 BYTES_PER_TOKEN = 32
 # The slowest pace of an answer where the deployment has no target, and time for the prompts.
 SLOWEST_ITL_MS, PROMPTS_S = 50, 60
-# The name of the second model, after that of the first.
-UNARY_SUFFIX = "_unary"
 
 ServerFile = Annotated[str, Field(pattern=r"^(/(\.?[A-Za-z0-9_+=@%:,-][A-Za-z0-9._+=@%:,-]*)?)+$")]
 Api = Literal[
@@ -178,14 +176,13 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         **context.layout,
     )
     repository = f"{NAME}/model_repository/{model_name}"
-    model_files = _model_files()
+    record, model_files = servers.load(NAME), _model_files()
     unary = _unary_files(model_files) if options.decoupled and options.unary_model else {}
     files = {
         **{f"{repository}/{path}": File(data) for path, data in sorted(model_files.items())},
-        **{f"{repository}{UNARY_SUFFIX}/{path}": File(data) for path, data in unary.items()},
+        **{f"{repository}{record.unary_suffix}/{path}": File(d) for path, d in unary.items()},
     }
     triton_config = settings(context, options)
-    record = servers.load(NAME)
     ready = {"port": "http", "path": record.paths["ready"]} if options.http else {"port": "grpc"}
     return RenderedServer(
         record,

@@ -21,7 +21,7 @@ from tritonclient.grpc import model_config_pb2
 from builder import deployment, pipeline, render
 from builder.bundle import Bundle, File
 from builder.errors import BadInput
-from builder.servers import triton
+from builder.facts import servers
 from tests.conftest import ROOT, Run
 
 PRESETS = deployment.preset_names()
@@ -490,9 +490,10 @@ def test_what_one_request_or_kind_of_client_may_cost_follows_the_plan(
 
 def test_a_decoupled_model_has_a_second_one_for_unary_calls(tmp_path: Path) -> None:
     repository = pipeline.render("llama-tiny", tmp_path / "b").folder / "triton/model_repository"
-    first, second = repository / "tensorrt_llm", repository / f"tensorrt_llm{triton.UNARY_SUFFIX}"
+    suffix = servers.load("triton").unary_suffix
+    first, second = repository / "tensorrt_llm", repository / f"tensorrt_llm{suffix}"
     module = first / "1/trtllm_model/unary.py"
-    assert f'SUFFIX = "{triton.UNARY_SUFFIX}"' in module.read_text()
+    assert f'SUFFIX = "{suffix}"' in module.read_text()
     assert (second / "1/model.py").read_bytes() == module.read_bytes()
     assert (second / "config.pbtxt").read_bytes() == (first / "config.pbtxt").read_bytes()
 
