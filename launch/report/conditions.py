@@ -24,6 +24,8 @@ PER_USER = "output_tokens_per_s_per_user"
 DRAFT_TOKENS = ("max_draft_len", "num_nextn_predict_layers")
 MTP = "mtp_draft_tokens"
 
+SIDES = ("published", "planned")  # of an option
+
 Row = Mapping[str, Any]
 
 
@@ -219,9 +221,10 @@ def _options(run: RunEvidence, row: Row) -> Iterator[Cause]:
     """Published options that the bundle does not use, each with the plan's reason."""
     for one in (run.manifest or {}).get("differences", ()):
         if one["source"] == row["source"] and one["path"] != MTP:
-            yield Cause(
-                one["path"], _text(one["published"]), _text(one["planned"]), None, one["reason"]
+            published, planned = (
+                "not set" if one[key] is None else _text(one[key]) for key in SIDES
             )
+            yield Cause(one["path"], published, planned, None, one["reason"])
 
 
 def _client(run: RunEvidence, point: LoadPoint) -> Iterator[Cause]:

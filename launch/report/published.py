@@ -67,8 +67,9 @@ class PublishedFigure:
             due = explained(known)
             text += f" By the differences that have a figure it should be {_slower(due)}"
             text += f"; it is {_slower(self.ratio / due)} than that."
-        more = f" {others} more {'condition' if others == 1 else 'conditions'} may differ."
-        return text + (more if others else "")
+        if others:
+            text += f" {others} {'more ' if known else ''}condition{'s' * (others > 1)} may differ."
+        return text
 
 
 def _slower(ratio: float) -> str:

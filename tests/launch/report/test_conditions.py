@@ -137,6 +137,9 @@ def test_causes_are_ranked_by_their_figure_and_their_product_is_told(compared: C
     said = found.summary.replace("\u00a0", " ")
     assert "it should be 57 % slower; it is 90 % faster than that." in said
     assert said.endswith("3 more conditions may differ.")
+    unset = compared(differences=[option | {"planned": None}])
+    assert str(*unset.causes) == "moe_config.backend TRTLLM, here not set"
+    assert unset.summary.endswith("slower. 1 condition may differ.")
 
 
 def test_a_client_near_its_limit_is_a_cause(compared: Compared) -> None:
