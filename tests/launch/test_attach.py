@@ -14,6 +14,8 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline, verification
+from builder.errors import BadInput
+from launch.attach import attach as attach_runs
 from tests.conftest import ROOT
 
 Attach = Callable[..., subprocess.CompletedProcess[str]]
@@ -168,14 +170,14 @@ def test_a_damaged_bundle_takes_no_evidence(bundle: Path, tmp_path: Path, attach
 
 
 def test_a_swap_that_fails_leaves_what_was_there(
-    bundle: Path, tmp_path: Path, attach: Attach, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, tmp_path: Path, attach: Attach
 ) -> None:
     attach(bundle, make_run(tmp_path / "one", bundle))
-    before = evidence_in(bundle)
+    before, found = evidence_in(bundle), bundles.read(bundle)
+    run = make_run(tmp_path / "two", bundle)
     (bundle / bundles.SUMS).unlink()
     (bundle / bundles.SUMS).mkdir()  # nothing can be put in its place
-    done = attach(bundle, make_run(tmp_path / "two", bundle))
-    assert done.returncode == 2
-    assert "cannot be written" in done.stderr
+    with pytest.raises(BadInput, match="cannot be written"):
+        attach_runs(found, [run])
     assert evidence_in(bundle) == before
     assert {path.name for path in tmp_path.iterdir()} == {"bundle", "one", "two"}
