@@ -33,7 +33,7 @@ MOST_AT_ONCE = 256
 # More requests than the server takes.
 ABOVE_LIMIT = 8
 FREE_TIMEOUT_S = 10.0
-LEAVES_S = 0.2
+LEAVES_S, LEFT_TOKENS = 0.2, 64
 RETRY_S = 0.05
 
 
@@ -182,7 +182,7 @@ async def vanish(client: SmokeClient, endpoint: Endpoint) -> str:
     async def one(number: int) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVES_S):
-                await client.generate(replace(LONG, prompt=f"{PROMPT} {number}"))
+                await client.generate(SmokeRequest(f"{PROMPT} {number}", max_tokens=LEFT_TOKENS))
 
     await concurrently(map(one, range(limit)))
     begun_s = time.monotonic()
