@@ -28,7 +28,7 @@ from .files import is_there, read_text
 from .schema_errors import schema_diagnostics
 
 PRESETS = DATA / "presets"
-MAX_BYTES = 500_000  # of a deployment file or a site profile
+MAX_LETTERS = 500_000  # of a deployment file or a site profile
 
 
 class Strict(BaseModel):
@@ -315,7 +315,7 @@ def read(
     else:
         what = f"{reference} is neither a file nor a preset"
         raise BadInput(Diagnostic("", what, nearest(reference, preset_names())))
-    document = replace(parse(read_text(path, max_bytes=MAX_BYTES), name), folder=path.parent)
+    document = replace(parse(read_text(path), name), folder=path.parent)
     if more_targets:
         document = _with_targets(document, more_targets)
     return _with_overrides(document, overrides)
@@ -326,6 +326,9 @@ def parse(text: str, name: str) -> Document:
     document = parse_yaml(text, name)
     if document.diagnostics:
         raise BadInput(document.diagnostics)
+    if len(text) > MAX_LETTERS:
+        what = f"{len(text)} letters are too many for a deployment"
+        raise BadInput(Diagnostic(name, what, f"up to {MAX_LETTERS} are read"))
     if not isinstance(document.data, dict):
         kind = "empty" if document.data is None else f"a {type(document.data).__name__}"
         raise BadInput(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from .deployment import MAX_BYTES, NUMBERS_AS_TEXT, Document, Strict, Variable, parse
+from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse
 from .diagnostics import Diagnostic
 from .errors import BadInput
 from .files import read_text
@@ -134,7 +134,7 @@ class Site(Strict):
 
 def read(path: Path) -> dict[str, Any]:
     """A profile as a deployment holds it. Raises `BadInput` with every error, each at its line."""
-    document = parse(read_text(path, max_bytes=MAX_BYTES), str(path))
+    document = parse(read_text(path), str(path))
     try:
         return Site.model_validate(document.data).model_dump(exclude_none=True)
     except ValidationError as error:
