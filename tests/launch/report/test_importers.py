@@ -129,7 +129,7 @@ def test_the_report_names_each_tool_and_its_caveats() -> None:
     for tool in ("aiperf", "sglang.bench_serving", "vllm bench serve", "guidellm"):
         assert f"Known to mislead: {tool}" in text
     assert text.count("A stream that ends early without its final mark counts as a success") == 4
-    assert "Gaps are between messages, not tokens" in text
+    assert "A message may hold several tokens: no figure here is one of tokens" in text
 
 
 def test_an_unknown_file_is_refused(saved: Callable[..., Path]) -> None:
