@@ -227,6 +227,12 @@ def test_a_margin_below_the_share_of_the_error_that_reaches_the_cache_is_tight()
         assert load.tight is tight
 
 
+def test_the_dry_runs_pool_holds_the_longest_request_and_a_block_for_each_other() -> None:
+    result = plain_budget(max_seq_len=4096, max_batch_size=8)
+    tokens = 4096 + 8 * 32
+    assert result.temporary_kv_gib == pytest.approx(tokens * result.kv_bytes_per_token / GIB)
+
+
 def test_requests_take_whole_blocks() -> None:
     assert plain_budget(tokens_per_request=2401).request_gib == pytest.approx(2432 * 43_188 / GIB)
     wide = plain_budget(tokens_per_request=2401, tokens_per_block=64)

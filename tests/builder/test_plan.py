@@ -438,6 +438,19 @@ def test_limits_are_those_of_one_rank_and_the_cache_of_all_ranks_is_their_sum() 
     assert plan_.limits.tokens_per_request == 2048
 
 
+def test_graphs_take_memory_unless_they_are_off() -> None:
+    """18 sizes are planned; without the key the engine captures a number of its own."""
+
+    def graphs_gib(*overrides: str) -> float:
+        return pipeline.plan(NVFP4_GB200, overrides).plan.budget.cuda_graphs_gib
+
+    each_gib = graphs_gib() / 18
+    assert each_gib > 0
+    assert graphs_gib("engine_config.cuda_graph_config=null") == 0
+    sizes = "engine_config.cuda_graph_config.batch_sizes=[1, 2, 4]"
+    assert graphs_gib(sizes) == pytest.approx(3 * each_gib)
+
+
 @pytest.mark.parametrize("limit", ["the KV cache", "a batch"])
 def test_as_many_requests_as_a_limit_admits_wait_for_nothing(limit: str) -> None:
     """And one more does: for the cache, which holds fewer here, or for a place in the batch."""
