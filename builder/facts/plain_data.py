@@ -104,6 +104,7 @@ DASHBOARD: Any = {
 # The runbook's own words. A step is a command, or several under a title of their own.
 RUNBOOK_FILE: Any = {
     "sections": {"*": {"title": Text, "text?": Text, "listed?": bool}},
+    "errors": [{"sign": Text, "means": Text, "again": Text}],
     "procedures": [
         {
             "id": Text,

@@ -53,7 +53,8 @@ def is_address(host: str) -> bool:
 class RenderedServer:
     """A server's options, its files by path inside the bundle, and its entry in `launch.json`.
 
-    `settings` are those of the server's own model around the engine, where it has one.
+    `settings` are those of the server's own model around the engine, where it has one; it may have
+    another one for unary calls, `unary_model`.
     """
 
     record: Server
@@ -61,6 +62,7 @@ class RenderedServer:
     files: Mapping[str, File]
     entry: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    unary_model: str | None = None
 
     @property
     def ports(self) -> Mapping[str, int]:

@@ -205,6 +205,7 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
             "stop_timeout_s": options.drain_timeout_s + EXIT_MARGIN_S + STOP_MARGIN_S,
         },
         triton_config,
+        f"{model_name}{record.unary_suffix}" if unary else None,
     )
 
 

@@ -15,7 +15,11 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "model_repository" / "README.md",
+]
 
 # What is not run here, by its first words, and where it is instead.
 ELSEWHERE = {

@@ -26,6 +26,10 @@ WITHOUT_SERVERS = [page for page in PAGES if page not in WITH_SERVERS]
 README_BYTES = 9000
 
 
+def title(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
@@ -48,7 +52,7 @@ def prepare(folder: Path) -> None:
     (folder / "allowed_signers").write_text(f"us@example {public}")
 
 
-@pytest.mark.parametrize("page", WITHOUT_SERVERS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", WITHOUT_SERVERS, ids=title)
 def test_every_command_of_a_page_works_in_its_order(page: Path, machine: Machine) -> None:
     """What is run elsewhere is left out; docker and the engine's own commands are stand-ins."""
     prepare(machine.folder)
@@ -58,30 +62,33 @@ def test_every_command_of_a_page_works_in_its_order(page: Path, machine: Machine
             machine.run("\n".join(commands))
 
 
-@pytest.mark.parametrize("page", WITH_SERVERS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", WITH_SERVERS, ids=title)
 def test_every_command_of_a_page_works_beside_its_servers(page: Path, tmp_path: Path) -> None:
     """A server runs until the next one is started."""
+    if "haproxy" in page.read_text() and shutil.which("haproxy") is None:
+        pytest.skip("haproxy could not be installed on this platform")
     with own_network() as enter:
         machine = Machine(tmp_path, stand_ins=False, enter=enter)
         parts: list[tuple[str, list[str]]] = [("", [])]
-        for block in blocks(page, "bash", "bash server", "python"):
+        for number, block in enumerate(blocks(page, "bash", "bash server", "python")):
             if block.kind == "bash server":
                 parts.append((block.text.strip(), []))
             elif block.kind == "python":
-                (tmp_path / "client.py").write_text(block.text)
-                parts[-1][1].append("python client.py")
+                (tmp_path / f"client{number}.py").write_text(block.text)
+                parts[-1][1].append(f"python client{number}.py")
             else:
                 parts[-1][1].extend(row for row in block.commands if elsewhere(row) is None)
         for server, commands in parts:
             if server:
                 with machine.serving(server):
-                    outputs = [machine.run(command) for command in commands]
-                    assert all(outputs), "every command of these pages prints something"
+                    for command in commands:
+                        printed = machine.run(command)
+                        assert printed or re.search(r" > \S+", command), f"{command} prints nothing"
             else:
                 machine.run("\n".join(commands))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=title)
 def test_commands_that_are_run_elsewhere_are_ones_that_the_launcher_has(page: Path) -> None:
     for block in blocks(page, "bash"):
         for command in block.commands:
@@ -94,7 +101,7 @@ def test_commands_that_are_run_elsewhere_are_ones_that_the_launcher_has(page: Pa
                 assert (ROOT / f"{words[2].replace('.', '/')}.py").is_file()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=title)
 def test_every_link_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...facts.images import Image
 from ...observability.alerts import Alert
@@ -26,7 +26,7 @@ from .document import (
     paragraph,
     remedies,
 )
-from .runbook_text import fill, procedures, section
+from .runbook_text import errors, fill, procedures, section
 
 # Where a deployment can run, in the order of its sections.
 RUNS_ON = ("node", "slurm", "kubernetes", "compose")
@@ -50,6 +50,7 @@ def runbook(context: RenderContext) -> Document:
         chapter("setup"),
         chapter("verify"),
         *(chapter(name) for name in RUNS_ON if name in known),
+        section("errors", values, errors()),
         section("slo", values),
         alerts(context, procedures("alerts", values, known, made)),
         review.decisions(context),
@@ -83,11 +84,20 @@ def _known(context: RenderContext) -> frozenset[str]:
         "several_nodes": context.nodes > 1,
         "one_instance": deployment.instances == 1,
         "several_instances": deployment.instances > 1,
+        "unary_model": any(server.unary_model for server in context.servers.values()),
         "streams": all(
             server.settings.get("decoupled", True) for server in context.servers.values()
         ),
     }
-    return frozenset({*deployment.targets, *(word for word, holds in words.items() if holds)})
+    protocols = (
+        f"{name}_{port}" for name, server in context.servers.items() for port in server.ports
+    )
+    found = (word for word, holds in words.items() if holds)
+    return frozenset({*deployment.targets, *protocols, *found})
+
+
+def _first(names: Iterable[str | None]) -> str | None:
+    return next(filter(None, names), None)
 
 
 def _runs_alone(context: RenderContext) -> bool:
@@ -111,6 +121,8 @@ def _values(context: RenderContext) -> dict[str, object]:
         "name": deployment.name,
         "object": object_name(deployment.name),
         "model": facts.checkpoint.name,
+        "triton_model": _first(row.entry.get("model_name") for row in context.servers.values()),
+        "unary_model": _first(row.unary_model for row in context.servers.values()),
         "state": _state_folder(context),
         "where": _where(context),
         "weights_gb": f"{facts.checkpoint.nbytes / 1e9:,.3g}",

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...documents import DATA
 from ...facts import data_file, plain_data
-from .document import Block, Section, Text, code, command, link, paragraph, plain
+from .document import Block, Section, Text, code, command, link, paragraph, plain, table
 
 FILE = DATA / "runbook.yaml"
 
@@ -72,6 +72,13 @@ def procedures(
             commands = tuple(command for step in steps for command in step)
             found.append(Section(f"{of}-{row['id']}", row["title"], (*intro, *commands)))
     return tuple(found)
+
+
+def errors() -> str:
+    """What clients get instead of an answer, and what they are to do."""
+    columns = ("what comes back", "means", "send it again?")
+    rows = [[fill(row[key], {}) for key in ("sign", "means", "again")] for row in _data()["errors"]]
+    return table("Errors", columns, rows)
 
 
 def _commands(step: str | Mapping[str, Any], values: Values, known: Set[str]) -> tuple[str, ...]:

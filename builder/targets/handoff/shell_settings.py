@@ -40,7 +40,9 @@ def _settings(context: RenderContext, server: RenderedServer) -> Iterator[str]:
             yield f"export {name}={shlex.quote(value)}"
     for name in access.values():
         if what := CLIENT_FILES.get(name):
-            yield f': "${{{name}:?is not set; name the file of {what}}}"'
+            yield f'export {name}="${{{name}:?is not set; name the file of {what}}}"'
+    if server.has_key and "inference" in server.entry.get("restricted_apis", ()):
+        yield 'API_KEY=$(head -n 1 "$SERVE_KEY_FILE") && export API_KEY'
     if instances > 1:
         yield f"export INSTANCE=0  # of 0 to {instances - 1}; all that follows, for each"
     yield "use() {"
@@ -64,6 +66,9 @@ def _use(server: RenderedServer, instances: int) -> Iterator[str]:
     ports = {name: f"$SERVE_{name.upper()}_PORT" for name in server.ports}
     url = server.record.url(_address(server), ports, server.entry.get("model_name"))
     yield f'export URL="{url}"'
+    for name, scheme in {"http": "http://", "grpc": ""}.items():
+        if name in ports:
+            yield f'export {name.upper()}_URL="{scheme}{_address(server)}:{ports[name]}"'
 
 
 def _ready(server: RenderedServer) -> str:
