@@ -42,7 +42,7 @@ def test_the_least_profile_asks_for_nothing_else() -> None:
         ({"mpi": "openmpi"}, "5: mpi: openmpi is not allowed; it must match"),
         ({"partition": "a b"}, "7: partition: a b is not allowed"),
         ({"account": "x\n#SBATCH --uid=0"}, "account: x"),
-        ({"state_folder": "runs"}, "state_folder: runs is not allowed; it must match ^/"),
+        ({"state_folder": "runs"}, "state_folder: runs is not allowed; it must match ^(/"),
         ({"sbatch": ["--nodes=2"]}, "sbatch has --nodes=2, which the scripts set; remove it"),
         ({"srun": ["--mpi=none"]}, "srun has --mpi=none, which the scripts set; remove it"),
         ({"sbatch": ["-N2"]}, "sbatch.0: -N2 is not allowed"),
