@@ -438,6 +438,14 @@ def test_limits_are_those_of_one_rank_and_the_cache_of_all_ranks_is_their_sum() 
     assert plan_.limits.tokens_per_request == 2048
 
 
+def test_a_batch_that_is_set_too_small_is_to_be_raised() -> None:
+    (warning,) = (
+        text for text in warned(NVFP4_GB200, "engine_config.max_batch_size=8") if "places" in text
+    )
+    assert warning.startswith("engine_config.max_batch_size: a batch has 8 places, the workload 64")
+    assert warning.endswith("raise it, or lower concurrency")
+
+
 def test_graphs_take_memory_unless_they_are_off() -> None:
     """18 sizes are planned; without the key the engine captures a number of its own."""
 
