@@ -140,7 +140,7 @@ def test_a_submission_gets_no_options_of_the_shell(
 
 @pytest.mark.parametrize(
     ("listed", "newer"),
-    [("5 7 9", "9"), ("7", None), ("", None), ("8+0 8+1", "8"), ("x 6_1", None)],
+    [("5 7 9", "9"), ("9 8", "9"), ("7", None), ("", None), ("8+0 8+1", "8"), ("x 6_1", None)],
 )
 def test_a_job_that_was_submitted_after_this_one_is_found(
     commands: Commands, listed: str, newer: str | None
