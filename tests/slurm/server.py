@@ -1,7 +1,7 @@
 """A small server for the supervisor's tests: it answers, and fails as it is told to.
 
 `server.py PORT [--start-s S] [--answer-s S] [--fail]`. GET /health; POST /v1/completions;
-GET /status with its pid; POST /fault {"health": 503 | "exit": code | "mute": true | "drip": true}:
+GET /status; POST /fault {"health": 503 | "exit": code | "mute": true | "drip": true}:
 one that drips answers a byte at a time. On SIGTERM it answers what is in flight and exits with 0.
 """
 
@@ -23,7 +23,7 @@ class Server:
         self._health = 200
         self._is_mute = False
         self._drips = False
-        self.in_flight = 0
+        self.in_flight = self.generating = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.in_flight += 1
@@ -52,7 +52,8 @@ class Server:
         if path == "/health":
             return self._health, {}
         if path == "/status":
-            return 200, {"pid": os.getpid(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+            gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+            return 200, {"pid": os.getpid(), "gpus": gpus, "generating": self.generating}
         if path == "/fault":
             if "exit" in body:
                 os._exit(body["exit"])
@@ -62,7 +63,9 @@ class Server:
             return 200, {}
         while self._is_mute:
             await asyncio.sleep(0.1)
+        self.generating += 1
         await asyncio.sleep(self._answer_s)
+        self.generating -= 1
         return 200, {"choices": [{"text": " four"}], "job": os.environ.get("SLURM_JOB_ID")}
 
 

@@ -136,7 +136,8 @@ def on_small_disk(cluster: Cluster, tmp_path: Path) -> Iterator[Service]:
     if os.getuid() != 0:
         pytest.skip("only root may mount a small disk")
     with small_disk(tmp_path / "state"):
-        service = Service(cluster, tmp_path, time=NEVER)
+        limits = {"attempts": 100, "crash_window_s": 60, "retry_s": 0.5}
+        service = Service(cluster, tmp_path, time=NEVER, limits=limits)
         yield service
         service.close()
 
