@@ -76,16 +76,16 @@ class Delivery:
     def _send_all(self) -> None:
         while batch := self._take():
             next_ones = [self._next(stream) for stream in batch]
-            for stream, (output, response, error) in zip(batch, next_ones, strict=True):
+            for stream, next_one in zip(batch, next_ones, strict=True):
                 if not stream.has_ended:
-                    self._send(stream, output, response, error)
-                with self._lock:
-                    more = not stream.has_ended and bool(
+                    self._send(stream, *next_one)
+            with self._lock:
+                for stream, (_, _, error) in zip(batch, next_ones, strict=True):
+                    stream.is_with_sender = not stream.has_ended and bool(
                         stream.output or (stream.error and not error)
                     )
-                    stream.is_with_sender = more
-                if more:
-                    self._ready.put(stream)
+                    if stream.is_with_sender:
+                        self._ready.put(stream)
 
     def _take(self) -> list[Stream]:
         """This sender's share of the streams that have something to say; none at the end.

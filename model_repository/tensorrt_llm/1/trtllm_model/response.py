@@ -98,12 +98,13 @@ class ResponseBuilder:
         # A step without new text, such as half of a character, waits for the next one.
         if not (final or any(new_texts) or self._tokens.wait(sequences)):
             return None
+        whole = request.cumulative_text or not request.streaming
+        texts = [sequence.text for sequence in sequences] if whole else new_texts
+        if not (final or wanted):  # as nearly all are
+            return [pb_utils.Tensor("text_output", self._array("text_output", texts))]
         if final and request.streaming:
             wanted = tuple(dict.fromkeys((*wanted, *SUMMARY)))
-        whole = request.cumulative_text or not request.streaming
-        values: dict[str, Sequence[Any]] = {
-            "text_output": [sequence.text for sequence in sequences] if whole else new_texts
-        }
+        values: dict[str, Sequence[Any]] = {"text_output": texts}
         for name in wanted:
             if name not in deltas.OUTPUTS:
                 values[name] = [getattr(sequence, name) for sequence in sequences]
