@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -119,16 +119,18 @@ def generations(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gen
 
 
 class Family:
-    """A family of metrics that nobody reads."""
+    """A family of metrics, whose gauges can be read."""
 
     HISTOGRAM, COUNTER, GAUGE = range(3)
+    gauges: ClassVar[dict[str, float]] = {}
 
     def __init__(self, name: str, description: str, kind: int) -> None:
         self.name = name
 
     def Metric(self, labels: Any, buckets: Any = None) -> Any:
         ignore = lambda value: None  # noqa: E731
-        return SimpleNamespace(increment=ignore, observe=ignore, set=ignore)
+        keep = lambda value: self.gauges.update({self.name: value})  # noqa: E731
+        return SimpleNamespace(increment=ignore, observe=ignore, set=keep)
 
 
 class Error(SimpleNamespace):
@@ -140,11 +142,11 @@ class Error(SimpleNamespace):
         super().__init__(message=message, code=code)
 
 
-def start(generations: Generations, request_id: str) -> Sender:
+def start(generations: Generations, request_id: str, request: Any = REQUEST) -> Sender:
     from trtllm_model.response import ResponseSender
 
     sender = Sender()
-    generations.start(request_id, REQUEST, ResponseSender(sender))  # type: ignore[arg-type]
+    generations.start(request_id, request, ResponseSender(sender))
     return sender
 
 
@@ -182,6 +184,18 @@ def test_nothing_follows_a_final_response(generations: Generations) -> None:
     assert response_sender.is_cancelled() is False
     assert len(sender.sent) == 1
     generations.drain(timeout_s=5)
+
+
+def test_a_stream_waits_for_its_first_response_and_what_has_one_alone_runs(
+    generations: Generations,
+) -> None:
+    whole = SimpleNamespace(**{**vars(REQUEST), "streaming": False})
+    for request in (REQUEST, whole, whole):
+        start(generations, "a", request)
+    generations.metrics.close()
+    assert Family.gauges["trtllm_model_requests_waiting"] == 1
+    assert Family.gauges["trtllm_model_requests_running"] == 2
+    generations.drain(timeout_s=0.1)
 
 
 def test_a_stop_waits_for_the_request_that_is_just_beginning(
