@@ -62,7 +62,7 @@ def rehearse(
 ) -> RehearsalResult:
     """One target with the reference engine, on ports of its own."""
     try:
-        served = serving.with_miniature(target, bundle, run).on_free_ports()
+        served = serving.with_miniature(target, run).on_free_ports()
         served = with_dummy_credentials(served, run.folder)
         with serving.serve(
             served,

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from builder import miniature
-from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 from builder.facts import checkpoint as checkpoints
@@ -102,7 +101,7 @@ def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> Not
     return NotReady(Diagnostic(f"target {target.name}", f"{what}; its log {run.log} ends:{words}"))
 
 
-def with_checkpoint(target: Target, engine: str, bundle: Bundle, run: Run) -> Target:
+def with_checkpoint(target: Target, engine: str, run: Run) -> Target:
     """The target on the checkpoints that variables name, or else on the bundle's own.
 
     The reference engine takes a miniature where that is not a folder of this machine.
@@ -111,15 +110,15 @@ def with_checkpoint(target: Target, engine: str, bundle: Bundle, run: Run) -> Ta
     folders = {name: Path(value).expanduser() for name, value in named.items()}
     named |= {name: str(path.resolve()) for name, path in folders.items() if path.is_dir()}
     if engine == engines.REFERENCE and not folders["CHECKPOINT"].is_dir():
-        return with_miniature(target, bundle, run)
+        return with_miniature(target, run)
     return target.with_environment(**named)
 
 
-def with_miniature(target: Target, bundle: Bundle, run: Run) -> Target:
+def with_miniature(target: Target, run: Run) -> Target:
     """The target on a tiny checkpoint of the same architecture, made in the run folder."""
     folder = run.folder / "miniature"
     folder.mkdir()
-    miniature.write(checkpoints.from_bundle(bundle.folder), folder)
+    miniature.write(checkpoints.from_bundle(target.folder), folder)
     return target.with_environment(CHECKPOINT=str(folder))
 
 

@@ -236,7 +236,7 @@ def _up(options: argparse.Namespace) -> None:
         _say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
         copy = trust.private_copy(found, its_run.folder / trust.COPY, signers)
         served = with_access(target.read(copy, served.name), options)
-        served = serving.with_checkpoint(served, used, copy, its_run)
+        served = serving.with_checkpoint(served, used, its_run)
         with serving.serve(
             served,
             used,
@@ -306,7 +306,7 @@ def _rehearse(options: argparse.Namespace) -> None:
             with runs.create(found, one.name, "reference", folder) as run:
                 copy = trust.private_copy(found, run.folder / trust.COPY, signers)
                 copied = target.read(copy, one.name)
-                row = rehearsal.rehearse(copy, copied, run, timeout_s, interrupts, _say_check)
+                row = rehearsal.rehearse(found, copied, run, timeout_s, interrupts, _say_check)
             rows.append(row)
             if row.bench:
                 _say(text_tables.bench_table(row.bench))

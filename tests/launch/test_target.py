@@ -88,7 +88,7 @@ def test_checkpoint_of_the_environment_wins(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHECKPOINT", "weights")
     run = create(bundle, "triton", "reference", tmp_path / "run")
-    one = serving.with_checkpoint(target.read(bundle, "triton"), "reference", bundle, run)
+    one = serving.with_checkpoint(target.read(bundle, "triton"), "reference", run)
     assert one.environment["CHECKPOINT"] == str(weights)
 
 
@@ -97,7 +97,7 @@ def test_a_draft_of_the_environment_wins(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "draft").mkdir()
     monkeypatch.setenv("DRAFT_CHECKPOINT", str(tmp_path / "draft"))
     run = create(drafting, "triton", "tensorrt_llm", tmp_path / "run")
-    one = serving.with_checkpoint(target.read(drafting, "triton"), "tensorrt_llm", drafting, run)
+    one = serving.with_checkpoint(target.read(drafting, "triton"), "tensorrt_llm", run)
     assert one.environment["DRAFT_CHECKPOINT"] == str(tmp_path / "draft")
     assert one.environment["CHECKPOINT"] == "nvidia/MiniMax-M2.5-NVFP4"
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_that_is_not_here_is_left_to_the_real_engine(
 ) -> None:
     monkeypatch.setenv("CHECKPOINT", "some/hub-name")
     run = create(bundle, "triton", "tensorrt_llm", tmp_path / "run")
-    one = serving.with_checkpoint(target.read(bundle, "triton"), "tensorrt_llm", bundle, run)
+    one = serving.with_checkpoint(target.read(bundle, "triton"), "tensorrt_llm", run)
     assert one.environment["CHECKPOINT"] == "some/hub-name"
 
 
