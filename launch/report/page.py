@@ -143,9 +143,10 @@ def _charts(runs: Sequence[RunEvidence]) -> dict[str, Any]:
 def _legend(
     runs: Sequence[RunEvidence], drawn: Sequence[figures.Figure]
 ) -> Iterator[dict[str, Any]]:
-    for index, run in enumerate(runs):
-        yield {"key": index, "title": run.title, "swatch": chart.series_swatch(index)}
     shapes = [figure.linear for figure in drawn if figure.linear]
+    for index, run in enumerate(runs):
+        if any(f'data-series="{index}"' in one for one in shapes):
+            yield {"key": index, "title": run.title, "swatch": chart.series_swatch(index)}
     for key, title in (("published", "published by others"), ("front", "Pareto front")):
         if any(f'data-series="{key}"' in one for one in shapes):
             yield {"key": key, "title": title, "swatch": chart.reference_swatch(key)}

@@ -106,7 +106,7 @@ def published(rows: Sequence[PublishedFigure]) -> PageTable:
     ]  # fmt: skip
     columns = [("source", "text"), ("at a time", NUMERIC), ("output tokens/s", NUMERIC),
                ("per user", NUMERIC), ("per GPU", NUMERIC), ("e2e p50", NUMERIC),
-               ("TTFT", NUMERIC), ("GPUs", NUMERIC), ("engine", "code"),
+               ("TTFT", NUMERIC), ("GPUs", NUMERIC), ("engine", "text"),
                ("workload", "text")]  # fmt: skip
     caption = "Published figures of the same model on the same GPUs"
     return without_empty_columns(make_table(caption, columns, cells))

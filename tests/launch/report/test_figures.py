@@ -287,6 +287,13 @@ def test_a_total_failure_is_all_that_is_said(runs: Runs) -> None:
     assert verdict.tiles(run) == []
 
 
+def test_the_legend_names_only_what_is_drawn(runs: Runs) -> None:
+    lost = samples.point(12, failed=120) | {"output_tokens_per_s": None, "ttft_ms": None}
+    lost |= {"itl_ms": None, "output_tokens_per_s_per_gpu": None}
+    text = page.text(runs(samples.bench("good"), samples.bench("lost", points=[lost])))
+    assert 'data-toggle="0"' in text and 'data-toggle="1"' not in text
+
+
 def test_a_load_with_failures_is_no_headline(runs: Runs) -> None:
     points = [samples.point(8), samples.point(64, failed=2)]
     (run,) = runs(samples.bench(points=points))
