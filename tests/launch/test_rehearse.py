@@ -113,9 +113,7 @@ def test_the_bundle_stays_as_it_was(rehearsed: Rehearsed) -> None:
 def test_a_published_deployment_passes(
     preset: str, target: str, tmp_path: Path, rehearse_quickly: Rehearse
 ) -> None:
-    """Under a name of its own, where the release or the server can give it one."""
-    settings = [f"name={NAME}", "served_model_name=chat"]
-    rendered = pipeline.render(preset, tmp_path / "bundle", settings, False)
+    rendered = pipeline.render(preset, tmp_path / "bundle", [f"name={NAME}"], False)
     row = rehearse_quickly(rendered.folder, "--target", target)
     assert row["passed"]
     transports = {result["transport"] for result in row["smoke"]["results"]}
