@@ -30,11 +30,12 @@ def _line(same: Sequence[CheckResult]) -> str:
     first = same[0]
     where = "both" if len(same) > 1 else first.transport
     line = f"{OUTCOMES[first.outcome]:<6}{where:<6}{first.id:<11}{first.title:<20}"
-    if first.outcome == "passed" or len(line) + len(first.evidence) <= COLUMNS:
+    evidence = dict.fromkeys(one.evidence for one in same)
+    fits = len(evidence) == 1 and len(line) + len(first.evidence) <= COLUMNS
+    if first.outcome == "passed" or fits:
         room = COLUMNS - len(line)
         shortened = textwrap.shorten(first.evidence, room, placeholder="...")
         return line + (shortened if shortened != "..." else f"{first.evidence[: room - 3]}...")
-    evidence = dict.fromkeys(one.evidence for one in same)
     return "\n".join([line.rstrip(), *map(_wrapped, evidence)])
 
 
