@@ -261,3 +261,70 @@ def test_nothing_is_left_of_an_idle_model(generations: Generations) -> None:
     before = threading.active_count()
     assert generations.drain(timeout_s=5) == 0
     assert threading.active_count() < before
+
+
+class SlowSender(Sender):
+    """Holds each response until it may leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_sending = threading.Semaphore(0)
+        self.may_leave = threading.Semaphore(0)
+
+    def send(self, response: Any, flags: int) -> None:
+        self.is_sending.release()
+        assert self.may_leave.acquire(timeout=5)
+        super().send(response, flags)
+
+
+@pytest.fixture
+def slow(generations: Generations) -> Iterator[SimpleNamespace]:
+    """A stream whose responses are held, with the ways to it; its text counts up."""
+    from trtllm_model.delivery import Delivery
+    from trtllm_model.response import ResponseSender, Stream
+
+    sender, ended = SlowSender(), list[Stream]()
+    builder = SimpleNamespace(tensors=lambda output: output.sequences[0].text)
+    stream = Stream("a", REQUEST, ResponseSender(sender), builder)  # type: ignore[arg-type]
+    delivery = Delivery(generations.metrics, 2, ended.append)
+
+    def put(text: str) -> None:
+        sequence = SimpleNamespace(text=text, token_ids=[1], finish_reason=None, stop_reason=None)
+        result = SimpleNamespace(outputs=[sequence], finished=False, prompt_token_ids=[1])
+        delivery.put(stream, result)
+
+    yield SimpleNamespace(sender=sender, ended=ended, stream=stream, delivery=delivery, put=put)
+    sender.may_leave.release(9)
+    delivery.close()
+    generations.drain(timeout_s=5)
+
+
+def test_of_what_comes_while_a_response_is_on_its_way_the_newest_follows(
+    slow: SimpleNamespace,
+) -> None:
+    slow.put("1")
+    assert slow.sender.is_sending.acquire(timeout=5)
+    slow.put("2")
+    slow.put("3")
+    slow.sender.may_leave.release(2)
+    assert slow.sender.is_sending.acquire(timeout=5)
+    slow.delivery.close()
+    assert [response.output_tensors for response in slow.sender.sent] == ["1", "3"]
+
+
+def test_an_error_that_comes_while_a_response_is_on_its_way_is_the_last_to_follow(
+    slow: SimpleNamespace,
+) -> None:
+    from trtllm_model.inputs import RequestError
+
+    slow.put("1")
+    assert slow.sender.is_sending.acquire(timeout=5)
+    slow.delivery.fail(slow.stream, RequestError("it broke", "INTERNAL", "failed"))
+    slow.sender.may_leave.release(9)
+    assert slow.sender.ended.wait(5)
+    slow.put("2")
+    slow.delivery.close()
+    [first, last] = slow.sender.sent
+    assert first.output_tensors == "1"
+    assert last.error.message == "it broke"
+    assert slow.ended == [slow.stream]
