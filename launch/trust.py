@@ -21,7 +21,6 @@ import yaml
 
 from builder import bundle as bundles
 from builder import contents as bundle_contents
-from builder import verification
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, DamagedBundle
@@ -73,6 +72,8 @@ def read(folder: Path, signers: tuple[Signers, ...]) -> Bundle:
 
     Raises `BadInput` if it is none, `DamagedBundle` with all that is wrong.
     """
+    from builder import verification  # with all that renders, which --help does without
+
     bundle = bundles.read(folder)
     for one in signers or (None,):
         wanted = (one.file, one.identity) if one else (None, None)
