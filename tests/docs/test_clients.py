@@ -144,7 +144,8 @@ def full(triton: Address) -> Iterator[Address]:
     """The server while somebody else has its only place."""
     url = f"{triton.http}{MODEL}/generate_stream"
     with httpx.stream("POST", url, json={**LONG, "stream": True}, timeout=PATIENCE_S) as other:
-        next(other.iter_lines())
+        lines = other.iter_lines()  # which closes the stream when nobody holds it any more
+        next(lines)
         yield triton
 
 
