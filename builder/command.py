@@ -1,7 +1,7 @@
 """A command line of verbs: its parser, and a verb's end with its errors and its exit code.
 
 Whatever the verb prints, names of files and what others wrote among it, reaches the terminal as
-letters only.
+printable text only.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ SIGNATURE = f"{SUMS}.sig"
 EVIDENCE = "evidence"
 
 # Files are held in memory; results of long benchmarks take some megabytes.
-LARGEST_BYTES = 1 << 28  # of all files together
-MOST_FILES = 10_000
+MAX_TOTAL_BYTES = 1 << 28  # of all files together
+MAX_FILES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def read(folder: Path) -> Contents:
     Raises `BadInput` if the folder is not a bundle, `DamagedBundle` where it cannot be read.
     """
     files: dict[str, File] = {}
-    strange, folders, left = {}, [], LARGEST_BYTES
+    strange, folders, left = {}, [], MAX_TOTAL_BYTES
     try:
         if not {MANIFEST, SUMS} & {path.name for path in folder.iterdir()}:
             raise FileNotFoundError
@@ -89,8 +89,8 @@ def _walk(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder, onerror=_raise):
         for name in (*folders, *names):
             count += 1
-            if count > MOST_FILES:
-                what = f"holds more than {MOST_FILES} files"
+            if count > MAX_FILES:
+                what = f"holds more than {MAX_FILES} files"
                 raise DamagedBundle(Diagnostic(str(folder), what, "render again"))
             yield Path(parent, name)
 

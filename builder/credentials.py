@@ -33,33 +33,9 @@ _BEHIND = frozenset(
 _HARMLESS = {
     "TOKEN": frozenset(
         (
-            *(
-                "EOS",
-                "BOS",
-                "PAD",
-                "UNK",
-                "SEP",
-                "CLS",
-                "MASK",
-                "STOP",
-                "SPECIAL",
-                "IMAGE",
-                "AUDIO",
-            ),
-            *(
-                "VIDEO",
-                "NEXT",
-                "PER",
-                "FIRST",
-                "LAST",
-                "DRAFT",
-                "MAX",
-                "MIN",
-                "NUM",
-                "EACH",
-                "START",
-            ),
-            "END",
+            *("EOS", "BOS", "PAD", "UNK", "SEP", "CLS", "MASK", "STOP", "SPECIAL", "IMAGE"),
+            *("AUDIO", "VIDEO", "NEXT", "PER", "FIRST", "LAST", "DRAFT", "MAX", "MIN", "NUM"),
+            *("EACH", "START", "END"),
         )
     ),
     "KEY": frozenset(

@@ -28,7 +28,7 @@ from .files import is_there, read_text
 from .schema_errors import schema_diagnostics
 
 PRESETS = DATA / "presets"
-MAX_LETTERS = 500_000  # of a deployment file or a site profile
+MAX_CHARACTERS = 500_000  # of a deployment file or a site profile
 
 
 class Strict(BaseModel):
@@ -38,15 +38,15 @@ class Strict(BaseModel):
 
 
 # Far beyond every real machine, model and load: what is larger is a slip of the pen.
-MOST_GPUS = 100_000
-MOST_TOKENS = 100_000_000
-MOST_REQUESTS = 1_000_000
-MOST_DRAFT_TOKENS = 1_000
-LARGEST_NUMBER = 2**53  # of an engine option; up to it, every reader of YAML and JSON is exact
+MAX_GPUS = 100_000
+MAX_TOKENS = 100_000_000
+MAX_REQUESTS = 1_000_000
+MAX_DRAFT_TOKENS = 1_000
+MAX_NUMBER = 2**53  # of an engine option; up to it, every reader of YAML and JSON is exact
 
 ImageReference = Annotated[str, Field(pattern=REFERENCE_PATTERN, max_length=500)]
-NumGpus = Annotated[int, Field(ge=1, le=MOST_GPUS)]
-Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+NumGpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 # What a variable, an argument and a file's name can hold.
 NoNul = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
@@ -87,7 +87,7 @@ class Workload(Strict):
 
     isl: Tokens
     osl: Tokens
-    concurrency: Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
+    concurrency: Annotated[int, Field(ge=1, le=MAX_REQUESTS)]
 
 
 class Draft(Strict):
@@ -97,7 +97,7 @@ class Draft(Strict):
     """
 
     checkpoint: Annotated[NoNul, Field(min_length=1)]
-    tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)]
+    tokens: Annotated[int, Field(ge=1, le=MAX_DRAFT_TOKENS)]
     method: Literal["eagle3", "draft_target"] = "eagle3"
 
 
@@ -194,7 +194,7 @@ class Deployment(Strict):
     @classmethod
     def _refuse_huge_numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
         for path, number in _numbers(value):
-            if abs(number) > LARGEST_NUMBER:
+            if abs(number) > MAX_NUMBER:
                 raise ValueError(f"{path} is {number:.0e}; give at most 2^53")
         return value
 
@@ -326,9 +326,9 @@ def parse(text: str, name: str) -> Document:
     document = parse_yaml(text, name)
     if document.diagnostics:
         raise BadInput(document.diagnostics)
-    if len(text) > MAX_LETTERS:
-        what = f"{len(text)} letters are too many for a deployment"
-        raise BadInput(Diagnostic(name, what, f"up to {MAX_LETTERS} are read"))
+    if len(text) > MAX_CHARACTERS:
+        what = f"{len(text)} characters are too many"
+        raise BadInput(Diagnostic(name, what, f"up to {MAX_CHARACTERS} are read"))
     if not isinstance(document.data, dict):
         kind = "empty" if document.data is None else f"a {type(document.data).__name__}"
         raise BadInput(

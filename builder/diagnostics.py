@@ -21,8 +21,8 @@ class Location(NamedTuple):
 
 
 NOWHERE = Location(0, 0)
-MOST_LETTERS = 4_000  # of one text of a diagnostic, which may list dozens of vulnerabilities
-LONGEST_NAME = 200  # that is compared with others
+MAX_CHARACTERS = 4_000  # of one text of a diagnostic, which may list dozens of vulnerabilities
+MAX_NAME_CHARACTERS = 200  # that is compared with others
 
 # What moves a cursor, colours a line, hides a letter, turns the direction of writing, or is no
 # letter at all, such as a byte of a file's name that is not UTF-8.
@@ -62,7 +62,7 @@ class Diagnostic:
     release: str = ""
 
     def __post_init__(self) -> None:
-        """No credential is repeated, whichever reader has found it wrong, and no book."""
+        """Whoever reports it, no credential is repeated, and no text of any length."""
         for name in ("where", "message", "fix", "path"):
             object.__setattr__(self, name, mask(_shortened(getattr(self, name))))
 
@@ -78,7 +78,7 @@ class Diagnostic:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}..."
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
 
 
 def located(
@@ -113,7 +113,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     Of names equally far, the one with the same first letter and length is meant.
     """
     names, given = list(known), name.lower()
-    if len(name) > LONGEST_NAME:
+    if len(name) > MAX_NAME_CHARACTERS:
         return None
     ranked = sorted(
         (edits, other[:1].lower() != given[:1], abs(len(other) - len(name)), other)

@@ -15,17 +15,8 @@ from typing import Any
 
 from . import bundle, pipeline, signature
 from . import contents as bundle_contents
-from .bundle import (
-    EVIDENCE,
-    MANIFEST,
-    SIGNATURE,
-    SUMS,
-    Contents,
-    File,
-    read_sums,
-    subject_digest,
-    sums,
-)
+from .bundle import read_sums, subject_digest, sums
+from .contents import EVIDENCE, MANIFEST, SIGNATURE, SUMS, Contents, File
 from .diagnostics import Diagnostic
 from .errors import BadInput, DamagedBundle, ToolkitError
 from .files import MAX_JSON_BYTES, parse_json

@@ -1,4 +1,4 @@
-"""The verbs of checkpoints and bundles to be: presets, inspect, render and miniature."""
+"""The verbs of checkpoints and deployments: presets, inspect, render and miniature."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def checkpoint_text(facts: Checkpoint) -> str:
         one_line(facts.name),
         f"  architecture   {facts.architecture.name}, attention {facts.architecture.attention}",
         f"  parameters     {facts.parameters / 1e9:.2f} billion",
-        f"  size           {size(facts.nbytes)}{_publishedsize(facts)}",
+        f"  size           {size(facts.nbytes)}{_published_size(facts)}",
         f"  precision      {facts.precision} ({quantization.source})",
         f"  KV cache       {quantization.kv_cache_quant_algo or 'not quantized'}",
         f"  MTP layers     {facts.mtp_layers}",
@@ -155,7 +155,7 @@ def checkpoint_text(facts: Checkpoint) -> str:
     return "\n".join(lines)
 
 
-def _publishedsize(facts: Checkpoint) -> str:
+def _published_size(facts: Checkpoint) -> str:
     return f", published {size(facts.published_bytes)}" if facts.published_bytes else ""
 
 

@@ -64,11 +64,6 @@ def at_least(minimum: float) -> Check:
     return Check(lambda value: value >= minimum, f"must be >= {minimum}")
 
 
-def one_of(known: Callable[[], Collection[str]]) -> Check:
-    """A name out of other data files, which are read when a value is checked."""
-    return Check(lambda value: value in known(), "must be a known name")
-
-
 Positive = typing.Annotated[int, at_least(1)]
 Text = typing.Annotated[str, Check(lambda text: bool(text.strip()), "must not be empty")]
 

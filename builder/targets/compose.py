@@ -29,7 +29,7 @@ SECRETS = {
 }
 # Without start_interval, which Compose refuses for a Docker Engine older than 25.
 HEALTH = {"interval": "15s", "timeout": "10s", "retries": 8}
-MOST_PROCESSES = 16384
+MAX_PROCESSES = 16384
 
 
 def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
@@ -135,7 +135,7 @@ def _machine(container: Container, index: int) -> dict[str, Any]:
         "mem_limit": CommentedValue(
             f"{memory.value + 2 * SCRATCH_GIB}gb", f"{memory.reason} + {scratch}"
         ),
-        "pids_limit": MOST_PROCESSES,
+        "pids_limit": MAX_PROCESSES,
         "ulimits": CommentedValue(
             {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576},
             "memlock and stack: what NVIDIA's images ask for when they start",

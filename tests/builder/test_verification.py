@@ -13,7 +13,7 @@ import pytest
 from builder import bundle as bundles
 from builder import pipeline, verification
 from builder.bundle import File
-from builder.contents import LARGEST_BYTES
+from builder.contents import MAX_TOTAL_BYTES
 from builder.verification import Corruption, Verification
 from tests.conftest import Run
 
@@ -186,7 +186,7 @@ def test_a_file_too_many_is_found(path: str, what: str, bundle: Path) -> None:
 
 def test_a_file_that_is_too_large_is_not_read(bundle: Path) -> None:
     with (bundle / "weights.bin").open("wb") as file:
-        file.truncate(LARGEST_BYTES + 1)
+        file.truncate(MAX_TOTAL_BYTES + 1)
     assert [row.message for row in damage_of(bundle)] == ["is too large for a bundle"]
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from builder import bundle, pipeline
 from builder.bundle import MANIFEST, SIGNATURE, SUMS, File
-from builder.contents import LARGEST_BYTES, MOST_FILES
+from builder.contents import MAX_FILES, MAX_TOTAL_BYTES
 from builder.errors import BadInput, DamagedBundle
 from launch import target
 from tests.conftest import ROOT
@@ -121,7 +121,7 @@ def listen(path: Path) -> None:
 
 def of_size(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(LARGEST_BYTES + 1)
+        file.truncate(MAX_TOTAL_BYTES + 1)
 
 
 def swapped(one: str, other: str) -> Attack:
@@ -142,7 +142,7 @@ def attacks(*several: Attack) -> Attack:
 
 
 def many(folder: Path) -> None:
-    for index in range(MOST_FILES + 1):
+    for index in range(MAX_FILES + 1):
         (folder / f"evidence/{index}").touch()
 
 

@@ -196,7 +196,7 @@ class Architecture:
         ]
         if self.experts_field and not wrong:
             experts = text["num_hidden_layers"] * text[self.experts_field]
-            wrong += [self.experts_field] if experts > MOST_EXPERTS else []
+            wrong += [self.experts_field] if experts > MAX_EXPERTS else []
         return wrong
 
     def mtp_layers(self, config: Config) -> int:
@@ -204,13 +204,13 @@ class Architecture:
 
 
 # Far beyond every model: each layer and expert is walked, and sizes are multiplied.
-MOST_LAYERS = 1_000
-MOST_EXPERTS = 200_000  # of all layers together
-LARGEST_COUNT = 1 << 31
+MAX_LAYERS = 1_000
+MAX_EXPERTS = 200_000  # of all layers together
+MAX_COUNT = 1 << 31
 _MAY_BE_ZERO = {"first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers"}
 
 
 def _is_count(name: str, value: object) -> bool:
     least = 0 if name in _MAY_BE_ZERO or name.startswith("mtp_") else 1
-    most = MOST_LAYERS if "_layers" in name else LARGEST_COUNT
+    most = MAX_LAYERS if "_layers" in name else MAX_COUNT
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

@@ -9,7 +9,7 @@ from ...servers import PORT_STEP, RenderContext, RenderedServer
 
 # A server beside this one, on the same machine, listens this far away: beyond all instances.
 CANARY_STEP = 200
-HIGHEST_PORT = 65_535
+MAX_PORT = 65_535
 # Files that only a client has, by the variables that name them.
 CLIENT_FILES = {
     "TLS_CA": "who signed the certificate of the server",
@@ -29,7 +29,7 @@ def settings(context: RenderContext, server: RenderedServer) -> str:
 def canary_step(context: RenderContext) -> int:
     """How far from its ports a second server listens on the same machine."""
     ports = (port for server in context.servers.values() for port in server.ports.values())
-    return CANARY_STEP if max(ports, default=0) + CANARY_STEP <= HIGHEST_PORT else -CANARY_STEP
+    return CANARY_STEP if max(ports, default=0) + CANARY_STEP <= MAX_PORT else -CANARY_STEP
 
 
 def _settings(context: RenderContext, server: RenderedServer) -> Iterator[str]:

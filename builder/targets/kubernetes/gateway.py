@@ -20,7 +20,7 @@ PORTS = {"http": 8443, "grpc": 8444}
 HEALTH_PORT = 8404
 # HAProxy finds the key of `server.pem` in a file of that name and one more ending.
 TLS_FILES = {"tls.crt": "server.pem", "tls.key": "server.pem.key", "ca.crt": "clients.pem"}
-MOST_SERVERS = 64
+MAX_SERVERS = 64
 
 
 def configuration(workload: Workload) -> File:
@@ -156,4 +156,4 @@ def _network_policy(workload: Workload, name: str) -> dict[str, Any]:
 def _most_servers(workload: Workload) -> int:
     """Places for servers, found by name as they come."""
     scale = workload.options.autoscaling
-    return max(MOST_SERVERS, workload.replicas, scale.max_replicas if scale else 0)
+    return max(MAX_SERVERS, workload.replicas, scale.max_replicas if scale else 0)

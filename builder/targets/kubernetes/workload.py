@@ -54,7 +54,7 @@ def label_value(text: str) -> str:
 
 # `kubectl apply` keeps the text of an object in an annotation; Kubernetes takes 256 KiB of those.
 # Source: kubernetes/apimachinery, pkg/api/validation/objectmeta.go, TotalAnnotationSizeLimitB.
-MOST_BYTES = 240 * 1024
+MAX_BYTES = 240 * 1024
 READ, EXECUTE = 0o444, 0o555
 
 
@@ -68,7 +68,7 @@ def config_maps(base: str, files: Mapping[str, File]) -> dict[str, dict[str, Fil
     for path, file in sorted(files.items()):
         own = _nbytes(path, file)
         size += own
-        if size > MOST_BYTES and groups[-1]:
+        if size > MAX_BYTES and groups[-1]:
             groups.append({})
             size = own
         groups[-1][path] = file

@@ -154,8 +154,8 @@ def _groups(rules: Rules, kind: str, rows: list[Any]) -> dict[str, Any]:
     return {"groups": [group]}
 
 
-MOST_FAILING = 0.05
-MOST_LOAD = 0.8
+MAX_FAILING = 0.05
+MAX_LOAD = 0.8
 LEAST_KV_SHARE, HIGHEST_KV_SHARE = 0.9, 0.98
 QUEUE_S_WITHOUT_OBJECTIVE = 1.0
 ASSUMED_ACCEPTANCE = 0.6
@@ -199,7 +199,7 @@ def thresholds(monitored: MonitoredServer) -> dict[str, Threshold]:
 def _of_objectives(monitored: MonitoredServer) -> Iterator[Threshold]:
     rows = slo.objectives(monitored.deployment, monitored.options.availability)
     found: dict[str, slo.Objective] = {row.kind: row for row in rows}
-    yield Threshold("most_failing", MOST_FAILING, "one request in twenty [assumed]")
+    yield Threshold("most_failing", MAX_FAILING, "one request in twenty [assumed]")
     budget = found["availability"]
     said = f"an availability of {budget.share:.6g} [{budget.evidence}]"
     yield Threshold("availability_budget", budget.budget, said)
@@ -260,7 +260,7 @@ def _of_load(monitored: MonitoredServer) -> Iterator[Threshold]:
         yield Threshold("most_requests", budget.max_concurrency, said)
     else:
         yield Threshold("most_requests", None, "the plan holds no request at once")
-    yield Threshold("most_load", MOST_LOAD, "a fifth is left for bursts [assumed]")
+    yield Threshold("most_load", MAX_LOAD, "a fifth is left for bursts [assumed]")
     used = budget.needed_gib / budget.kv_cache_gib if budget.kv_cache_gib else 1.0
     share = min(HIGHEST_KV_SHARE, max(LEAST_KV_SHARE, math.ceil((1 + used) * 50) / 100))
     said = f"the planned load takes {used:.0%} of it; half of the rest is gone, at least 90%"

@@ -15,12 +15,12 @@ from ...site import TARGET, Site
 from .. import host_diagnostics, selected_server, selection_diagnostics
 
 # Slurm keeps the time of `--signal` in 16 bits.
-LONGEST_LEAD_S = 65_535
+MAX_LEAD_S = 65_535
 # It looks every 30 seconds whether a time is up, and the signal may come so much early.
 # Source: measured on Slurm 22.05 with --signal=B:USR1@70 -t 2.
 SIGNAL_SLACK_S = 60
 
-HIGHEST_PORT = 65_535
+MAX_PORT = 65_535
 EVERYWHERE = "0.0.0.0"
 THE_NODE = "node"
 
@@ -75,7 +75,7 @@ class SlurmOptions(Strict):
     server: ServerName | None = None
     host: Host = EVERYWHERE
     time_limit_s: Seconds = 28_800
-    successor_lead_s: Annotated[int, Field(ge=60, le=LONGEST_LEAD_S)] = 3_000
+    successor_lead_s: Annotated[int, Field(ge=60, le=MAX_LEAD_S)] = 3_000
     drain_s: Seconds = 300
     attempts: Annotated[int, Field(ge=1, le=100)] = 3
     router: RouterPorts = RouterPorts()
@@ -205,6 +205,6 @@ def _port_diagnostics(
             if (other := owners.setdefault(port, owner)) != owner:
                 what = f"port {port} is that of {other} and of {owner}"
                 yield Diagnostic(f"targets.{server}", what, "give ports that are further apart")
-            if port > HIGHEST_PORT:
-                what = f"{owner} has port {port}; the highest is {HIGHEST_PORT}"
+            if port > MAX_PORT:
+                what = f"{owner} has port {port}; the highest is {MAX_PORT}"
                 yield Diagnostic(f"targets.{server}", what, "give lower ports, or fewer servers")
