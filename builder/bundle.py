@@ -299,10 +299,10 @@ def read(folder: Path) -> Bundle:
     """
     found = contents.read(folder)
     if MANIFEST not in found.files:
-        raise DamagedBundle(found.strange or (Diagnostic(MANIFEST, "is missing", _RESTORE),))
+        raise DamagedBundle(found.forbidden or (Diagnostic(MANIFEST, "is missing", _RESTORE),))
     raw = found.files[MANIFEST].data
     manifest = read_manifest(raw)
-    if diagnostics := [*found.strange, *_damage(found, manifest["files"])]:
+    if diagnostics := [*found.forbidden, *_damage(found, manifest["files"])]:
         raise DamagedBundle(diagnostics)
     return Bundle(folder.resolve(), manifest, hashlib.sha256(raw).hexdigest())
 
@@ -363,7 +363,7 @@ def _damage(found: Contents, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[
     for name, row in rows.items():
         file = found.files.get(name)
         if file is None:
-            if name not in {each.where for each in found.strange}:
+            if name not in {each.where for each in found.forbidden}:
                 yield Diagnostic(name, "is missing", _RESTORE)
         elif (file.sha256, len(file.data)) != (row["sha256"], row["bytes"]):
             what = f"differs from the manifest ({len(file.data)} bytes, {row['bytes']} expected)"

@@ -36,11 +36,11 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What lies in a folder: its files, and `strange` what no bundle can hold."""
+    """What lies in a folder: its files, and `forbidden` what no bundle can hold."""
 
     folder: Path
     files: Mapping[str, File]
-    strange: tuple[Diagnostic, ...]
+    forbidden: tuple[Diagnostic, ...]
 
     def digest(self, path: str) -> str | None:
         return self.files[path].sha256 if path in self.files else None
@@ -52,16 +52,16 @@ def read(folder: Path) -> Contents:
     Raises `BadInput` if the folder is not a bundle, `DamagedBundle` where it cannot be read.
     """
     files: dict[str, File] = {}
-    strange, folders, left = {}, [], MAX_TOTAL_BYTES
+    forbidden, folders, left = {}, [], MAX_TOTAL_BYTES
     try:
         if not {MANIFEST, SUMS} & {path.name for path in folder.iterdir()}:
             raise FileNotFoundError
         for path in _walk(folder):
             name, status = path.relative_to(folder).as_posix(), path.stat(follow_symlinks=False)
             if wrong := _forbidden(status.st_mode):
-                strange[name] = wrong
+                forbidden[name] = wrong
             if stat.S_ISREG(status.st_mode) and status.st_size > left:
-                strange[name] = ("is too large for a bundle", "remove it")
+                forbidden[name] = ("is too large for a bundle", "remove it")
             elif stat.S_ISDIR(status.st_mode):
                 folders.append(name)
             elif stat.S_ISREG(status.st_mode):
@@ -74,11 +74,11 @@ def read(folder: Path) -> Contents:
     except OSError as error:
         where, reason = str(error.filename or folder), (error.strerror or str(error)).lower()
         raise DamagedBundle(Diagnostic(where, f"cannot be read: {reason}")) from None
-    used = {str(above) for name in (*files, *strange) for above in PurePosixPath(name).parents}
+    used = {str(above) for name in (*files, *forbidden) for above in PurePosixPath(name).parents}
     for name in folders:
-        if name not in used | {*strange}:
-            strange[name] = ("is a folder without files", "remove it")
-    rows = (Diagnostic(name, *strange[name]) for name in sorted(strange))
+        if name not in used | {*forbidden}:
+            forbidden[name] = ("is a folder without files", "remove it")
+    rows = (Diagnostic(name, *forbidden[name]) for name in sorted(forbidden))
     return Contents(folder, files, tuple(rows))
 
 

@@ -121,7 +121,7 @@ def verify(folder: Path, signers: Path | None = None, identity: str | None = Non
     contents = bundle_contents.read(folder)
     report = Verification(folder.resolve(), contents.digest(MANIFEST) or "")
     report.evidence = sum(map(_is_evidence, contents.files))
-    report.damage += (Corruption(row.where, row.message, row.fix) for row in contents.strange)
+    report.damage += (Corruption(row.where, row.message, row.fix) for row in contents.forbidden)
     report.damage += _damaged_files(contents)
     if not report.damage:
         report.rendered = len(_listed(contents)[0])
@@ -251,7 +251,7 @@ def _unlisted(
 def _damaged(contents: Contents, promise: _Promise, path: str, wanted: str) -> Iterator[Corruption]:
     file = contents.files.get(path)
     if file is None:
-        if path not in {row.where for row in contents.strange}:
+        if path not in {row.where for row in contents.forbidden}:
             yield Corruption(path, "is missing")
         return
     listed = SUMS if _is_evidence(path) or path == MANIFEST else "the manifest"

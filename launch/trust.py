@@ -92,8 +92,8 @@ def private_copy(bundle: Bundle, into: Path, signers: tuple[Signers, ...]) -> Bu
         return _same(bundle, _existing(into))
     into.parent.mkdir(parents=True, exist_ok=True)
     contents = bundle_contents.read(bundle.folder)
-    if contents.strange:
-        raise DamagedBundle(contents.strange)
+    if contents.forbidden:
+        raise DamagedBundle(contents.forbidden)
     beside = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))  # for this user only
     try:
         for name, file in contents.files.items():

@@ -1,4 +1,4 @@
-"""Published deployments on real hardware: their options and measured figures."""
+"""What others measured on real hardware: deployments with their options, acceptance lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .release import ServerRole
 from .schema import Consistent, Positive, Text
 
 RESULTS = DATA / "results"
-
+ACCEPTANCE = DATA / "acceptance.yaml"
 
 # Metrics of published figures, and their units in words.
 UNITS = {
@@ -207,3 +207,50 @@ def _workload(publication: Publication, row: PublishedDeployment) -> str:
         parts.append(f"output {row.osl} tokens")
     parts.append(row.parallel)
     return ", ".join(part for part in parts if part) or "not said"
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceCurve:
+    """Tokens a step by the number of draft tokens: `lengths` are those of 1, 2, 3 ... of them.
+
+    `file` is the source's own.
+    """
+
+    model: Text
+    drafting: Text
+    thinking: bool
+    file: Text
+    sampling: Text
+    lengths: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceFile:
+    """The curves of one source, all of the same workload."""
+
+    source: Text
+    workload: Text
+    curves: tuple[AcceptanceCurve, ...]
+
+
+def acceptance_curves() -> tuple[AcceptanceCurve, ...]:
+    return data_file.load(ACCEPTANCE, AcceptanceFile).curves
+
+
+def acceptance_lengths(model: str, drafting: str, draft_tokens: int) -> list[float]:
+    """What curves of a model have for a kind and a number of draft tokens, the least first.
+
+    A model is known by its name without the vendor, in whatever precision.
+    """
+    name = _without_precision(model.rpartition("/")[2].lower())
+    return sorted(
+        one.lengths[draft_tokens - 1]
+        for one in acceptance_curves()
+        if _without_precision(one.model) == name
+        and one.drafting.lower().startswith(drafting.lower())
+        and 1 <= draft_tokens <= len(one.lengths)
+    )
+
+
+def _without_precision(name: str) -> str:
+    return name.removesuffix("-nvfp4").removesuffix("-fp8").removesuffix("-fp4")

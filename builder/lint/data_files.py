@@ -13,13 +13,12 @@ from typing import Any
 from ..diagnostics import Diagnostic
 from ..documents import DATA
 from ..facts import data_file, plain_data
-from ..facts.acceptance import AcceptanceFile
 from ..facts.advisories import ProductAdvisories
 from ..facts.engines import Engine
 from ..facts.hardware import Gpu
 from ..facts.images import PublishedImages
 from ..facts.model_facts import ModelFacts
-from ..facts.published_results import Publication
+from ..facts.published_results import AcceptanceFile, Publication
 from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
 from ..facts.servers import Server
 from ..observability import alerts

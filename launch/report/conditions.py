@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from builder.facts import acceptance
+from builder.facts.published_results import acceptance_lengths
 
 from .evidence import RunEvidence
 from .number_format import SPACE, number, percent
@@ -198,7 +198,7 @@ def _speculation(run: RunEvidence, row: Row, figure: Row, point: LoadPoint) -> I
     here, there = point.tokens_per_step, figure.get("accepted_length")
     if there is None and theirs:
         kind = str(decided.get("speculative_config.decoding_type", "MTP"))
-        elsewhere = acceptance.lengths(row.get("checkpoint", ""), kind, int(theirs))
+        elsewhere = acceptance_lengths(row.get("checkpoint", ""), kind, int(theirs))
         if elsewhere:
             low, high = elsewhere[0], elsewhere[-1]
             told = f"{NOT_SAID}; {number(low)} to {number(high)} elsewhere"

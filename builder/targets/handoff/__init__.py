@@ -1,6 +1,6 @@
 """Target `handoff`: a runbook and a document of objectives for a team that did not make this.
 
-`runbook` and `objectives` say it, with `network`, `capacity` and `review` for parts of the runbook;
+`runbook` and `objectives` say it, with `network` and `plan_sections` for parts of the runbook;
 `runbook_text` reads its text and commands from the data, `shell_settings` is what a shell is told.
 Both are a `document` of Markdown, of which the page is made too. `ci` are examples for the
 pipelines of that team.

@@ -12,7 +12,7 @@ from ..kubernetes.workload import object_name
 from ..monitoring.monitored import TARGET as MONITORING
 from ..monitoring.monitored import MonitoringOptions
 from ..monitoring.rules import Rules
-from . import capacity, network, review, shell_settings
+from . import network, plan_sections, shell_settings
 from .document import (
     Block,
     Document,
@@ -45,18 +45,18 @@ def runbook(context: RenderContext) -> Document:
         _overview(context, values),
         network.ports(context),
         network.secrets(context),
-        capacity.capacity(context),
-        capacity.figures(context),
+        plan_sections.capacity(context),
+        plan_sections.figures(context),
         chapter("setup"),
         chapter("verify"),
         *(chapter(name) for name in RUNS_ON if name in known),
         section("errors", values, errors()),
         section("slo", values),
         alerts(context, procedures("alerts", values, known, made)),
-        review.decisions(context),
+        plan_sections.decisions(context),
         chapter("evidence"),
-        review.terms(context),
-        review.vulnerabilities(context),
+        plan_sections.terms(context),
+        plan_sections.vulnerabilities(context),
         section("air-gap", values),
     ]
     return Document(

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from builder import bundle
-from builder.facts import acceptance
+from builder.facts.published_results import acceptance_curves, acceptance_lengths
 from launch.cli.main import main
 from launch.report import evidence, page, published
 from launch.report.evidence import RunEvidence
@@ -178,15 +178,18 @@ def test_acceptance_that_was_not_published_is_set_beside_measured_curves(
 
 
 def test_curves_are_of_a_model_in_any_precision_and_of_its_kind_of_drafts() -> None:
-    assert acceptance.lengths("nvidia/Kimi-K2.5-NVFP4", "Eagle", 3) == [2.75, 2.88]
-    assert acceptance.lengths("moonshotai/Kimi-K2.5", "Eagle3", 1) == [1.80, 1.83]
-    assert acceptance.lengths("nvidia/Kimi-K2.5-NVFP4", "MTP", 3) == []
-    assert acceptance.lengths("zai-org/GLM-5.2-FP8", "MTP", 9) == []
-    assert acceptance.lengths("nvidia/DeepSeek-V3.2-NVFP4", "MTP", 3) == []
+    assert acceptance_lengths("nvidia/Kimi-K2.5-NVFP4", "Eagle", 3) == [
+        2.75,
+        2.88,
+    ]
+    assert acceptance_lengths("moonshotai/Kimi-K2.5", "Eagle3", 1) == [1.80, 1.83]
+    assert acceptance_lengths("nvidia/Kimi-K2.5-NVFP4", "MTP", 3) == []
+    assert acceptance_lengths("zai-org/GLM-5.2-FP8", "MTP", 9) == []
+    assert acceptance_lengths("nvidia/DeepSeek-V3.2-NVFP4", "MTP", 3) == []
 
 
 def test_every_curve_lies_between_one_token_and_all_drafts() -> None:
-    found = acceptance.curves()
+    found = acceptance_curves()
     assert len(found) == 14
     for curve in found:
         assert len(curve.lengths) == 8
