@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from .diagnostics import Diagnostic, nearest
-from .documents import DATA, MAX_DEPTH, parse_yaml
+from .documents import DATA, MAX_DEPTH, parse_yaml, value_at
 from .errors import BadInput
 from .facts import advisories, engines, servers
 from .facts.images import REFERENCE_PATTERN
@@ -235,10 +235,7 @@ class Document:
 
     def get(self, path: str) -> Any:
         """The value at a dotted path, or `None`."""
-        value: Any = self.data
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value
+        return value_at(self.data, path)
 
     def locate_all(self, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
         """The errors in the order of the file, each with file and line before its path."""

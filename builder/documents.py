@@ -67,6 +67,13 @@ class Yaml:
         return self.places.get(path, NOWHERE)
 
 
+def value_at(data: Any, path: str) -> Any:
+    """The value at a dotted path of nested mappings, or `None`."""
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
+
+
 def load_yaml(text: str) -> Any:
     """Plain data from YAML that the toolkit wrote or ships."""
     return yaml.load(text, Loader=_Loader)

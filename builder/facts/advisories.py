@@ -37,6 +37,7 @@ Day = Annotated[
 
 _folder = ADVISORIES
 _NAMED = 3  # the worst ones; a warning is no place for dozens
+_NO_FIX = "no version fixes them yet: let only clients that you trust reach the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,41 +56,6 @@ class Advisory:
     published: Day
     areas: tuple[str, ...]
     verified: bool = True
-
-
-def products() -> list[str]:
-    return [path.stem for path in files()]
-
-
-def files() -> list[Path]:
-    return sorted(_folder.glob("*.yaml"))
-
-
-def use(other: Path) -> None:
-    """Read advisories from another folder from now on. Raises `BadInput` if they are wrong."""
-    global _folder
-    names = [shipped.name for shipped in ADVISORIES.glob("*.yaml")]
-    diagnostics = [
-        each for name in names for each in data_file.validate(other / name, ProductAdvisories)
-    ]
-    if diagnostics:
-        raise BadInput(diagnostics)
-    _folder = other
-
-
-def open_for(product: str, version: str) -> list[Advisory]:
-    """Advisories that a version is open to, worst first.
-
-    A version that cannot be ordered, such as a development build's name, is taken for newer than
-    all fixed ones: only advisories without a known fix are open.
-    """
-    given = order(container(product, version))
-    found = [
-        row
-        for row in all_of(product)
-        if row.fixed_in is None or (given is not None and given < _order(row.fixed_in))
-    ]
-    return sorted(found, key=lambda row: (-(row.cvss or 0), row.cve))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +86,50 @@ class ProductAdvisories:
     minimum: Minimum
     advisories: tuple[Advisory, ...]
     server_versions: ServerVersions | None = None
+
+
+def products() -> list[str]:
+    return [path.stem for path in files()]
+
+
+def files() -> list[Path]:
+    return sorted(_folder.glob("*.yaml"))
+
+
+def use(other: Path) -> None:
+    """Read advisories from another folder from now on. Raises `BadInput` if they are wrong."""
+    global _folder
+    names = [shipped.name for shipped in ADVISORIES.glob("*.yaml")]
+    diagnostics = [
+        each for name in names for each in data_file.validate(other / name, ProductAdvisories)
+    ]
+    if diagnostics:
+        raise BadInput(diagnostics)
+    _folder = other
+
+
+def _file(product: str) -> ProductAdvisories:
+    return data_file.load(_folder / f"{product}.yaml", ProductAdvisories)
+
+
+def all_of(product: str) -> tuple[Advisory, ...]:
+    """Every advisory of a product."""
+    return _file(product).advisories
+
+
+def open_for(product: str, version: str) -> list[Advisory]:
+    """Advisories that a version is open to, worst first.
+
+    A version that cannot be ordered, such as a development build's name, is taken for newer than
+    all fixed ones: only advisories without a known fix are open.
+    """
+    given = order(container(product, version))
+    found = [
+        row
+        for row in all_of(product)
+        if row.fixed_in is None or (given is not None and given < _order(row.fixed_in))
+    ]
+    return sorted(found, key=lambda row: (-(row.cvss or 0), row.cve))
 
 
 def name(product: str) -> str:
@@ -200,9 +210,6 @@ def diagnostic(product: str, version: str, where: str) -> Diagnostic | None:
     return Diagnostic(where, what, fix, RULE, "warning")
 
 
-_NO_FIX = "no version fixes them yet: let only clients that you trust reach the server"
-
-
 def unknown(product: str, version: str, where: str, strict: bool) -> Diagnostic:
     """What is to be said of a version that cannot be told or ordered: an error if `strict`."""
     what = f"{version} is not a version that can be compared with others"
@@ -237,12 +244,3 @@ def container(product: str, version: str) -> str:
         if given is not None and given[0][0] == _order(server)[0][0] and _order(server) <= given
     ]
     return listed[max(older, key=_order)] if older else version
-
-
-def _file(product: str) -> ProductAdvisories:
-    return data_file.load(_folder / f"{product}.yaml", ProductAdvisories)
-
-
-def all_of(product: str) -> tuple[Advisory, ...]:
-    """Every advisory of a product."""
-    return _file(product).advisories

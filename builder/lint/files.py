@@ -11,13 +11,13 @@ from typing import Any, get_args
 
 from .. import bundle
 from ..diagnostics import NOWHERE, Diagnostic, located
-from ..documents import scan_yaml
+from ..documents import scan_yaml, value_at
 from ..errors import BadFacts, BadInput, ToolkitError
 from ..facts import advisories, checkpoint
 from ..facts.checkpoint import Checkpoint
 from ..facts.release import ServerRole
 from ..files import is_folder, load_json_mapping, read_text
-from .section import StatedWorkload, get, whole
+from .section import StatedWorkload, int_at
 
 SUFFIXES = frozenset((".yaml", ".yml", ".json", ".pbtxt", ".sh", ".sbatch", ".slurm"))
 
@@ -119,28 +119,28 @@ def _surroundings(folder: Path) -> BundleContext | None:
     except ToolkitError as error:
         damage = tuple(error.diagnostics)
     request = _request(folder / "deployment.yaml")
-    role, gpu = get(request, "role"), get(request, "hardware.gpu")
+    role, gpu = value_at(request, "role"), value_at(request, "hardware.gpu")
     return BundleContext(
         folder,
         str(engine["release"]),
         role if role in get_args(ServerRole) else None,
         StatedWorkload(
-            whole(request, "workload.isl"),
-            whole(request, "workload.osl"),
-            whole(request, "workload.concurrency"),
+            int_at(request, "workload.isl"),
+            int_at(request, "workload.osl"),
+            int_at(request, "workload.concurrency"),
             gpu if isinstance(gpu, str) else None,
         ),
         facts,
-        whole(request, "targets.slurm.site.block_size"),
+        int_at(request, "targets.slurm.site.block_size"),
         damage,
-        frozenset(_accepted(get(request, advisories.ACCEPTED))),
+        frozenset(_accepted(value_at(request, advisories.ACCEPTED))),
     )
 
 
 def _accepted(rows: Any) -> Iterator[tuple[str, str]]:
     """Products and versions that a deployment takes with their vulnerabilities."""
     for row in rows if isinstance(rows, list) else ():
-        yield str(get(row, "product")), str(get(row, "version"))
+        yield str(value_at(row, "product")), str(value_at(row, "version"))
 
 
 def _request(path: Path) -> Any:

@@ -9,13 +9,13 @@ from functools import cache
 from typing import Any
 
 from ..diagnostics import Diagnostic, located
-from ..documents import DATA, Yaml, scan_yaml
+from ..documents import DATA, Yaml, scan_yaml, value_at
 from ..facts import data_file
 from ..facts.release import Release, ServerRole, known, load
 from ..facts.release.table import FORMAT_TABLE
 from ..rules.remedies import former_options
 from ..rules.validation import validate
-from .section import Section, StatedWorkload, below, get, whole
+from .section import Section, StatedWorkload, below, int_at
 
 FORMATS = DATA / "formats"
 
@@ -77,7 +77,7 @@ def stated_release(documents: Sequence[Yaml]) -> str:
     data = documents[0].data if documents else None
     if not isinstance(data, Mapping) or not _is_deployment(data):
         return ""
-    return str(get(data, "engine.release") or "")
+    return str(value_at(data, "engine.release") or "")
 
 
 @cache
@@ -99,7 +99,7 @@ def _has(data: Mapping[str, Any], *names: str) -> bool:
 
 
 def _is_mapping(data: Mapping[str, Any], path: str) -> bool:
-    return isinstance(get(data, path), Mapping)
+    return isinstance(value_at(data, path), Mapping)
 
 
 def _role(name: str) -> ServerRole | None:
@@ -253,13 +253,13 @@ def _launcher(name: str, options: str, isl: str, osl: str, gpu: str = "") -> _Ki
     """A file of a launcher: where it has the options by role, and what else it says of them."""
 
     def parse(document: Yaml) -> Content:
-        data, kind_of_gpu = document.data, get(document.data, gpu)
+        data, kind_of_gpu = document.data, value_at(document.data, gpu)
         load = StatedWorkload(
-            whole(data, isl), whole(data, osl), gpu=kind_of_gpu and str(kind_of_gpu)
+            int_at(data, isl), int_at(data, osl), gpu=kind_of_gpu and str(kind_of_gpu)
         )
         sections = [
             Section(given, document, below(options, str(role_name)), role=role, workload=load)
-            for role_name, given in get(data, options).items()
+            for role_name, given in value_at(data, options).items()
             if isinstance(given, Mapping) and (role := _role(str(role_name)))
         ]
         return Content(name, sections)

@@ -8,7 +8,7 @@ from itertools import islice, product
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest, located, nearest
-from ..documents import Yaml
+from ..documents import Yaml, value_at
 from ..facts import hardware
 from ..facts.release import Release, ServerRole
 from ..rules import constraints
@@ -60,16 +60,9 @@ def below(path: str, key: str) -> str:
     return ".".join(filter(None, (path, key)))
 
 
-def get(data: Any, path: str) -> Any:
-    """The value at a dotted path, or `None`."""
-    for key in path.split("."):
-        data = data.get(key) if isinstance(data, Mapping) else None
-    return data
-
-
-def whole(data: Any, path: str) -> int | None:
+def int_at(data: Any, path: str) -> int | None:
     """The whole number at a dotted path, or `None`."""
-    value = get(data, path)
+    value = value_at(data, path)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

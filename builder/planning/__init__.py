@@ -4,7 +4,7 @@ A value is decided in this order: what the user set in `engine_config`, what a p
 of the same checkpoint on the same GPUs used, the heuristics of published configurations. `decision`
 is what goes in and comes out, `plan_builder` holds what is decided so far, `choices` are those that
 need more than rows of data, `requirements` refuses what cannot work, `memory_budget` says what it
-costs.
+costs, `server_flags` are those of the command line.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from builder.diagnostics import Diagnostic
+from builder.documents import value_at
 from builder.errors import BadInput
 from builder.facts import release as releases
 from builder.facts.release import Release
@@ -121,9 +122,7 @@ def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def _value(given: Mapping[str, Any], path: str, absent: Any) -> Any:
     """The value at a path: as given, else the release's default. The engine reads `"3"` as 3."""
-    value: Any = given
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+    value = value_at(given, path)
     if value is None:
         value = release().default(path)
     if value is None:
