@@ -95,8 +95,8 @@ def engine() -> Engine:
 
 
 @pytest.fixture
-def generations(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Generations]:
-    """On Triton's own module, with what it only has within Triton added."""
+def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Triton's own module, with what it only has within Triton added."""
     spec = find_spec("pytriton")
     assert spec is not None
     assert spec.origin is not None
@@ -111,11 +111,16 @@ def generations(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gen
     }
     for name, value in within.items():
         monkeypatch.setattr(pb_utils, name, value, raising=False)
-    from trtllm_model.generation import Generations
-
-    yield Generations(engine, {}, SETTINGS, {})  # type: ignore[arg-type]
+    yield
     for name in [name for name in sys.modules if name.startswith("trtllm_model")]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def generations(engine: Engine, triton: None) -> Generations:
+    from trtllm_model.generation import Generations
+
+    return Generations(engine, {}, SETTINGS, {})  # type: ignore[arg-type]
 
 
 class Family:
@@ -137,6 +142,7 @@ class Error(SimpleNamespace):
     CANCELLED = "cancelled"
     INTERNAL = "internal"
     NOT_FOUND = "not found"
+    UNAVAILABLE = "unavailable"
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message=message, code=code)
@@ -328,3 +334,36 @@ def test_an_error_that_comes_while_a_response_is_on_its_way_is_the_last_to_follo
     assert first.output_tensors == "1"
     assert last.error.message == "it broke"
     assert slow.ended == [slow.stream]
+
+
+def test_nobody_is_asked_about_a_unary_request_that_is_answered(
+    triton: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton frees what the question looks at, and an answer may come at any moment."""
+    from trtllm_model import unary
+
+    asked, order = threading.Event(), []
+
+    class AskedSender(Sender):
+        def is_cancelled(self) -> bool:
+            asked.set()
+            self.ended.wait(0.5)
+            order.append("asked")
+            return False
+
+        def send(self, response: Any, flags: int) -> None:
+            order.append("answered")
+            super().send(response, flags)
+
+    monkeypatch.setattr(unary, "make_shared_memory_private", lambda: None)
+    sender = AskedSender()
+    model = unary.TritonPythonModel()
+    model.initialize({"model_name": "m_unary"})
+    model._senders[1] = sender
+    assert asked.wait(5)
+    model._end(1, ({}, ("over", "unavailable")))
+    assert sender.ended.is_set()
+    asked.clear()
+    assert not asked.wait(3 * unary.CANCELLATION_CHECK_PERIOD_S)
+    assert order == ["asked", "answered"]
+    model.finalize()

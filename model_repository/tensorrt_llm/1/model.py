@@ -16,11 +16,10 @@ import triton_python_backend_utils as pb_utils
 from trtllm_model import engine, parameters, settings
 from trtllm_model.generation import Generations, refused
 from trtllm_model.inputs import RequestError, check_size, scalar
-from trtllm_model.passed import Door, PassedRequest
 from trtllm_model.request import parse
 from trtllm_model.response import ResponseSender
 from trtllm_model.termination import Shutdown
-from trtllm_model.unary import make_shared_memory_private
+from trtllm_model.unary import ForwardedRequest, RequestListener, make_shared_memory_private
 from trtllm_model.watchdog import Watchdog
 
 SHUTDOWN_TIMEOUT_S = 30.0
@@ -31,7 +30,7 @@ class TritonPythonModel:
     """One engine, any number of concurrent requests; `execute` never waits for one."""
 
     _engine: engine.LlmEngine | None = None
-    _door: Door
+    _listener: RequestListener
     _generations: Generations
     _watchdog: Watchdog
     _shutdown: Shutdown
@@ -67,7 +66,7 @@ class TritonPythonModel:
         self._generations = Generations(self._engine, dtypes, settings, labels)
         self._watchdog = Watchdog(self._engine, self._generations, settings)
         self._shutdown = Shutdown(self._end)
-        self._door = Door(args["model_name"], self._answer)
+        self._listener = RequestListener(args["model_name"], self._answer)
 
     def execute(self, requests: list[Any]) -> None:
         """Start every request; each answers through its own response sender."""
@@ -103,7 +102,7 @@ class TritonPythonModel:
         if late:
             pb_utils.Logger.log_warn(f"{late} requests were cancelled to unload the model")
         self._watchdog.close()
-        self._door.close()
+        self._listener.close()
         failure = self._generations.failure
         if failure.reason is not None:
             self._engine.shutdown(FAILED_SHUTDOWN_TIMEOUT_S)
@@ -119,7 +118,7 @@ class TritonPythonModel:
         check_size(inputs, self._settings.max_prompt_bytes)
         request_id = request.request_id()
         if not scalar(inputs, "stop", False):
-            decoupled = self._settings.decoupled and not isinstance(request, PassedRequest)
+            decoupled = self._settings.decoupled and not isinstance(request, ForwardedRequest)
             named = set(request.requested_output_names())
             named = named if named < self._outputs else set()  # all are named by nobody
             parsed = parse(inputs, own, decoupled, named)

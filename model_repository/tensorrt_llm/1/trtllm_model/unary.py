@@ -2,10 +2,10 @@
 
 Triton's unary calls need a model that is not decoupled, and streams need one that is. So a bundle
 has a second model that takes and gives the same and has no engine: this file is its `model.py`. It
-passes every request on to the process of the model that has the engine, where it counts as one of
-that model's: the same queue, limits and metrics. They talk over a socket and not through Triton,
-whose requests between models block a thread each, and whose release 2.51 neither cancels them nor
-passes on a number with a fraction.
+forwards every request to the process of the model that has the engine, which receives it by the
+same file, and where it counts as one of that model's: the same queue, limits and metrics. They talk
+over a socket and not through Triton, whose requests between models block a thread each, and whose
+release 2.51 neither cancels them nor forwards a number with a fraction.
 
 The socket's name is that of the server process, and each side talks only to a child of that
 process, so that nobody else on the machine can ask or answer.
@@ -18,10 +18,13 @@ import socket
 import struct
 import threading
 import traceback
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import triton_python_backend_utils as pb_utils
 
@@ -34,8 +37,41 @@ DRAIN_TIMEOUT_S = 300.0
 Answer = tuple[dict[str, Any], tuple[str, Any] | None]
 
 
+class ForwardedRequest(NamedTuple):
+    """What Triton knows of a request, with the methods of Triton's own requests."""
+
+    key: int
+    id: str
+    sent_parameters: str
+    timeout_us: int
+    sequence: Any
+    outputs: set[str]
+    arrays: Mapping[str, Any]
+
+    def request_id(self) -> str:
+        return self.id
+
+    def parameters(self) -> str:
+        return self.sent_parameters
+
+    def timeout(self) -> int:
+        return self.timeout_us
+
+    def correlation_id(self) -> Any:
+        return self.sequence
+
+    def requested_output_names(self) -> set[str]:
+        return self.outputs
+
+    def inputs(self) -> list[Any]:
+        return [
+            SimpleNamespace(name=lambda name=name: name, as_numpy=lambda array=array: array)
+            for name, array in self.arrays.items()
+        ]
+
+
 class TritonPythonModel:
-    """Passes requests on and answers them, one response each."""
+    """Forwards requests and answers them, one response each."""
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
@@ -63,9 +99,16 @@ class TritonPythonModel:
                 self._senders[key] = request.get_response_sender()
             try:
                 arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-                told = (request.parameters(), request.timeout(), request.correlation_id())
-                outputs = set(request.requested_output_names())
-                self._pass((key, request.request_id(), *told, outputs, arrays))
+                forwarded = ForwardedRequest(
+                    key,
+                    request.request_id(),
+                    request.parameters(),
+                    request.timeout(),
+                    request.correlation_id(),
+                    set(request.requested_output_names()),
+                    arrays,
+                )
+                self._forward(tuple(forwarded))
             except OSError:
                 what = f"the model {self._engine_model} is not there; retry later"
                 self._end(key, ({}, (what, pb_utils.TritonError.UNAVAILABLE)))
@@ -80,7 +123,7 @@ class TritonPythonModel:
         if self._engine is not None:
             self._engine.close()
 
-    def _pass(self, message: tuple[Any, ...] | int) -> None:
+    def _forward(self, message: tuple[Any, ...] | int) -> None:
         engine = self._engine
         if engine is None:
             raise ConnectionError
@@ -89,11 +132,11 @@ class TritonPythonModel:
 
     def _connect(self) -> None:
         while not self._closed.wait(CONNECT_PERIOD_S):
-            door = socket.socket(socket.AF_UNIX)
-            if door.connect_ex(address(self._engine_model)) or not is_of_this_server(door):
-                door.close()
+            peer = socket.socket(socket.AF_UNIX)
+            if peer.connect_ex(address(self._engine_model)) or not is_of_this_server(peer):
+                peer.close()
                 continue
-            self._engine = engine = Connection(door.detach())
+            self._engine = engine = Connection(peer.detach())
             try:
                 while True:
                     self._end(*engine.recv())
@@ -104,17 +147,23 @@ class TritonPythonModel:
                 self._end(key, ({}, (what, pb_utils.TritonError.UNAVAILABLE)))
 
     def _ask_clients(self) -> None:
-        """Whether they gave up: nobody tells, neither here nor there."""
-        told: set[int] = set()
+        """Whether they gave up: nobody tells, neither here nor there.
+
+        Under the lock: once a request is answered Triton has freed what this question looks at.
+        """
+        cancelled: set[int] = set()
         while not self._closed.wait(CANCELLATION_CHECK_PERIOD_S):
             with self._changed:
-                running = dict(self._senders)
-            told &= running.keys()
-            for key, sender in running.items():
-                if key not in told and sender.is_cancelled():
-                    told.add(key)
-                    with suppress(OSError):
-                        self._pass(key)
+                running = set(self._senders)
+            cancelled &= running
+            for key in running - cancelled:
+                with self._changed:
+                    sender = self._senders.get(key)
+                    if sender is None or not sender.is_cancelled():
+                        continue
+                cancelled.add(key)
+                with suppress(OSError):
+                    self._forward(key)
 
     def _end(self, key: int, answer: Answer) -> None:
         with self._changed:
@@ -132,6 +181,74 @@ class TritonPythonModel:
             sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except Exception:
             pb_utils.Logger.log_error(traceback.format_exc())
+
+
+class ForwardedSender:
+    """Answers a forwarded request, in the place of Triton's own response sender."""
+
+    def __init__(self, send: Callable[[Answer], None]) -> None:
+        self._send = send
+        self.has_gone = False
+
+    def send(self, response: Any, flags: int) -> None:
+        error = response.error() if response.has_error() else None
+        tensors = {} if error else {t.name(): t.as_numpy() for t in response.output_tensors()}
+        self._send((tensors, (error.message(), error.code()) if error else None))
+
+    def is_cancelled(self) -> bool:
+        return self.has_gone
+
+
+class RequestListener:
+    """The engine's side: `answer` gets each request of the second model, and its sender."""
+
+    def __init__(self, model_name: str, answer: Callable[[Any, Any], None]) -> None:
+        self._answer = answer
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(address(model_name))
+        self._listener.listen()
+        threading.Thread(target=self._accept, name="unary listener", daemon=True).start()
+
+    def close(self) -> None:
+        # Closing alone does not wake the thread that accepts.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            if is_of_this_server(peer):
+                model = Connection(peer.detach())
+                threading.Thread(
+                    target=self._serve, args=[model], name="unary requests", daemon=True
+                ).start()
+            else:
+                peer.close()
+
+    def _serve(self, model: Connection) -> None:
+        lock, senders = threading.Lock(), dict[int, ForwardedSender]()
+
+        def reply(key: int, answer: Answer) -> None:
+            senders.pop(key, None)
+            with lock, suppress(OSError):  # who has gone needs no answer
+                model.send((key, answer))
+
+        try:
+            while True:
+                message = model.recv()
+                if isinstance(message, tuple):
+                    request = ForwardedRequest(*message)
+                    senders[request.key] = sender = ForwardedSender(partial(reply, request.key))
+                    self._answer(request, sender)
+                elif sender := senders.get(message):
+                    sender.has_gone = True
+        except (EOFError, OSError):
+            for sender in list(senders.values()):
+                sender.has_gone = True
 
 
 def make_shared_memory_private() -> None:
@@ -156,8 +273,8 @@ def address(model_name: str) -> str:
 
 def is_of_this_server(peer: socket.socket) -> bool:
     """Whether the process at the other end is a child of the same server, of the same user."""
-    told = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", told)
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
