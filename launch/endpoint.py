@@ -190,12 +190,12 @@ def identified(endpoint: Endpoint, text: str) -> Endpoint:
 
 def _answers(endpoint: Endpoint) -> bool:
     """Whether a server of this kind is there."""
-    return _body(endpoint, "GET", endpoint.record.paths["live"]) is not None
+    return _body(endpoint, endpoint.record.paths["live"]) is not None
 
 
 def _only_model(endpoint: Endpoint) -> str | None:
     """By the index of models (KServe's model repository extension), where it is open."""
-    if endpoint.url is None or (body := _body(endpoint, "POST", "/v2/repository/index")) is None:
+    if endpoint.url is None or (body := _body(endpoint, "/v2/repository/index", {})) is None:
         return endpoint.model
     names = [str(row["name"]) for row in json.loads(body) if row.get("state") == "READY"]
     second = {f"{name}{endpoint.record.unary_suffix}" for name in names}
@@ -209,20 +209,17 @@ def _only_model(endpoint: Endpoint) -> str | None:
     return names[0]
 
 
-def _body(endpoint: Endpoint, method: str, path: str) -> bytes | None:
+def _body(endpoint: Endpoint, path: str, sent: dict[str, Any] | None = None) -> bytes | None:
     """Of an answer with status 200, without any proxy between."""
-    import http.client
+    from supervisor.checks import http_request
 
-    parts = urlsplit(endpoint.url or "")
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, CONNECT_TIMEOUT_S)
+    parts, headers = urlsplit(endpoint.url or ""), endpoint.access.http_headers
+    address = (parts.hostname or "", parts.port or 80)
     try:
-        connection.request(method, parts.path + path, headers=endpoint.access.http_headers)
-        answer = connection.getresponse()
-        return answer.read() if answer.status == http.client.OK else None
-    except (OSError, http.client.HTTPException):
+        status, body = http_request(*address, parts.path + path, CONNECT_TIMEOUT_S, sent, headers)
+    except OSError:
         return None
-    finally:
-        connection.close()
+    return body if status == 200 else None
 
 
 def _takes_connections(address: str) -> bool:

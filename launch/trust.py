@@ -25,9 +25,9 @@ from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, DamagedBundle
 
-POLICY = "TRTLLM_TOOLKIT_POLICY"  # names the policy file; a name that is empty is no way around it
 COPY = ".bundle"  # the private copy, in the folder of a run
 POLICY_FILE = Path("/etc/trtllm-deployment-toolkit/policy.yaml")
+POLICY = "TRTLLM_TOOLKIT_POLICY"  # a variable that names another one, which holds as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,26 @@ def required(file: Path | None, identity: str | None) -> tuple[Signers, ...]:
 def _policy() -> Iterator[Signers]:
     named = os.environ.get(POLICY)
     for path in dict.fromkeys([POLICY_FILE, *([Path(named)] if named else [])]):
-        if path.exists() or str(path) == named:
+        if str(path) == named or _is_there(path):
             yield _read_policy(path)
+
+
+def _is_there(path: Path) -> bool:
+    """Also one that cannot be read, or a link to nothing: only no policy at all asks nothing."""
+    try:
+        path.lstat()
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return True
 
 
 def _read_policy(path: Path) -> Signers:
     try:
         document: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise BadInput(Diagnostic(str(path), f"is not a policy: {error}", "mend it")) from None
+        raise BadInput(
+            Diagnostic(str(path), f"cannot be read as a policy: {error}", "correct it")
+        ) from None
     rows = document.get("signatures") if isinstance(document, dict) and len(document) == 1 else None
     rows = rows if isinstance(rows, dict) else {}
     is_known = "signers" in rows and set(rows) <= {"signers", "identity"}

@@ -209,6 +209,7 @@ def answering(*paths: str, index: Sequence[str] = ()) -> Iterator[str]:
             self.end_headers()
 
         def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
             self.send_response(200 if self.path == "/v2/repository/index" and index else 404)
             self.end_headers()
             rows = [{"name": name, "version": "1", "state": "READY"} for name in index]

@@ -128,6 +128,16 @@ def test_a_policy_may_be_named_by_the_environment(
         trust.required(None, None)
 
 
+def test_a_policy_that_is_a_link_to_nothing_is_not_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.symlink_to("missing.yaml")
+    monkeypatch.setattr(trust, "POLICY_FILE", path)
+    with pytest.raises(BadInput, match="cannot be read as a policy"):
+        trust.required(None, None)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -244,8 +244,8 @@ class RequestListener:
                     request = ForwardedRequest(*message)
                     senders[request.key] = sender = ForwardedSender(partial(reply, request.key))
                     self._answer(request, sender)
-                elif sender := senders.get(message):
-                    sender.has_gone = True
+                elif given_up := senders.get(message):
+                    given_up.has_gone = True
         except (EOFError, OSError):
             for sender in list(senders.values()):
                 sender.has_gone = True
