@@ -20,7 +20,7 @@ from .files import read_text
 from .schema_errors import schema_diagnostics
 
 TARGET = "slurm"
-_PATH = f"targets.{TARGET}.site"
+PATH = f"targets.{TARGET}.site"
 
 # Words of a `#SBATCH` line: Slurm's own quotes and comments cannot begin in them.
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]*$", max_length=255)]
@@ -146,10 +146,10 @@ def with_profile(document: Document) -> Document:
 
     A name is relative to the deployment file; one that was given as an override, to here.
     """
-    given = document.get(_PATH)
+    given = document.get(PATH)
     if not isinstance(given, str):
         return document
-    home = Path() if _PATH in document.overridden else document.folder
+    home = Path() if PATH in document.overridden else document.folder
     try:
         profile = read(home / given)
     except BadInput as error:

@@ -145,16 +145,14 @@ def advisories_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _advisories_of(row: Mapping[str, Any]) -> Iterator[str]:
+    from ..facts.advisories import score_text
+
     least = row["minimum"]
     yield f"{row['name']}, advisories as of {row['as_of']}"
     yield from wrapped("  minimum:  ", f"{least['version']}: {least['reason']}")
     yield f"  {row['closes_all']} has every known fix"
     for version in row["versions"]:
         word = "refused" if version["refused"] else "allowed"
-        found = [f"{each['cve']} ({_cvss(each['cvss'])})" for each in version["open"]]
+        found = [f"{each['cve']} ({score_text(each['cvss'])})" for each in version["open"]]
         yield f"  {version['version']}: {word}, {len(found)} open"
         yield from wrapped("    ", ", ".join(found))
-
-
-def _cvss(score: float | None) -> str:
-    return "not scored" if score is None else f"{score:.1f}"

@@ -195,11 +195,11 @@ def diagnostic(product: str, version: str, where: str) -> Diagnostic | None:
         return None
     refused = is_refused(product, version)
     listed = found if refused else found[:_NAMED]
-    scores = ", ".join(f"{row.cve} ({_score(row)})" for row in listed)
+    scores = ", ".join(f"{row.cve} ({score_text(row.cvss)})" for row in listed)
     more = f" and {len(found) - len(listed)} more" if len(found) > len(listed) else ""
     what = (
         f"{name(product)} {version} has {len(found)} known vulnerabilities, the worst of "
-        f"CVSS {_score(found[0])}: {scores}{more} (as of {as_of(product)})"
+        f"CVSS {score_text(found[0].cvss)}: {scores}{more} (as of {as_of(product)})"
     )
     if refused:
         needed, usual = least(product, version), minimum(product)
@@ -221,8 +221,8 @@ def unknown(product: str, version: str, where: str, strict: bool) -> Diagnostic:
     return Diagnostic(where, message, fix, UNKNOWN_RULE, "error" if strict else "warning")
 
 
-def _score(row: Advisory) -> str:
-    return "not known" if row.cvss is None else f"{row.cvss:.1f}"
+def score_text(cvss: float | None) -> str:
+    return "not known" if cvss is None else f"{cvss:.1f}"
 
 
 def _order(version: str) -> Order:

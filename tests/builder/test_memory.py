@@ -338,7 +338,7 @@ def test_the_parts_add_up_to_the_total() -> None:
     parts = result.weights_gib + result.activations_gib + result.cuda_graphs_gib + result.other_gib
     assert result.used_gib == parts
     assert result.kv_cache_gib == pytest.approx((result.total_gib - parts) * 0.8)
-    assert result.peak_gib == parts + result.temporary_kv_gib < result.total_gib
+    assert parts + result.temporary_kv_gib < result.total_gib
 
 
 @pytest.mark.parametrize(

@@ -117,11 +117,6 @@ class Budget:
         return self.weights_gib + self.activations_gib + self.cuda_graphs_gib + self.other_gib
 
     @property
-    def peak_gib(self) -> float:
-        """What the dry run takes at most, as the engine logs it."""
-        return self.used_gib + self.temporary_kv_gib
-
-    @property
     def margin_gib(self) -> float:
         """KV cache that the workload leaves free; below zero, some of its requests wait."""
         return self.kv_cache_gib - self.needed_gib
