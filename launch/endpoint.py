@@ -197,7 +197,11 @@ def _only_model(endpoint: Endpoint) -> str | None:
     """By the index of models (KServe's model repository extension), where it is open."""
     if endpoint.url is None or (body := _body(endpoint, "/v2/repository/index", {})) is None:
         return endpoint.model
-    names = [str(row["name"]) for row in json.loads(body) if row.get("state") == "READY"]
+    try:
+        names = [str(row["name"]) for row in json.loads(body) if row.get("state") == "READY"]
+    except (ValueError, TypeError, AttributeError, KeyError):
+        what = f"answers with something else than the models of {endpoint.record.title}"
+        raise BadInput(Diagnostic(endpoint.url, what, f"write {URL_FORMS}")) from None
     second = {f"{name}{endpoint.record.unary_suffix}" for name in names}
     names = [name for name in names if name not in second]
     if endpoint.model in names or not names:

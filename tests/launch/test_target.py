@@ -200,8 +200,9 @@ def test_anything_else_is_no_url_of_a_server(url: str) -> None:
 
 
 @contextmanager
-def answering(*paths: str, index: Sequence[str] = ()) -> Iterator[str]:
-    """HOST:PORT of a server that answers at these paths, with an index of models if it has any."""
+def answering(*paths: str, index: Sequence[str] = (), body: str | None = None) -> Iterator[str]:
+    """HOST:PORT of a server that answers at these paths, with an index of models if it has any,
+    or with another body in its place."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -210,10 +211,12 @@ def answering(*paths: str, index: Sequence[str] = ()) -> Iterator[str]:
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200 if self.path == "/v2/repository/index" and index else 404)
+            has_index = self.path == "/v2/repository/index" and (index or body is not None)
+            self.send_response(200 if has_index else 404)
             self.end_headers()
             rows = [{"name": name, "version": "1", "state": "READY"} for name in index]
-            self.wfile.write(json.dumps([*rows, {"name": "off", "state": "UNAVAILABLE"}]).encode())
+            found = json.dumps([*rows, {"name": "off", "state": "UNAVAILABLE"}])
+            self.wfile.write((found if body is None else body).encode())
 
         def log_message(self, *_: object) -> None: ...
 
@@ -270,6 +273,16 @@ def test_one_of_several_models_must_be_named() -> None:
     with answering(KSERVE, index=["a", "b"]) as address:
         url = f"triton://{address}"
         with pytest.raises(BadInput, match=r"has 2 models ready: a, b; name one: .*model=a"):
+            endpoint.identified(endpoint.from_url(url), url)
+
+
+@pytest.mark.parametrize(
+    "body", ["", "<html>", "7", "{}7", '{"a": 1}', "[7]", '[{"state": "READY"}]']
+)
+def test_what_answers_without_an_index_of_models_is_no_triton(body: str) -> None:
+    with answering(KSERVE, body=body) as address:
+        url = f"triton://{address}"
+        with pytest.raises(BadInput, match="answers with something else than the models of"):
             endpoint.identified(endpoint.from_url(url), url)
 
 
