@@ -20,12 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from . import contents
-from .contents import EVIDENCE as EVIDENCE
-from .contents import MANIFEST as MANIFEST
-from .contents import SIGNATURE as SIGNATURE
-from .contents import SUMS as SUMS
-from .contents import Contents as Contents
-from .contents import File as File
+from .contents import EVIDENCE, MANIFEST, SIGNATURE, SUMS, Contents, File
 from .diagnostics import Diagnostic
 from .errors import BadInput, DamagedBundle
 from .files import parse_json

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .bundle import MANIFEST, Bundle
+from .bundle import Bundle
+from .contents import MANIFEST
 from .documents import load_yaml
 from .facts.published_results import flatten
 

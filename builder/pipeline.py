@@ -10,7 +10,8 @@ from typing import Any
 
 from . import bundle, deployment, engines, manifest, planning, site
 from . import targets as target_table
-from .bundle import Bundle, File
+from .bundle import Bundle
+from .contents import File
 from .deployment import Deployment, Document
 from .diagnostics import Diagnostic
 from .documents import dump_yaml

@@ -20,7 +20,7 @@ from typing import Any
 
 import jinja2
 
-from .bundle import File
+from .contents import File
 from .documents import load_yaml
 
 _HERE = Path(__file__).parent

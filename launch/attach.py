@@ -10,6 +10,7 @@ from pathlib import Path
 
 from builder import bundle as bundles
 from builder.bundle import Bundle
+from builder.contents import EVIDENCE
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
@@ -81,9 +82,7 @@ def _page(bundle: Bundle, runs: Mapping[str, Path]) -> str:
     """The report, which names the places in the bundle and no folders of this machine."""
     found = evidence.gather(list(runs.values()))
     shown = [
-        replace(
-            one, place=f"{bundles.EVIDENCE}/{name}", manifest=bundle.manifest, notes=_notes(one)
-        )
+        replace(one, place=f"{EVIDENCE}/{name}", manifest=bundle.manifest, notes=_notes(one))
         for one, name in zip(found, runs, strict=True)
     ]
     return page.text(shown)

@@ -18,7 +18,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..bundle import SUMS, read_sums
+from ..bundle import read_sums
+from ..contents import SUMS
 from ..diagnostics import Diagnostic
 from ..documents import scan_yaml
 from ..errors import BadFacts

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from .. import bundle
+from ..contents import MANIFEST
 from ..diagnostics import NOWHERE, Diagnostic, located
 from ..documents import scan_yaml, value_at
 from ..errors import BadFacts, BadInput, ToolkitError
@@ -107,7 +108,7 @@ def _enclosing(path: Path) -> BundleContext | None:
 @lru_cache(maxsize=8)
 def _surroundings(folder: Path) -> BundleContext | None:
     """What a folder says about its files, if it is a bundle."""
-    manifest = _read_json(folder / bundle.MANIFEST)
+    manifest = _read_json(folder / MANIFEST)
     engine = manifest.get("engine")
     if "format" not in manifest or not isinstance(engine, dict) or "release" not in engine:
         return None

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ..bundle import File
+from ..contents import File
 from ..deployment import Deployment, Strict
 from ..engines import EngineConfig
 from ..facts import engines

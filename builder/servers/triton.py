@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ..bundle import File
+from ..contents import File
 from ..deployment import ModelName, Strict
 from ..facts import servers
 from ..render import option_file, resource_root, text

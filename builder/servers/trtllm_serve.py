@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..bundle import File
+from ..contents import File
 from ..facts import servers
 from ..render import option_file, text
 from . import START_TIMEOUT_S, Port, RenderContext, RenderedServer, ServerOptions, with_reasons

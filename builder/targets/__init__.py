@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..bundle import File
+from ..contents import File
 from ..deployment import Deployment, Strict
 from ..diagnostics import Diagnostic, nearest
 from ..facts import servers as records

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from ..bundle import File, sums
+from ..bundle import sums
+from ..contents import File
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..facts.hardware import load as load_gpu

@@ -177,10 +177,10 @@ def _report(options: argparse.Namespace) -> None:
 
 def _page_of(runs: Sequence[Path]) -> Path:
     """In the folder of a run or of runs, but never in a bundle, which holds only what it lists."""
-    from builder import bundle
+    from builder.contents import MANIFEST
 
     folder = runs[0].absolute()
-    is_bundle = any((one / bundle.MANIFEST).exists() for one in (folder, *folder.parents[:2]))
+    is_bundle = any((one / MANIFEST).exists() for one in (folder, *folder.parents[:2]))
     is_inside = len(runs) == 1 and folder.is_dir() and not is_bundle
     return runs[0] / REPORT if is_inside else Path(REPORT)
 
@@ -341,12 +341,13 @@ def _failed_rehearsal(row: RehearsalResult) -> Diagnostic:
 
 def _attach(options: argparse.Namespace) -> None:
     from builder import bundle
+    from builder.contents import EVIDENCE
 
     from .. import attach
 
     found = bundle.read(options.bundle)
     unsigned = attach.attach(found, options.runs)
-    print(found.folder / bundle.EVIDENCE)
+    print(found.folder / EVIDENCE)
     if unsigned:
         _say("the signature was of other files and is removed; sign the bundle again")
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from builder import bundle as bundles
+from builder.contents import MANIFEST
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
 from supervisor.state import ServiceFolder
@@ -247,7 +247,7 @@ def bench(options: argparse.Namespace) -> None:
     """A running service is measured as it is; a bundle is served for that time."""
     folder = Path(options.service)
     with Interrupts():
-        if (folder / bundles.MANIFEST).is_file():
+        if (folder / MANIFEST).is_file():
             options.bundle = folder
             _bench_bundle(options)
         else:

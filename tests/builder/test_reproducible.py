@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import bundle, pipeline
+from builder import pipeline
+from builder.contents import SUMS
 from builder.facts import checkpoint
 from tests.conftest import ROOT
 
@@ -66,7 +67,7 @@ def test_the_same_bytes_on_another_machine(machine: str, first: Path, tmp_path: 
     other = render(tmp_path / "a folder" / "of another name", *MACHINES[machine])
     assert contents(other) == contents(first)
     assert "handoff/sbom.cdx.json" in contents(other)
-    assert bundle.SUMS in contents(other)
+    assert SUMS in contents(other)
 
 
 def test_another_checkout_renders_the_same_bytes(first: Path, tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def rendered_again(folder: Path) -> dict[str, bytes]:
 
 def rendered(folder: Path) -> dict[str, bytes]:
     """What rendering again makes; the list of digests is made when it is written."""
-    return {path: data for path, (data, _) in contents(folder).items() if path != bundle.SUMS}
+    return {path: data for path, (data, _) in contents(folder).items() if path != SUMS}
 
 
 def test_a_bundle_holds_all_that_it_is_rendered_from(

@@ -12,8 +12,7 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline, verification
-from builder.bundle import File
-from builder.contents import MAX_TOTAL_BYTES
+from builder.contents import MANIFEST, MAX_TOTAL_BYTES, SIGNATURE, SUMS, File
 from builder.verification import Corruption, Verification
 from tests.conftest import Run
 
@@ -89,7 +88,7 @@ def test_an_untouched_bundle_is_intact(handed_over: Path) -> None:
 
 @pytest.mark.usefixtures("made_once")
 def test_a_changed_byte_of_any_rendered_file_is_named(bundle: Path) -> None:
-    paths = [*bundles.read(bundle).manifest["files"], bundles.MANIFEST]
+    paths = [*bundles.read(bundle).manifest["files"], MANIFEST]
     inputs = set(verification.INPUTS)
     assert {path: wrongly_named(bundle, path) for path in paths if path not in inputs} == {
         path: [] for path in paths if path not in inputs
@@ -99,14 +98,12 @@ def test_a_changed_byte_of_any_rendered_file_is_named(bundle: Path) -> None:
 @pytest.mark.usefixtures("made_once")
 def test_a_changed_byte_of_the_list_is_found(bundle: Path) -> None:
     """What it says of evidence stands nowhere else, so that the evidence may be blamed."""
-    text = (bundle / bundles.SUMS).read_text()
+    text = (bundle / SUMS).read_text()
     evidence = range(text.index("\n", text.index("deployment.yaml")), text.index("handoff/"))
-    reports = list(flips(bundle, bundles.SUMS, 300))
+    reports = list(flips(bundle, SUMS, 300))
     assert all(report.damage for _, _, report in reports)
     assert {
-        offset
-        for offset, value, report in reports
-        if named(report) != [(bundles.SUMS, (offset, value))]
+        offset for offset, value, report in reports if named(report) != [(SUMS, (offset, value))]
     } <= set(evidence)
 
 
@@ -288,17 +285,17 @@ def test_a_damaged_bundle_is_not_signed(bundle: Path, key: Path, builder: Run) -
     done = builder("sign", bundle, "--key", key)
     assert done.returncode == 4
     assert "launch.json: differs from the manifest" in done.stderr
-    assert not (bundle / bundles.SIGNATURE).exists()
+    assert not (bundle / SIGNATURE).exists()
 
 
 @pytest.mark.usefixtures("made_once")
 def test_a_list_that_was_made_again_has_lost_its_signature(bundle: Path, key: Path) -> None:
     verification.sign(bundle, key)
-    signature = (bundle / bundles.SIGNATURE).read_bytes()
+    signature = (bundle / SIGNATURE).read_bytes()
     bundles.attach(bundles.read(bundle), {"run.json": b"{}"})
-    (bundle / bundles.SIGNATURE).write_bytes(signature)
+    (bundle / SIGNATURE).write_bytes(signature)
     (row,) = damage_of(bundle)
-    assert row.file == bundles.SIGNATURE
+    assert row.file == SIGNATURE
     assert "is not a signature of these bytes" in row.message
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline
+from builder.contents import File
 from launch import rehearsal
 from launch.cli.main import main
 from launch.guardian import MARK
@@ -61,10 +62,10 @@ def free_settings() -> list[str]:
 def with_script(bundle: bundles.Bundle, target: str, script: str, folder: Path) -> bundles.Bundle:
     """A whole bundle, whose script for a target is another one."""
     files = {
-        name: bundles.File((bundle.folder / name).read_bytes(), executable=name.endswith(".sh"))
+        name: File((bundle.folder / name).read_bytes(), executable=name.endswith(".sh"))
         for name in bundle.manifest["files"]
     }
-    files[f"{target}/serve.sh"] = bundles.File(script.encode(), executable=True)
+    files[f"{target}/serve.sh"] = File(script.encode(), executable=True)
     facts = {key: bundle.manifest[key] for key in bundles.REQUIRED}
     return bundles.write(folder, files, facts, force=False)
 

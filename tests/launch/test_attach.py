@@ -14,6 +14,7 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline, verification
+from builder.contents import EVIDENCE, SUMS
 from builder.errors import BadInput
 from launch.attach import attach as attach_runs
 from tests.conftest import ROOT
@@ -75,7 +76,7 @@ def make_run(folder: Path, bundle: Path, digest: str | None = None) -> Path:
 
 
 def evidence_in(bundle: Path) -> set[str]:
-    folder = bundle / bundles.EVIDENCE
+    folder = bundle / EVIDENCE
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -160,7 +161,7 @@ def test_every_run_that_is_no_evidence_is_named(
     assert "nameless: does not say of which bundle it is" in done.stderr
     assert "empty: holds neither smoke.json nor bench.json" in done.stderr
     assert "none: holds neither smoke.json nor bench.json" in done.stderr
-    assert not (bundle / bundles.EVIDENCE).exists()
+    assert not (bundle / EVIDENCE).exists()
 
 
 def test_a_damaged_bundle_takes_no_evidence(bundle: Path, tmp_path: Path, attach: Attach) -> None:
@@ -175,8 +176,8 @@ def test_a_swap_that_fails_leaves_what_was_there(
     attach(bundle, make_run(tmp_path / "one", bundle))
     before, found = evidence_in(bundle), bundles.read(bundle)
     run = make_run(tmp_path / "two", bundle)
-    (bundle / bundles.SUMS).unlink()
-    (bundle / bundles.SUMS).mkdir()  # nothing can be put in its place
+    (bundle / SUMS).unlink()
+    (bundle / SUMS).mkdir()  # nothing can be put in its place
     with pytest.raises(BadInput, match="cannot be written"):
         attach_runs(found, [run])
     assert evidence_in(bundle) == before

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from builder import pipeline, verification
-from builder.bundle import SIGNATURE, SUMS, Bundle
+from builder.bundle import Bundle
+from builder.contents import SIGNATURE, SUMS
 from builder.errors import BadInput, DamagedBundle
 from launch import trust
 from launch.trust import Signers

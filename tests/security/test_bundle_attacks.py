@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from builder import bundle, pipeline
-from builder.bundle import MANIFEST, SIGNATURE, SUMS, File
-from builder.contents import MAX_FILES, MAX_TOTAL_BYTES
+from builder.contents import MANIFEST, MAX_FILES, MAX_TOTAL_BYTES, SIGNATURE, SUMS, File
 from builder.errors import BadInput, DamagedBundle
 from launch import target
 from tests.conftest import ROOT

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder import bundle, pipeline
+from builder.contents import MANIFEST
 from builder.errors import BadInput, DamagedBundle
 from maintenance import update_advisories
 from tests.conftest import Run
@@ -38,7 +39,7 @@ def test_a_volume_is_not_left(path: str, volume: str) -> None:
 
 def listed(folder: Path, name: str, data: bytes) -> None:
     """Makes a bundle list one file more."""
-    path = folder / bundle.MANIFEST
+    path = folder / MANIFEST
     manifest = json.loads(path.read_text())
     digest = hashlib.sha256(data).hexdigest()
     manifest["files"][name] = {"sha256": digest, "bytes": len(data), "mode": "644"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...bundle import File
+from ...contents import File
 from ...render import resource_root, yaml_document
 from ...servers import RenderContext
 from ..container import container

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...bundle import File
+from ...contents import File
 from ...render import CommentedValue, text
 from . import objects as around
 from .options import GatewayOptions

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ...bundle import File
+from ...contents import File
 from ...render import CommentedValue
 from .options import AutoscalingOptions
 from .pod import first_pods, pod, worker_pod

@@ -7,7 +7,8 @@ the signals and alerts that its release can have, with the numbers that they com
 
 from __future__ import annotations
 
-from ...bundle import File, to_json
+from ...bundle import to_json
+from ...contents import File
 from ...render import text, yaml_document
 from ...servers import RenderContext
 from .dashboards import dashboards

@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Sequence
 from itertools import takewhile
 
-from ...bundle import File, to_json
+from ...bundle import to_json
+from ...contents import File
 from ...facts.hardware import load as load_gpu
 from ...render import resource_root, text, yaml_document
 from ...servers import RenderContext

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from builder import bundle
+from builder.contents import File
 from builder.facts.published_results import acceptance_curves, acceptance_lengths
 from launch.cli.main import main
 from launch.report import evidence, page, published
@@ -213,7 +214,7 @@ def of_bundle(folder: Path, **conditions: Any) -> Path:
     row = PUBLISHED | {"conditions": {**PUBLISHED["conditions"], **conditions}}
     facts = {"decisions": DECISIONS, "published": [row], "differences": [], "memory": {}}
     facts |= {"tool": {}, "engine": {}, "inputs": {"files": {}}}
-    bundle.write(rendered / "one", {"a.txt": bundle.File(b"a")}, facts, force=False)
+    bundle.write(rendered / "one", {"a.txt": File(b"a")}, facts, force=False)
     document = samples.bench(bundle={"name": "one", "folder": str(rendered / "one")})
     document["workload"]["ignore_eos"] = True
     for point in document["points"]:

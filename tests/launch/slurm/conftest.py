@@ -13,6 +13,7 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline
+from builder.contents import File
 from tests.slurm import service as stand_ins
 from tests.slurm.cluster import Cluster, Shape, why_not
 
@@ -63,11 +64,11 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> bundles.Bundle:
 def with_service(bundle: bundles.Bundle, folder: Path, **changes: Any) -> bundles.Bundle:
     """A whole bundle whose service is another one in these respects."""
     files = {
-        name: bundles.File((bundle.folder / name).read_bytes(), entry["mode"] == "755")
+        name: File((bundle.folder / name).read_bytes(), entry["mode"] == "755")
         for name, entry in bundle.manifest["files"].items()
     }
     document = {**json.loads(files["slurm/service.json"].data), **changes}
-    files["slurm/service.json"] = bundles.File(bundles.to_json(document))
+    files["slurm/service.json"] = File(bundles.to_json(document))
     facts = {key: bundle.manifest[key] for key in bundles.REQUIRED}
     return bundles.write(folder, files, facts, force=False)
 
