@@ -201,13 +201,13 @@ def _speculation(run: RunEvidence, row: Row, figure: Row, point: LoadPoint) -> I
         elsewhere = acceptance_lengths(row.get("checkpoint", ""), kind, int(theirs))
         if elsewhere:
             low, high = elsewhere[0], elsewhere[-1]
-            told = f"{NOT_SAID}; {number(low)} to {number(high)} elsewhere"
-            if here is None or low <= here <= high:
-                yield from () if here else [Cause("tokens a step", told, NOT_SAID)]
-                return
-            factor = here / (low if here < low else high)
-            how = "elsewhere: coding prompts of SPEED-Bench"
-            yield Cause("tokens a step", told, number(here), factor, how)
+            published = f"{NOT_SAID}; {number(low)} to {number(high)} elsewhere"
+            if here is None:
+                yield Cause("tokens a step", published, NOT_SAID)
+            elif not low <= here <= high:
+                factor = here / (low if here < low else high)
+                how = "elsewhere: coding prompts of SPEED-Bench"
+                yield Cause("tokens a step", published, number(here), factor, how)
             return
     if there is not None and here is not None:
         if abs(here / there - 1) >= 0.01:
