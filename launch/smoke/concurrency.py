@@ -13,6 +13,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+import httpx
+
 from ..endpoint import Endpoint
 from . import metrics
 from .client import (
@@ -27,7 +29,7 @@ from .client import (
     expect_text,
 )
 from .generation import MEDIUM, difference
-from .http import get_json, session
+from .http import parse_json, receive, session
 from .metrics import MODEL, REQUESTS
 
 TOPICS = ("rivers", "bread", "winter", "music", "horses", "ships", "stars", "letters")
@@ -147,7 +149,10 @@ def _success_counters(found: metrics.Metrics, endpoint: Endpoint) -> dict[str, d
 async def served_name(_: SmokeClient, endpoint: Endpoint) -> str:
     """`/v1/models` and the metrics of trtllm-serve; some releases name none in these."""
     async with session(endpoint.url or "", metrics.TIMEOUT_S) as http:
-        models = (await get_json(http, "/v1/models")).get("data") or ()
+        response = await receive(http.get("/v1/models"))
+    if response.status_code == httpx.codes.NOT_FOUND:
+        raise NotSupported("the server lists no models, as a router of several does not")
+    models = parse_json(response.status_code, response.text).get("data") or ()
     names = {str(model.get("id")) for model in models}
     counted = metrics.label_values(await metrics.read(endpoint), "model_name")
     if endpoint.model and endpoint.model not in names:

@@ -36,7 +36,8 @@ model: some/checkpoint
 FORWARDED = ["--grpc-header-forward-pattern", "^user-agent$"]
 # Without an abort it would take a quarter of an hour.
 ENDLESS = "tokens=100000 per_step=1 step_ms=10 name={}"
-SERVED_S = 2.0
+SERVED_S = 5.0  # below the limit of a request, which would free its place too
+HANG_S = 30.0
 MB = 2**20
 
 
@@ -190,7 +191,7 @@ def test_what_is_too_long_is_refused_before_any_work(
         refusal = send(abused)
         assert f"bytes; this server takes at most {MOST_BYTES} in a request" in refusal
         assert next(beside).text
-    assert time.monotonic() - begun_s < 5
+    assert time.monotonic() - begun_s < HANG_S
     assert memory_mb(abused) - before_mb < 500
     assert len(abused.events("submit")) == submitted + 1
 
@@ -204,11 +205,10 @@ def test_the_longest_prompt_that_is_allowed_is_taken(abused: Served) -> None:
 
 def test_a_prompt_that_takes_long_to_read_holds_up_no_other_request(abused: Served) -> None:
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(abused.client.ask, "tokens=1 tokenize_ms=1500 name=slow")
+        slow = pool.submit(abused.client.ask, "tokens=1 tokenize_ms=4000 name=slow")
         abused.wait_for_metrics({"requests_running": 1})
-        begun_s = time.monotonic()
         refusal = abused.client.refusal("tokens=1", max_tokens=0)
-        assert time.monotonic() - begun_s < 1
+        assert not slow.done()
         assert "max_tokens: is 0" in refusal
         assert slow.result()
 
@@ -273,7 +273,7 @@ def test_a_hostile_body_is_refused(abused: Served, body: bytes) -> None:
     assert 400 <= response.status_code < 600
     assert "Traceback" not in response.text
     assert len(response.text) < 1000
-    assert time.monotonic() - begun_s < 5
+    assert time.monotonic() - begun_s < HANG_S
 
 
 def test_nobody_else_may_pass_requests_on(abused: Served) -> None:

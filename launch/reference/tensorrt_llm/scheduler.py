@@ -206,7 +206,7 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._stats: deque[dict[str, Any]] = deque(maxlen=max(1, options.max_stats_len))
-        self._iteration = 0
+        self._iteration = self._counted = 0  # begun; ended, with its statistics
         self._stopping = False
         self._crash: BaseException | None = None
         self._thread = Thread(target=self._run, name="reference-engine", daemon=True)
@@ -222,11 +222,13 @@ class Scheduler:
             if self._crash or self._stopping:
                 raise RequestError(self._reason_of_end())
             self._waiting += sequences
-            self._changed.notify()
+            self._changed.notify_all()
 
     def take_stats(self) -> list[dict[str, Any]]:
-        """Statistics of the iterations since they were last taken."""
+        """Statistics of the iterations since they were last taken, that under way included."""
         with self._changed:
+            begun = self._iteration
+            self._changed.wait_for(lambda: self._counted >= begun)
             stats = list(self._stats)
             self._stats.clear()
         return stats
@@ -235,7 +237,7 @@ class Scheduler:
         """End the thread; requests under way fail."""
         with self._changed:
             self._stopping = True
-            self._changed.notify()
+            self._changed.notify_all()
         self._thread.join()
 
     def _reason_of_end(self) -> str:
@@ -256,6 +258,8 @@ class Scheduler:
             self._stopping = True
             left = [*self._running, *self._waiting]
             self._running, self._waiting = [], deque()
+            self._counted = self._iteration
+            self._changed.notify_all()
         for request in {id(sequence.request): sequence.request for sequence in left}.values():
             request.put(RequestError(self._reason_of_end()))
 
@@ -278,6 +282,8 @@ class Scheduler:
             self._running = [sequence for sequence in self._running if sequence not in ended]
             if self._options.enable_iter_perf_stats:
                 self._stats.append(self._statistics(started, active, queued, len(ended)))
+            self._counted = self._iteration
+            self._changed.notify_all()
 
     def _drop_aborted(self) -> None:
         with self._changed:
