@@ -24,7 +24,7 @@ from tests.docs.pages import Block, Machine, blocks
 
 PAGE = ROOT / "docs" / "clients.md"
 MODEL = "/v2/models/tensorrt_llm"
-LONG = {"text_input": "Hello", "max_tokens": 4000, "ignore_eos": True}
+LONG = {"text_input": "Hello", "max_tokens": 7600, "ignore_eos": True}
 PATIENCE_S = 60
 
 
@@ -37,7 +37,7 @@ class Address:
 def serving(folder: Path, target: str, options: str) -> Iterator[None]:
     """A server of a rendered bundle, with the reference engine."""
     machine = Machine(folder, stand_ins=False)
-    own = [f"targets.{target}={options}", "workload.osl=4000"]
+    own = [f"targets.{target}={options}", "workload.osl=7600"]
     pipeline.render("llama-tiny", folder / "tiny", own)
     machine.run("python -m builder miniature llama-tiny -o weights")
     command = f"CHECKPOINT={folder}/weights python -m launch up tiny --target {target}"
@@ -140,7 +140,15 @@ def test_an_error_over_grpc_is_in_the_table(
 
 
 @pytest.fixture
-def full(triton: Address) -> Iterator[Address]:
+def client(triton: Address) -> Iterator[InferenceServerClient]:
+    """One that is connected, so that nothing is left to do but to ask."""
+    with InferenceServerClient(triton.grpc) as connected:
+        assert connected.is_server_live()
+        yield connected
+
+
+@pytest.fixture
+def full(triton: Address, client: InferenceServerClient) -> Iterator[Address]:
     """The server while somebody else has its only place."""
     url = f"{triton.http}{MODEL}/generate_stream"
     with httpx.stream("POST", url, json={**LONG, "stream": True}, timeout=PATIENCE_S) as other:
@@ -154,9 +162,9 @@ def test_a_full_server_is_asked_again_later_over_http(full: Address) -> None:
     assert again(status, text).startswith("yes, after a second"), text
 
 
-def test_a_full_server_is_asked_again_later_over_grpc(full: Address) -> None:
-    client = InferenceServerClient(full.grpc)
-    with client, pytest.raises(InferenceServerException) as raised:
+@pytest.mark.usefixtures("full")
+def test_a_full_server_is_asked_again_later_over_grpc(client: InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException) as raised:
         client.infer("tensorrt_llm_unary", inputs())
     assert again("UNAVAILABLE", raised.value.message()).startswith("yes, after a second")
 
