@@ -15,9 +15,10 @@ import pytest
 
 from supervisor import lock, record, state
 
-IN_AN_HOUR = state.timestamp(time.time() + 3600)
-RUN: state.Json = {"state": "serving", "heartbeat": state.timestamp(), "until": IN_AN_HOUR}
-ENDPOINT: state.Json = {"job_id": "7", "until": IN_AN_HOUR, "urls": {"http": "http://n:1"}}
+# Years away, so that it does not matter when these tests begin.
+LATER = state.timestamp(4e9)
+RUN: state.Json = {"state": "serving", "heartbeat": LATER, "until": LATER}
+ENDPOINT: state.Json = {"job_id": "7", "until": LATER, "urls": {"http": "http://n:1"}}
 
 Damage = Callable[[Path], object]
 
