@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,6 +156,10 @@ def full(triton: Address, client: InferenceServerClient) -> Iterator[Address]:
         lines = other.iter_lines()  # which closes the stream when nobody holds it any more
         next(lines)
         yield triton
+    ends = time.monotonic() + PATIENCE_S
+    while ask(triton, f"{MODEL}/generate", {"text_input": "Hello", "max_tokens": 1})[0] != "200":
+        assert time.monotonic() < ends, "the place of the client that left is never free again"
+        time.sleep(0.1)
 
 
 def test_a_full_server_is_asked_again_later_over_http(full: Address) -> None:
