@@ -97,7 +97,7 @@ class Successor:
         environment["BUNDLE"] = str(self._spec.bundle)
         try:
             # One that seemed to fail may have gone through: whoever is in the queue then is it.
-            found = self._cluster.newer_job() if self._refusals else None
+            found = self._cluster.newer_job(script) if self._refusals else None
             job_id = found or self._cluster.submit(script, options, environment)
         except OSError as fault:
             self._record.attempt(LOCK, self._lock.release, None)

@@ -164,16 +164,17 @@ class Cluster:
         states = done.stdout.split()
         return bool(states) and states[0] not in ENDED | {"COMPLETING"}
 
-    def newer_job(self) -> str | None:
-        """The last job of this one's name and user that was submitted after it and has not ended.
+    def newer_job(self, script: Path) -> str | None:
+        """The last job of that script that was submitted after this one and has not ended.
 
-        Raises `OSError` where Slurm does not say.
+        Jobs of this one's name and user only. Raises `OSError` where Slurm does not say.
         """
         name = os.environ.get("SLURM_JOB_NAME", "")
-        done = self.command("squeue", "--noheader", "--me", f"--name={name}", "--format=%i")
+        done = self.command("squeue", "--noheader", "--me", f"--name={name}", "--format=%i %o")
         if done.returncode:
             raise OSError(f"squeue: {done.stderr.strip() or done.returncode}")
-        ids = [row.partition("+")[0] for row in done.stdout.split()]
+        rows = [row.partition(" ") for row in done.stdout.splitlines()]
+        ids = [job.partition("+")[0] for job, _, command in rows if command.strip() == str(script)]
         newer = [int(one) for one in ids if one.isdecimal() and int(one) > int(self.job_id)]
         return str(max(newer)) if newer else None
 

@@ -137,10 +137,21 @@ class Service:
         """What Slurm sends some time before the time limit."""
         self.cluster.run("scancel", "--batch", "--signal=USR1", job_id)
 
+    @property
+    def jobs(self) -> list[str]:
+        """Ids of its jobs that wait or run, also of those that left no record."""
+        script = str(self.bundle / "slurm" / "serve.sbatch")
+        listed = ["squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i %o"]
+        rows = self.cluster.run(*listed, check=False).stdout.splitlines()
+        return [row.split()[0] for row in rows if row.endswith(script)]
+
     def close(self) -> None:
-        """Whatever still runs of it is killed at once."""
-        run = {path.name for path in self.folder.glob("jobs/*")}
-        for job_id in sorted({*self.submitted, *run}):
+        """Whatever still runs of it is killed at once, and what that has submitted meanwhile."""
+        while jobs := self.jobs:
+            self._kill(jobs)
+
+    def _kill(self, jobs: list[str]) -> None:
+        for job_id in jobs:
             for pid in self.cluster.processes(SLURM_JOB_ID=job_id):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -219,9 +219,11 @@ def test_a_refused_submission_is_tried_again_ever_more_rarely(
 
 
 def test_a_submission_whose_answer_was_lost_is_found_in_the_queue(
-    make_job: MakeJob, later: Callable[[float], None]
+    make_job: MakeJob, later: Callable[[float], None], tmp_path: Path
 ) -> None:
-    job = make_job(sbatch=REFUSES, squeue="echo 9")
+    job = make_job(sbatch=REFUSES, squeue=f"cat {tmp_path}/queue")
+    script = job.spec.folder / "serve.sbatch"
+    (tmp_path / "queue").write_text(f"9 {script}\n10 /another/slurm/serve.sbatch\n")
     job.successor.prepare()
     later(6)
     job.successor.prepare()

@@ -138,14 +138,27 @@ def test_a_submission_gets_no_options_of_the_shell(
     assert not {"SBATCH_PARTITION", "SLURM_TIME_FORMAT", "SLURM_NTASKS", "SLURM_JOB_ID"} & set(seen)
 
 
+OWN = "/bundle/slurm/serve.sbatch"
+
+
 @pytest.mark.parametrize(
     ("listed", "newer"),
-    [("5 7 9", "9"), ("9 8", "9"), ("7", None), ("", None), ("8+0 8+1", "8"), ("x 6_1", None)],
+    [
+        ([f"5 {OWN}", f"7 {OWN}", f"9 {OWN}"], "9"),
+        ([f"9 {OWN}", f"8 {OWN}"], "9"),
+        ([f"7 {OWN}"], None),
+        ([], None),
+        ([f"8+0 {OWN}", f"8+1 {OWN}"], "8"),
+        ([f"x {OWN}", f"6_1 {OWN}"], None),
+        ([f"8 {OWN}", "9 /another/slurm/serve.sbatch", "10 (null)", "11"], "8"),
+        (["9 /another/slurm/serve.sbatch"], None),
+    ],
 )
-def test_a_job_that_was_submitted_after_this_one_is_found(
-    commands: Commands, listed: str, newer: str | None
+def test_a_job_of_the_same_script_that_was_submitted_after_this_one_is_found(
+    commands: Commands, listed: list[str], newer: str | None
 ) -> None:
-    assert commands(squeue=f"printf '%s\\n' {listed}").newer_job() == newer
+    rows = " ".join(f"'{row}'" for row in listed) or "''"
+    assert commands(squeue=f"printf '%s\\n' {rows}").newer_job(Path(OWN)) == newer
 
 
 def test_a_command_that_is_away_answers_nothing(
