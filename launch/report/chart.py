@@ -29,6 +29,7 @@ SHAPES = (
 COLOURS = 8
 TICK_STEPS = (1, 2, 2.5, 5, 10)
 MAX_TICKS = 7
+PHONE_TICKS = 4  # that a narrow chart has room for; of more it shows every other one
 NEAR = 2  # a limit up to so many times the largest value is on the scale
 TOLERANCE = 1e-9  # of sums of ticks
 
@@ -149,11 +150,12 @@ def series_swatch(index: int) -> Markup:
 
 
 def _axes(chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
+    is_dense = len(x.ticks) > PHONE_TICKS
     for index, tick in enumerate(x.ticks):
         at = x.at(tick)
         yield Markup('<path class="grid" d="M{:.1f} {}V{}"/>').format(at, TOP, BOTTOM)
         yield Markup('<text class="tick{}" x="{:.1f}" y="{}">{}</text>').format(
-            " odd" if index % 2 else "", at, BOTTOM + 20, number(tick)
+            " odd" if is_dense and index % 2 else "", at, BOTTOM + 20, number(tick)
         )
     for tick in y.ticks:
         at = y.at(tick)

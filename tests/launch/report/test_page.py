@@ -171,6 +171,19 @@ def test_letters_in_a_chart_can_be_read_on_a_phone(opened: Opened, session_page:
     assert min(heights) >= 11
 
 
+@pytest.mark.parametrize("name", ["one", "four", "rehearsal"])
+def test_a_phone_shows_titles_of_tables_and_ends_of_scales_whole(
+    opened: Opened, session_page: PageOf, name: str
+) -> None:
+    window = opened(session_page(name), **PHONE)
+    titles = window.locator("caption span:visible").all()
+    assert titles
+    for title in titles:
+        assert title.evaluate("one => one.getBoundingClientRect().right") <= 390
+    for plot in window.locator(".plot.lin").all():
+        assert plot.locator(".tick:not(.y):visible").count() >= 2
+
+
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_no_text_in_a_chart_stands_on_another(
     opened: Opened, session_page: PageOf, width: int
