@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from supervisor import checks, service, slurm, state, steps
 from supervisor.slurm import Cluster
+from tests.supervisor.one_node import NODE, SCRIPTS, Job
 
 Commands = Callable[..., Cluster]
+SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 HOSTS = "echo node1; echo node2"
 
 
@@ -34,3 +38,36 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
         return Cluster()
 
     return make
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """Job 7 on one node; its clocks run fast, so that a life of it takes little time."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, script in SCRIPTS.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    variables = {"JOB_ID": "7", "JOB_NODELIST": NODE, "JOB_NAME": "svc"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURMD_NODENAME", NODE)
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    for name in (
+        *(state.STATE_FOLDER, state.PREDECESSOR, state.CANARY, state.FREE_PORTS),
+        *(state.BUNDLE_DIGEST, state.SUBMIT_OPTIONS, "SLURM_HET_SIZE", "SLURM_RESTART_COUNT"),
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(service, "TICK_S", 0.005)
+    monkeypatch.setattr(service, "END_MARGIN_S", 0.05)
+    monkeypatch.setattr(steps, "POLL_S", 0.005)
+    monkeypatch.setattr(steps, "START_PERIOD_S", 0.05)
+    monkeypatch.setattr(checks, "START_PERIOD_S", 0.02)
+    monkeypatch.setattr(slurm, "JOB_PERIOD_S", 0.2)
+    # A cluster's name of the node means nothing here.
+    monkeypatch.setattr(Cluster, "address", lambda self, node: "127.0.0.1")
+    handlers = {one: signal.getsignal(one) for one in SIGNALS}
+    yield Job(tmp_path)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

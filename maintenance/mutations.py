@@ -1,0 +1,255 @@
+"""Mutates the code of a room, one small change at a time, and tells which changes no test notices.
+
+    python -m maintenance.mutations [ROOM...] [--folder FOLDER] [--sample N] [--processes N]
+
+mutmut makes the mutants and runs, for each, the tests that reach its function; a mutant that mypy
+refuses counts as caught, since the types are checked with every change. What rooms there are, and
+which survivors are harmless for what reason, is in `mutations.yaml`. Exit code 1: a survivor that
+is not judged, or a score below the least one. With --folder a second run tries again what survived.
+Needs the extra `mutations`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+DATA = Path(__file__).with_suffix(".yaml")
+LEAST_PERCENT = 85.0
+SEED = 7  # so that two runs try the same sample
+# Exit codes of a mutant in mutmut's files: a failed test, an internal error of pytest, what mypy
+# refused, and the ways in which a time limit ends it. None is one that has not run.
+CAUGHT = {1, 3, 37, 36, 24, -24, 152, 255}
+UNREACHED = {5, 33}
+MUTMUT = "from mutmut.__main__ import cli; cli()"
+MAKE = """
+import os
+import mutmut.__main__ as mutmut
+os.makedirs("mutants", exist_ok=True)
+mutmut.copy_src_dir()
+mutmut.copy_also_copy_files()
+mutmut.create_mutants(1)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Modules that are mutated together, and the tests that should notice."""
+
+    name: str
+    modules: tuple[str, ...]  # patterns
+    tests: tuple[str, ...]
+    left_out: tuple[str, ...] = ()  # names of tests that read the code as a text
+    beside: dict[str, str] = field(default_factory=dict)  # links to packages that lie deeper
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of a function: where, and the lines before and after it."""
+
+    place: str  # supervisor/lock.py Lock.take
+    change: str  # BEFORE => AFTER
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Mutants that may survive, by place and change or by patterns of both, and why."""
+
+    because: str
+    mutants: frozenset[tuple[str, str]]
+    places: re.Pattern[str] | None
+    changes: re.Pattern[str] | None
+
+    def covers(self, mutant: Mutant) -> bool:
+        if (mutant.place, mutant.change) in self.mutants:
+            return True
+        patterns = ((self.places, mutant.place), (self.changes, mutant.change))
+        given = [(pattern, text) for pattern, text in patterns if pattern]
+        return bool(given) and all(pattern.search(text) for pattern, text in given)
+
+
+def read(path: Path = DATA) -> tuple[dict[str, Room], list[Judgement]]:
+    """The rooms by name, and what was judged."""
+    document: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    rooms = {
+        name: Room(
+            name,
+            tuple(row["modules"]),
+            tuple(row["tests"]),
+            tuple(row.get("left_out", ())),
+            row.get("beside", {}),
+        )
+        for name, row in document["rooms"].items()
+    }
+    judged = [
+        Judgement(
+            row["because"],
+            frozenset(
+                (place, change)
+                for place, changes in row.get("mutants", {}).items()
+                for change in changes
+            ),
+            *(re.compile(row[key]) if key in row else None for key in ("places", "changes")),
+        )
+        for row in document["harmless"]
+    ]
+    return rooms, judged
+
+
+def prepare(room: Room, folder: Path) -> None:
+    """A folder in which mutmut works: links to this checkout, and settings of the room."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tops = sorted({name.split("/")[0] for name in names.splitlines()} - {"pyproject.toml"})
+    for name, target in {**{top: top for top in tops}, **room.beside}.items():
+        link = folder / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(ROOT / target)
+    packages = sorted({pattern.split("/")[0] for pattern in room.modules})
+    checked = [str(path) for pattern in room.modules for path in sorted(folder.glob(pattern))]
+    types = [sys.executable, "-m", "mypy", "--output=json", "--no-warn-unused-ignores"]
+    settings = {
+        "source_paths": packages,
+        "only_mutate": list(room.modules),
+        "also_copy": [top for top in tops if top not in packages],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", *_left_out(room)],
+        "pytest_add_cli_args_test_selection": list(room.tests),
+        "type_check_command": [*types, *(str(Path(one).relative_to(folder)) for one in checked)],
+    }
+    rows = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (folder / "pyproject.toml").write_text(f"{project}\n[tool.mutmut]\n{rows}", encoding="utf-8")
+
+
+def _left_out(room: Room) -> list[str]:
+    return ["-k", " and ".join(f"not {name}" for name in room.left_out)] if room.left_out else []
+
+
+def forget_survivors(folder: Path) -> None:
+    """So that mutmut tries again what survived an earlier run in the folder."""
+    for path in _results(folder):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        codes = document["exit_code_by_key"]
+        document["exit_code_by_key"] = {
+            key: code if code in CAUGHT else None for key, code in codes.items()
+        }
+        path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def run(room: Room, folder: Path, processes: int, sample: int | None) -> None:
+    """Make and try the mutants, or so many of them. Raises `CalledProcessError` where it cannot."""
+    prepare(room, folder)
+    forget_survivors(folder)
+    subprocess.run([sys.executable, "-c", MAKE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    names = sorted(key for path in _results(folder) for key in _codes(path))
+    chosen = random.Random(SEED).sample(names, min(sample, len(names))) if sample else []
+    command = [sys.executable, "-c", MUTMUT, "run", "--max-children", str(processes), *chosen]
+    subprocess.run(command, cwd=folder, check=True)
+
+
+def _results(folder: Path) -> list[Path]:
+    return sorted((folder / "mutants").rglob("*.py.meta"))
+
+
+def _codes(path: Path) -> dict[str, int | None]:
+    codes: dict[str, int | None] = json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
+    return codes
+
+
+def mutants(folder: Path) -> Iterator[Mutant]:
+    """All that mutmut made in the folder, each with how it ended."""
+    made = folder / "mutants"
+    for path in _results(folder):
+        codes = _codes(path)
+        module = path.with_suffix("")
+        text = module.read_text(encoding="utf-8")
+        versions = _functions(text)
+        for key, code in codes.items():
+            name = key.rpartition(".")[2]
+            original = f"{name.partition('__mutmut_')[0]}__mutmut_orig"
+            function = original.removesuffix("__mutmut_orig")
+            dotted = function[2:] if function.startswith("x_") else function[2:].replace("ǁ", ".")
+            place = f"{module.relative_to(made).as_posix()} {dotted}"
+            yield Mutant(place, _change(versions[original], versions[name]), code)
+
+
+def _functions(text: str) -> dict[str, list[str]]:
+    """The lines of each version of a function below its name, by the name mutmut gave it."""
+    lines = text.splitlines()
+    return {
+        node.name: [
+            lines[node.lineno - 1].replace(node.name, ""),
+            *lines[node.lineno : node.end_lineno],
+        ]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "__mutmut_" in node.name
+    }
+
+
+def _change(before: Sequence[str], after: Sequence[str]) -> str:
+    rows = [row for row in difflib.ndiff(before, after) if row[0] in "-+"]
+    sides = (" ".join(row[2:].strip() for row in rows if row[0] == sign) for sign in "-+")
+    return " => ".join(sides)
+
+
+def report(room: Room, found: Sequence[Mutant], judged: Sequence[Judgement]) -> bool:
+    """Print the score of a room and the survivors that nobody judged; whether all is well."""
+    found = [one for one in found if one.exit_code is not None]
+    survivors = [one for one in found if one.exit_code not in CAUGHT]
+    open_ones = [one for one in survivors if not any(row.covers(one) for row in judged)]
+    percent = 100 * (1 - len(survivors) / len(found)) if found else 0.0
+    unreached = sum(one.exit_code in UNREACHED for one in survivors)
+    print(
+        f"{room.name}: {len(found)} mutants, {percent:.1f} % caught; {len(survivors)} survived, "
+        f"{unreached} of them where no test goes, {len(open_ones)} not judged"
+    )
+    place = None
+    for one in open_ones:
+        if one.place != place:
+            place = one.place
+            print(f"  {place}:")
+        print(f"  - {json.dumps(one.change, ensure_ascii=False)}")
+    return not open_ones and percent >= LEAST_PERCENT
+
+
+def main() -> int:
+    rooms, judged = read()
+    parser = argparse.ArgumentParser(prog="python -m maintenance.mutations")
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(rooms)}; all")
+    parser.add_argument("--folder", type=Path, help="where results stay for the next run")
+    parser.add_argument("--processes", type=int, default=1, help="mutants tried at a time; 1")
+    parser.add_argument("--sample", type=int, help="try so many of a room, chosen at random")
+    parser.add_argument("--report", action="store_true", help="of the last run in the folder only")
+    chosen = parser.parse_args()
+    if unknown := set(chosen.rooms) - set(rooms):
+        parser.error(f"no room {', '.join(sorted(unknown))}; there are {', '.join(rooms)}")
+    if chosen.report and not chosen.folder:
+        parser.error("--report needs the --folder of a run")
+    passed = []
+    with tempfile.TemporaryDirectory(prefix="mutations-") as temporary:
+        for name in chosen.rooms or rooms:
+            folder = (chosen.folder or Path(temporary)).resolve() / name
+            if not chosen.report:
+                run(rooms[name], folder, chosen.processes, chosen.sample)
+            passed.append(report(rooms[name], list(mutants(folder)), judged))
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
