@@ -124,6 +124,12 @@ class PlanBuilder:
             return False
         return not self._violates_rules(option, value)
 
+    def _refusal(self, option: str, value: Any) -> str | None:
+        """Why the release does not run a value that was published, as a rule of its says it."""
+        found = violations(nested({option: value}), self.context)
+        faults = (row for row in found if (row.where, row.severity) == (option, "error"))
+        return next((row.message for row in faults), None)
+
     def _violates_rules(self, option: str, value: Any) -> bool:
         """Whether a rule between options speaks against a value, whatever the user set beside it.
 
@@ -155,6 +161,9 @@ class PlanBuilder:
             if path not in row.options or path in self.refused:
                 continue
             published = row.options[path]
+            if published != value and (problem := self._refusal(spelled, published)):
+                self.refused[path] = f"{reason} The published value would not run: {problem}."
+                continue
             if published != value:
                 if evidence == "derived":
                     continue

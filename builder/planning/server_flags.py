@@ -34,8 +34,11 @@ def server_flags(builder: PlanBuilder) -> Iterator[Decision]:
     if builder.deployment.role != "prefill":  # the other side writes the answers
         yield from (_parser(builder, name) for name in _PARSERS if not builder.overriding(name))
     if builder.given(_GUIDES) is None:
-        what = f"requests with a JSON schema or another guide are refused; {_GUIDES}: xgrammar"
-        yield _unset(builder, _GUIDES, f"{what} in engine_config allows them")
+        what = (
+            "a request with response_format or another guide is refused, or over the OpenAI API "
+            f"answered as if it had none; {_GUIDES}: xgrammar in engine_config makes it heeded"
+        )
+        yield _unset(builder, _GUIDES, what)
 
 
 def _served_name(builder: PlanBuilder) -> Decision:

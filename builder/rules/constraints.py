@@ -37,7 +37,8 @@ class Rule:
     A rule without `must` is broken by its `when` alone. One whose `releases` are not `all` holds
     where the release's table lists its id. It is not reported where one of `unless` was. A rule
     with `ignored` finds a value without effect: a warning to whoever wrote it, an error in what the
-    toolkit renders. `agree` is the word that two workers must share, `where` the path to blame.
+    toolkit renders. `agree` is the word that two workers must share where `prefill`, tests of the
+    prefill worker, hold; `where` is the path to blame.
     """
 
     id: Text
@@ -53,11 +54,13 @@ class Rule:
     unless: tuple[str, ...] = ()
     ignored: bool = False
     agree: str = ""
+    prefill: Mapping[str, Any] | None = None
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         """Conditions that cannot be evaluated."""
-        for name, conditions in {"when": self.when or {}, "must": self.must or {}}.items():
-            for path, what in condition_faults(conditions):
+        sections = {"when": self.when, "must": self.must, "prefill": self.prefill}
+        for name, conditions in sections.items():
+            for path, what in condition_faults(conditions or {}):
                 yield f"{name}.{path}", what
         for _, what in condition_faults({self.agree: True} if self.agree else {}):
             yield "agree", what
@@ -201,9 +204,14 @@ def disagreements(
     """
     one, two = RuleInputs(prefill, context), RuleInputs(decode, context)
     for rule in load(context.release.engine).agreements:
+        if not (rule.everywhere or rule.id in context.release.rule_ids):
+            continue
+        if not all_hold(rule.prefill or {}, one):
+            continue
         if not any(rule.applies(inputs) for inputs in (one, two)):
             continue
         values = {"prefill": one.value(rule.agree), "decode": two.value(rule.agree)}
+        values["release"] = context.release.name
         if same(values["prefill"], values["decode"]) is False:
             where = rule.where or rule.agree.removeprefix("effective.")
             yield rule.problem(where, values.__getitem__)

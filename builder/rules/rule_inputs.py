@@ -28,6 +28,9 @@ _SPECULATION = "speculative_config"
 _GRAPHS = "cuda_graph_config"
 MATRIX = ("support", "support_matrix")
 
+# Kinds of position scaling whose factor max_position_embeddings already holds (model_engine.py).
+_CONTEXT_INCLUDES_SCALING = ("su", "longrope", "llama3", "yarn")
+
 
 # Facts by their word: the path in the context. Lengths are tokens.
 _FACTS: Mapping[str, str] = {
@@ -280,9 +283,11 @@ def _moe_backends(inputs: RuleInputs) -> list[str] | None:
 def _moe_backend_support(inputs: RuleInputs) -> Support | None:
     """What is known of the given backend for the checkpoint on the GPU."""
     context, name = inputs.context, inputs.value("moe_config.backend")
-    if context.gpu is None or context.precision is None or not isinstance(name, str):
+    if context.gpu is None or not isinstance(name, str):
         return None
     sm = context.gpu.sm.value
+    if context.precision is None:
+        return support.moe_backend_on_gpu(context.release, name.upper(), sm)
     return support.moe_backend(context.release, name.upper(), context.quant_algo, sm)
 
 
@@ -308,6 +313,24 @@ def _request_tokens(inputs: RuleInputs) -> int | None:
     """Tokens of one request, prompt and answer."""
     known = inputs.context
     return None if known.isl is None or known.osl is None else known.isl + known.osl
+
+
+def _model_seq_len(inputs: RuleInputs) -> int | None:
+    """The longest context that the engine takes from the model's config (_init_max_seq_len)."""
+    longest = inputs.count("longest_context")
+    checkpoint = inputs.context.checkpoint
+    if longest is None or checkpoint is None:
+        return None
+    config = checkpoint.text_config
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = scaling.get("type") or scaling.get("rope_type")
+    factor = 1 if kind in _CONTEXT_INCLUDES_SCALING else as_number(scaling.get("factor"))
+    return int(longest * (factor or 1))
+
+
+def _batch_sequence_tokens(inputs: RuleInputs) -> float | None:
+    """Tokens of a full batch of the longest requests."""
+    return _product(inputs.count("max_batch_size"), inputs.count("max_seq_len"))
 
 
 def _requests_per_rank(inputs: RuleInputs) -> int | None:
@@ -337,6 +360,8 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "attention_dp": lambda inputs: inputs.value("effective.enable_attention_dp"),
     "request_tokens": _request_tokens,
     "requests_per_rank": _requests_per_rank,
+    "model_seq_len": _model_seq_len,
+    "batch_sequence_tokens": _batch_sequence_tokens,
     "batch_tokens": _batch_tokens,
     "prompt_tokens": _prompt_tokens,
     "cp_type": _cp_type,

@@ -50,7 +50,10 @@ def context(facts: Mapping[str, Any]) -> RuleContext:
         model = known["architecture"]  # one of another release's support matrix is like Llama
         like = ARCHITECTURES.get(model, ARCHITECTURES["LlamaForCausalLM"])
         known["architecture"] = replace(like, name=model)
-    return RuleContext(release.load(MAIN if name == "main" else name), gpu=gpu, **known)
+    table = release.load(MAIN if name == "main" else name)
+    if "checkpoint" in known:
+        return RuleContext.of(table, gather(known.pop("checkpoint")), gpu=gpu, **known)
+    return RuleContext(table, gpu=gpu, **known)
 
 
 def pipeline_context() -> RuleContext:
@@ -97,7 +100,7 @@ def test_a_problem_says_numbers_and_remedy_in_one_line(case: Mapping[str, Any]) 
 
 
 def test_every_rule_that_a_release_lists_is_defined() -> None:
-    defined = {rule.id for rule in OPTION_RULES} | set(ALL_RULES.option_table)
+    defined = {rule.id for rule in ALL_RULES.every} | set(ALL_RULES.option_table)
     defined |= set(ALL_RULES.engine_conduct)
     for name in release.known():
         assert set(release.load(name).rule_ids) <= defined
@@ -105,7 +108,7 @@ def test_every_rule_that_a_release_lists_is_defined() -> None:
 
 def test_a_rule_is_of_all_releases_or_listed_by_some() -> None:
     listed = {rule for name in release.known() for rule in release.load(name).rule_ids}
-    for rule in OPTION_RULES:
+    for rule in (*OPTION_RULES, *ALL_RULES.agreements):
         assert rule.everywhere is (rule.id not in listed), rule.id
 
 
@@ -231,7 +234,7 @@ def test_the_list_of_graphs_that_the_engine_makes(
 
 def test_a_rule_gives_way_to_one_that_says_it_better() -> None:
     nvfp4 = {"kv_cache_config": {"dtype": "nvfp4"}}
-    old, new = context({"gpu": "h200"}), context({"gpu": "h200", "release": "main"})
+    old, new = (context({"gpu": "h200", "release": name}) for name in ("1.0.0", "main"))
     assert "kv-nvfp4-hardware" not in where_by_rule(violations(nvfp4, old))
     assert "kv-nvfp4-hardware" in where_by_rule(violations(nvfp4, new))
 
@@ -267,7 +270,8 @@ DISAGREEMENTS = {
 
 
 def test_every_agreement_has_a_case() -> None:
-    assert {rule.id for rule in ALL_RULES.agreements} == set(DISAGREEMENTS)
+    cases = {*DISAGREEMENTS, "disagg-drafts-of-decode"}
+    assert {rule.id for rule in ALL_RULES.agreements} == cases
 
 
 @pytest.mark.parametrize("rule", DISAGREEMENTS)
@@ -281,6 +285,26 @@ def test_workers_that_differ_are_reported_at_the_decode_workers_path(rule: str) 
     inner[last] = value
     found = where_by_rule(disagreements(AGREED, decode, context({})))
     assert found == {rule: path}
+
+
+@pytest.mark.parametrize(
+    ("name", "drafting", "found"),
+    [
+        ("1.2.1", "decode", [("disagg-drafts-of-decode", "warning")]),
+        ("main", "decode", []),
+        ("1.2.1", "prefill", [("disagg-draft-tokens", "error")]),
+        ("main", "prefill", [("disagg-draft-tokens", "error")]),
+    ],
+)
+def test_decode_workers_may_draft_alone_where_the_release_knows_it(
+    name: str, drafting: str, found: list[tuple[str, str]]
+) -> None:
+    both = {"prefill": dict(AGREED), "decode": dict(AGREED)}
+    for side, options in both.items():
+        if side != drafting:
+            del options["speculative_config"]
+    rows = list(disagreements(both["prefill"], both["decode"], context({"release": name})))
+    assert [(row.rule, row.severity) for row in rows] == found
 
 
 @pytest.mark.parametrize(

@@ -768,3 +768,42 @@ def test_the_manifest_names_whatever_can_change_the_result() -> None:
     planned = pipeline.plan("llama-3.3-70b-fp8-h100", [draft])
     files = pipeline.manifest_facts(planned)["inputs"]["files"]
     assert {"data/rules.yaml", "data/models/llama-3.2-1b-instruct.yaml"} <= set(files)
+
+
+def test_a_published_value_that_a_rule_refuses_is_not_taken_and_the_plan_says_why() -> None:
+    found = pipeline.plan("deepseek-v3.2-fp8-h200").plan
+    (dtype,) = (row for row in found.decisions if row.path == "kv_cache_config.dtype")
+    assert (dtype.value, dtype.evidence) == ("auto", "documented")
+    (left,) = (row for row in found.differences if row.path == "kv_cache_config.dtype")
+    assert (left.published, left.planned) == ("fp8", "auto")
+    assert "BF16 cache only" in left.reason
+    hopper = found.budget.kv_bytes_per_token
+    blackwell = pipeline.plan("deepseek-v3.2-fp8-gb200").plan.budget.kv_bytes_per_token
+    assert hopper == 2 * blackwell
+
+
+def test_graphs_above_the_batch_take_no_memory_since_the_engine_captures_none() -> None:
+    def graphs_gib(sizes: str) -> float:
+        overrides = [f"engine_config.cuda_graph_config.batch_sizes={sizes}"]
+        return pipeline.plan("llama-3.3-70b-fp8-h100", overrides).plan.budget.cuda_graphs_gib
+
+    assert (
+        graphs_gib("[1, 2, 4, 512, 1024, 2048]")
+        == graphs_gib("[1, 2, 4]")
+        < graphs_gib("[1, 2, 4, 8]")
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "warned"), [("MAX_UTILIZATION", True), ("GUARANTEED_NO_EVICT", False)]
+)
+def test_a_scheduler_that_pauses_requests_is_warned_of_where_the_cache_is_too_small(
+    policy: str, warned: bool
+) -> None:
+    path = "engine_config.scheduler_config.capacity_scheduler_policy"
+    few, many = (
+        pipeline.plan("llama-3.3-70b-fp8-h100", [f"{path}={policy}", f"workload.concurrency={n}"])
+        for n in (4, 2000)
+    )
+    assert not any(row.where == path for row in few.plan.warnings)
+    assert any(row.where == path for row in many.plan.warnings) is warned

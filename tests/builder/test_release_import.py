@@ -511,7 +511,7 @@ def test_rules_of_the_other_release_hold_as_far_as_the_engine_has_their_options(
 @pytest.mark.parametrize(
     ("kind", "option", "rule"),
     [
-        ("KvCacheConfig", "dtype", "kv-dtype-121"),  # what is tested
+        ("KvCacheConfig", "tokens_per_block", "flashmla"),  # what is tested
         ("TorchLlmArgs", "max_num_tokens", "mla-chunk-sm"),  # what the remedy names
     ],
 )

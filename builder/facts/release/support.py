@@ -96,11 +96,16 @@ def moe_backend(release: Release, name: str, quant_algo: str | None, sm: int) ->
     allowed = [value for row in options for value in row.get("values", ())]
     if allowed and name not in allowed:
         return Support("unsupported", f"release {release.name} has no such backend")
+    return moe_backend_on_gpu(release, name, sm) or Support("unknown", "no source names it")
+
+
+def moe_backend_on_gpu(release: Release, name: str, sm: int) -> Support | None:
+    """That a MoE backend has no kernels for a GPU at all; `None` where it has some, or unknown."""
     only = release.table["moe"].get("only_on", {}).get(name)
-    if only and sm not in only["sm"]:
-        sms = " and ".join(map(compute_capability, only["sm"]))
-        return Support("unsupported", f"it is for compute capability {sms} only")
-    return Support("unknown", "no source names it")
+    if not only or sm in only["sm"]:
+        return None
+    sms = " and ".join(map(compute_capability, only["sm"]))
+    return Support("unsupported", f"it is for compute capability {sms} only")
 
 
 def _matrix(release: Release) -> Row:

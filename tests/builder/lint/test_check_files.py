@@ -466,7 +466,7 @@ def test_a_model_configuration_is_of_no_release(builder: Run, tmp_path: Path) ->
     ("text", "release", "rule"),
     [
         ("moe_config: {backend: WIDEEP}\n", "main-00043967", "unknown-value"),
-        ("kv_cache_config: {dtype: nvfp4}\n", "1.2.1", "kv-dtype-121"),
+        ("kv_cache_config: {dtype: int8}\n", "1.2.1", "kv-dtype"),
         ("kv_cache_config: {dtype: [fp8]}\n", "1.2.1", "value-type"),
         ("tensor_parallel_size: 0\n", "1.2.1", "size-above-zero"),
         ("cache_transceiver_config: {backend: ucx}\n", "1.1.0", "unknown-value"),
