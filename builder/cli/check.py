@@ -16,8 +16,11 @@ from .terminal import lines_text, print_json, wrapped
 
 if TYPE_CHECKING:
     from ..lint import Checked, Report
+    from ..lint.coverage import Judged
 
 MANY_FILES = 20
+MANY_SKIPPED = 100
+MANY_VARIABLES = 12
 
 
 def add_check(parser: Parser) -> None:
@@ -52,7 +55,7 @@ def run_check(options: argparse.Namespace) -> None:
     forms = {options.sarif: sarif, options.code_quality: code_quality}
     for path, form in forms.items():
         if path:
-            write(path, form(report.findings, Path.cwd()))
+            write(path, form(report, Path.cwd()))
     print_json(report.document()) if options.json else print(findings_text(report))
     sys.stdout.flush()
     if report.errors:
@@ -72,16 +75,48 @@ def findings_text(report: Report) -> str:
     if lines:
         lines.append("")
     lines += [f"note: {note}" for note in report.notes]
-    return lines_text([*lines, *_checked(report), _totals(report)])
+    return lines_text([*lines, *_checked(report), *_not_judged(report), _totals(report)])
 
 
 def _checked(report: Report) -> Iterator[str]:
     """What each file was taken for, or of many files the number per kind."""
-    if len(report.files) <= MANY_FILES:
-        yield from (f"{row.file}: {row.kind}{_by(row)}" for row in report.files)
+    judged = [row for row in report.files if row.judged]
+    if len(judged) <= MANY_FILES:
+        for row in judged:
+            yield f"{row.file}: {row.kind}{_by(row)}{_extent(row.judged)}"
+            yield from wrapped("  ", _variables(row.judged)) if row.judged.variables else ()
         return
-    counts = Counter(f"{row.kind}{_by(row)}" for row in report.files)
+    counts = Counter(f"{row.kind}{_by(row)}" for row in judged)
     yield from (f"{count} x {kind}" for kind, count in sorted(counts.items()))
+
+
+def _extent(judged: Judged) -> str:
+    """How much of a file was judged, where it is more than one section of options."""
+    if judged.commands or judged.sections > 1:
+        return f": {_counts(judged)}"
+    return ""
+
+
+def _counts(judged: Judged) -> str:
+    counted = {"section": judged.sections, "command": judged.commands, "image": judged.images}
+    return ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counted.items() if n)
+
+
+def _variables(judged: Judged) -> str:
+    names = list(dict.fromkeys(judged.variables))
+    shown, more = names[:MANY_VARIABLES], len(names) - MANY_VARIABLES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"values that are put in later were not judged: {', '.join(shown)}{rest}"
+
+
+def _not_judged(report: Report) -> Iterator[str]:
+    """One line for each file of which nothing was judged, and one for all that are never read."""
+    yield from (f"not judged: {row.file}: {row.reason}" for row in report.skipped[:MANY_SKIPPED])
+    if (more := len(report.skipped) - MANY_SKIPPED) > 0:
+        yield f"not judged: {more} more files; --json names them"
+    if report.unread:
+        kinds = ", ".join(f"{count} x {suffix}" for suffix, count in sorted(report.unread.items()))
+        yield f"not read: {kinds}"
 
 
 def _by(row: Checked) -> str:
@@ -92,9 +127,11 @@ def _by(row: Checked) -> str:
 
 
 def _totals(report: Report) -> str:
-    files, errors = len(report.files), report.errors
+    files, errors = report.checked, report.errors
     warnings = len(report.findings) - errors
+    skipped = len(report.skipped)
+    rest = f", {skipped} file{'s' * (skipped != 1)} not judged" if skipped else ""
     return (
         f"checked {files} file{'s' * (files != 1)}: {errors} error{'s' * (errors != 1)}, "
-        f"{warnings} warning{'s' * (warnings != 1)}"
+        f"{warnings} warning{'s' * (warnings != 1)}{rest}"
     )

@@ -14,11 +14,21 @@ from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
 from . import data_files, kinds
+from .coverage import NOTHING
 from .files import BundleContext, SourceFile, expand
 from .kinds import DEPLOYMENT
-from .report import Checked, FindingsByRelease, Report, drift
+from .report import Checked, FindingsByRelease, Report, Skipped, drift
 from .section import Section, disagreements, stated_context
-from .validate import MODEL_CONFIG, SCRIPT, YAML_SUFFIXES, Text, mentions_options, read, validate
+from .validate import (
+    MODEL_CONFIG,
+    PROSE,
+    SCRIPT,
+    YAML_SUFFIXES,
+    Text,
+    mentions_options,
+    read,
+    validate,
+)
 
 __all__ = ["CheckOptions", "Checked", "Planner", "Report", "check"]
 
@@ -44,13 +54,13 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     report = Report()
     seen = set()
     workers = []
-    for target in expand(paths):
+    for target in expand(paths, report.unread):
         if (target.path, target.diagnostic) not in seen:
             _check(target, request, planner, report)
             workers += [target] if _is_worker(target) else []
         seen.add((target.path, target.diagnostic))
     report.findings += _disagreements(workers)
-    if not report.files:
+    if not report.checked:
         report.notes.append("nothing here is of a kind that check knows")
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
     return report
@@ -72,12 +82,16 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
         releases, assumed = _releases(request, target.context, source)
     except BadInput as error:
         report.findings += (_unreadable(row, name) for row in error.diagnostics)
-        report.files.append(Checked(name, "unreadable", ()))
+        report.files.append(Checked(name, "unreadable", (), judged=NOTHING))
+        report.skipped.append(Skipped(name, "cannot be read"))
         return
     by_release: dict[Release, list[Diagnostic]] = {}
+    verdicts = []
     for each in releases:
         accepted = target.context.accepted if target.context else ()
-        kind, found = validate(source, _rule_context(each, request, target.context), accepted)
+        verdict = validate(source, _rule_context(each, request, target.context), accepted)
+        verdicts.append(verdict)
+        kind, found = verdict.kind, verdict.diagnostics
         if kind == DEPLOYMENT and _is_readable(source):
             if target.context:
                 found += _rendered(source.documents[0], each.name)
@@ -88,8 +102,12 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
     if kind is None:
         _of_no_kind(source, target, by_release, report)
         return
-    names = tuple(each.name for each in releases) if kind != MODEL_CONFIG else ()
-    report.files.append(Checked(name, kind, names, assumed))
+    judged, names = verdicts[0].judged, tuple(each.name for each in releases)
+    if kind == MODEL_CONFIG or not judged:
+        names = ()
+    report.files.append(Checked(name, kind, names, assumed, judged))
+    if not judged:
+        _of_nothing(target, f"{kind}: holds no engine options and no server command", report)
     report.findings += _findings(by_release, name)
     wrong = any(row.severity == "error" for row in by_release[releases[0]])
     if wrong and assumed and kind != DEPLOYMENT:  # planning was for the one it names
@@ -102,12 +120,22 @@ def _of_no_kind(
     """A file of a kind that check does not know: passed over, or named as such."""
     first, found = next(iter(by_release.items()))
     broken = _is_malformed(source) and mentions_options(source.text, first)
+    name, unknown = str(target.path), _unknown(source)
+    report.skipped.append(Skipped(name, "cannot be read" if broken else unknown.message))
     if not (target.given or broken):
         return
     broken = broken or (_is_malformed(source) and source.path.suffix in YAML_SUFFIXES)
-    name, diagnostics = str(target.path), found if broken else [_unknown(source)]
-    report.files.append(Checked(name, "unknown kind", ()))
-    report.findings += (row.in_file(name) for row in diagnostics)
+    report.files.append(Checked(name, "unknown kind", (), judged=NOTHING))
+    report.findings += (row.in_file(name) for row in (found if broken else [unknown]))
+
+
+def _of_nothing(target: SourceFile, reason: str, report: Report) -> None:
+    """A file of a known kind that has nothing to judge, which is said of one that was named."""
+    report.skipped.append(Skipped(str(target.path), reason))
+    if target.given:
+        remedy = "it is neither right nor wrong: check the file that holds the options"
+        found = located(NOWHERE, "", "has nothing to judge", remedy, "nothing-to-judge", "warning")
+        report.findings.append(found.in_file(str(target.path)))
 
 
 def _is_bundles_own(target: SourceFile) -> bool:
@@ -222,6 +250,9 @@ def _unknown(source: Text) -> Diagnostic:
     remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
     if data is None and not _is_malformed(source):
         return located(NOWHERE, "", "is empty", remedy, "empty-file")
+    if source.form == PROSE:
+        what = "is text that runs nothing: what it mentions is not judged"
+        return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
     if source.form == SCRIPT:
         return located(NOWHERE, "", "starts no server", remedy, "unknown-kind", "warning")
     if isinstance(data, dict | list):
@@ -236,7 +267,7 @@ def _other_releases(
     fitting = []
     for other in release.known():
         rule_context = _rule_context(release.load(other), request, None)
-        found = validate(source, rule_context)[1]
+        found = validate(source, rule_context).diagnostics
         if other != assumed.name and not any(row.severity == "error" for row in found):
             fitting.append(other)
     if fitting:

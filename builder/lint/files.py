@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +21,7 @@ from ..facts.release import ServerRole
 from ..files import is_folder, load_json_mapping, read_text
 from .section import StatedWorkload, int_at
 
-SUFFIXES = frozenset((".yaml", ".yml", ".json", ".pbtxt", ".sh", ".sbatch", ".slurm"))
+SUFFIXES = frozenset((".yaml", ".yml", ".json", ".pbtxt", ".sh", ".bash", ".sbatch", ".slurm"))
 
 # A file lies at most so deep in a bundle: triton/model_repository/NAME/1/model.yaml.
 _BUNDLE_DEPTH = 6
@@ -50,18 +51,24 @@ class SourceFile:
     diagnostic: Diagnostic | None = None
 
 
-def expand(paths: Sequence[Path]) -> Iterator[SourceFile]:
-    """The files that paths mean, each once, those of a folder in the order of their names."""
+def expand(paths: Sequence[Path], unread: Counter[str]) -> Iterator[SourceFile]:
+    """The files that paths mean, each once, those of a folder in the order of their names.
+
+    Files of folders that are of no kind that check reads are counted in `unread` by suffix.
+    """
     seen: set[tuple[int, int]] = set()
     for path in dict.fromkeys(paths):
         if is_folder(path):
-            yield from _folder(path, seen, _enclosing(path))
+            yield from _folder(path, seen, _enclosing(path), unread)
         else:
             yield SourceFile(path, given=True, context=_enclosing(path))
 
 
 def _folder(
-    folder: Path, seen: set[tuple[int, int]], context: BundleContext | None
+    folder: Path,
+    seen: set[tuple[int, int]],
+    context: BundleContext | None,
+    unread: Counter[str],
 ) -> Iterator[SourceFile]:
     """The files below a folder. Links are followed, and no folder is entered twice."""
     try:
@@ -87,9 +94,11 @@ def _folder(
         if entry.name.startswith(".") or entry.name in ("__pycache__", "node_modules"):
             continue
         if _is(entry, "is_dir"):
-            yield from _folder(path, seen, context)
+            yield from _folder(path, seen, context, unread)
         elif path.suffix in SUFFIXES and _is(entry, "is_file"):
             yield SourceFile(path, context=context)
+        elif _is(entry, "is_file") and context is None:
+            unread[path.suffix or "without suffix"] += 1
 
 
 def _is(entry: os.DirEntry[str], kind: str) -> bool:

@@ -25,6 +25,8 @@ DEPLOYMENT = "deployment"
 AUTODEPLOY = "AutoDeploy options"
 DISAGGREGATED = "disaggregated servers"
 KUBERNETES = "Kubernetes manifest"
+# Kinds of which nothing is judged but the options and commands in them.
+SURROUNDINGS = (KUBERNETES, f"{KUBERNETES} without engine options")
 AUTODEPLOY_BACKEND = "_autodeploy"
 AUTODEPLOY_RULE = "autodeploy-backend"
 

@@ -19,40 +19,81 @@ from ..errors import BadInput
 from ..facts import advisories, data_file, engines, plain_data
 from ..facts.release import Release
 from ..rules import constraints
+from .coverage import ITSELF, NOTHING, Judged
 from .job_script import table
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A file, what it was taken for, and the releases that it was checked by."""
+    """A file, what it was taken for, the releases that it was checked by, and how much of it."""
 
     file: str
     kind: str
     releases: tuple[str, ...]
     assumed: bool = False
+    judged: Judged = ITSELF
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file of which nothing was judged, and why."""
+
+    file: str
+    reason: str
 
 
 @dataclass
 class Report:
-    """What was checked and found. `notes` are for the reader, not about errors."""
+    """What was checked and found, and what was not. `notes` are for the reader, not about errors.
+
+    `unread` counts the files of folders by suffix that are of no kind that check reads.
+    """
 
     files: list[Checked] = field(default_factory=list)
     findings: list[Diagnostic] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    unread: Counter[str] = field(default_factory=Counter)
 
     @property
     def errors(self) -> int:
         return sum(row.severity == "error" for row in self.findings)
 
+    @property
+    def checked(self) -> int:
+        """The number of files of which something was judged."""
+        return sum(bool(row.judged) for row in self.files)
+
+    @property
+    def judged(self) -> Judged:
+        """All that was judged in all files."""
+        return sum((row.judged for row in self.files), NOTHING)
+
     def document(self) -> dict[str, Any]:
         """The report as `--json` prints it."""
+        judged = self.judged
         return {
-            "checked": len(self.files),
+            "checked": self.checked,
             "findings": [as_document(row) for row in self.findings],
             "files": [
-                {"file": row.file, "kind": row.kind, "releases": list(row.releases)}
+                {
+                    "file": row.file,
+                    "kind": row.kind,
+                    "releases": list(row.releases),
+                    "sections": row.judged.sections,
+                    "commands": row.judged.commands,
+                    "variables": list(row.judged.variables),
+                }
                 for row in self.files
             ],
+            "judged": {
+                "files": self.checked,
+                "sections": judged.sections,
+                "commands": judged.commands,
+                "images": judged.images,
+            },
+            "skipped": [{"file": row.file, "reason": row.reason} for row in self.skipped],
+            "unread": dict(sorted(self.unread.items())),
             "notes": self.notes,
         }
 
@@ -101,24 +142,35 @@ FINGERPRINT = "finding/v1"
 _SEVERITIES = {"error": "major", "warning": "minor"}
 
 
-def sarif(findings: Sequence[Diagnostic], root: Path) -> dict[str, Any]:
-    """The findings as one run; files below `root` are named from there."""
+def sarif(report: Report, root: Path) -> dict[str, Any]:
+    """The findings as one run, with a notification for each file of which nothing was judged;
+    files below `root` are named from there."""
+    findings = report.findings
     ids = sorted({row.rule for row in findings})
     results = [
         _result(row, ids.index(row.rule), print_, root)
         for row, print_ in zip(findings, _fingerprints(findings, root), strict=True)
     ]
     driver = {"name": TOOL, "version": __version__, "rules": [_rule(each) for each in ids]}
+    skipped = [_notification(row, root) for row in report.skipped]
     run = {
         "tool": {"driver": driver},
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": skipped}],
         "columnKind": "unicodeCodePoints",
         "results": results,
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def code_quality(findings: Sequence[Diagnostic], root: Path) -> list[dict[str, Any]]:
+def _notification(row: Skipped, root: Path) -> dict[str, Any]:
+    place = {"physicalLocation": {"artifactLocation": {"uri": _uri(row.file, root)}}}
+    text = f"nothing was judged: {row.reason}"
+    return {"level": "note", "message": {"text": text}, "locations": [place]}
+
+
+def code_quality(report: Report, root: Path) -> list[dict[str, Any]]:
     """The findings as GitLab shows them in a merge request."""
+    findings = report.findings
     return [
         {
             "description": _message(row),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..facts.release import Release
 from ..files import read_bytes, read_text
 from ..rules.context import RuleContext
 from . import job_rules, job_script, kinds, model_config, script
+from .coverage import ITSELF, Judged, Verdict
 from .kinds import Content
 from .section import MAX_DIAGNOSTICS, disagreements, section_diagnostics
 from .server_commands import (
@@ -30,16 +31,20 @@ from .server_commands import (
 
 MODEL_CONFIG = "Triton config.pbtxt"
 SCRIPT = "script"
+PROSE = "text"
 JOB = "Slurm job script"
 IMAGES = "container images"  # a file of another kind that names some of the publisher's
 # Nobody writes longer ones, and reading them takes long.
 MAX_CHARACTERS = 300_000
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
+# What tells of options, images and commands without using any.
+PROSE_SUFFIXES = (".md", ".markdown", ".rst", ".adoc", ".html", ".ipynb")
 
 _MODEL_CONFIG_LINE = re.compile(
     r"^\s*(input|output|instance_group|parameters|model_transaction_policy)\s*:?\s*[\[{]\s*$", re.M
 )
 _SHELL_LINE = re.compile(r"\A#!.*sh\b|^\s*(exec\s+)?(\S+/)?trtllm-serve\b", re.M)
+_DOCKERFILE_LINE = re.compile(r"^FROM[ \t]+\S+", re.M)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ def read(path: Path) -> Text:
     """A file by its form. Raises `BadInput` if it cannot be read."""
     text = read_text(path)
     form = _form(path, text)
+    if form == PROSE:
+        return Text(path, "", PROSE)
     known = script.mentions_any(text) or job_script.is_job(text) or images.are_named(text)
     if form == SCRIPT and not known:
         return Text(path, "", SCRIPT)
@@ -66,12 +73,14 @@ def read(path: Path) -> Text:
 
 
 def _form(path: Path, text: str) -> str:
-    """`MODEL_CONFIG` or `SCRIPT`; empty for what may be YAML."""
+    """`MODEL_CONFIG`, `SCRIPT` or `PROSE`; empty for what may be YAML."""
     if path.suffix in YAML_SUFFIXES:
         return ""
+    if path.suffix.lower() in PROSE_SUFFIXES:
+        return PROSE
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
         return MODEL_CONFIG
-    is_script = path.suffix in (".sh", ".sbatch", ".slurm") or _SHELL_LINE.search(text)
+    is_script = path.suffix in (".sh", ".bash", ".sbatch", ".slurm") or _SHELL_LINE.search(text)
     return SCRIPT if is_script or job_script.is_job(text) else ""
 
 
@@ -83,32 +92,34 @@ def mentions_options(text: str, release: Release) -> bool:
 
 def validate(
     source: Text, rule_context: RuleContext, accepted: Collection[tuple[str, str]] = ()
-) -> tuple[str | None, list[Diagnostic]]:
-    """The kind of a file, `None` if it is none that check knows, and its errors.
-
-    Vulnerable versions of products that are `accepted` are warned of.
-    """
+) -> Verdict:
+    """One file by one release. Vulnerable versions of `accepted` products are warned of."""
     if source.form == MODEL_CONFIG:
-        return MODEL_CONFIG, list(
-            islice(model_config.diagnostics(source.text, source.path), MAX_DIAGNOSTICS)
-        )
-    named = list(_images(source.text, accepted))
+        found = model_config.diagnostics(source.text, source.path)
+        return Verdict(MODEL_CONFIG, list(islice(found, MAX_DIAGNOSTICS)), ITSELF)
+    if source.form == PROSE:
+        return Verdict(None, [])
+    named, diagnostics = _images(source, accepted)
     if source.form == SCRIPT:
-        return _script(source, rule_context, named)
+        return _script(source, rule_context, named, diagnostics)
     syntax = [row for document in source.documents for row in document.diagnostics]
     content = kinds.read(source.documents, rule_context.release)
     if content is None:
-        return (IMAGES, [*syntax, *named]) if images.are_named(source.text) else (None, syntax)
-    found = [*syntax, *named, *_content(content, rule_context)]
+        if not _uses_images(source):
+            return Verdict(None, syntax)
+        return Verdict(IMAGES if named else None, [*syntax, *diagnostics], Judged(images=named))
+    kind, judged = content.kind, Judged(len(content.sections), images=named)
+    judged += Judged(itself=content.kind not in (kinds.ENGINE, *kinds.SURROUNDINGS))
+    found = [*syntax, *diagnostics, *_content(content, rule_context)]
     if content.kind.startswith(kinds.KUBERNETES):
-        ran = (run for document in source.documents for run in container_commands(document))
-        found_there = [_run(run, source.path, content, rule_context) for run in ran]
-        found += (
-            row for diagnostics in found_there if diagnostics is not None for row in diagnostics
-        )
-        if any(diagnostics is not None for diagnostics in found_there):
-            return kinds.KUBERNETES, found
-    return content.kind, found
+        for document in source.documents:
+            for run in container_commands(document):
+                verdict = _run(run, source.path, content, rule_context)
+                found += verdict.diagnostics
+                judged += verdict.judged
+        if judged.commands or judged.sections:
+            kind = kinds.KUBERNETES
+    return Verdict(kind, found, judged)
 
 
 def _content(content: Content, rule_context: RuleContext) -> Iterator[Diagnostic]:
@@ -118,8 +129,22 @@ def _content(content: Content, rule_context: RuleContext) -> Iterator[Diagnostic
     yield from disagreements(content.sections, rule_context)
 
 
-def _images(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
-    """Container images of versions that are known to be vulnerable, and of unknown ones."""
+def _uses_images(source: Text) -> bool:
+    """Whether the images that a file names are those that it starts, as far as its form tells."""
+    if _DOCKERFILE_LINE.search(source.text):
+        return True
+    return any(isinstance(document.data, dict | list) for document in source.documents)
+
+
+def _images(source: Text, accepted: Collection[tuple[str, str]]) -> tuple[int, list[Diagnostic]]:
+    """How many of the publisher's images a file names, and those of vulnerable or unknown
+    versions."""
+    text = source.text
+    named = sum(1 for _ in chain(images.untold(text), images.contents(text)))
+    return named, list(_vulnerable(text, accepted)) if named else []
+
+
+def _vulnerable(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
     for content in images.untold(text):
         row = advisories.unknown(content.product, content.version, "", strict=False)
         if (content.product, content.version) not in accepted:
@@ -142,19 +167,18 @@ def _place(text: str, content: images.Content) -> Location:
 
 
 def _script(
-    source: Text, rule_context: RuleContext, named: Sequence[Diagnostic]
-) -> tuple[str | None, list[Diagnostic]]:
-    found = _script_diagnostics(
-        script.read(source.text), source.text, source.path, {}, rule_context
-    )
+    source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
+) -> Verdict:
+    ran = _script_verdict(script.read(source.text), source.text, source.path, {}, rule_context)
+    judged = ran.judged + Judged(images=named)
+    found = [*diagnostics, *ran.diagnostics]
     if job_script.is_job(source.text):
         rules = job_rules.diagnostics(
             job_script.read(source.text), source.path.parent, rule_context.block
         )
-        return JOB, [*named, *(found or ()), *_line_ends(source.path), *rules]
-    if found is None:
-        return (IMAGES, [*named]) if images.are_named(source.text) else (None, [])
-    return SCRIPT, [*named, *found]
+        return Verdict(JOB, [*found, *_line_ends(source.path), *rules], judged + ITSELF)
+    kind = SCRIPT if ran.judged else IMAGES if named else None
+    return Verdict(kind, found, judged)
 
 
 def _line_ends(path: Path) -> Iterator[Diagnostic]:
@@ -164,31 +188,30 @@ def _line_ends(path: Path) -> Iterator[Diagnostic]:
         yield job_script.job_diagnostic("job-line-ends", Location(1, 1), what)
 
 
-def _run(
-    run: ContainerCommand, path: Path, content: Content, rule_context: RuleContext
-) -> list[Diagnostic] | None:
+def _run(run: ContainerCommand, path: Path, content: Content, rule_context: RuleContext) -> Verdict:
     """The errors of what a container runs, beside the files that config maps give it."""
     given = {
         section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])
         for section in content.sections
     }
-    found = _script_diagnostics(run.script, run.text, path, given, rule_context)
-    return None if found is None else [run.move(row) for row in found]
+    verdict = _script_verdict(run.script, run.text, path, given, rule_context)
+    return replace(verdict, diagnostics=[run.move(row) for row in verdict.diagnostics])
 
 
-def _script_diagnostics(
+def _script_verdict(
     found: script.Script,
     text: str,
     path: Path,
     given: Mapping[str, Content],
     rule_context: RuleContext,
-) -> list[Diagnostic] | None:
-    """The errors of server commands and of the files that a script writes, beside those that it is
-    given; `None` if it has neither.
-    """
+) -> Verdict:
+    """What is wrong with the server commands of a script, and with the files that it writes, beside
+    those that it is given."""
     written = {document.name: _written(document, rule_context) for document in found.files}
-    if not found.commands and not any(content.sections for content in written.values()):
-        return None
+    sections = sum(len(content.sections) for content in written.values())
+    judged = Judged(sections, len(found.commands))
+    if not judged:
+        return Verdict(None, [])
     commands = [parse(words, rule_context.release) for words in found.commands]
     result: list[Diagnostic] = []
     for name, content in written.items():
@@ -199,7 +222,7 @@ def _script_diagnostics(
         if command.subcommand == "serve":
             options = _options(command, path, {**given, **written})
             result += beside_flags(command, options, rule_context)
-    return result
+    return Verdict(SCRIPT, result, judged)
 
 
 def _settle_backend(content: Content, commands: Sequence[Command]) -> None:

@@ -130,7 +130,9 @@ def test_every_file_is_read_by_itself_and_none_breaks_check(builder: Run) -> Non
     done = builder("check", *files, "--json")
     assert done.stderr == ""
     document = json.loads(done.stdout)
-    assert document["checked"] == len(files)
+    assert len(document["files"]) == len(files)
+    nothing = {row["file"] for row in document["skipped"]}
+    assert document["checked"] == len(files) - len(nothing) == document["judged"]["files"]
     kinds = {
         Path(row["file"]).relative_to(CORPUS).as_posix(): row["kind"] for row in document["files"]
     }
