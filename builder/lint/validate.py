@@ -95,8 +95,8 @@ def validate(
 ) -> Verdict:
     """One file by one release. Vulnerable versions of `accepted` products are warned of."""
     if source.form == MODEL_CONFIG:
-        found = model_config.diagnostics(source.text, source.path)
-        return Verdict(MODEL_CONFIG, list(islice(found, MAX_DIAGNOSTICS)), ITSELF)
+        rows = islice(model_config.diagnostics(source.text, source.path), MAX_DIAGNOSTICS)
+        return Verdict(MODEL_CONFIG, list(rows), ITSELF)
     if source.form == PROSE:
         return Verdict(None, [])
     named, diagnostics = _images(source, accepted)
