@@ -54,7 +54,7 @@ def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
     for path in (
         *shipped,
         hardware.HARDWARE / f"{facts.gpu.name}.yaml",
-        *([facts.release.path] if facts.release.ships else ()),  # else the bundle holds it
+        *(facts.release.files if facts.release.ships else ()),  # else the bundle holds it
         *sorted({row.file for row in facts.published}),
         *heuristics.files(facts.release.engine),
         DATA / facts.release.engine.rules,

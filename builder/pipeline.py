@@ -19,12 +19,15 @@ from .engines import EngineConfig
 from .errors import BadInput, ToolkitError
 from .facts import advisories, checkpoint, servers
 from .facts.checkpoint import Checkpoint
+from .facts.release import Release
 from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, gather
 from .rules import constraints, vulnerability_policy
 from .servers import RenderContext
 from .targets import components
 from .targets.components import mirror, sbom
+
+NEIGHBOURS_RULE = "release-without-table"
 
 # The target whose bundles get a bill of materials.
 HANDOFF = "handoff"
@@ -58,13 +61,29 @@ class ServicePlan:
         versions = vulnerability_policy.diagnostics(
             self.plan.deployment, self.plan.facts.release.name
         )
-        own = [*self.plan.warnings, *self.engine.warnings, *targets, *versions]
+        standing = _standing(self.plan.facts.release)
+        own = [*standing, *self.plan.warnings, *self.engine.warnings, *targets, *versions]
         others = self.prefill.warnings if self.prefill else []
         return own + [
             replace(row, where=f"{PREFILL}.{row.where}")
             for row in others
-            if row.rule not in (advisories.RULE, advisories.UNKNOWN_RULE)
+            if row.rule not in (advisories.RULE, advisories.UNKNOWN_RULE, NEIGHBOURS_RULE)
         ]
+
+
+def _standing(table: Release) -> Iterator[Diagnostic]:
+    """A release without a table, which is planned by those beside it."""
+    if table.statement:
+        both = len(table.neighbours) == 2
+        planned = "planned by what both accept" if both else "planned by that table"
+        remedy = "start it with the real engine before you rely on this plan, or import its table"
+        yield Diagnostic(
+            "engine.release",
+            f"{table.statement}; {planned}",
+            remedy,
+            NEIGHBOURS_RULE,
+            "warning",
+        )
 
 
 def plan(

@@ -18,6 +18,7 @@ from .facts.engines import Engine
 from .facts.release import Release
 from .planning import Facts
 from .rules import vulnerability_policy
+from .rules.judgement import judged
 from .rules.validation import validate
 
 T = TypeVar("T")
@@ -130,7 +131,7 @@ def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
 
 def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Diagnostic]:
     """Overrides that the release rejects; what is only missing may come from a rule."""
-    for diagnostic in validate(table, overrides):
+    for diagnostic in judged(table, lambda release: validate(release, overrides)):
         if diagnostic.severity == "error" and diagnostic.rule != "missing-key":
             yield replace(diagnostic, where=f"engine_config.{diagnostic.where}")
 

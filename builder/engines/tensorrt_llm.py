@@ -7,9 +7,11 @@ from typing import Any
 
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
+from ..facts.release import Release
 from ..planning import Decision, Plan
 from ..planning.plan_builder import nested
 from ..rules.constraints import violations
+from ..rules.judgement import judged
 from ..rules.validation import validate
 from . import EngineConfig
 
@@ -17,13 +19,19 @@ from . import EngineConfig
 def translate(plan: Plan) -> EngineConfig:
     """Spell every decision for the release and check the result.
 
-    Raises `BadInput` naming each option that the release rejects or ignores.
+    Raises `BadInput` naming each option that the release rejects or ignores. Of a release that is
+    judged by its neighbours, what only one of them refuses is a warning.
     """
     release = plan.facts.release
     decisions = tuple(replace(row, path=release.option_path(row.path)) for row in plan.decisions)
     options = _nested(decisions)
     context = plan.facts.rule_context(plan.deployment)
-    found = [*validate(release, options), *violations(options, context, strict=True)]
+
+    def against(table: Release) -> list[Diagnostic]:
+        here = replace(context, release=table)
+        return [*validate(table, options), *violations(options, here, strict=True)]
+
+    found = judged(release, against)
     found = [replace(problem, where=f"engine_config.{problem.where}") for problem in found]
     if errors := [problem for problem in found if problem.severity == "error"]:
         raise BadInput(errors)

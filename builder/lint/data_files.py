@@ -19,6 +19,7 @@ from ..facts.hardware import Gpu
 from ..facts.images import PublishedImages
 from ..facts.model_facts import ModelFacts
 from ..facts.published_results import AcceptanceFile, Publication
+from ..facts.release import CHANGED_TABLE
 from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
 from ..facts.servers import Server
 from ..observability import alerts
@@ -44,6 +45,7 @@ SCHEMAS: Mapping[str, Any] = {
     "packages.yaml": plain_data.Packages,
     "heuristics/*.yaml": HeuristicsFile,
     "releases/*.json": RELEASE_TABLE,
+    "releases/*.yaml": CHANGED_TABLE,
     "results/*.yaml": Publication,
     "rules.yaml": RulesFile,
     "runbook.yaml": plain_data.RUNBOOK_FILE,

@@ -13,8 +13,10 @@ import pytest
 
 from builder.cli import releases
 from builder.errors import BadFacts, BadInput, ToolkitError
-from builder.facts import hardware, release
+from builder.facts import data_file, hardware, release
 from builder.facts.release import support
+from builder.facts.release.table import RELEASE_TABLE, lacking
+from builder.facts.schema import build
 from builder.rules import options
 from builder.rules.constraints import violations
 from builder.rules.context import RuleContext
@@ -23,6 +25,9 @@ from builder.rules.validation import validate
 from tests.conftest import ABSENT, ROOT
 
 SPECIFICATION = ROOT.parent / "shared" / "trtllm-options"
+
+# Releases whose tables are written in full; the others are changes to one of these.
+SPECIFIED = [name for name in release.known() if release.load(name).path.suffix == ".json"]
 
 # The specification's word for a type, and ours.
 KINDS = {"model": "record", "dict": "mapping", "anyof": "either"}
@@ -89,10 +94,10 @@ def test_the_facts_that_others_read_are_there(name: str) -> None:
         assert flag.yaml_path is None or flag.yaml_path in table.paths
 
 
-def test_flags_win_over_the_file_only_in_development_tables() -> None:
+def test_typed_flags_win_over_the_file_from_1_3_on() -> None:
     winners = {name: release.load(name).precedence for name in release.known()}
-    assert winners.pop("main-00043967") == "cli_when_typed"
-    assert set(winners.values()) == {"yaml"}
+    later = {name for name in winners if name.startswith(("1.3", "main"))}
+    assert {name for name, who in winners.items() if who == "cli_when_typed"} == later
 
 
 def test_metrics_of_1_2_1_have_no_prefix_that_anyone_verified() -> None:
@@ -120,9 +125,58 @@ def test_a_default_is_known_by_path() -> None:
     assert table.default("no.such.option") is None
 
 
-def test_an_unknown_release_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"1\.2\.2 .* known: 1\.0\.0, 1\.1\.0, 1\.2\.1, main"):
-        release.load("1.2.2")
+@pytest.mark.parametrize("name", ["0.20.0", "main-ffffffff", "newest", ""])
+def test_a_release_older_than_all_tables_and_an_unknown_name_are_refused(name: str) -> None:
+    with pytest.raises(BadInput, match=rf"release {name} .* known: 1\.0\.0, 1\.1\.0, 1\.2\.1, 1"):
+        release.load(name)
+
+
+# What a release without a table is judged by, and what is said of it.
+BESIDE = [
+    ("1.2.0rc6", ["1.1.0", "1.2.1"], "an error is what both refuse"),
+    ("1.3.0rc17", ["1.2.1", "1.3.0rc23"], "an error is what both refuse"),
+    ("1.3.0rc25", ["1.3.0rc24", "main-00043967"], "an error is what both refuse"),
+    ("1.3.0rc28", ["main-00043967", "1.3.0rc29"], "an error is what both refuse"),
+    ("1.3.0rc26", ["main-00043967"], "a development table, the nearest to it"),
+    ("1.3.0rc24.post1", ["1.3.0rc24"], "of which it is a patch"),
+    ("1.3.0rc22.post1", ["1.2.1", "1.3.0rc23"], "an error is what both refuse"),
+    ("1.3.0", ["1.3.0rc29"], "the newest table"),
+    ("1.4.0rc1", ["1.3.0rc29"], "the newest table"),
+]
+
+
+@pytest.mark.parametrize(("name", "names", "words"), BESIDE)
+def test_a_release_without_a_table_stands_between_its_neighbours(
+    name: str, names: list[str], words: str
+) -> None:
+    found = release.load(name)
+    assert found.name == name and [row.name for row in found.judges] == names
+    assert found.statement.startswith(f"{name} has no option table") and words in found.statement
+    assert not list(lacking(found.paths, found.default))
+
+
+def test_the_table_between_two_holds_what_both_accept() -> None:
+    found = release.load("1.3.0rc17")
+    older, newer = found.judges
+    assert 200 < len(found.paths) < len(newer.paths) and older.name == "1.2.1"
+    backends = found.paths["moe_config.backend"][0]["values"]
+    assert "WIDEEP" in backends and "MARLIN" not in backends
+    assert found.default("max_batch_size") == 2048
+    assert found.default("moe_config.backend") is None  # the two differ
+    assert found.paths["cuda_graph_config.max_batch_size"]  # a record before, a union now
+
+
+@pytest.mark.parametrize("name", ["1.3.0rc17", "1.2.0rc6", "1.3.0rc25"])
+def test_what_a_table_between_two_accepts_both_accept(name: str) -> None:
+    found = release.load(name)
+    for path, rows in found.paths.items():
+        for table in found.judges:
+            above = [path.rsplit(".", depth)[0] for depth in range(path.count(".") + 1)]
+            assert any(map(table.has, above[:-1] or above)), (path, table.name)
+            theirs = [row for row in table.paths.get(path, ()) if row["type"] == "enum"]
+            if rows[0]["type"] == "enum" and theirs and not theirs[0].get("open"):
+                able = {str(value).lower() for row in theirs for value in row["values"]}
+                assert {str(value).lower() for value in rows[0]["values"]} <= able, path
 
 
 def test_a_release_may_be_the_path_of_a_table(tmp_path: Path) -> None:
@@ -296,8 +350,86 @@ DIFFERENT = {
 }
 
 
+# Options by path in a table of changes; how many more its newer neighbour has.
+@pytest.mark.parametrize(
+    ("name", "options", "flags"),
+    [("1.3.0rc23", 393, 51), ("1.3.0rc24", 424, 51), ("1.3.0rc29", 446, 51)],
+)
+def test_a_table_of_changes_has_as_many_options_as_its_release(
+    name: str, options: int, flags: int
+) -> None:
+    table = release.load(name)
+    assert (len(table.paths), len(table.serve_flags)) == (options, flags)
+    assert not list(build(RELEASE_TABLE, table.table)[1])
+    assert table.name == name and "nearest" not in table.table
+
+
 @pytest.mark.skipif(not SPECIFICATION.is_dir(), reason=ABSENT)
-@pytest.mark.parametrize("name", release.known())
+@pytest.mark.parametrize("name", ["1.3.0rc23", "1.3.0rc24"])
+def test_a_table_of_changes_holds_every_change_of_the_specification(name: str) -> None:
+    wanted = json.loads((SPECIFICATION / f"{name}.delta.json").read_text())
+    table, base = release.load(name), release.load(wanted["based_on"])
+    for row in wanted["changes"]:
+        holder, _, kind = row["path"].removesuffix(">").partition("<")
+        union, is_kind = kind.partition("=")[2], row["path"].endswith(">")
+        if row["path"] == "kv_cache_compression_config":
+            assert table.paths[row["path"]][0]["uncertain"] == "existence"
+        elif is_kind:
+            kinds = table.paths[f"{holder}.{kind.partition('=')[0]}"][0]["values"]
+            assert (union in kinds) is (row["change"] == "added"), row["path"]
+        elif row["change"] == "removed":
+            assert fields_at(base, row["path"]) is not None, row["path"]
+            assert fields_at(table, row["path"]) is None, row["path"]
+        else:
+            field = fields_at(table, row["path"])
+            assert field is not None, row["path"]
+            given = row["is"] if isinstance(row["is"], dict) else {}
+            for key in {"default", "gt", "ge", "nullable"} & given.keys():
+                assert field.get(key) == given[key], (row["path"], key)
+            allowed = row["is"] if isinstance(row["is"], list) else given.get("enum", ())
+            assert set(allowed) <= set(field.get("values", ())), row["path"]
+            if row["change"] == "deprecated":
+                assert "status" not in field, row["path"]
+
+
+def fields_at(table: release.Release, path: str) -> Mapping[str, Any] | None:
+    """The row of an option, of one kind of a union where `<discriminator=kind>` names it."""
+    union, _, rest = path.partition("<")
+    if not rest:
+        return (table.paths.get(path) or (None,))[0]
+    kind, _, key = rest.partition(">.")
+    (field,) = (row for row in table.paths[union] if row["type"] == "union")
+    kinds = table.table["unions"][field["of"]]["types"]
+    row = table.table["types"][kinds[kind.partition("=")[2]]]["fields"].get(key)
+    return row if row is None else dict(row)
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "fault"),
+    [
+        ("based_on: main-00043967", "based_on: main-ffffffff", "main-ffffffff has no option table"),
+        (
+            "      - checkpoint_io_policy",
+            "      - checkpoint_policy",
+            "is not in the table that it",
+        ),
+        ("  - source: page\n", "  - source: pages\n", "pages is not among the sources"),
+        ("      attn_backend:", "      attention.backend:", "is not in the table that"),
+        ("removed: [kv-dtype-main", "removed: [kv-dtype", "kv-dtype is not a rule"),
+        ("    confidence: read", "    confidence: sure", "sure"),
+    ],
+)
+def test_a_wrong_change_is_named(text: str, changed: str, fault: str, tmp_path: Path) -> None:
+    source = (release.load("1.3.0rc24").path).read_text()
+    assert text in source
+    file = tmp_path / "1.3.0rc24.yaml"
+    file.write_text(source.replace(text, changed, 1))
+    found = data_file.validate(file, release.CHANGED_TABLE)
+    assert any(fault in f"{row.message} {row.fix}" and row.location.line for row in found), found
+
+
+@pytest.mark.skipif(not SPECIFICATION.is_dir(), reason=ABSENT)
+@pytest.mark.parametrize("name", SPECIFIED)
 def test_nothing_of_the_specification_is_lost_or_invented(name: str) -> None:
     wanted = json.loads((SPECIFICATION / f"{name}.json").read_text())
     table = release.load(name).table
@@ -330,7 +462,7 @@ def specified_part(field: Mapping[str, Any], part: str) -> Any:
 
 
 @pytest.mark.skipif(not SPECIFICATION.is_dir(), reason=ABSENT)
-@pytest.mark.parametrize("name", release.known())
+@pytest.mark.parametrize("name", SPECIFIED)
 def test_flags_and_interfaces_are_those_of_the_specification(name: str) -> None:
     wanted = json.loads((SPECIFICATION / f"{name}.json").read_text())
     table = release.load(name).table

@@ -1,16 +1,17 @@
 """What is known of exact engine releases: options, flags, endpoints, metrics, MoE backends.
 
 A release is a table in `builder/data/releases/`, or one that the user imported and names by its
-path. A release without a table is refused, never replaced by a near one.
+path. One without a table is known by its neighbours and says so; it is never replaced by a near one
+in silence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ...diagnostics import Diagnostic
 from ...documents import DATA
@@ -18,42 +19,42 @@ from ...errors import BadFacts, BadInput
 from ...files import parse_json, read_text
 from .. import data_file, engines
 from ..engines import Engine
-from ..schema import build
-from .table import RELEASE_TABLE, lacking
-from .version import oldest_first
+from ..schema import Consistent, build
+from . import changes, common
+from .record import Field, Flag, Release, ServerRole, discriminator, record_types
+from .table import RELEASE_TABLE, Fault, lacking
+from .version import is_stable, oldest_first, order, without_post
+
+__all__ = [
+    "CHANGED_TABLE",
+    "FORMAT",
+    "Field",
+    "Flag",
+    "Release",
+    "ServerRole",
+    "checked",
+    "discriminator",
+    "known",
+    "load",
+    "newest_stable",
+    "of_all_engines",
+    "of_engine",
+    "record_types",
+    "resolve",
+]
 
 FORMAT = 2
 MAX_BYTES = 20_000_000  # of an imported table
 MAX_FAULTS = 20  # of one table are enough to see what is wrong with it
 
-ServerRole = Literal["agg", "prefill", "decode"]
-
-# An option as a row of the table: `type` and, by type, `values`, `items`, `of`, bounds, `default`.
-# `uncertain` says what a low `confidence` is about: the option's `existence`, or its `value`s.
-Field = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A flag of the server command: its spellings, its type and the values it allows.
-
-    `positional` marks the model argument. `type` is one of str, int, float, flag, enum, path, json,
-    path_or_str.
-    """
-
-    name: str
-    spellings: tuple[str, ...]
-    type: str
-    values: tuple[str, ...] = ()
-    default: Any = None
-    positional: bool = False
-    multiple: bool = False
-    yaml_path: str | None = None
+# A table is written in full, or as the changes to another one.
+_SUFFIXES = (".json", ".yaml")
 
 
 def known(engine: Engine | None = None) -> list[str]:
     """Releases of an engine that have a table, oldest first, development tables last."""
-    return sorted((path.stem for path in _folder(engine).glob("*.json")), key=oldest_first)
+    files = (path for path in _folder(engine).iterdir() if path.suffix in _SUFFIXES)
+    return sorted((path.stem for path in files), key=oldest_first)
 
 
 def of_engine(engine: Engine) -> list[Release]:
@@ -66,22 +67,57 @@ def of_all_engines() -> list[Release]:
 
 
 def newest_stable() -> str:
-    return [name for name in known() if name[0].isdigit()][-1]
+    return [name for name in known() if is_stable(name)][-1]
 
 
 def load(name: str, folder: Path = Path(), engine: Engine | None = None) -> Release:
     """The table of a release: one that ships, or the file `folder`/`name` if it ends in `.json`.
 
-    Raises `BadInput` with the known ones if there is none.
+    A release without a table that is later than the oldest one is known by its `neighbours`. Raises
+    `BadInput` with the known ones for any other name.
     """
     engine = engine or engines.default()
     if name.endswith(".json"):
         return _read(folder / name, engine)
     if name not in known(engine):
+        return _between(name.strip().removeprefix("v"), engine)
+    (path,) = _files(name, engine)
+    return _shipped(path, engine)
+
+
+def _files(name: str, engine: Engine) -> list[Path]:
+    return [path for end in _SUFFIXES if (path := _folder(engine) / f"{name}{end}").is_file()]
+
+
+@cache
+def _between(name: str, engine: Engine) -> Release:
+    """A release without a table, in the words of those beside it."""
+    beside = _neighbours(name, engine)
+    if not beside:
         what = f"release {name} of {engine.name} has no option table"
         remedy = f"known: {', '.join(known(engine))}; or give the path of an imported table"
         raise BadInput(Diagnostic("engine.release", what, remedy))
-    return _shipped(_folder(engine) / f"{name}.json", engine)
+    table = common.table(name, beside[0].table, beside[-1].table)
+    if beside[0] is beside[-1]:
+        table = {**beside[0].table, "release": name, "containers": table["containers"]}
+    return Release(table, beside[0].path, engine, beside)
+
+
+def _neighbours(name: str, engine: Engine) -> tuple[Release, ...]:
+    """The tables beside a release, older first: one of them where it is that of the same code, or
+    where nothing newer is known, and none for what is older than all."""
+    if (own := without_post(name)) != name and own in known(engine):
+        return (load(own, engine=engine),)
+    here = order(name)
+    placed = [(order(row.position), row) for row in of_engine(engine) if order(row.position)]
+    rows = sorted(placed, key=lambda pair: pair[0] or ())
+    older = [row for at, row in rows if here and at and at <= here]
+    newer = [row for at, row in rows if here and at and at >= here]
+    if not older:
+        return ()
+    if not newer or older[-1] is newer[0]:
+        return (older[-1],)
+    return older[-1], newer[0]
 
 
 def resolve(name: str, folder: Path) -> str:
@@ -96,7 +132,32 @@ def _folder(engine: Engine | None) -> Path:
 
 @cache
 def _shipped(path: Path, engine: Engine) -> Release:
-    return Release(data_file.load(path, RELEASE_TABLE), path, engine)
+    if path.suffix == ".json":
+        return Release(data_file.load(path, RELEASE_TABLE), path, engine)
+    document = data_file.load(path, CHANGED_TABLE)
+    base = load(document["based_on"], engine=engine)
+    return Release(changes.expand(document, base.table), path, engine, based_on=base)
+
+
+def _changed_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is wrong with changes to a table that ships, and with the table that they make."""
+    base_name = document["based_on"]
+    if base_name not in known() or base_name == document["release"]:
+        yield "based_on", f"{base_name} has no option table"
+        return
+    base = load(base_name)
+    wrong = list(changes.faults(document, base.table))
+    yield from wrong
+    if not wrong:
+        expanded = changes.expand(document, base.table)
+        for found in build(RELEASE_TABLE, expanded)[1]:
+            yield "changes", f"make a table of which {found.path} {found.message}"
+        release = Release(expanded, Path(), base.engine)
+        for path, what in lacking(release.paths, release.default):
+            yield "changes", f"make a table of which {path} {what}"
+
+
+CHANGED_TABLE: Any = Consistent(changes.CHANGES, _changed_faults)
 
 
 def _read(path: Path, engine: Engine) -> Release:
@@ -132,231 +193,3 @@ def _usable(release: Release) -> Release:
             Diagnostic(f"{release.path}: {where}", what, remedy) for where, what in found
         )
     return release
-
-
-@dataclass(frozen=True, eq=False)
-class Release:
-    """One release of an engine. `path` is the file of its table; one table is one release."""
-
-    table: Mapping[str, Any] = field(repr=False)
-    path: Path
-    engine: Engine = field(default_factory=engines.default, repr=False)
-
-    @property
-    def name(self) -> str:
-        return str(self.table["release"])
-
-    @property
-    def ships(self) -> bool:
-        """Whether the table is the toolkit's own, not one that a user imported."""
-        return self.path.is_relative_to(DATA)
-
-    @property
-    def confidence(self) -> str:
-        """How sure the table is, in words."""
-        return str(self.table["provenance"]["confidence"])
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return tuple(self.table["provenance"]["sources"])
-
-    @property
-    def carried_from(self) -> Mapping[str, str]:
-        """Parts that an import took over from another release: part -> that release."""
-        return dict(self.table.get("carried_from", {}))
-
-    @property
-    def rule_ids(self) -> tuple[str, ...]:
-        """The cross-field rules that hold for this release."""
-        return tuple(self.table["rules"])
-
-    @property
-    def containers(self) -> Mapping[str, tuple[str, ...]]:
-        """Tags of the containers that carry this release, by server."""
-        return {name: tuple(tags) for name, tags in self.table["containers"].items()}
-
-    @cached_property
-    def serve_flags(self) -> tuple[Flag, ...]:
-        """The flags of `trtllm-serve serve`."""
-        return tuple(map(_flag, self.table["serve"]["flags"]))
-
-    @property
-    def subcommands(self) -> Mapping[str, tuple[Flag, ...]]:
-        """The other subcommands of `trtllm-serve` and their flags."""
-        rows = self.table["subcommands"]
-        return {name: tuple(map(_flag, flags)) for name, flags in rows.items()}
-
-    @property
-    def config_flag(self) -> str:
-        """The spelling of the option-file flag that every release understands."""
-        (flag,) = (row for row in self.serve_flags if row.name == "extra_llm_api_options")
-        return flag.spellings[-1]
-
-    def flags_for(self, architecture: str) -> list[Mapping[str, str]]:
-        """Server flags that a model needs: `flag`, `value`, `reason`, `evidence` and `source`."""
-        rows = self.table["serve"]["flags_by_architecture"]
-        return [row for row in rows if row["architecture"] == architecture]
-
-    def spelling(self, name: str) -> str:
-        """The spelling of a server flag, newest first."""
-        (flag,) = (row for row in self.serve_flags if row.name == name)
-        return flag.spellings[0]
-
-    @property
-    def precedence(self) -> Literal["yaml", "cli_when_typed"]:
-        """Who wins where a flag and the option file name an option: the file, or a typed flag."""
-        return self.table["serve"]["precedence"]["winner"]  # type: ignore[no-any-return]
-
-    @property
-    def deep_merged_keys(self) -> tuple[str, ...]:
-        """Top-level options that file and flags merge one level deeper, not as a whole."""
-        return tuple(self.table["serve"]["precedence"].get("deep_merged_keys", ()))
-
-    @property
-    def injected(self) -> Mapping[str, Any]:
-        """Option paths that the server command sets by itself, with what it sets."""
-        return dict((self.table["serve"]["injected"] or {}).get("values", {}))
-
-    @property
-    def endpoints(self) -> tuple[tuple[str, str], ...]:
-        """Method and path of every endpoint of the server; the method may be `ANY`."""
-        return tuple((method, path) for method, path in self.table["endpoints"]["server"])
-
-    @property
-    def metric_prefix(self) -> str:
-        return str(self.table["metrics"].get("prefix", ""))
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The Prometheus metrics without the prefix, none where nobody has read them."""
-        return tuple(self.table["metrics"].get("names", ()))
-
-    @property
-    def metrics_confidence(self) -> str:
-        return str(self.table["metrics"].get("confidence", "unknown"))
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        """Choices whose name changed over time -> their option path in this release."""
-        return self.table["aliases"]  # type: ignore[no-any-return]
-
-    def option_path(self, alias: str) -> str:
-        """The option path by which this release knows a choice whose name changed over time."""
-        return self.aliases.get(alias, alias)
-
-    @property
-    def moe_engine_default(self) -> str:
-        """The MoE backend where the option file names none."""
-        return str(self.table["moe"]["engine_default"])
-
-    @property
-    def moe_load_balancer_backends(self) -> tuple[str, ...]:
-        """MoE backends that work with an expert load balancer."""
-        return tuple(self.table["moe"]["load_balancer_backends"])
-
-    @property
-    def cuda_graphs_engine_default(self) -> int:
-        """How many CUDA graphs are captured where the option file says nothing of them."""
-        return int(self.table["cuda_graphs_engine_default"])
-
-    @property
-    def mtp_kv_layers(self) -> Literal["per_draft_token", "one"]:
-        """How many layers of KV cache multi-token prediction takes."""
-        return self.table["mtp_kv_layers"]["value"]  # type: ignore[no-any-return]
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Environment variables that this release is known to read, each with who says so."""
-        return self.table["environment"]  # type: ignore[no-any-return]
-
-    @property
-    def top_level(self) -> Mapping[str, Field]:
-        """The options at the top of an option file."""
-        return self.table["types"][self.table["root"]]["fields"]  # type: ignore[no-any-return]
-
-    @cached_property
-    def paths(self) -> Mapping[str, tuple[Field, ...]]:
-        """Every option by its dotted path; several fields where the kinds of a union differ.
-
-        Aliases have paths of their own. Items of lists and mappings stand under `*`, a union's
-        discriminator under its own name.
-        """
-        found: dict[str, list[Field]] = {}
-        for path, row in self._walk(self.table["root"], "", ()):
-            found.setdefault(path, []).append(row)
-        return {path: tuple(rows) for path, rows in found.items()}
-
-    def has(self, path: str) -> bool:
-        """Whether there is such an option, or a mapping of any keys that it may stand in."""
-        above = self.paths.get(path.rpartition(".")[0], ())
-        return path in self.paths or any(row["type"] in ("mapping", "any") for row in above)
-
-    def _walk(self, kind: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, Field]]:
-        if kind in above:
-            return
-        for name, row in self.table["types"][kind]["fields"].items():
-            for spelling in (name, *row.get("alias", ())):
-                yield prefix + spelling, row
-            yield from self._walk_into(row, prefix + name, (*above, kind))
-
-    def _walk_into(
-        self, row: Field, path: str, above: tuple[str, ...]
-    ) -> Iterator[tuple[str, Field]]:
-        if row["type"] == "record":
-            yield from self._walk(row["of"], f"{path}.", above)
-        elif row["type"] == "union":
-            union = self.table["unions"][row["of"]]
-            yield f"{path}.{union['discriminator']}", discriminator(union)
-            for kind in union["types"].values():
-                yield from self._walk(kind, f"{path}.", above)
-        elif row["type"] == "either":
-            for option in row["of"]:
-                yield from self._walk_into(option, path, above)
-        elif "items" in row:
-            yield f"{path}.*", row["items"]
-            yield from self._walk_into(row["items"], f"{path}.*", above)
-
-    def default(self, path: str) -> Any:
-        """What the engine uses where an option is not given.
-
-        `None` if it decides by itself, if the kinds of a union differ, or for an unknown path.
-        """
-        values = [
-            row.get("effective_default", row.get("default")) for row in self.paths.get(path, ())
-        ]
-        return values[0] if values and all(value == values[0] for value in values) else None
-
-
-def discriminator(union: Mapping[str, Any]) -> Field:
-    """The option of a union that says which of its kinds is meant."""
-    return {
-        "type": "enum",
-        "values": list(union["types"]),
-        "default": union.get("default"),
-        "case_insensitive": union.get("case_insensitive", False),
-    }
-
-
-def record_types(field: Field, unions: Mapping[str, Any], in_items: bool = False) -> Iterator[str]:
-    """The record types that may stand at an option; with `in_items`, also those of its items."""
-    if field["type"] == "record":
-        yield field["of"]
-    elif field["type"] == "union":
-        yield from unions[field["of"]]["types"].values()
-    for inner in field["of"] if field["type"] == "either" else ():
-        yield from record_types(inner, unions, in_items)
-    if in_items and "items" in field:
-        yield from record_types(field["items"], unions, in_items)
-
-
-def _flag(row: Mapping[str, Any]) -> Flag:
-    return Flag(
-        name=row["name"],
-        spellings=tuple(row["flags"]),
-        type=row["type"],
-        values=tuple(row.get("values", ())),
-        default=row.get("default"),
-        positional=row.get("positional", False),
-        multiple=row.get("multiple", False),
-        yaml_path=row.get("yaml_path"),
-    )

@@ -183,11 +183,13 @@ OPTION_TABLE: Any = {
 # A file format that is none of a release's.
 FORMAT_ROW: Any = {**OPTION_TABLE, "release": Text, "source": Text, "serve": {"flags": [FLAG_ROW]}}
 
-# A release of an engine. `aliases` are choices whose name changed -> their option path.
+# A release of an engine. `aliases` are choices whose name changed -> their option path; `nearest`
+# is the numbered release that a development table comes closest to.
 RELEASE_ROW: Any = {
     **OPTION_TABLE,
     "format": int,
     "release": ReleaseName,
+    "nearest?": ReleaseName,
     "provenance": PROVENANCE,
     "carried_from?": {"*": str},
     "serve": SERVE_COMMAND,

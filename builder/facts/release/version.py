@@ -40,6 +40,15 @@ def is_stable(version: str) -> bool:
     return found is not None and found[1] == _RELEASE_STAGE
 
 
+def without_post(version: str) -> str:
+    """A version without the number of a later patch of the same code.
+
+    >>> without_post("1.2.0rc6.post2")
+    '1.2.0rc6'
+    """
+    return _AFTER_RELEASE.sub("", version)
+
+
 def oldest_first(name: str) -> tuple[bool, Order, str]:
     """A key for names of releases; those without a version, development tables, come last."""
     found = order(name)

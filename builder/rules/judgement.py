@@ -1,0 +1,75 @@
+"""What several release tables say of the same options, as one judgement.
+
+A release without a table is judged by its neighbours: what only one of them refuses may be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ..diagnostics import Diagnostic
+from ..facts.release import Release
+
+
+def judged(release: Release, find: Callable[[Release], Iterable[Diagnostic]]) -> list[Diagnostic]:
+    """What `find` has against something, by the table of a release or by those beside it."""
+    return agreed({table.name: list(find(table)) for table in release.judges})
+
+
+def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
+    """One list of what each release found, oldest release first.
+
+    An error stays one where all releases have one at its place or above it. Where only some have,
+    it is a warning that names them.
+    """
+    if len(found) == 1:
+        return list(*found.values())
+    rows: dict[tuple[object, ...], Diagnostic] = {}
+    for name, diagnostics in found.items():
+        for row in diagnostics:
+            accepting = [other for other in found if not _refuses(found[other], row)]
+            if row.severity == "error" and accepting:
+                what = f"{name} refuses it, {' and '.join(accepting)} not: {row.message}"
+                warning = replace(row, message=what, severity="warning")
+                rows[(*_place(row), row.rule, name)] = warning
+            else:
+                rows[(*_place(row), row.rule, _words(row, found))] = row
+    return list(_without_lesser(rows.values()))
+
+
+def _refuses(diagnostics: Iterable[Diagnostic], row: Diagnostic) -> bool:
+    """Whether there is an error at the place of a finding, or for a group that it stands in."""
+    name = _name(row)
+    return any(
+        other.severity == "error"
+        and other.within == row.within
+        and (
+            (_name(other) == name and other.location == row.location)
+            or name.startswith(f"{_name(other)}." if _name(other) else "\0")
+        )
+        for other in diagnostics
+    )
+
+
+def _without_lesser(rows: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+    """Findings without the warnings of a place for which all have an error."""
+    rows = list(rows)
+    wrong = {_place(row) for row in rows if row.severity == "error"}
+    yield from (row for row in rows if row.severity == "error" or _place(row) not in wrong)
+
+
+def _words(row: Diagnostic, names: Iterable[str]) -> str:
+    """What a finding says, the releases aside: what all say is said once, by the newest."""
+    text = row.message
+    for name in sorted(names, key=len, reverse=True):
+        text = text.replace(name, "")
+    return "" if row.severity == "error" else text
+
+
+def _place(row: Diagnostic) -> tuple[object, ...]:
+    return row.within, _name(row), row.location
+
+
+def _name(row: Diagnostic) -> str:
+    return row.path or row.where
