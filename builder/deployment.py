@@ -134,6 +134,16 @@ _CODE = re.compile(
 )
 
 
+def refuse_code(value: dict[str, str]) -> dict[str, str]:
+    """Variables of servers. Raises `ValueError` for one by which other code is loaded."""
+    if taken := sorted(name for name in value if _CODE.fullmatch(name)):
+        raise ValueError(
+            f"{taken[0]} decides which programs and libraries run; "
+            "set it where the server runs, or in the image"
+        )
+    return value
+
+
 class Deployment(Strict):
     """A deployment request.
 
@@ -160,7 +170,9 @@ class Deployment(Strict):
     draft: Draft | None = None
     served_model_name: ModelName | None = None
     engine_config: dict[str, Any] = Field(default_factory=dict)
-    environment: dict[Variable, Annotated[NoNul, NUMBERS_AS_TEXT]] = Field(default_factory=dict)
+    environment: Annotated[
+        dict[Variable, Annotated[NoNul, NUMBERS_AS_TEXT]], AfterValidator(refuse_code)
+    ] = Field(default_factory=dict)
     images: dict[str, ImageReference] = Field(default_factory=dict)
     accepted_advisories: list[Accepted] = Field(default_factory=list)
     strict: Literal[True] | None = None
@@ -170,16 +182,6 @@ class Deployment(Strict):
     def model_name(self) -> str:
         """The name for clients: the one that is asked for, or the last part of the checkpoint's."""
         return self.served_model_name or PurePosixPath(self.checkpoint).name
-
-    @field_validator("environment")
-    @classmethod
-    def _refuse_code(cls, value: dict[str, str]) -> dict[str, str]:
-        if taken := sorted(name for name in value if _CODE.fullmatch(name)):
-            raise ValueError(
-                f"{taken[0]} decides which programs and libraries run; "
-                "set it where the server runs, or in the image"
-            )
-        return value
 
     @field_validator("images")
     @classmethod

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse
+from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse, refuse_code
 from .diagnostics import Diagnostic
 from .errors import BadInput
 from .files import read_text
@@ -106,7 +106,9 @@ class Site(Strict):
     memory_gib_per_node: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     block_size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     memory_nodes: Annotated[str, Field(pattern=r"^[0-9]+([,-][0-9]+)*$")] | None = None
-    environment: dict[Variable, Annotated[Text, NUMBERS_AS_TEXT]] = Field(default_factory=dict)
+    environment: Annotated[
+        dict[Variable, Annotated[Text, NUMBERS_AS_TEXT]], AfterValidator(refuse_code)
+    ] = Field(default_factory=dict)
     checkpoints: dict[str, Folder] = Field(default_factory=dict)
     state_folder: Folder | None = None
     python: Program = "python3"

@@ -113,7 +113,12 @@ def private_copy(bundle: Bundle, into: Path, signers: tuple[Signers, ...]) -> Bu
             path.write_bytes(file.data)
             path.chmod(0o755 if file.executable else 0o644)
         copy = _same(bundle, read(beside, signers))
-        beside.rename(into)
+        try:
+            beside.rename(into)
+        except OSError:
+            if not into.is_dir():
+                raise
+            return _same(bundle, _existing(into))  # another submission was first
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return Bundle(into.resolve(), copy.manifest, copy.digest)

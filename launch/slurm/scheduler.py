@@ -77,6 +77,23 @@ def environment() -> dict[str, str]:
     }
 
 
+# What jobs take over from whoever submits them: where programs and modules lie, the language, and
+# what servers and the libraries under them read. Not the rest of a person's shell, and no key.
+_OF_JOBS = re.compile(
+    r"(?!.*(KEY|TOKEN|SECRET|PASS|PASSWORD|PASSWD|CREDENTIALS)$)("
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH"
+    r"|MODULE\w+|LMOD_\w+|LOADEDMODULES|__LMOD_\w+|BASH_FUNC_(module|ml)%%"
+    r"|(APPTAINER|CUDA|ENROOT|FI|GLOO|NCCL|NVIDIA|NVSHMEM|OMPI|PMIX_MCA|SERVE|SERVICE|SINGULARITY"
+    r"|TLLM|TRTLLM|UCX)_\w+|DO_NOT_TRACK|HF_HUB_OFFLINE|(DRAFT_)?CHECKPOINT)"
+)
+
+
+def job_environment() -> dict[str, str]:
+    """What a new job gets of this environment: with `--export=ALL`, all that sbatch itself has."""
+    mine = environment().items()
+    return {key: value for key, value in mine if key in ACCESS or _OF_JOBS.fullmatch(key)}
+
+
 def ignored_options() -> list[str]:
     """The options of jobs in this environment that no job gets."""
     return sorted(name for name in os.environ if name.startswith("SBATCH_"))

@@ -52,7 +52,7 @@ class Submission:
     @property
     def environment(self) -> dict[str, str]:
         """That of a job: successors inherit it, and submit with the same options."""
-        kept = {k: v for k, v in scheduler.environment().items() if k not in OF_ANOTHER_JOB}
+        kept = {k: v for k, v in scheduler.job_environment().items() if k not in OF_ANOTHER_JOB}
         return {
             **kept,
             "BUNDLE": str(self.bundle.folder),

@@ -55,6 +55,10 @@ def test_the_least_profile_asks_for_nothing_else() -> None:
         ),
         ({"container": {"runtime": "pyxis", "mounts": ["a:b"]}}, "mounts.0: a:b is not allowed"),
         ({"environment": {"A": "x\ny"}}, "environment.A: x"),
+        *(
+            ({"environment": {name: "/x"}}, f"environment: {name} decides which programs and")
+            for name in ("PATH", "LD_PRELOAD", "BASH_ENV")
+        ),
         ({"exclusive": False}, "name cpus_per_node"),
     ],
 )

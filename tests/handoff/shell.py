@@ -51,10 +51,12 @@ class Shell:
         typed.write_text(script)
         timer = threading.Timer(BLOCK_TIMEOUT_S, os.killpg, [self._bash.pid, signal.SIGKILL])
         timer.start()
-        self._bash.stdin.write(f". ./{typed.name} >{printed.name} 2>&1; echo done\n")
-        self._bash.stdin.flush()
-        done = self._bash.stdout.readline()
-        timer.cancel()
+        try:
+            self._bash.stdin.write(f". ./{typed.name} >{printed.name} 2>&1; echo done\n")
+            self._bash.stdin.flush()
+            done = self._bash.stdout.readline()
+        finally:  # also of an interrupted run: the timer would hold up its end
+            timer.cancel()
         output = printed.read_text()
         assert done == "done\n", f"{script}\n--- failed:\n{output}"
         return output

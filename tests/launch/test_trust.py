@@ -6,7 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +201,22 @@ def test_a_copy_that_was_changed_is_not_used(bundle: Bundle, tmp_path: Path) -> 
     append(copy.folder / "deployment.yaml")
     with pytest.raises(DamagedBundle, match="is a damaged copy"):
         trust.private_copy(bundle, tmp_path / "copy", ())
+
+
+def test_two_that_copy_at_once_use_one_copy(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, make = threading.Barrier(2, timeout=20), tempfile.mkdtemp
+
+    def together(**given: Any) -> str:
+        both.wait()  # neither has a copy yet
+        return make(**given)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", together)
+    with ThreadPoolExecutor(2) as pool:
+        copies = list(pool.map(lambda _: trust.private_copy(bundle, tmp_path / "copy", ()), "ab"))
+    assert [copy.folder for copy in copies] == [tmp_path / "copy"] * 2
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".copy.")] == []
 
 
 def test_a_bundle_that_was_signed_after_it_was_copied_is_known_to_be(

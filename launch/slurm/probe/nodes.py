@@ -166,7 +166,7 @@ def _run_job(
     text = SCRIPT.format(timeout_s=STEP_TIMEOUT_S, folder=place, trials="\n".join(lines))
     script.write_text(text, encoding="utf-8")
     log = folder / "trial.log"
-    job_id = scheduler.submit(script, [f"--output={log}", *options], scheduler.environment())
+    job_id = scheduler.submit(script, [f"--output={log}", *options], scheduler.job_environment())
     try:
         _wait(job_id, timeout_s)
     except BaseException:

@@ -67,3 +67,25 @@ def test_a_state_folder_that_takes_no_files_is_named(
     (tmp_path / "state").touch()
     with pytest.raises(BadInput, match="name another state folder with --state"):
         order.with_private_copy(())
+
+
+@pytest.mark.parametrize(
+    ("name", "is_handed_over"),
+    [
+        *((name, True) for name in ("PATH", "HOME", "LANG", "LC_ALL", "MODULEPATH")),
+        *((name, True) for name in ("NCCL_DEBUG", "UCX_TLS", "SERVE_KEY_FILE", "SLURM_CONF")),
+        *((name, False) for name in ("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "NVIDIA_API_KEY")),
+        *((name, False) for name in ("EDITOR", "SSH_AUTH_SOCK", "LD_PRELOAD", "BASH_ENV")),
+        *((name, False) for name in ("SLURM_JOB_ID", "SBATCH_PARTITION", state.PREDECESSOR)),
+    ],
+)
+def test_a_job_gets_what_servers_need_of_the_environment_and_no_more(
+    order: submission.Submission, monkeypatch: pytest.MonkeyPatch, name: str, is_handed_over: bool
+) -> None:
+    monkeypatch.setenv(name, "theirs")
+    assert (order.environment.get(name) == "theirs") is is_handed_over
+
+
+def test_an_operators_variable_reaches_the_job(order: submission.Submission) -> None:
+    given = order.with_variables({"EDITOR": "ed"})
+    assert given.environment["EDITOR"] == "ed"
