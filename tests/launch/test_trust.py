@@ -210,7 +210,7 @@ def test_two_that_copy_at_once_use_one_copy(
 
     def together(**given: Any) -> str:
         both.wait()  # neither has a copy yet
-        return make(**given)
+        return str(make(**given))
 
     monkeypatch.setattr(tempfile, "mkdtemp", together)
     with ThreadPoolExecutor(2) as pool:
