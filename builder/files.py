@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -78,14 +78,23 @@ def read_text(path: Path, error: type[ToolkitError] = BadInput, max_bytes: int =
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
-    """What a JSON text says. Raises `ValueError`, for more values than memory should hold too."""
+def parse_json(
+    text: str | bytes,
+    unique_keys: bool = False,
+    max_values: int = MAX_JSON_VALUES,
+    constant: Callable[[str], Any] | None = None,
+) -> Any:
+    """What a JSON text says; `constant` makes values of NaN and infinities.
+
+    Raises `ValueError`, for more values than memory should hold too.
+    """
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")
-    if sum(map(text.count, "[{,:")) > MAX_JSON_VALUES:
-        raise ValueError(f"it has more than {MAX_JSON_VALUES} values")
+    if sum(map(text.count, "[{,:")) > max_values:
+        raise ValueError(f"it has more than {max_values} values")
     try:
-        return json.loads(text, object_pairs_hook=_unique if unique_keys else None)
+        pairs = _unique if unique_keys else None
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

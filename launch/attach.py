@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from builder.bundle import Bundle
 from builder.contents import EVIDENCE
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
+from builder.files import MAX_JSON_BYTES, load_json_mapping, read_bytes
 
 from .report import REPORT, evidence, page
 
@@ -32,7 +32,7 @@ def attach(bundle: Bundle, runs: Sequence[Path]) -> bool:
         raise BadInput(diagnostics)
     named = dict(zip(_names(runs), runs, strict=True))
     files = {
-        f"{name}/{file.name}": file.read_bytes()
+        f"{name}/{file.name}": read_bytes(file, max_bytes=MAX_JSON_BYTES)
         for name, run in named.items()
         for file in _files(run)
     }
@@ -62,11 +62,7 @@ def _diagnostics(bundle: Bundle, run: Path) -> Iterator[Diagnostic]:
 
 def _digest(file: Path) -> str | None:
     """The digest of the bundle that a result is of, `None` if it does not say."""
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(Diagnostic(str(file), f"cannot be read: {error}")) from None
-    return bundles.subject_digest(document)
+    return bundles.subject_digest(load_json_mapping(file, BadInput))
 
 
 def _names(runs: Sequence[Path]) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builder import files
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
@@ -22,6 +22,8 @@ BLOCK_TOKENS = 512
 MS_PER_S = 1000.0
 NUMBERS = ("timestamp", "input_length", "output_length")
 MAX_DIAGNOSTICS = 10
+MAX_BYTES = 1_000_000_000  # ShareGPT has 0.7 GB
+LETTERS_PER_VALUE = 12  # conversations are text: a file of far shorter values holds none
 
 
 def sharegpt(
@@ -53,7 +55,9 @@ def sharegpt(
 
 def _conversations(file: Path) -> Sequence[Any]:
     try:
-        document = json.loads(_read_text(file))
+        text = _read_text(file)
+        values = max(files.MAX_JSON_VALUES, len(text) // LETTERS_PER_VALUE)
+        document = files.parse_json(text, max_values=values)
     except ValueError as error:
         raise BadInput(Diagnostic(str(file), f"is not JSON: {error}")) from None
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
@@ -128,7 +132,7 @@ def _trace_rows(file: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(_read_text(file).splitlines(), 1):
         try:
             if line.strip():
-                rows.append(_trace_row(json.loads(line)))
+                rows.append(_trace_row(files.parse_json(line)))
         except (ValueError, TypeError, KeyError) as error:
             what = f"is not a row of a trace: {type(error).__name__}: {error}"
             diagnostics.append(Diagnostic(f"{file}:{number}", what))
@@ -148,8 +152,4 @@ def _trace_row(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_text(file: Path) -> str:
     """A file of the user's. Raises `BadInput`."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(Diagnostic(str(file), f"cannot be read: {reason.lower()}")) from None
+    return files.read_text(file, BadInput, MAX_BYTES)

@@ -7,7 +7,6 @@ process of its own, and its results file is read.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
+from builder.files import load_json_mapping
 
 from .samples import LEVEL, wilson
 
@@ -87,9 +87,9 @@ def command(
 def read(file: Path, references: Mapping[str, float]) -> dict[str, Any]:
     """A results file of lm-eval as the document holds it. Raises `BadInput`."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = load_json_mapping(file, BadInput)
         scores = list(_scores(document, references))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"is not a results file of {TOOL}: {type(error).__name__}: {error}"
         raise BadInput(Diagnostic(str(file), what)) from None
     return {

@@ -10,9 +10,12 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
+from builder import files
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
+# Of a result file with a figure for every token of thousands of requests.
+MAX_VALUES = 4_000_000
 REMEDY = "write the file again with the tool that made it"
 
 T = TypeVar("T")
@@ -137,15 +140,13 @@ class JsonObject:
 
 def load(text: str) -> Any:
     """JSON with NaN and infinities as null, since some tools write them for unknown values."""
-    return json.loads(text, parse_constant=lambda _: None)
+    return files.parse_json(text, max_values=MAX_VALUES, constant=lambda _: None)
 
 
 def read_text(path: Path) -> str:
+    content = files.read_bytes(path, BadInput, files.MAX_JSON_BYTES)
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise BadInput(Diagnostic(str(path), f"cannot be read: {reason}")) from None
+        return content.decode("utf-8-sig")
     except ValueError:
         what = "is not UTF-8 text"
         raise UnknownFormat(Diagnostic(str(path), what, "give a result file")) from None
@@ -154,7 +155,7 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> Any:
     try:
         return load(read_text(path))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         what = f"is not valid JSON: {error}"
         raise BadInput(Diagnostic(str(path), what, REMEDY)) from None
 

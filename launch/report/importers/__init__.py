@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,12 +59,12 @@ def _rows(path: Path) -> list[Any]:
     text = json_object.read_text(path)
     try:
         return [json_object.load(text)]
-    except (json.JSONDecodeError, RecursionError) as error:
+    except ValueError as error:
         lines = [line for line in text.splitlines() if line.strip()]
         try:
             if len(lines) > 1:
                 return [json_object.load(line) for line in lines]
-        except (json.JSONDecodeError, RecursionError):
+        except ValueError:
             pass  # the error of the whole file says more
         what = f"is neither JSON nor lines of JSON: {error}"
         remedy = f"give a run folder or a file of {SUPPORTED}"
