@@ -19,8 +19,8 @@ from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 from launch import engine, ready, triton
 from launch.interrupts import Interrupts
-from launch.ports import free_ports
 from launch.process import ServerProcess
+from supervisor.ports import free_ports
 
 FOLDER = Path(__file__).parent
 TOOLKIT = FOLDER.parent

@@ -13,10 +13,10 @@ from builder.diagnostics import Diagnostic, nearest
 from builder.errors import BadInput, DamagedBundle, NotReady
 from builder.facts import release as releases
 from builder.facts import servers
+from supervisor.ports import free_ports, listen
 
 from . import access
 from .access import Access, ClientFiles
-from .ports import free_ports, listen
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 # Variables that name files of this machine; each may be set from outside, as for the script alone.

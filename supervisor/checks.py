@@ -9,9 +9,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from .ports import free_ports, listen
 from .slurm import COMMAND_TIMEOUT_S, AuxiliarySteps, Cluster, own_argv
 from .spec import CanaryRequest, JobExit
 from .state import Json
@@ -164,18 +165,14 @@ class Probe(threading.Thread):
 
 def check_ports(node: str, wanted: Sequence[int]) -> Json:
     """Which of the wanted ports are taken on this host; one that is free for each 0."""
-    sockets = [socket.socket() for _ in wanted]
-    taken, free = [], []
-    for port, each in zip(wanted, sockets):  # strict= is of Python 3.10
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(port != 0))
-        try:
-            each.bind(("", port))
-        except OSError:
-            taken.append(port)
-        else:
-            free += [] if port else [each.getsockname()[1]]
-    for each in sockets:
-        each.close()
+    taken = []
+    with ExitStack() as held:  # so that none of them is a free one
+        for port in filter(None, dict.fromkeys(wanted)):
+            try:
+                held.enter_context(listen("", port))
+            except OSError:
+                taken.append(port)
+        free = free_ports(wanted.count(0), "")
     return {"node": node, "taken": taken, "free": free}
 
 

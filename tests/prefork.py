@@ -1,4 +1,4 @@
-"""Processes of `python -m builder`, forked from one that has imported the package already.
+"""Processes of `builder` and `launch`, forked from one that has imported the package already.
 
 Each is a process like any other, with a folder, an environment, an exit status and a peak of memory
 of its own. Only the 0.3 s of processor time that Python and the imports take are spent once.
@@ -53,12 +53,13 @@ class Prefork:
     def close(self) -> None:
         self._first.communicate()
 
-    def run(self, arguments: Sequence[str], cwd: Path) -> Measured:
-        """`python -m builder ARGUMENTS` in that folder, with the environment of this process."""
+    def run(self, arguments: Sequence[str], cwd: Path, module: str = "builder") -> Measured:
+        """`python -m MODULE ARGUMENTS` in that folder, with the environment of this process."""
         assert self._first.stdin and self._first.stdout
         with tempfile.TemporaryDirectory(prefix="prefork-") as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
             order = {
+                "module": module,
                 "arguments": list(arguments),
                 "cwd": str(cwd),
                 "environment": dict(os.environ),
@@ -68,7 +69,7 @@ class Prefork:
             self._first.stdin.write(json.dumps(order) + "\n")
             self._first.stdin.flush()
             ended = json.loads(self._first.stdout.readline())
-            command = [sys.executable, "-m", "builder", *arguments]
+            command = [sys.executable, "-m", module, *arguments]
             done = subprocess.CompletedProcess(
                 command, ended["status"], out.read_text(), err.read_text()
             )
@@ -94,8 +95,8 @@ def _become(order: Mapping[str, Any]) -> NoReturn:
         opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.dup2(opened, number)
         os.close(opened)
-    sys.argv = ["builder", *order["arguments"]]
-    runpy.run_module("builder", run_name="__main__", alter_sys=True)
+    sys.argv = [order["module"], *order["arguments"]]
+    runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
     raise SystemExit(0)
 
 

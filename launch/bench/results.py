@@ -14,7 +14,7 @@ from typing import Any
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
-from builder.files import load_json_mapping
+from builder.files import MAX_JSON_BYTES, parse_json, read_text
 
 from .. import run
 from .request import RequestRecord
@@ -72,8 +72,11 @@ def create(folder: Path | None, name: str) -> Results:
 def read(path: Path) -> Mapping[str, Any]:
     """The document of a run folder or a file. Raises `BadInput`."""
     file = path / BENCH if path.is_dir() else path
-    document = load_json_mapping(file, BadInput)
-    if document.get("kind") != KIND:
+    try:
+        document = parse_json(read_text(file, BadInput, MAX_JSON_BYTES))
+    except ValueError as error:
+        raise BadInput(Diagnostic(str(file), f"is not JSON: {error}")) from None
+    if not isinstance(document, dict) or document.get("kind") != KIND:
         raise BadInput(Diagnostic(str(file), f"is not a {BENCH} of this toolkit"))
     if document.get("format") != FORMAT:
         what = f"has format {document.get('format')}; this toolkit reads {FORMAT}"

@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder import pipeline
 from builder.targets.handoff import runbook_text
-from launch.ports import free_ports
+from supervisor.ports import free_ports
 from tests.conftest import ROOT
 from tests.docs.pages import Block, Machine, blocks
 

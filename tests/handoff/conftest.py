@@ -18,7 +18,7 @@ import yaml
 from builder import pipeline
 from builder.bundle import Bundle
 from launch import engine, triton
-from launch.ports import free_ports, listen
+from supervisor.ports import free_ports, listen
 from tests.conftest import ROOT
 from tests.monitoring.conftest import start as start
 

@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from builder.targets.kubernetes import gateway
-from launch.ports import free_ports
+from supervisor.ports import free_ports
 from tests.kubernetes import cluster_files
 from tests.kubernetes.cluster_files import ALL_PARTS
 from tests.kubernetes.conftest import tool

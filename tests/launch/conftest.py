@@ -23,9 +23,9 @@ from launch import rehearsal
 from launch.cli.main import main
 from launch.guardian import MARK
 from launch.interrupts import Interrupts
-from launch.ports import free_ports
 from launch.process import ServerProcess
 from launch.smoke import concurrency
+from supervisor.ports import free_ports
 from tests.conftest import LAUNCH_TAG
 
 PRESET = "llama-tiny"

@@ -21,8 +21,8 @@ import pytest
 
 from launch import engine, triton
 from launch.interrupts import Interrupts
-from launch.ports import free_ports
 from launch.process import ServerProcess
+from supervisor.ports import free_ports
 from tests import watcher
 from tests.conftest import LAUNCH_TAG
 from tests.model_repository.triton_client import Triton

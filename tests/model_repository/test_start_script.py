@@ -20,8 +20,8 @@ from builder import pipeline
 from builder.bundle import Bundle
 from launch import triton
 from launch.interrupts import Interrupts
-from launch.ports import free_ports
 from launch.process import ServerProcess
+from supervisor.ports import free_ports
 from tests.model_repository.conftest import wait_until_ready
 from tests.model_repository.test_drain import DEAD, LONG, end
 from tests.model_repository.triton_client import Response, Triton

@@ -30,8 +30,8 @@ from builder.bundle import Bundle
 from builder.facts import release
 from builder.observability import alerts, metrics
 from launch import engine, triton
-from launch.ports import free_ports
 from launch.process import ServerProcess
+from supervisor.ports import free_ports
 from tests.model_repository.conftest import ENGINE_STUB
 from tests.monitoring.conftest import Prometheus, Start, wait_for, watch
 from tests.monitoring.programs import program

@@ -13,7 +13,7 @@ from builder import pipeline
 from builder.bundle import Bundle
 from builder.facts import release
 from builder.observability import metrics
-from launch.ports import free_ports
+from supervisor.ports import free_ports
 from tests.launch.conftest import Launch
 from tests.monitoring.conftest import Start, watch
 

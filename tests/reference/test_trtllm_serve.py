@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from launch.ports import free_ports
+from supervisor.ports import free_ports
 from tensorrt_llm import SamplingParams
 from tensorrt_llm.commands import serve
 from tests.reference.conftest import DEEPSEEK, REFERENCE, EngineOf

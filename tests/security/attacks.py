@@ -26,12 +26,13 @@ def survive(
     lines: bool = True,
     most_s: float = MOST_CPU_S,
     most_mb: float = MOST_PEAK_MB,
+    module: str = "builder",
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m builder ARGUMENTS`, which ends with one of these codes and says why.
+    """`python -m MODULE ARGUMENTS`, which ends with one of these codes and says why.
 
     `lines`: each line of what it says begins as one of its own does.
     """
-    measured = prefork.shared().run(list(map(str, arguments)), cwd)
+    measured = prefork.shared().run(list(map(str, arguments)), cwd, module)
     done, said = measured.done, measured.done.stdout + measured.done.stderr
     assert "a bug in this toolkit" not in said and "Traceback" not in said, said[:2000]
     assert done.returncode in codes, (done.returncode, said[:2000])

@@ -394,6 +394,15 @@ def test_imported_releases(name: str, tmp_path: Path) -> None:
     survive("release", "import", *given, cwd=tmp_path)
 
 
+@pytest.mark.parametrize("name", [*NO_FILES, *JSON])
+def test_results_of_runs(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(JSON[name])
+    survive("report", "bench.json", "-o", "page.html", cwd=tmp_path, module="launch")
+    survive("bench", "diff", "bench.json", "bench.json", cwd=tmp_path, module="launch")
+    assert not (tmp_path / "page.html").exists()
+
+
 @pytest.mark.parametrize("name", [*NO_FILES, *YAML])
 def test_advisories_of_others(name: str, tmp_path: Path) -> None:
     for file in ("triton.yaml", "tensorrt_llm.yaml"):

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from launch.ports import free_ports
+from supervisor.ports import free_ports
 from tests import watcher
 
 START_TIMEOUT_S = 30.0

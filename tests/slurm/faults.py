@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from launch.ports import free_ports
+from supervisor.ports import free_ports
 from tests import watcher
 from tests.slurm.cluster import Cluster, Shape
 from tests.slurm.service import Json, Service, hasty_ranks, ranks, server, wait_until

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import checks, handover, preflight, slurm, spec, state
+from supervisor import checks, handover, ports, preflight, slurm, spec, state
 from supervisor import lock as lock_file
 from supervisor import record as records
 from tests.conftest import ROOT
@@ -82,6 +82,13 @@ def test_ports_are_looked_at_in_one_go() -> None:
     assert found["taken"] == [taken]
     assert len(set(found["free"])) == 2
     assert taken not in found["free"]
+    # A client may take one of its own range before the server comes.
+    assert max(found["free"]) < int(ports.CLIENTS.read_text().split()[0])
+
+
+def test_a_port_that_is_wanted_twice_is_not_taken_by_itself() -> None:
+    port = ports.free_ports(1, "")[0]
+    assert checks.check_ports("node1", [port, port])["taken"] == []
 
 
 def test_a_connected_client_is_counted_until_it_leaves() -> None:
