@@ -75,6 +75,7 @@ def _limits(limits: Mapping[str, Any]) -> str:
     each = (
         ("KV cache holds", limits["kv_requests_per_rank"], unit),
         ("a batch holds", limits["batch_requests_per_rank"], "requests"),
+        ("CUDA graphs up to", limits["graph_requests_per_rank"], "requests"),
         ("KV cache", limits["kv_tokens_per_rank"], "tokens"),
         ("one step computes", limits["step_tokens_per_rank"], "tokens"),
     )

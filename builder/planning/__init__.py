@@ -76,7 +76,11 @@ def plan(deployment: Deployment, facts: Facts) -> Plan:
         tuple(_differences(builder)),
         budget,
         limits_of(builder, budget),
-        (*_engine_defaults(builder), *(row for row in flags if row.value is None)),
+        (
+            *_engine_defaults(builder),
+            *builder.left_out.values(),
+            *(row for row in flags if row.value is None),
+        ),
         tuple(builder.warnings),
     )
 
@@ -125,7 +129,7 @@ def _engine_defaults(builder: PlanBuilder) -> Iterator[Decision]:
     spell, release = builder.facts.release.option_path, builder.facts.release
     decided = {spell(path) for path in builder.decisions}
     for path in builder.asked:
-        if path not in decided and not builder.overriding(path):
+        if path not in {*decided, *builder.left_out} and not builder.overriding(path):
             row = engine_default(release, path)
             if row.value is not None:
                 yield row

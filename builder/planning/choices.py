@@ -12,7 +12,7 @@ from ..facts.release.support import compute_capability, moe_backends
 from ..facts.release.support import moe_backend as moe_backend_support
 from ..rules import heuristics
 from ..rules.heuristics import HeuristicRow
-from .decision import Decision, gpus_per_instance
+from .decision import Decision, concurrency_per_instance, gpus_per_instance
 from .plan_builder import PlanBuilder
 from .requirements import check_division, check_gpus
 
@@ -20,6 +20,7 @@ _SIZE, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
 _DECODING_TYPE = "speculative_config.decoding_type"
 _MOE_BACKEND = "moe_config.backend"
 _IN_THE_OPTION_FILE = "env_overrides"
+_MANY_REQUESTS, _MANY_REQUESTS_PER_GPU = 4096, 512  # at once; from there on drafts cost others time
 
 
 def parallelism(builder: PlanBuilder) -> bool:
@@ -79,8 +80,12 @@ def speculation(builder: PlanBuilder) -> None:
 
 def _mtp(builder: PlanBuilder) -> None:
     model = builder.facts.checkpoint
-    if not (builder.overriding(_DECODING_TYPE) or builder.is_valid_choice(_DECODING_TYPE, "MTP")):
-        return
+    if not builder.overriding(_DECODING_TYPE):
+        if not builder.is_valid_choice(_DECODING_TYPE, "MTP"):
+            return
+        if why := _without_drafts(builder):
+            builder.leave_out(_DECODING_TYPE, *why)
+            return
     builder.decide(
         _DECODING_TYPE,
         "MTP",
@@ -91,6 +96,28 @@ def _mtp(builder: PlanBuilder) -> None:
     )
     if builder.given(_DECODING_TYPE) == "MTP":
         builder.apply("speculation.depth")
+
+
+def _without_drafts(builder: PlanBuilder) -> tuple[str, str] | None:
+    """Why nothing is drafted although the checkpoint could, and what that rests on."""
+    wanted = concurrency_per_instance(builder.deployment)
+    if builder.published_options:
+        if _DECODING_TYPE in builder.published_options:
+            return None
+        sources = {row.source for row in builder.published}
+        return "the published deployment of this shape drafts no tokens.", "; ".join(
+            sorted(sources)
+        )
+    many = wanted >= max(
+        _MANY_REQUESTS, _MANY_REQUESTS_PER_GPU * gpus_per_instance(builder.deployment)
+    )
+    if builder.deployment.role != "agg" or not many:
+        return None
+    why = (
+        f"with {wanted:,} requests at once every step is full, and the time for rejected drafts "
+        "would be that of other requests."
+    )
+    return why, "2 of 2: database of serving configurations, NVIDIA/TensorRT-LLM examples/configs"
 
 
 def _draft_model(builder: PlanBuilder) -> None:

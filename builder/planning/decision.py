@@ -90,7 +90,8 @@ class Limits:
 
     The longest prompt leaves room for one answer token; `bounded_by` says what bounds it. Of
     requests of `tokens_per_request`, `kv_requests_per_rank` fit into the KV cache of a rank and
-    `batch_requests_per_rank` into one step, which has at most `step_tokens_per_rank`.
+    `batch_requests_per_rank` into one step, which has at most `step_tokens_per_rank`;
+    batches of up to `graph_requests_per_rank` run as CUDA graphs, of none where it is 0.
     """
 
     longest_prompt_tokens: int
@@ -102,6 +103,7 @@ class Limits:
     kv_requests_per_rank: int
     batch_requests_per_rank: int
     step_tokens_per_rank: int
+    graph_requests_per_rank: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from .plan_builder import PlanBuilder
 _CACHE = "kv_cache_config"
 _POLICY = "scheduler_config.capacity_scheduler_policy"
 _PAUSES = "MAX_UTILIZATION"
+_ENGINE_LARGEST_GRAPH = 128  # where no option says it, in every release
 
 
 def budget_of(builder: PlanBuilder) -> Budget:
@@ -73,6 +74,7 @@ def limits_of(builder: PlanBuilder, result: Budget) -> Limits:
         kv_requests_per_rank=result.cached_requests // ranks,
         batch_requests_per_rank=int(builder.value("max_batch_size")),
         step_tokens_per_rank=step,
+        graph_requests_per_rank=max(_graphs(builder), default=0),
     )
 
 
@@ -96,13 +98,21 @@ def _tokens_per_request(builder: PlanBuilder) -> int:
 
 
 def _num_graphs(builder: PlanBuilder) -> int:
-    graphs = builder.given("cuda_graph_config.batch_sizes")
-    if graphs is not None:
-        return sum(size <= _largest_graph(builder) for size in graphs)
+    graphs = _graphs(builder)
+    unknown = builder.given("cuda_graph_config.batch_sizes") is None and graphs
+    return builder.facts.release.cuda_graphs_engine_default if unknown else len(graphs)
+
+
+def _graphs(builder: PlanBuilder) -> list[int]:
+    """The batch sizes that are captured; of those that the engine lists itself, the largest."""
+    sizes = builder.given("cuda_graph_config.batch_sizes")
+    if sizes is not None:
+        return [size for size in sizes if size <= _largest_graph(builder)]
     for where in (builder.overrides, {path: row.value for path, row in builder.decisions.items()}):
         if where.get("cuda_graph_config", {}) is None:
-            return 0
-    return builder.facts.release.cuda_graphs_engine_default
+            return []
+    largest = builder.given("cuda_graph_config.max_batch_size") or _ENGINE_LARGEST_GRAPH
+    return [min(int(largest), _largest_graph(builder))]
 
 
 def _largest_graph(builder: PlanBuilder) -> int:

@@ -36,7 +36,8 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
 class PlanBuilder:
     """What is decided so far, and the problems found.
 
-    `overrides` are flat option paths, `asked` those that were left to the engine when they counted.
+    `overrides` are flat option paths, `asked` those that were left to the engine when they counted,
+    `left_out` decisions to set nothing.
     """
 
     deployment: Deployment
@@ -47,6 +48,7 @@ class PlanBuilder:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     warnings: list[Diagnostic] = field(default_factory=list)
     asked: dict[str, None] = field(default_factory=dict)
+    left_out: dict[str, Decision] = field(default_factory=dict)
 
     @cached_property
     def context(self) -> RuleContext:
@@ -73,6 +75,10 @@ class PlanBuilder:
     def warn(self, where: str, what: str, remedy: str) -> None:
         self.warnings.append(Diagnostic(where, what, remedy, severity="warning"))
 
+    def leave_out(self, path: str, why: str, source: str, value: Any = None) -> None:
+        """Set nothing, and say why; `value` is the engine's own, as far as it is known."""
+        self.left_out[path] = Decision(path, value, f"Not set: {why}", "engine default", source)
+
     def apply(self, section: str) -> None:
         """Decide the options of a section of the heuristics."""
         for heuristic in heuristics.section(section, self.facts.release.engine):
@@ -91,9 +97,13 @@ class PlanBuilder:
             value = row.evaluate(inputs)
             if not self.is_valid_choice(option, value):
                 continue
-            default = self.facts.release.default(option)
-            larger_only = heuristic.above_default and not row.below_default and default is not None
-            if larger_only and value <= default:
+            if (
+                exact
+                and value == self.facts.release.default(option)
+                and self.overriding(option) is None
+            ):
+                why = "the published deployment leaves it to the engine, and its own value holds."
+                self.leave_out(option, f"{why} {row.reason}", row.source, value)
                 return
             self.decide(option, value, row.reason, self.grade(row), row.source)
             return

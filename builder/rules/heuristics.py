@@ -35,8 +35,7 @@ class HeuristicRow:
     """One answer of a heuristic: `value`, which may be an expression, where all of `when` holds.
 
     `count` says in how many configurations it was found. `reason`, `evidence` and `source` are
-    those of the heuristic where the file gives none. `below_default` lets a heuristic that is
-    `above_default` take smaller values too.
+    those of the heuristic where the file gives none.
     """
 
     when: Mapping[str, Any] = field(default_factory=dict)
@@ -45,7 +44,6 @@ class HeuristicRow:
     evidence: Literal["documented", "derived", "assumed"] | None = None
     count: str = ""
     source: str = ""
-    below_default: bool = False
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         """Conditions and values that cannot be evaluated, and values without a source."""
@@ -70,15 +68,13 @@ class Heuristic:
     """How one option or environment variable is decided.
 
     One that is `needed` decides for a published deployment too, where it does not name the option.
-    `above_default` leaves the engine's own default where that is larger. `everywhere` marks a
-    variable that is set whether or not the release is known to read it.
+    `everywhere` marks a variable that is set whether or not the release is known to read it.
     """
 
     option: Annotated[Text, Check(_is_known, "must be an option of a release, or a variable")]
     reason: Text
     rows: tuple[HeuristicRow, ...]
     needed: bool = False
-    above_default: bool = False
     everywhere: bool = False
 
     def fitting(self, inputs: RuleInputs) -> Iterator[HeuristicRow]:

@@ -128,7 +128,7 @@ def test_reasons_stand_behind_why(builder: Run) -> None:
     text = builder("plan", PRESET, "--why").stdout
     assert text.startswith(f"{PRESET}: ")
     assert 'moe_config.backend = "TRTLLM"\n  why ' in text
-    assert "max_num_tokens = 8192\n  why       Not set: the engine's own value." in text
+    assert "max_num_tokens = 8192\n  why       Not set: the published deployment leaves it" in text
 
 
 def test_inspect_names_architecture_size_and_mtp(builder: Run) -> None:

@@ -80,7 +80,8 @@ def words_of(section: Section) -> dict[str, Any]:
         "speculation": speculative.get("decoding_type"),
         "draft_tokens": drafts,
         "requests_per_rank": -(-per_worker // (tp if adp else 1)) if per_worker and tp else None,
-        "batch_tokens": batch * (1 + drafts) if batch else None,
+        "batch_tokens": batch * (1 + drafts) if batch else section["concurrency"],
+        "request_tokens": section["isl"] + section["osl"] if section["isl"] else None,
         "prompt_tokens": batch * section["isl"] if batch and section["isl"] else None,
     }
 
@@ -357,6 +358,27 @@ SCORES: tuple[tuple[str, Applies, Explains, float], ...] = (
         is_server("decode"),
         same("limits.tokens", "max_seq_len"),
         247 / 330,
+    ),
+    (
+        "longest request, aggregated",  # 24 of 80 with one margin for all
+        aggregated(*DEEPSEEK, "gpt_oss", "qwen3_moe"),
+        same("limits.tokens", "max_seq_len"),
+        0.7,
+    ),
+    (
+        "tokens per step, aggregated: one prompt fits, and no fewer than the engine's own",
+        aggregated(*DEEPSEEK, "gpt_oss", "qwen3_moe", "llama"),
+        lambda s, w: bool(
+            decided("limits.tokens", "max_num_tokens", w | {"max_batch_size": None})
+            >= max(8192, s["isl"])
+        ),
+        1.0,
+    ),
+    (
+        "memory fraction, H200 with attention DP",
+        lambda s, w: aggregated(*DEEPSEEK)(s, w) and w["gpu"] == "h200" and w["attention_dp"],
+        same("kv_cache.pool", "kv_cache_config.free_gpu_memory_fraction"),
+        3 / 4,
     ),
     (
         "R18 overlap scheduler, prefill",

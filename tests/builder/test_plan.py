@@ -12,6 +12,7 @@ import pytest
 
 from builder import engines as engine
 from builder import pipeline
+from builder.deployment import preset_names
 from builder.errors import BadInput
 from builder.facts import release
 from builder.facts.published_results import flatten
@@ -21,6 +22,9 @@ from tests.conftest import of_release
 
 NVFP4_GB200 = "deepseek-v3.2-nvfp4-gb200"
 POST = "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)"
+
+
+DECODING_TYPE = "speculative_config.decoding_type"
 
 
 def options(preset: str, *overrides: str) -> Any:
@@ -59,6 +63,7 @@ def test_its_rules_agree_with_the_publication() -> None:
     assert set(alone) - set(published) == {
         "enable_attention_dp",
         "moe_expert_parallel_size",
+        "max_num_tokens",
         "max_seq_len",
         "stream_interval",
     }
@@ -215,6 +220,7 @@ def test_a_dense_model_has_no_moe_options() -> None:
     assert set(options("llama-tiny")) == {
         "tensor_parallel_size",
         "max_batch_size",
+        "max_num_tokens",
         "cuda_graph_config",
         "kv_cache_config",
     }
@@ -434,6 +440,7 @@ def test_limits_are_those_of_one_rank_and_the_cache_of_all_ranks_is_their_sum() 
     """Under attention data parallelism every rank has a batch and a cache of its own."""
     plan_ = pipeline.plan("deepseek-r1-0528-nvfp4-gb200x16").plan
     assert (plan_.limits.ranks, plan_.limits.batch_requests_per_rank) == (16, 256)
+    assert plan_.limits.graph_requests_per_rank == 256
     assert plan_.limits.kv_requests_per_rank * 16 == plan_.budget.cached_requests
     assert plan_.limits.tokens_per_request == 2048
 
@@ -748,8 +755,9 @@ def test_experts_must_divide_too() -> None:
 
 
 def test_a_value_without_effect_is_an_error_in_what_is_rendered() -> None:
-    (line,) = refused(NVFP4_GB200, "engine_config.kv_cache_config.dtype=nvfp4")
-    assert "nvfp4 has no effect in release 1.2.1" in line
+    drafts = "engine_config.speculative_config={decoding_type: MTP, max_draft_len: 3}"
+    (line,) = refused(NVFP4_GB200, drafts)
+    assert "3 is ignored: release 1.2.1 then drafts 1 token per step" in line
 
 
 def test_a_release_from_the_command_line_is_relative_to_the_working_folder(
@@ -807,3 +815,31 @@ def test_a_scheduler_that_pauses_requests_is_warned_of_where_the_cache_is_too_sm
     )
     assert not any(row.where == path for row in few.plan.warnings)
     assert any(row.where == path for row in many.plan.warnings) is warned
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_plan_says_why_a_step_holds_so_many_tokens(preset: str) -> None:
+    found = pipeline.plan(preset).plan
+    rows = (*found.decisions, *found.engine_defaults)
+    (tokens,) = (row for row in rows if row.path == "max_num_tokens")
+    assert "the engine's own value." not in tokens.reason
+    assert "step" in tokens.reason or "token" in tokens.reason, tokens.reason
+    assert found.limits.longest_prompt_tokens >= found.deployment.workload.isl
+    assert found.limits.step_tokens_per_rank == tokens.value
+
+
+def test_nothing_is_drafted_where_every_step_is_full() -> None:
+    preset = "deepseek-r1-0528-nvfp4-b200"
+    assert decision(DECODING_TYPE, preset).value == "MTP"
+    found = pipeline.plan(preset, ["workload.concurrency=8192"]).plan
+    assert DECODING_TYPE not in {row.path for row in found.decisions}
+    (why,) = (row for row in found.engine_defaults if row.path == DECODING_TYPE)
+    assert "8,192 requests at once" in why.reason
+
+
+def test_on_h200_attention_dp_leaves_more_memory_free() -> None:
+    preset = ("deepseek-v3.2-fp8-h200", "workload.concurrency=256")
+    path = "kv_cache_config.free_gpu_memory_fraction"
+    assert decision(path, preset[0]).value == 0.8
+    spread = decision(path, *preset)
+    assert (spread.value, "out of memory" in spread.reason) == (0.75, True)
