@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import ports
+from supervisor import ports
 
 
 def test_free_ports_differ_and_can_be_listened_on() -> None:
