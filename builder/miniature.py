@@ -13,13 +13,14 @@ import random
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, log2, prod, sqrt
 from pathlib import Path
 from typing import Any
 
 from .documents import DATA
 from .facts.architecture import Architecture, Tensors
+from .facts.architecture.fields import layer_kinds
 from .facts.checkpoint import Checkpoint
 from .facts.checkpoint_files import Stored, write_safetensors
 from .facts.quantization import NVFP4_GROUP, Quantization
@@ -154,6 +155,28 @@ LIMITS: dict[str, int] = {
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 32,
+    "ssm_state_size": 16,
+    "n_groups": 2,
+    "moe_latent_size": 32,
+    "moe_shared_expert_intermediate_size": 32,
+    "shared_intermediate_size": 32,
+    "dense_intermediate_size": 96,
+    "intermediate_size_mlp": 96,
+    "routed_expert_hidden_size": 32,
+    "o_groups": 2,
+    "o_lora_rank": 32,
+    "hc_mult": 2,
+    "num_hash_layers": 1,
+    "qk_head_dim": 32,
+}
+# The same inside `linear_attn_config` and `sparse_attention_config`.
+_PART_LIMITS: dict[str, int] = {
+    "num_heads": 4,
+    "head_dim": 16,
+    "sparse_index_dim": 16,
+    "sparse_num_index_heads": 2,
 }
 # MLA has as many key-value heads as heads.
 MLA_LIMITS = {**LIMITS, "num_key_value_heads": 4}
@@ -194,14 +217,21 @@ def _config(checkpoint: Checkpoint, vocabulary: Vocabulary) -> dict[str, Any]:
     limits = MLA_LIMITS if mla else LIMITS
 
     def shrink(fields: Mapping[str, Any]) -> dict[str, Any]:
-        small = {name: min(value, limits[name]) for name, value in fields.items() if name in limits}
-        layers = fields["num_hidden_layers"]
-        lists = {  # one entry per layer
-            name: value[: small["num_hidden_layers"]]
+        small = _at_most(fields, limits)
+        layers = len(layer_kinds(fields)) or fields.get("num_hidden_layers")
+        few = min(layers or 0, limits["num_hidden_layers"])
+        lists = {  # one entry per layer, or one more for the MTP layer
+            name: _cut(value, layers or 0, few)
             for name, value in fields.items()
-            if isinstance(value, list) and len(value) == layers
+            if isinstance(value, list | str) and layers and len(value) in (layers, layers + 1)
         }
-        return {**fields, **small, **lists, **ids}
+        parts = {
+            name: {**value, **_at_most(value, _PART_LIMITS), **_layer_numbers(value, few)}
+            for name, value in fields.items()
+            if name in ("linear_attn_config", "sparse_attention_config")
+            and isinstance(value, Mapping)
+        }
+        return {**fields, **small, **lists, **parts, **ids}
 
     ids = {
         "vocab_size": len(vocabulary.ids),
@@ -222,6 +252,39 @@ def _config(checkpoint: Checkpoint, vocabulary: Vocabulary) -> dict[str, Any]:
     return config
 
 
+def _at_most(fields: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        name: min(value, limits[name])
+        for name, value in fields.items()
+        if name in limits and isinstance(value, int)
+    }
+
+
+def _cut(entries: Any, layers: int, few: int) -> Any:
+    """The entries of as few layers, in order, with one of every kind that fits among them."""
+    kinds = list(entries[:layers])
+    chosen = {kinds.index(kind) for kind in dict.fromkeys(kinds)}
+    chosen = set(sorted(chosen)[:few])
+    for index in range(layers):
+        if len(chosen) < few:
+            chosen.add(index)
+    kept = [kinds[index] for index in sorted(chosen)]
+    return "".join(kept) if isinstance(entries, str) else [*kept, *entries[layers:]]
+
+
+def _layer_numbers(fields: Mapping[str, Any], few: int) -> dict[str, list[int]]:
+    """Lists of layers, counted from 1, of as few layers."""
+    return {
+        name: [number for number in value if number <= few]
+        for name, value in fields.items()
+        if name.endswith("_layers") and isinstance(value, list)
+    } | {
+        name: value[:few]
+        for name, value in fields.items()
+        if name.endswith("_freq") and isinstance(value, list)
+    }
+
+
 def _rewrite_excludes(checkpoint: Checkpoint, text: Mapping[str, Any]) -> Quantization:
     """The exclude list for the smaller layer count, one literal name per layer as exporters write.
 
@@ -240,6 +303,9 @@ def _rewrite_excludes(checkpoint: Checkpoint, text: Mapping[str, Any]) -> Quanti
             names[pattern.replace(f".{old}", f".{new}", 1)] = None
             continue
         general = re.sub(r"layers\.\d+\.", "layers.*.", pattern)
+        if re.search(r"layers\.\d+\.\*$", pattern):  # whole layers, which not all may be
+            names[pattern] = None
+            continue
         if pattern.startswith("mtp") or "layers.*." not in general:
             names[pattern] = None
             continue
@@ -247,7 +313,7 @@ def _rewrite_excludes(checkpoint: Checkpoint, text: Mapping[str, Any]) -> Quanti
             literal = general.replace("layers.*.", f"layers.{layer}.")
             if any(module.startswith(literal.rstrip("*")) for module in modules):
                 names[literal] = None
-    return Quantization(found.quant_algo, found.kv_cache_quant_algo, tuple(names), found.source)
+    return replace(found, exclude_modules=tuple(names))
 
 
 def _hf_quant_config(quantization: Quantization) -> dict[str, Any]:
@@ -259,6 +325,9 @@ def _hf_quant_config(quantization: Quantization) -> dict[str, Any]:
     }
     if quantization.quant_algo != "NVFP4":
         del fields["group_size"]
+    if quantization.parts:
+        parts = {name: {"quant_algo": part} for name, part in quantization.parts.items()}
+        fields |= {"quant_algo": "MIXED_PRECISION", "quantized_layers": parts}
     return {"producer": {"name": "builder miniature"}, "quantization": fields}
 
 
@@ -297,11 +366,15 @@ class _Draw:
         self._embeddings: dict[tuple[int, ...], bytes] = {}
         self._heads: dict[tuple[int, ...], bytes] = {}
         # The norms of Qwen3.5 add one to their weight, except that of its linear attention.
-        self._zero_centred = architecture.attention == "hybrid"
+        self._zero_centred = architecture.attention == "hybrid" and ("Qwen" in architecture.name)
 
     def plain(self, tensors: Tensors, stored: Stored) -> bytes:
         """An unquantized tensor."""
         name, shape = stored.name, stored.shape
+        if stored.dtype == "I64":  # of experts, of which there are as few as two
+            return b"".join(struct.pack("<q", self._rng.randrange(2)) for _ in range(prod(shape)))
+        if stored.dtype == "F32" and tensors.role != "norm":
+            return self._constant(stored, 0.0)
         if tensors.role == "norm":
             zero = name.endswith("bias") or (
                 self._zero_centred and not name.endswith("linear_attn.norm.weight")
@@ -328,7 +401,7 @@ class _Draw:
         for tensor in rest:
             if tensor.dtype == "F8_E4M3":
                 yield tensor, self._rng.randbytes(tensor.nbytes).translate(_E4M3_SCALES)
-            elif tensor.name.endswith("_scales"):
+            elif tensor.dtype == "U8":
                 exponent = floor(log2(rms / E2M1_RMS) + 0.5) + 127  # E8M0 bytes, powers of two
                 yield tensor, bytes([exponent]) * tensor.nbytes
             elif tensor.name.endswith("weight_scale_2"):

@@ -81,6 +81,11 @@ class Checkpoint:
         return self.architecture.text(self.config)
 
     @property
+    def written_config(self) -> Config:
+        """The fields of the language model as the file has them, `null` among them."""
+        return self.architecture.written(self.config)
+
+    @property
     def mtp_layers(self) -> int:
         """MTP layers whose weights are in the checkpoint."""
         return self.architecture.mtp_layers(self.config)
@@ -216,7 +221,7 @@ def _architecture(config: Config, where: str) -> Architecture:
         )
         fix = f"did you mean {typo[0]}?" if typo else f"{supported}builder/facts/architecture"
         raise BadFacts(Diagnostic(where, what, fix))
-    return ARCHITECTURES[name]
+    return ARCHITECTURES[name].of(config)
 
 
 def _missing_fields(architecture: Architecture, config: Config, where: str) -> list[Diagnostic]:
@@ -333,6 +338,7 @@ def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
             "kv_cache_quant_algo": found.kv_cache_quant_algo,
             "exclude_modules": list(found.exclude_modules),
             "source": found.source,
+            **({"parts": dict(found.parts), "rest": found.rest} if found.parts else {}),
         },
         **(stored if checkpoint.listing.files else {}),
     }
@@ -346,6 +352,8 @@ def from_document(document: Mapping[str, Any]) -> Checkpoint:
         fields["kv_cache_quant_algo"],
         tuple(fields["exclude_modules"]),
         fields["source"],
+        fields.get("parts", {}),
+        fields.get("rest"),
     )
     config = document["config"]
     architecture = _architecture(config, "checkpoint.json")

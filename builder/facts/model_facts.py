@@ -46,18 +46,38 @@ _INTEGERS = (
     *("linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads"),
     *("linear_num_value_heads", "linear_value_head_dim", "num_nextn_predict_layers"),
     *("num_mtp_modules", "mtp_num_hidden_layers", "mtp_transformer_layers"),
-    *("draft_vocab_size", "target_hidden_size"),
+    *("draft_vocab_size", "target_hidden_size", "moe_latent_size", "mamba_num_heads"),
+    *("mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "num_hash_layers", "hc_mult"),
+    *("moe_shared_expert_intermediate_size", "o_groups", "o_lora_rank", "hc_sinkhorn_iters"),
+    *("dense_intermediate_size", "routed_expert_hidden_size", "compress_rope_theta", "expand"),
+    *("chunk_size", "index_topk_freq", "index_skip_topk_offset", "num_expert_group"),
 )
-_TEXTS = ("model_type", "hidden_act", "torch_dtype", "mamba_ssm_dtype", "dtype", "scoring_func")
+_TEXTS = (
+    *("model_type", "hidden_act", "torch_dtype", "mamba_ssm_dtype", "dtype", "scoring_func"),
+    *("expert_dtype", "hybrid_override_pattern", "mamba_hidden_act", "mamba_ssm_cache_dtype"),
+    *("mlp_hidden_act", "mtp_hybrid_override_pattern", "topk_method", "qk_norm_type"),
+)
+_NUMBERS = (
+    *("rms_norm_eps", "rope_theta", "partial_rotary_factor", "routed_scaling_factor", "hc_eps"),
+    *("layer_norm_epsilon", "norm_eps", "swiglu_limit", "swiglu_alpha"),
+)
+_FLAGS = (
+    *("tie_word_embeddings", "attn_output_gate", "use_mtp", "attention_bias", "mlp_bias"),
+    *("use_bias", "use_conv_bias", "mamba_proj_bias", "norm_topk_prob", "use_qk_norm"),
+    *("indexer_rope_interleave", "rope_interleave", "use_gemma_norm", "use_routing_bias"),
+    *("mla_use_output_gate", "mla_use_nope", "latent_moe_use_norm", "moe_renormalize"),
+)
 _TEXT_CONFIG: Any = {
     **{f"{name}?": int for name in _INTEGERS},
     **{f"{name}?": str for name in _TEXTS},
-    **dict.fromkeys(("rms_norm_eps?", "rope_theta?", "partial_rotary_factor?"), float),
-    **dict.fromkeys(("tie_word_embeddings?", "attn_output_gate?", "use_mtp?"), bool),
+    **{f"{name}?": float for name in _NUMBERS},
+    **{f"{name}?": bool for name in _FLAGS},
     "rope_scaling?": dict[str, Any] | None,
     "rope_parameters?": dict[str, Any],
     "sliding_window?": int | None,
-    "layer_types?": [str],
+    **dict.fromkeys(("linear_attn_config?", "sparse_attention_config?"), dict[str, Any]),
+    **{f"{name}?": [str] for name in ("layer_types", "layers_block_type", "indexer_types")},
+    **{f"{name}?": [int] for name in ("compress_ratios", "moe_layer_freq")},
 }
 # A whole `config.json`; the language model of a multimodal one has a part of its own.
 _MODEL_CONFIG: Any = {
@@ -72,6 +92,8 @@ _QUANTIZATION: Any = {
     "kv_cache_quant_algo?": Literal["FP8", "NVFP4"] | None,
     "group_size?": int,
     "exclude_modules?": [Text],
+    # Of a mixed checkpoint; `*` stands for a number, a name for the modules below it as well.
+    "quantized_layers?": {"*": {"quant_algo": Text}},
 }
 
 
@@ -79,6 +101,8 @@ _QUANTIZATION: Any = {
 class ModelFacts:
     """One model; `name` is the one on the hub, `checkpoint_bytes` what its publisher says.
 
+    `aliases` are other names that it had or has there. They stand in one line, the second of the
+    file, where they are found without reading the rest.
     The parsers are the engine's, by its own names, that take tool calls and thoughts out of the
     text; of a `null` the source says why there is none.
     """
@@ -91,6 +115,7 @@ class ModelFacts:
     tool_parser: Sourced[Text | None] | None = None
     reasoning_parser: Sourced[Text | None] | None = None
     notes: tuple[Text, ...] = ()
+    aliases: tuple[Text, ...] = ()
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         """An architecture that no row describes, and fields that its row needs."""
@@ -100,5 +125,5 @@ class ModelFacts:
             where = "config.values.architectures"
             yield where, f"{name} is not supported; one of {', '.join(ARCHITECTURES)}"
             return
-        for missing in ARCHITECTURES[name].missing_fields(config):
+        for missing in ARCHITECTURES[name].of(config).missing_fields(config):
             yield f"config.values.{missing}", "is missing or not a count; add it"

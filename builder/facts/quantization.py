@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
 from math import ceil
@@ -28,6 +28,9 @@ FP8_BLOCK = 128
 MXFP4_BLOCK = 32
 
 FORMATS = ("NVFP4", "FP8", "FP8_BLOCK_SCALES", "MXFP4")
+# Those that some modules of a checkpoint are stored in, beside its main one.
+_PART_FORMATS = (*FORMATS, "MXFP8")
+_MIXED = "MIXED_PRECISION"
 
 # Linear layers that DeepSeek's FP8 checkpoints keep in BF16; their files do not list them.
 _FP8_BLOCK_EXCLUDED = ("lm_head", "*.eh_proj", "*.shared_head.head", "*.indexer.weights_proj")
@@ -46,26 +49,48 @@ _FP32_SUFFIXES = (".e_score_correction_bias", ".A_log")
 
 @dataclass(frozen=True)
 class Quantization:
-    """The quantization of a checkpoint; `quant_algo` is one of `FORMATS`, or `None` for BF16."""
+    """The quantization of a checkpoint; `quant_algo` is one of `FORMATS`, or `None` for BF16.
+
+    Where modules differ, `quant_algo` is that of the routed experts, which are most of the weights,
+    `parts` has the format of each module or group of modules, and `rest` that of all others. In the
+    name of a group `*` stands for a number, and a name stands for the modules below it as well.
+    """
 
     quant_algo: str | None = None
     kv_cache_quant_algo: str | None = None
     exclude_modules: tuple[str, ...] = ()
     source: str = "config.json has no quantization"
+    parts: Mapping[str, str] = field(default_factory=dict)
+    rest: str | None = None
 
     @cached_property
     def _excluded(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(translate, self.exclude_modules)) or r"(?!)")
+        return re.compile("|".join(map(_expression, self.exclude_modules)) or r"(?!)")
 
     def excludes(self, module: str) -> bool:
-        """Whether a linear module stays BF16; exclude lists hold literal names and `*` globs."""
+        """Whether a linear module stays BF16.
+
+        Exclude lists hold literal names, `*` globs and, after `re:`, regular expressions.
+        """
         return self._excluded.match(module) is not None
+
+    def format_of(self, module: str) -> str | None:
+        """The format of a linear module, `None` for a plain one."""
+        if not self.parts:
+            return None if self.excludes(module) else self.quant_algo
+        for name in (module, _general(module)):
+            while name:
+                if name in self.parts:
+                    return self.parts[name]
+                name = name.rpartition(".")[0]
+        return None if self.excludes(module) else self.rest
 
     def stored(self, tensors: Tensors, name: str) -> list[Stored]:
         """The tensors that stand in the files for the one named, weight first."""
         module = name.removesuffix(".weight")
-        layout = _LAYOUTS.get((self.quant_algo, len(tensors.shape)))
-        if not tensors.linear or layout is None or self.excludes(module):
+        found = self.format_of(module) if tensors.linear else None
+        layout = _LAYOUTS.get((found, len(tensors.shape)))
+        if layout is None:
             dtype = "F32" if name.endswith(_FP32_SUFFIXES) else tensors.dtype
             return [Stored(name, dtype, tensors.shape)]
         return list(layout(module, *tensors.shape))
@@ -107,14 +132,40 @@ def _mxfp4(module: str, experts: int, in_features: int, out_features: int) -> It
     yield Stored(f"{module}_scales", "U8", blocks)
 
 
-# By format and rank: MXFP4 is used for tensors that hold all experts of a layer, the others for
-# plain linear layers.
+def _mxfp4_linear(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
+    yield Stored(f"{module}.weight_packed", "U8", (out_features, in_features // 2))
+    yield Stored(f"{module}.weight_scale", "U8", (out_features, in_features // MXFP4_BLOCK))
+
+
+def _mxfp8(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
+    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
+    yield Stored(f"{module}.weight_scale", "U8", (out_features, in_features // MXFP4_BLOCK))
+
+
+# By format and rank: of rank three are tensors that hold all experts of a layer.
 _LAYOUTS: dict[tuple[str | None, int], Callable[..., Iterator[Stored]]] = {
     ("NVFP4", 2): _nvfp4,
     ("FP8", 2): _fp8,
     ("FP8_BLOCK_SCALES", 2): _fp8_block,
     ("MXFP4", 3): _mxfp4,
+    ("MXFP4", 2): _mxfp4_linear,
+    ("MXFP8", 2): _mxfp8,
 }
+
+
+def _expression(pattern: str) -> str:
+    """A regular expression for a name of an exclude list; one that is none stands for itself."""
+    if not pattern.startswith("re:"):
+        return translate(pattern)
+    try:
+        return f"(?:{re.compile(pattern[3:]).pattern})"
+    except re.error:
+        return translate(pattern)
+
+
+def _general(module: str) -> str:
+    """The name of a module with `*` for its numbers."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", module)
 
 
 def read_quantization(
@@ -124,12 +175,18 @@ def read_quantization(
 
     ModelOpt writes `hf_quant_config.json`, `config.json`, or both; the first one wins.
     """
-    inline = _from_config(_mapping(config, "quantization_config"))
+    inline = _from_config(config)
     if hf_quant_config is None:
         found, diagnostics = inline, []
     else:
         found = _from_modelopt(_mapping(hf_quant_config, "quantization"))
-        diagnostics = _contradictions(found, inline) if inline.quant_algo else []
+        differ = inline.quant_algo and inline.quant_algo != _MIXED
+        diagnostics = _contradictions(found, inline) if differ else []
+    unknown = sorted(set(found.parts.values()) - set(_PART_FORMATS))
+    if found.quant_algo in (None, *FORMATS) and unknown:
+        what = f"{', '.join(unknown)} of some modules is not supported"
+        remedy = f"supported: {', '.join(_PART_FORMATS)}"
+        diagnostics.append(Diagnostic(found.source, what, remedy))
     if found.quant_algo not in (None, *FORMATS):
         diagnostics.append(
             Diagnostic(
@@ -157,44 +214,95 @@ def _contradictions(first: Quantization, second: Quantization) -> list[Diagnosti
     return [
         Diagnostic(
             first.source,
-            f"{field} is {getattr(first, field)}, but {second.source} says "
-            f"{getattr(second, field)}",
+            f"{name} is {getattr(first, name)}, but {second.source} says {getattr(second, name)}",
             "make the two files agree with the exporter's log",
         )
-        for field in ("quant_algo", "kv_cache_quant_algo")
-        if getattr(first, field) != getattr(second, field)
+        for name in ("quant_algo", "kv_cache_quant_algo")
+        if getattr(first, name) != getattr(second, name)
     ]
 
 
 def _from_modelopt(fields: Mapping[str, Any]) -> Quantization:
-    return Quantization(
-        fields.get("quant_algo"),
-        fields.get("kv_cache_quant_algo"),
-        _names(fields, "exclude_modules"),
-        "hf_quant_config.json",
-    )
+    source = "hf_quant_config.json"
+    excluded = _names(fields, "exclude_modules")
+    kv_cache, algorithm = fields.get("kv_cache_quant_algo"), fields.get("quant_algo")
+    if algorithm == _MIXED:
+        return _mixed(_parts(fields), kv_cache, excluded, source)
+    return Quantization(algorithm, kv_cache, excluded, source)
 
 
-def _from_config(fields: Mapping[str, Any]) -> Quantization:
+def _from_config(config: Mapping[str, Any]) -> Quantization:
+    fields = _mapping(config, "quantization_config")
     if not fields:
         return Quantization()
     source, method = "config.json: quantization_config", fields.get("quant_method")
     if isinstance(method, str) and method in _METHODS:
-        # A name stands for a module, or for a part of a module's path.
-        listed = [
-            form.format(name)
-            for name in _names(fields, "modules_to_not_convert")
-            for form in ("{}", "*.{}", "{}.*", "*.{}.*")
-        ]
-        algorithm, unlisted = _METHODS[method]
-        return Quantization(algorithm, None, tuple(dict.fromkeys((*listed, *unlisted))), source)
-    kv_bits = _mapping(fields, "kv_cache_scheme").get("num_bits")
-    return Quantization(
-        str(fields.get("quant_algo", f"quant_method {method}")),
-        "FP8" if kv_bits == 8 else None,
-        _names(fields, "ignore") or _names(fields, "exclude_modules"),
-        source,
-    )
+        return _published(config, fields, method, source)
+    kv_cache = _kv_cache(fields)
+    excluded = _names(fields, "ignore") or _names(fields, "exclude_modules")
+    algorithm = fields.get("quant_algo", f"quant_method {method}")
+    if fields.get("format") == _PACKED_MXFP4:
+        return Quantization("MXFP4", kv_cache, excluded, source)
+    if algorithm == _MIXED:
+        return _mixed(_parts(fields), kv_cache, excluded, source)
+    return Quantization(str(algorithm), kv_cache, excluded, source)
+
+
+def _kv_cache(fields: Mapping[str, Any]) -> str | None:
+    """ModelOpt writes the format of the KV cache in words or, in `config.json`, as a scheme."""
+    named = fields.get("kv_cache_quant_algo")
+    bits = _mapping(fields, "kv_cache_scheme").get("num_bits")
+    return named if isinstance(named, str) else {8: "FP8", 4: "NVFP4"}.get(bits or 0)
+
+
+# compressed-tensors, in its files of MXFP4 weights.
+_PACKED_MXFP4 = "mxfp4-pack-quantized"
+
+
+def _published(
+    config: Mapping[str, Any], fields: Mapping[str, Any], method: str, source: str
+) -> Quantization:
+    """The formats of the models' own publishers: FP8 in blocks, MXFP4, or both.
+
+    DeepSeek-V4 keeps its experts in MXFP4 (`expert_dtype`) and the rest in FP8; NVIDIA's export of
+    it has the experts of all decoder layers in NVFP4 (`moe_quant_algo`) and changes nothing else.
+    """
+    # A name stands for a module, or for a part of a module's path.
+    listed = [
+        form.format(name)
+        for name in _names(fields, "modules_to_not_convert")
+        for form in ("{}", "*.{}", "{}.*", "*.{}.*")
+    ]
+    algorithm, unlisted = _METHODS[method]
+    plain = tuple(dict.fromkeys((*listed, *unlisted)))
+    if config.get("expert_dtype") != "fp4":
+        return Quantization(algorithm, None, plain, source)
+    experts = fields.get("moe_quant_algo") or "MXFP4"
+    parts = {"layers.*.ffn.experts": experts, "mtp.*.ffn.experts": "MXFP4"}
+    return Quantization(experts, _kv_cache(fields), (*plain, "head"), source, parts, algorithm)
+
+
+def _parts(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The format of each module of a mixed checkpoint, alike modules in one entry."""
+    found: dict[str, dict[str, str]] = {}
+    for name, row in _mapping(fields, "quantized_layers").items():
+        algorithm = row.get("quant_algo") if isinstance(row, Mapping) else row
+        found.setdefault(_general(name), {})[name] = str(algorithm)
+    parts: dict[str, str] = {}
+    for general, modules in found.items():
+        alike = len(set(modules.values())) == 1
+        parts |= {general: next(iter(modules.values()))} if alike else modules
+    return parts
+
+
+def _mixed(
+    parts: Mapping[str, str], kv_cache: str | None, excluded: tuple[str, ...], source: str
+) -> Quantization:
+    """The main format is that of the routed experts, or else of most modules."""
+    experts = [part for name, part in parts.items() if ".experts" in name]
+    most = Counter(experts or parts.values()).most_common(1)
+    main = most[0][0] if most else _MIXED
+    return Quantization(main, kv_cache, excluded, source, parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ The measurements lie beside the checkout and are skipped where they are not.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from math import ceil
 from statistics import mean, median
@@ -28,6 +28,7 @@ from builder.planning.memory import (
     weights_bytes,
 )
 from builder.planning.memory.workspace import expert_workspace_gib
+from tests.builder.conftest import Say
 from tests.conftest import ABSENT, ROOT
 
 SHARED = ROOT.parent / "shared"
@@ -35,7 +36,6 @@ SHARED = ROOT.parent / "shared"
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason=ABSENT)
 
 Row = dict[str, Any]
-Say = Callable[[str], None]
 
 R1, V32 = "nvidia/DeepSeek-R1-0528-NVFP4-v2", "nvidia/DeepSeek-V3.2-NVFP4"
 KIMI, QWEN3 = "nvidia/Kimi-K2-Thinking-NVFP4", "nvidia/Qwen3-235B-A22B-NVFP4"
@@ -85,17 +85,6 @@ def measured(key: str) -> list[Row]:
     text = (SHARED / "facts" / "published-memory.yaml").read_text()
     rows: list[Row] = yaml.load(text, Loader=loader)[key]
     return rows
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Print past the capture of pytest."""
-
-    def line(text: str) -> None:
-        with capsys.disabled():
-            print(f"\n  {text}", end="")
-
-    return line
 
 
 def logged() -> list[Row]:

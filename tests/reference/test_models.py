@@ -35,10 +35,34 @@ def tokens_of(outputs: Any) -> list[list[int]]:
     return [request.outputs[0].token_ids for request in outputs]
 
 
-@pytest.mark.parametrize("name", checkpoint.known_names())
-def test_the_miniature_of_every_known_checkpoint_generates_words(
+# Models of which transformers has the language model only as a part of a larger one.
+WITHOUT_A_CLASS = {"MiniMaxM3SparseForConditionalGeneration", "KimiK3ForConditionalGeneration"}
+
+
+def families() -> dict[tuple[str, ...], str]:
+    """One known checkpoint of each architecture in each format."""
+    found: dict[tuple[str, ...], str] = {}
+    for name in checkpoint.known_names():
+        facts = checkpoint.gather(name)
+        formats = sorted(set(facts.quantization.parts.values()))
+        found.setdefault((facts.architecture.name, facts.precision, *formats), name)
+    return found
+
+
+SERVED = [name for kind, name in families().items() if kind[0] not in WITHOUT_A_CLASS]
+REFUSED = [name for kind, name in families().items() if kind[0] in WITHOUT_A_CLASS]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_without_a_class_of_its_own_is_refused_with_the_next_step(
     engine: EngineOf, name: str
 ) -> None:
+    with pytest.raises(BadFacts, match=r"has no model for .*; start the bundle with the real"):
+        engine(name)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_the_miniature_of_every_known_family_generates_words(engine: EngineOf, name: str) -> None:
     llm = engine(name)
     output = llm.generate("Once upon a time", SamplingParams(max_tokens=24, ignore_eos=True))
     assert isinstance(output, RequestOutput)

@@ -1,11 +1,16 @@
-"""DeepSeek-V3 and V3.2, and Kimi-K2: latent attention, sparse or not, and MTP layers."""
+"""Latent attention, sparse or not, over a mixture of experts, with MTP layers.
+
+DeepSeek-V2, V3 and V3.2, Kimi-K2, GLM-4.7-Flash and GLM-5 are of this kind.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from .fields import Config
 from .tensors import (
     COMMON,
     Architecture,
-    Config,
     Role,
     Tensors,
     as_mtp,
@@ -16,7 +21,7 @@ from .tensors import (
 )
 
 
-def _mla(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+def mla(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
     """Multi-head latent attention, with the sparse-attention indexer where the config has one."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     q_rank, kv_rank = config["q_lora_rank"], config["kv_lora_rank"]
@@ -30,35 +35,49 @@ def _mla(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
     def part(name: str, out_features: int, in_features: int, role: Role) -> Tensors:
         return linear(f"{attention}.{name}", out_features, in_features, role, layers)
 
-    tensors = [
+    queries = [
         part("q_a_proj", q_rank, hidden, "attention_replicated"),
         Tensors(f"{attention}.q_a_layernorm.weight", (q_rank,), "norm", layers),
         part("q_b_proj", heads * (nope + rope), q_rank, "attention"),
+    ]
+    tensors = [
+        *(queries if q_rank else [part("q_proj", heads * (nope + rope), hidden, "attention")]),
         part("kv_a_proj_with_mqa", kv_rank + rope, hidden, "attention_replicated"),
         Tensors(f"{attention}.kv_a_layernorm.weight", (kv_rank,), "norm", layers),
         part("kv_b_proj", heads * (nope + value), kv_rank, "attention"),
         part("o_proj", hidden, heads * value, "attention"),
     ]
-    if "index_head_dim" in config:
-        index_heads, index_dim = config["index_n_heads"], config["index_head_dim"]
-        norm = f"{attention}.indexer.k_norm"
-        tensors += [
-            part("indexer.wq_b", index_heads * index_dim, q_rank, "indexer"),
-            part("indexer.wk", index_dim, hidden, "indexer"),
-            Tensors(f"{norm}.weight", (index_dim,), "norm", layers),
-            Tensors(f"{norm}.bias", (index_dim,), "norm", layers),
-            part("indexer.weights_proj", index_heads, hidden, "indexer"),
-        ]
-    return tensors
+    return tensors + _indexer(f"{attention}.indexer", config, layers)
+
+
+def _indexer(indexer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+    """What chooses the tokens that sparse attention reads.
+
+    In GLM-5.2, layers marked `shared` use the choice of the layer before them and have none.
+    """
+    if "index_head_dim" not in config:
+        return []
+    hidden, q_rank = config["hidden_size"], config["q_lora_rank"]
+    heads, dim = config["index_n_heads"], config["index_head_dim"]
+    kinds = config.get("indexer_types") or ()
+    own = tuple(i for i in layers if i >= len(kinds) or kinds[i] != "shared")
+    return [
+        linear(f"{indexer}.wq_b", heads * dim, q_rank, "indexer", own),
+        linear(f"{indexer}.wk", dim, hidden, "indexer", own),
+        Tensors(f"{indexer}.k_norm.weight", (dim,), "norm", own),
+        Tensors(f"{indexer}.k_norm.bias", (dim,), "norm", own),
+        linear(f"{indexer}.weights_proj", heads, hidden, "indexer", own),
+    ]
 
 
 def _deepseek_moe(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
     hidden, experts = config["hidden_size"], config["n_routed_experts"]
     width = config["moe_intermediate_size"]
     bias = f"{layer}.mlp.gate.e_score_correction_bias"
+    biased = config.get("topk_method", "noaux_tc") == "noaux_tc"
     return [
         Tensors(f"{layer}.mlp.gate.weight", (experts, hidden), "router", layers),
-        Tensors(bias, (experts,), "router", layers),
+        *([Tensors(bias, (experts,), "router", layers)] if biased else []),
         *gated_mlp(
             f"{layer}.mlp.experts.{{expert}}", hidden, width, "routed_expert", layers, experts
         ),
@@ -72,16 +91,16 @@ def _deepseek_moe(layer: str, config: Config, layers: tuple[int, ...]) -> list[T
     ]
 
 
-def _deepseek(config: Config) -> list[Tensors]:
-    """DeepSeek-V3 and V3.2; the MTP layers follow the last decoder layer in the numbering."""
-    layer, hidden = "model.layers.{layer}", config["hidden_size"]
+def _deepseek(config: Config, root: str = "model", head: str = "lm_head") -> list[Tensors]:
+    """The MTP layers follow the last decoder layer in the numbering."""
+    layer, hidden = f"{root}.layers.{{layer}}", config["hidden_size"]
     num_layers, dense = config["num_hidden_layers"], config["first_k_dense_replace"]
     every, sparse = tuple(range(num_layers)), tuple(range(dense, num_layers))
     mtp = tuple(range(num_layers, num_layers + (config.get("num_nextn_predict_layers") or 0)))
     tensors = [
-        *ends(config),
+        *ends(config, root, head),
         *layer_norms(layer, config, every),
-        *_mla(layer, config, every),
+        *mla(layer, config, every),
         *gated_mlp(f"{layer}.mlp", hidden, config["intermediate_size"], "dense_mlp", every[:dense]),
         *_deepseek_moe(layer, config, sparse),
     ]
@@ -95,7 +114,7 @@ def _deepseek(config: Config) -> list[Tensors]:
             Tensors(f"{layer}.shared_head.norm.weight", (hidden,), "norm", mtp),
             linear(f"{layer}.shared_head.head", vocabulary, hidden, "lm_head", mtp),
             *layer_norms(layer, config, mtp),
-            *_mla(layer, config, mtp),
+            *mla(layer, config, mtp),
             *_deepseek_moe(layer, config, mtp),
         )
     return tensors
@@ -112,23 +131,35 @@ _REQUIRED = (
     "first_k_dense_replace",
 )
 
+
+def _kimi_k25(config: Config) -> list[Tensors]:
+    return _deepseek(config, "language_model.model", "language_model.lm_head")
+
+
+def _row(
+    name: str,
+    tensors: Callable[[Config], list[Tensors]] = _deepseek,
+    sparse: bool = False,
+    text_config: str | None = None,
+) -> Architecture:
+    return Architecture(
+        name,
+        "mla_dsa" if sparse else "mla",
+        (*_REQUIRED, "index_n_heads", "index_head_dim") if sparse else _REQUIRED,
+        tensors,
+        experts_field="n_routed_experts",
+        mtp_field="num_nextn_predict_layers",
+        splits_embedding=False,
+        text_config=text_config,
+    )
+
+
 ROWS = (
-    Architecture(
-        "DeepseekV3ForCausalLM",
-        "mla",
-        _REQUIRED,
-        _deepseek,
-        experts_field="n_routed_experts",
-        mtp_field="num_nextn_predict_layers",
-        splits_embedding=False,
-    ),
-    Architecture(
-        "DeepseekV32ForCausalLM",
-        "mla_dsa",
-        (*_REQUIRED, "index_n_heads", "index_head_dim"),
-        _deepseek,
-        experts_field="n_routed_experts",
-        mtp_field="num_nextn_predict_layers",
-        splits_embedding=False,
-    ),
+    _row("DeepseekV3ForCausalLM"),
+    _row("DeepseekV32ForCausalLM", sparse=True),
+    _row("GlmMoeDsaForCausalLM", sparse=True),
+    _row("DeepseekV2ForCausalLM"),
+    _row("Glm4MoeLiteForCausalLM"),
+    _row("KimiK2ForCausalLM"),
+    _row("KimiK25ForConditionalGeneration", _kimi_k25, text_config="text_config"),
 )

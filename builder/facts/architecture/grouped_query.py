@@ -1,51 +1,127 @@
-"""Models with grouped-query attention: dense ones, draft heads for others, and mixtures of experts.
+"""Grouped-query attention: how a decoder of such layers is described, dense models, draft heads.
 
-The mixtures are Qwen3-MoE, MiniMax-M2 and gpt-oss, and Qwen3.5-MoE with linear attention in most
-layers.
+Names and shapes: the families' modules in Hugging Face transformers 5.23.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .fields import Config
 from .tensors import (
     COMMON,
     GQA,
     Architecture,
-    Config,
-    Role,
+    Attention,
     Tensors,
-    as_mtp,
     ends,
     gated_mlp,
-    gqa,
     head_dim,
-    layer_norms,
     linear,
-    qk_norms,
+    plain_mlp,
 )
 
-_LAYER = "model.layers.{layer}"
+_TWO_NORMS = ("input_layernorm", "post_attention_layernorm")
+_FOUR_NORMS = (*_TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
+_AFTER = ("post_attention_layernorm", "post_feedforward_layernorm")
+
+Layers = tuple[int, ...]
 
 
-def _layers(config: Config) -> tuple[int, ...]:
-    return tuple(range(config["num_hidden_layers"]))
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """The tensors of a decoder whose layers are alike but for their MLPs.
 
+    `bias` names the attention projections that have one: those of `qkv`, `all`, or what
+    `attention_bias` of the config says. `qk_norm` is over a `head`, or the `width` of all heads.
+    `fused` are models that store query, key and value in one tensor, and gate and up projection.
+    `mlps` gives the MLPs where they are not dense ones.
+    """
 
-def _around_mlps(config: Config, bias: bool = False) -> list[Tensors]:
-    """All but the MLPs of a model whose layers are alike."""
-    every = _layers(config)
-    norms = layer_norms(_LAYER, config, every)
-    return [*ends(config), *norms, *gqa(_LAYER, config, every, bias=bias)]
+    root: str = "model"
+    head: str = "lm_head"
+    ends: tuple[str, str] = ("embed_tokens", "norm")
+    norms: tuple[str, ...] = _TWO_NORMS
+    norm_bias: bool = False
+    attention: str = "self_attn"
+    bias: Literal["config", "none", "qkv", "all"] = "config"
+    qk_norm: Literal["none", "head", "width"] = "none"
+    fused: bool = False
+    fused_mlp: bool = False
+    mlp: Literal["gated", "plain"] = "gated"
+    mlp_names: tuple[str, ...] = ()
+    mlp_bias: str | None = "mlp_bias"
+    tied: bool = False
+    mlps: Callable[[str, Config, Layers], list[Tensors]] | None = None
 
+    def __call__(self, config: Config) -> list[Tensors]:
+        every = tuple(range(config["num_hidden_layers"]))
+        hidden, layer = (config["hidden_size"],), f"{self.root}.layers.{{layer}}"
+        tensors = ends(config, self.root, self.head, self.ends, self.tied)
+        if self.norm_bias:
+            tensors.append(Tensors(f"{self.root}.{self.ends[1]}.bias", hidden, "norm"))
+        return [
+            *tensors,
+            *self.norm_tensors(layer, config, every),
+            *self.attention_tensors(layer, config, every),
+            *(self.mlps or self.mlp_tensors)(layer, config, every),
+        ]
 
-def _llama(config: Config) -> list[Tensors]:
-    hidden, width = config["hidden_size"], config["intermediate_size"]
-    mlp = gated_mlp(f"{_LAYER}.mlp", hidden, width, "dense_mlp", _layers(config))
-    return [*_around_mlps(config), *mlp]
+    def norm_tensors(self, layer: str, config: Config, layers: Layers) -> list[Tensors]:
+        hidden, parts = (config["hidden_size"],), ("weight", "bias")[: 1 + self.norm_bias]
+        return [
+            Tensors(f"{layer}.{name}.{part}", hidden, "norm", layers)
+            for name in self.norms
+            for part in parts
+        ]
 
+    def attention_tensors(self, layer: str, config: Config, layers: Layers) -> list[Tensors]:
+        hidden, width = config["hidden_size"], head_dim(config)
+        query, key = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
+        module = f"{layer}.{self.attention}"
+        sizes = {"q_proj": query, "k_proj": key, "v_proj": key}
+        if self.fused:
+            sizes = {"qkv_proj": query + 2 * key}
+        rows = [(name, size, hidden) for name, size in sizes.items()]
+        tensors = []
+        for name, out_features, in_features in (*rows, ("o_proj", hidden, query)):
+            tensors.append(
+                linear(f"{module}.{name}", out_features, in_features, "attention", layers)
+            )
+            if self._is_biased(config, name):
+                bias = f"{module}.{name}.bias"
+                tensors.append(Tensors(bias, (out_features,), "attention", layers))
+        if self.qk_norm != "none":
+            whole = self.qk_norm == "width"
+            for name, size in (("q_norm", query), ("k_norm", key)):
+                shape = (size if whole else width,)
+                tensors.append(Tensors(f"{module}.{name}.weight", shape, "norm", layers))
+        return tensors
 
-def _qwen3(config: Config) -> list[Tensors]:
-    width = head_dim(config)
-    return [*_llama(config), *qk_norms(_LAYER, width, width, _layers(config))]
+    def _is_biased(self, config: Config, projection: str) -> bool:
+        if self.bias == "config":
+            return bool(config.get("attention_bias", config.get("use_bias")))
+        return self.bias == "all" or (self.bias == "qkv" and projection != "o_proj")
+
+    def mlp_tensors(self, layer: str, config: Config, layers: Layers) -> list[Tensors]:
+        hidden, width, mlp = config["hidden_size"], config["intermediate_size"], f"{layer}.mlp"
+        bias = bool(self.mlp_bias and config.get(self.mlp_bias))
+        if self.mlp == "plain":
+            up, down = self.mlp_names or ("up_proj", "down_proj")
+            return plain_mlp(mlp, hidden, width, "dense_mlp", layers, names=(up, down), bias=bias)
+        if self.fused or self.fused_mlp:
+            return [
+                linear(f"{mlp}.gate_up_proj", 2 * width, hidden, "dense_mlp", layers),
+                linear(f"{mlp}.down_proj", hidden, width, "dense_mlp", layers),
+            ]
+        tensors = gated_mlp(mlp, hidden, width, "dense_mlp", layers)
+        biases = {"gate_proj": width, "up_proj": width, "down_proj": hidden} if bias else {}
+        return tensors + [
+            Tensors(f"{mlp}.{name}.bias", (size,), "dense_mlp", layers)
+            for name, size in biases.items()
+        ]
 
 
 def _eagle3(config: Config) -> list[Tensors]:
@@ -79,176 +155,79 @@ def _eagle3(config: Config) -> list[Tensors]:
     return tensors
 
 
-_REQUIRED = (*COMMON, *GQA, "intermediate_size")
+REQUIRED = (*COMMON, *GQA, "intermediate_size")
 
 
-def _qwen3_moe(config: Config) -> list[Tensors]:
-    layer, every = _LAYER, _layers(config)
-    hidden, experts, head_dim = config["hidden_size"], config["num_experts"], config["head_dim"]
-    width = config["moe_intermediate_size"]
-    return [
-        *_around_mlps(config),
-        *qk_norms(layer, head_dim, head_dim, every),
-        linear(f"{layer}.mlp.gate", experts, hidden, "router", every),
-        *gated_mlp(
-            f"{layer}.mlp.experts.{{expert}}", hidden, width, "routed_expert", every, experts
-        ),
-    ]
+def _row(
+    name: str,
+    tensors: Callable[[Config], list[Tensors]],
+    attention: Attention = "gqa",
+    nested: str | None = None,
+) -> Architecture:
+    return Architecture(name, attention, REQUIRED, tensors, text_config=nested)
 
 
-def _minimax_m2(config: Config) -> list[Tensors]:
-    layer, every = _LAYER, _layers(config)
-    hidden, experts = config["hidden_size"], config["num_local_experts"]
-    width, moe = config["intermediate_size"], f"{layer}.block_sparse_moe"
-    query, key = (
-        config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads")
-    )
-    expert, names = f"{moe}.experts.{{expert}}", ("w1", "w3", "w2")
-    return [
-        *_around_mlps(config),
-        *qk_norms(layer, query, key, every),
-        linear(f"{moe}.gate", experts, hidden, "router", every),
-        Tensors(f"{moe}.e_score_correction_bias", (experts,), "router", every),
-        *gated_mlp(expert, hidden, width, "routed_expert", every, experts, names),
-    ]
+_LLAMA = Decoder()
+_QWEN2, _QWEN3 = Decoder(bias="qkv"), Decoder(qk_norm="head")
+_GEMMA2 = Decoder(norms=_FOUR_NORMS, tied=True)
+_GEMMA3 = Decoder(norms=_FOUR_NORMS, qk_norm="head", tied=True)
+_OLMO2 = Decoder(norms=_AFTER, qk_norm="width")
+_GLM4 = Decoder(
+    norms=(*_TWO_NORMS, "post_self_attn_layernorm", "post_mlp_layernorm"),
+    bias="qkv",
+    fused_mlp=True,
+)
 
 
-def _gpt_oss(config: Config) -> list[Tensors]:
-    """All experts of a layer in one tensor, `[experts, in_features, out_features]`.
-
-    Gate and up projection interleave in the columns of `gate_up_proj`.
-    """
-    layer, every = _LAYER, _layers(config)
-    hidden, width = config["hidden_size"], config["intermediate_size"]
-    experts, mlp = config["num_local_experts"], f"{layer}.mlp"
-    gate_up, down = f"{mlp}.experts.gate_up_proj", f"{mlp}.experts.down_proj"
-    heads = (config["num_attention_heads"],)
-    return [
-        *_around_mlps(config, bias=True),
-        Tensors(f"{layer}.self_attn.sinks", heads, "attention", every),
-        Tensors(f"{mlp}.router.weight", (experts, hidden), "router", every),
-        Tensors(f"{mlp}.router.bias", (experts,), "router", every),
-        Tensors(gate_up, (experts, hidden, 2 * width), "routed_expert", every, linear=True),
-        Tensors(f"{gate_up}_bias", (experts, 2 * width), "routed_expert", every),
-        Tensors(down, (experts, width, hidden), "routed_expert", every, linear=True),
-        Tensors(f"{down}_bias", (experts, hidden), "routed_expert", every),
-    ]
+def _inside(decoder: Decoder, root: str, head: str = "lm_head") -> Decoder:
+    """The same decoder as the language model of a multimodal one."""
+    return replace(decoder, root=root, head=head)
 
 
-_LINEAR_ATTENTION: Role = "linear_attention"
-
-
-def _qwen3_5_moe_mlp(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
-    hidden, experts = config["hidden_size"], config["num_experts"]
-    width, shared = config["moe_intermediate_size"], config["shared_expert_intermediate_size"]
-    expert = f"{layer}.mlp.experts.{{expert}}"
-    return [
-        Tensors(f"{layer}.mlp.gate.weight", (experts, hidden), "router", layers),
-        *gated_mlp(expert, hidden, width, "routed_expert", layers, experts),
-        *gated_mlp(f"{layer}.mlp.shared_expert", hidden, shared, "shared_expert", layers),
-        linear(f"{layer}.mlp.shared_expert_gate", 1, hidden, "router", layers),
-    ]
-
-
-def _gated_delta_net(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
-    """The linear attention of Qwen3.5: a convolution and a recurrent state, no KV cache."""
-    hidden, role = config["hidden_size"], _LINEAR_ATTENTION
-    value_heads, value_dim = config["linear_num_value_heads"], config["linear_value_head_dim"]
-    value = value_heads * value_dim
-    mixed = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"] + value
-    net = f"{layer}.linear_attn"
-    convolution = (mixed, 1, config["linear_conv_kernel_dim"])
-    return [
-        linear(f"{net}.in_proj_qkv", mixed, hidden, role, layers),
-        linear(f"{net}.in_proj_z", value, hidden, role, layers),
-        linear(f"{net}.in_proj_b", value_heads, hidden, role, layers),
-        linear(f"{net}.in_proj_a", value_heads, hidden, role, layers),
-        Tensors(f"{net}.conv1d.weight", convolution, role, layers),
-        Tensors(f"{net}.dt_bias", (value_heads,), role, layers),
-        Tensors(f"{net}.A_log", (value_heads,), role, layers),
-        Tensors(f"{net}.norm.weight", (value_dim,), "norm", layers),
-        linear(f"{net}.out_proj", hidden, value, role, layers),
-    ]
-
-
-def _qwen3_5_moe(config: Config) -> list[Tensors]:
-    layer, hidden = "model.language_model.layers.{layer}", config["hidden_size"]
-    every = _layers(config)
-    full = tuple(i for i in every if (i + 1) % config["full_attention_interval"] == 0)
-    recurrent = tuple(i for i in every if i not in full)
-    head_dim = config["head_dim"]
-    tensors = [
-        *ends(config, "model.language_model"),
-        *layer_norms(layer, config, every),
-        *_gated_delta_net(layer, config, recurrent),
-        *gqa(layer, config, full, gated=True),
-        *qk_norms(layer, head_dim, head_dim, full),
-        *_qwen3_5_moe_mlp(layer, config, every),
-    ]
-    if mtp := tuple(range(config.get("mtp_num_hidden_layers") or 0)):
-        layer = "mtp.layers.{layer}"
-        tensors += as_mtp(
-            linear("mtp.fc", hidden, 2 * hidden, "mtp_projection"),
-            Tensors("mtp.pre_fc_norm_embedding.weight", (hidden,), "norm"),
-            Tensors("mtp.pre_fc_norm_hidden.weight", (hidden,), "norm"),
-            Tensors("mtp.norm.weight", (hidden,), "norm"),
-            *layer_norms(layer, config, mtp),
-            *gqa(layer, config, mtp, gated=True),
-            *qk_norms(layer, head_dim, head_dim, mtp),
-            *_qwen3_5_moe_mlp(layer, config, mtp),
-        )
-    return tensors
-
-
-_QWEN3_5_REQUIRED = (
-    *COMMON,
-    *GQA,
-    "head_dim",
-    "num_experts",
-    "moe_intermediate_size",
-    "shared_expert_intermediate_size",
-    "full_attention_interval",
-    "linear_num_key_heads",
-    "linear_num_value_heads",
-    "linear_key_head_dim",
-    "linear_value_head_dim",
-    "linear_conv_kernel_dim",
+_LLAVA = ("language_model.model", "language_model.lm_head")
+_MULTIMODAL: tuple[tuple[str, Decoder, str, str, Attention], ...] = (
+    ("Qwen2VLForConditionalGeneration", _QWEN2, "model", "lm_head", "gqa"),
+    ("Qwen2_5_VLForConditionalGeneration", _QWEN2, "model", "lm_head", "gqa"),
+    ("Qwen3VLForConditionalGeneration", _QWEN3, "model.language_model", "lm_head", "gqa"),
+    ("Gemma3ForConditionalGeneration", _GEMMA3, *_LLAVA, "gqa_window"),
+    ("Mistral3ForConditionalGeneration", _LLAMA, *_LLAVA, "gqa"),
+    ("LlavaForConditionalGeneration", _LLAMA, *_LLAVA, "gqa"),
+    ("LlavaNextForConditionalGeneration", _LLAMA, *_LLAVA, "gqa"),
 )
 
 ROWS = (
-    Architecture("LlamaForCausalLM", "gqa", _REQUIRED, _llama),
-    Architecture("Qwen3ForCausalLM", "gqa", _REQUIRED, _qwen3),
-    Architecture("LlamaForCausalLMEagle3", "gqa", _REQUIRED, _eagle3, draft_head=True),
-    Architecture(
-        "Qwen3MoeForCausalLM",
-        "gqa",
-        (*COMMON, *GQA, "head_dim", "num_experts", "moe_intermediate_size"),
-        _qwen3_moe,
-        experts_field="num_experts",
+    _row("LlamaForCausalLM", _LLAMA),
+    _row("Qwen3ForCausalLM", _QWEN3),
+    Architecture("LlamaForCausalLMEagle3", "gqa", REQUIRED, _eagle3, draft_head=True),
+    *(
+        _row(name, _LLAMA)
+        for name in (
+            *("MistralForCausalLM", "MinistralForCausalLM", "Ministral3ForCausalLM"),
+            *("GraniteForCausalLM", "SmolLM3ForCausalLM", "Ernie4_5ForCausalLM"),
+            "InternLM3ForCausalLM",
+        )
     ),
-    # Its config counts three MTP modules, but no repository of the family holds their weights:
-    # MiniMax-AI/MiniMax-M2.5 issue 8 (2026-03-02).
-    Architecture(
-        "MiniMaxM2ForCausalLM",
-        "gqa",
-        (*COMMON, *GQA, "head_dim", "num_local_experts", "intermediate_size"),
-        _minimax_m2,
-        experts_field="num_local_experts",
+    _row("Qwen2ForCausalLM", _QWEN2),
+    _row("SeedOssForCausalLM", _QWEN2),
+    _row("GemmaForCausalLM", Decoder(tied=True)),
+    _row("Gemma2ForCausalLM", _GEMMA2, "gqa_window"),
+    _row("Gemma3ForCausalLM", _GEMMA3, "gqa_window"),
+    _row("Phi3ForCausalLM", Decoder(bias="none", fused=True)),
+    _row("CohereForCausalLM", Decoder(norms=("input_layernorm",), tied=True)),
+    _row("Cohere2ForCausalLM", Decoder(norms=("input_layernorm",), tied=True), "gqa_window"),
+    _row("Olmo2ForCausalLM", _OLMO2),
+    _row("Olmo3ForCausalLM", _OLMO2, "gqa_window"),
+    _row("Exaone4ForCausalLM", Decoder(norms=_AFTER, qk_norm="head", bias="none")),
+    _row("Glm4ForCausalLM", _GLM4),
+    _row("GlmForCausalLM", Decoder(bias="qkv", fused_mlp=True)),
+    _row("NemotronForCausalLM", Decoder(norm_bias=True, mlp="plain")),
+    _row("HunYuanDenseV1ForCausalLM", Decoder(qk_norm="head")),
+    _row(
+        "Starcoder2ForCausalLM",
+        Decoder(norm_bias=True, mlp="plain", mlp_names=("c_fc", "c_proj"), mlp_bias="use_bias"),
     ),
-    Architecture(
-        "GptOssForCausalLM",
-        "gqa_window",
-        (*COMMON, *GQA, "head_dim", "num_local_experts", "intermediate_size", "sliding_window"),
-        _gpt_oss,
-        experts_field="num_local_experts",
-    ),
-    Architecture(
-        "Qwen3_5MoeForConditionalGeneration",
-        "hybrid",
-        _QWEN3_5_REQUIRED,
-        _qwen3_5_moe,
-        experts_field="num_experts",
-        mtp_field="mtp_num_hidden_layers",
-        text_config="text_config",
+    *(
+        _row(name, _inside(decoder, root, head), attention, "text_config")
+        for name, decoder, root, head, attention in _MULTIMODAL
     ),
 )

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
-Config = Mapping[str, Any]
-"""The fields of `config.json`; of its `text_config` where a model nests the language model."""
+from .fields import NESTED, Config, language_model, layer_kinds, normalized
 
 Role = Literal[
     "embedding",
@@ -20,6 +20,7 @@ Role = Literal[
     "attention_replicated",  # latent projections of MLA, whole on every rank
     "indexer",  # sparse attention, whole on every rank
     "linear_attention",
+    "expert_projection",  # into and out of the width of latent experts, whole on every rank
     "router",
     "routed_expert",
     "shared_expert",
@@ -98,15 +99,25 @@ def gated_mlp(
     ]
 
 
-def ends(config: Config, prefix: str = "model") -> list[Tensors]:
-    """Embedding, final norm and, unless it is tied to the embedding, the output head."""
+def ends(
+    config: Config,
+    prefix: str = "model",
+    head: str = "lm_head",
+    names: tuple[str, str] = ("embed_tokens", "norm"),
+    tied: bool = False,
+) -> list[Tensors]:
+    """Embedding, final norm and, unless it is tied to the embedding, the output head.
+
+    `tied` is what a config that does not say it means.
+    """
     vocabulary, hidden = config["vocab_size"], config["hidden_size"]
+    embedding, norm = (f"{prefix}.{name}".removeprefix(".") for name in names)
     tensors = [
-        Tensors(f"{prefix}.embed_tokens.weight", (vocabulary, hidden), "embedding"),
-        Tensors(f"{prefix}.norm.weight", (hidden,), "norm"),
+        Tensors(f"{embedding}.weight", (vocabulary, hidden), "embedding"),
+        Tensors(f"{norm}.weight", (hidden,), "norm"),
     ]
-    if not config.get("tie_word_embeddings", False):
-        tensors.append(linear("lm_head", vocabulary, hidden, "lm_head"))
+    if not config.get("tie_word_embeddings", tied):
+        tensors.append(linear(head, vocabulary, hidden, "lm_head"))
     return tensors
 
 
@@ -116,6 +127,28 @@ def layer_norms(layer: str, config: Config, layers: tuple[int, ...]) -> list[Ten
         Tensors(f"{layer}.input_layernorm.weight", hidden, "norm", layers),
         Tensors(f"{layer}.post_attention_layernorm.weight", hidden, "norm", layers),
     ]
+
+
+def plain_mlp(
+    pattern: str,
+    hidden: int,
+    intermediate: int,
+    role: Role,
+    layers: tuple[int, ...] | None = None,
+    experts: int = 0,
+    names: tuple[str, str] = ("up_proj", "down_proj"),
+    bias: bool = False,
+) -> list[Tensors]:
+    """Two linear layers with an activation between them."""
+    up, down = (f"{pattern}.{name}" for name in names)
+    tensors = [
+        linear(up, intermediate, hidden, role, layers, experts),
+        linear(down, hidden, intermediate, role, layers, experts),
+    ]
+    if bias:
+        tensors.append(Tensors(f"{up}.bias", (intermediate,), role, layers, experts))
+        tensors.append(Tensors(f"{down}.bias", (hidden,), role, layers, experts))
+    return tensors
 
 
 def head_dim(config: Config) -> int:
@@ -152,7 +185,7 @@ def qk_norms(layer: str, query: int, key: int, layers: tuple[int, ...]) -> list[
     ]
 
 
-Attention = Literal["mla", "mla_dsa", "gqa", "gqa_window", "hybrid"]
+Attention = Literal["mla", "mla_dsa", "mla_hybrid", "gqa", "gqa_window", "hybrid", "compressed"]
 
 # Config fields that tensor shapes need, of every architecture and of grouped-query attention.
 COMMON = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -160,13 +193,30 @@ GQA = ("num_key_value_heads",)
 
 
 @dataclass(frozen=True, slots=True)
+class Recurrent:
+    """Layers that keep a state of fixed size for a request in place of a KV cache.
+
+    `state` are the FP32 values of one layer's recurrent state, `window` the BF16 ones that its
+    convolution keeps.
+    """
+
+    layers: int
+    state: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """What the toolkit knows of one architecture.
 
-    `required` are the config fields that the tensor shapes need. `mtp_field` is the config field
-    that counts the multi-token-prediction layers; `None` where none are published.
+    `required` are the config fields that the tensor shapes need. `experts_field` counts the routed
+    experts, which with `optional_experts` some models of the family lack. `mtp_field` is the config
+    field that counts the multi-token-prediction layers; `None` where none are published.
     `splits_embedding` says whether the engine splits the embedding over tensor-parallel ranks.
-    A `draft_head` guesses tokens for another model and cannot be served alone.
+    A `draft_head` guesses tokens for another model and cannot be served alone. `text_config` is
+    where the config nests the language model. `cached_layers` counts the layers that have a KV
+    cache, `cached_values` the values that one of them keeps of a token where it is neither
+    grouped-query nor plain latent attention, `recurrent` tells of the layers that have none.
     """
 
     name: str
@@ -174,26 +224,52 @@ class Architecture:
     required: tuple[str, ...]
     tensors: Callable[[Config], list[Tensors]]
     experts_field: str | None = None
+    optional_experts: bool = False
     mtp_field: str | None = None
     text_config: str | None = None
     splits_embedding: bool = True
     draft_head: bool = False
+    cached_layers: Callable[[Config], int] | None = None
+    cached_values: Callable[[Config], float] | None = None
+    recurrent: Callable[[Config], Recurrent] | None = None
 
     def text(self, config: Config) -> Config:
-        """The language model's own fields."""
-        nested = config.get(self.text_config) if self.text_config else None
-        return nested if isinstance(nested, Mapping) else config
+        """The language model's fields, under every name that the toolkit knows them by."""
+        return normalized(config, self._nested(config))
+
+    def written(self, config: Config) -> Config:
+        """The language model's fields as the file has them."""
+        return language_model(config, self._nested(config))
+
+    def _nested(self, config: Config) -> str | None:
+        """Where this config nests the language model: published ones differ within a family."""
+        if self.text_config is None or "hidden_size" in config:
+            return self.text_config
+        places = (self.text_config, *NESTED)
+        return next((name for name in places if isinstance(config.get(name), Mapping)), None)
+
+    def of(self, config: Config) -> Architecture:
+        """This architecture as a config has it: some families have members without experts."""
+        experts, text = self.experts_field, self.text(config)
+        if self.optional_experts and experts and not (text.get(experts) and self._has_moe(text)):
+            return _without_experts(self)
+        return self
+
+    def _has_moe(self, text: Config) -> bool:
+        return "moe" in layer_kinds(text)
+
+    def attention_layers(self, text: Config) -> int:
+        """The layers that keep every token in the KV cache."""
+        count = self.cached_layers or (lambda fields: int(fields["num_hidden_layers"]))
+        return count(text)
 
     def missing_fields(self, config: Config) -> list[str]:
         """Fields that the toolkit computes with and that are missing or no plausible count."""
         text = self.text(config)
         optional = {self.mtp_field or "", "head_dim", "max_position_embeddings"} & set(text)
         wrong = [name for name in self.required if not _is_count(name, text.get(name))]
-        wrong += [
-            name
-            for name in sorted(optional - set(wrong))
-            if text[name] is not None and not _is_count(name, text[name])
-        ]
+        wrong += [name for name in sorted(optional - set(wrong)) if not _is_count(name, text[name])]
+        wrong += [name for name in COUNTED & set(text) if not isinstance(text[name], int)]
         if self.experts_field and not wrong:
             experts = text["num_hidden_layers"] * text[self.experts_field]
             wrong += [self.experts_field] if experts > MAX_EXPERTS else []
@@ -203,11 +279,21 @@ class Architecture:
         return int(self.text(config).get(self.mtp_field) or 0) if self.mtp_field else 0
 
 
+@cache
+def _without_experts(architecture: Architecture) -> Architecture:
+    return replace(architecture, experts_field=None, mtp_field=None)
+
+
 # Far beyond every model: each layer and expert is walked, and sizes are multiplied.
 MAX_LAYERS = 1_000
 MAX_EXPERTS = 200_000  # of all layers together
 MAX_COUNT = 1 << 31
-_MAY_BE_ZERO = {"first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers"}
+_MAY_BE_ZERO = {
+    *("first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers", "q_lora_rank"),
+    *("num_hash_layers", "mlp_only_layers"),
+}
+# Counts that some models of an architecture have and others do not.
+COUNTED = frozenset({"num_experts_per_tok", "moe_latent_size", "n_groups", "sliding_window"})
 
 
 def _is_count(name: str, value: object) -> bool:

@@ -57,7 +57,7 @@ def kv_bytes_per_token(
     engine does so too (a temporary pool of 131,072 tokens of gpt-oss on 36 layers in a GB200 log).
     """
     drafts = min(1, mtp_draft_tokens) if mtp_kv_layers == "one" else mtp_draft_tokens
-    layers = _attention_layers(checkpoint.text_config, checkpoint)
+    layers = checkpoint.architecture.attention_layers(checkpoint.text_config)
     if max_attention_window:
         longest = max(max_attention_window)
         layers = sum(window == longest for window in _windows(max_attention_window, layers))
@@ -72,8 +72,11 @@ def layer_bytes(checkpoint: Checkpoint, sharding: Sharding, kv_dtype_bytes: floa
     engine charges them by that dtype all the same.
     """
     config = checkpoint.text_config
+    cached_values = checkpoint.architecture.cached_values
+    if cached_values is not None:
+        return cached_values(config) * kv_dtype_bytes
     match checkpoint.architecture.attention:
-        case "mla":
+        case "mla" | "mla_hybrid":
             elements = config["kv_lora_rank"] + config["qk_rope_head_dim"]
         case "mla_dsa":
             index_dim = config["index_head_dim"]
@@ -88,12 +91,6 @@ def _gqa_elements(config: Config, ranks: int) -> int:
     """Keys and values of one layer; heads are duplicated when there are fewer than ranks."""
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     return 2 * ceil(int(config["num_key_value_heads"]) / ranks) * int(head_dim)
-
-
-def _attention_layers(config: Config, checkpoint: Checkpoint) -> int:
-    layers = int(config["num_hidden_layers"])
-    hybrid = checkpoint.architecture.attention == "hybrid"
-    return layers // int(config["full_attention_interval"]) if hybrid else layers
 
 
 def _windows(pattern: Sequence[int], layers: int) -> list[int]:
@@ -114,15 +111,12 @@ def state_bytes_per_request(
     """
     config = checkpoint.text_config
     if max_attention_window:
-        windows = _windows(max_attention_window, _attention_layers(config, checkpoint))
+        layers = checkpoint.architecture.attention_layers(config)
+        windows = _windows(max_attention_window, layers)
         short = sum(window for window in windows if window < max(windows))
         return ceil(short * layer_bytes(checkpoint, sharding, kv_dtype_bytes))
-    if checkpoint.architecture.attention != "hybrid":
+    recurrent = checkpoint.architecture.recurrent
+    if recurrent is None:
         return 0
-    value_heads, key_dim = config["linear_num_value_heads"], config["linear_key_head_dim"]
-    value_dim = config["linear_value_head_dim"]
-    channels = 2 * config["linear_num_key_heads"] * key_dim + value_heads * value_dim
-    window = config["linear_conv_kernel_dim"] - 1
-    recurrent = value_heads * key_dim * value_dim * 4
-    linear = config["num_hidden_layers"] - _attention_layers(config, checkpoint)
-    return int(linear * (recurrent + channels * window * 2) / sharding.attention_ranks)
+    kept = recurrent(config)
+    return int(kept.layers * (kept.state * 4 + kept.window * 2) / sharding.attention_ranks)

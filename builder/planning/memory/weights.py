@@ -12,7 +12,10 @@ from ...facts.quantization import TensorGroup
 # Whole on every rank. All other roles are split over the ranks that share attention, except the
 # routed experts, which all ranks share.
 _REPLICATED: frozenset[Role] = frozenset(
-    {"attention_replicated", "indexer", "router", "norm", "mtp_projection", "vocabulary_map"}
+    {
+        *("attention_replicated", "indexer", "router", "norm", "mtp_projection"),
+        *("vocabulary_map", "expert_projection"),
+    }
 )
 
 # The MTP layer uses the main model's embedding and head; the checkpoint's copies are not loaded:
@@ -88,7 +91,8 @@ def _padding(checkpoint: Checkpoint, sharding: Sharding) -> float:
         return 1.0
     config = checkpoint.text_config
     hidden, ranks = config["hidden_size"], sharding.tensor_parallel_size
-    width = config["intermediate_size"] / (ranks // sharding.moe_expert_parallel_size)
+    whole = config.get("moe_intermediate_size") or config["intermediate_size"]
+    width = whole / (ranks // sharding.moe_expert_parallel_size)
     return float(
         _round_up(hidden, _MXFP4_HIDDEN) / hidden * _round_up(width, _MXFP4_INTERMEDIATE) / width
     )
@@ -105,9 +109,9 @@ def _copies_bytes(checkpoint: Checkpoint, sharding: Sharding) -> float:
     the indexer, fused in FP32.
     """
     config, attention = checkpoint.text_config, checkpoint.architecture.attention
-    if attention not in ("mla", "mla_dsa"):
+    if not attention.startswith("mla"):
         return 0.0
-    layers = config["num_hidden_layers"] + checkpoint.mtp_layers
+    layers = checkpoint.architecture.attention_layers(config) + checkpoint.mtp_layers
     heads, rank = config["num_attention_heads"], config["kv_lora_rank"]
     copies = layers * heads * config["qk_nope_head_dim"] * rank * 2 / sharding.attention_ranks
     if attention == "mla_dsa":

@@ -25,7 +25,19 @@ from . import weights
 from .weights import Weights
 
 # Where the language model of a multimodal architecture has a class of its own.
-_LANGUAGE_MODELS = {"Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM"}
+_LANGUAGE_MODELS = {
+    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "KimiK25ForConditionalGeneration": "DeepseekV3ForCausalLM",
+    "KimiK2ForCausalLM": "DeepseekV3ForCausalLM",
+    "LlavaForConditionalGeneration": "LlamaForCausalLM",
+    "LlavaNextForConditionalGeneration": "LlamaForCausalLM",
+    "Mistral3ForConditionalGeneration": "MistralForCausalLM",
+    "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
+}
+# Models of one language model and more, for which there is none of its own here.
+_LANGUAGE_MODEL_SUFFIX = "ForCausalLM"
 
 # The names of MTP tensors in a checkpoint, and the place of each in the one-layer model. `{layer}`
 # is the number of the first MTP layer. The first matching prefix counts.
@@ -42,6 +54,13 @@ _MTP_NAMES: tuple[tuple[str, str], ...] = (
     ("mtp.fc.", "eh_proj."),
     ("mtp.norm.", "model.norm."),
     ("mtp.layers.0.", "model.layers.0."),
+)
+# Architectures whose MTP layer is one decoder layer of their own kind.
+_WITH_MTP = frozenset(
+    {
+        *("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"),
+        *("Glm4MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+    }
 )
 _OWN = ("enorm.", "hnorm.", "eh_proj.")
 # What makes a config that of one MTP layer: sparse, with full attention of the model's kind.
@@ -61,17 +80,20 @@ class Model:
         self.checkpoint = checkpoint
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         architecture = checkpoint.architecture
-        name = _LANGUAGE_MODELS.get(architecture.name, architecture.name)
-        self._class: Any = getattr(transformers, name)
+        self._class: Any = _class(architecture)
         self.config = self._class.config_class.from_dict(_fields(checkpoint))
         main = _unnest(tensors, architecture)
         self.main = _build(self._class, self.config, main, self.device)
         self.mtp = self._build_mtp(mtp, main) if with_mtp else None
 
     def _build_mtp(self, mtp: Weights, main: Weights) -> MtpLayer:
+        where = "speculative_config"
         if not mtp:
-            where, what = "speculative_config", f"{self.checkpoint.name} has no MTP layer"
+            what = f"{self.checkpoint.name} has no MTP layer"
             raise BadFacts(Diagnostic(where, what, "leave speculative_config out"))
+        if self.checkpoint.architecture.name not in _WITH_MTP:
+            what = f"the reference engine has no MTP layer of {self.checkpoint.architecture.name}"
+            raise BadFacts(Diagnostic(where, what, "leave speculative_config out to rehearse"))
         layer = self.checkpoint.text_config["num_hidden_layers"]
         shared_names = {"model.embed_tokens.weight", "lm_head.weight"} & set(main)
         shared = {name: main[name] for name in shared_names}
@@ -98,6 +120,17 @@ def load(folder: Path, with_mtp: bool) -> Model:
     return Model(*weights.load(folder), with_mtp)
 
 
+def _class(architecture: Architecture) -> Any:
+    """The class of transformers. Raises `BadFacts` where it has none that is a language model."""
+    name = _LANGUAGE_MODELS.get(architecture.name, architecture.name)
+    kind = getattr(transformers, name, None) if name.endswith(_LANGUAGE_MODEL_SUFFIX) else None
+    if kind is None:
+        what = f"the reference engine has no model for {architecture.name}"
+        remedy = "start the bundle with the real engine; plan and render do not need this"
+        raise BadFacts(Diagnostic("config.json: architectures", what, remedy))
+    return kind
+
+
 def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
     """The config without its quantization and the name of its type.
 
@@ -105,7 +138,7 @@ def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
     """
     dropped = ("quantization_config", "model_type")
     return {
-        k: v for k, v in copy.deepcopy(dict(checkpoint.text_config)).items() if k not in dropped
+        k: v for k, v in copy.deepcopy(dict(checkpoint.written_config)).items() if k not in dropped
     }
 
 
@@ -113,11 +146,14 @@ def _unnest(tensors: Weights, architecture: Architecture) -> Weights:
     """Names as the language model alone has them."""
     if architecture.text_config is None:
         return tensors
-    nested, plain = "model.language_model.", "model."
-    return {
-        plain + name.removeprefix(nested) if name.startswith(nested) else name: tensor
-        for name, tensor in tensors.items()
-    }
+    return {_unnested(name): tensor for name, tensor in tensors.items()}
+
+
+def _unnested(name: str) -> str:
+    for nested, plain in (("model.language_model.", "model."), ("language_model.", "")):
+        if name.startswith(nested):
+            return plain + name.removeprefix(nested)
+    return name
 
 
 def _mtp_place(name: str, layer: int) -> str | None:

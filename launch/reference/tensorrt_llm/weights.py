@@ -27,7 +27,7 @@ Weights = dict[str, torch.Tensor]
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 # Parts of a checkpoint that the language model does not use.
-_IGNORED = re.compile(r"^model\.visual\.")
+_IGNORED = re.compile(r"^(model\.)?(visual|vision_tower|mm_projector|multi_modal_projector)\.")
 
 
 def dequantize_nvfp4(
@@ -68,12 +68,26 @@ def dequantize_mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor
     return plain.flatten(-2).transpose(1, 2).contiguous()
 
 
-_DEQUANTIZE: dict[str, tuple[Callable[..., torch.Tensor], tuple[str, ...]]] = {
-    "NVFP4": (dequantize_nvfp4, ("weight", "weight_scale", "weight_scale_2")),
-    "FP8": (dequantize_fp8, ("weight", "weight_scale")),
-    "FP8_BLOCK_SCALES": (dequantize_fp8_block, ("weight", "weight_scale_inv")),
-    "MXFP4": (dequantize_mxfp4, ("_blocks", "_scales")),
+def dequantize_scales_of_32(weight: torch.Tensor, weight_scale: torch.Tensor) -> torch.Tensor:
+    """float32 `[out, in]` from E4M3 values, or E2M1 codes in pairs, and E8M0 exponents of 32."""
+    if weight.dtype == torch.uint8:
+        codes = torch.stack((weight & 0xF, weight >> 4), dim=-1).flatten(-2)
+        values = torch.tensor(E2M1, device=weight.device)[codes.int()]
+    else:
+        values = weight.float()
+    return torch.ldexp(values, weight_scale.int().repeat_interleave(32, dim=-1) - 127)
+
+
+# By the suffixes of the tensors that a format stores.
+_DEQUANTIZE: dict[tuple[str, ...], Callable[..., torch.Tensor]] = {
+    ("weight", "weight_scale", "weight_scale_2"): dequantize_nvfp4,
+    ("weight", "weight_scale"): dequantize_fp8,
+    ("weight", "weight_scale_inv"): dequantize_fp8_block,
+    ("_blocks", "_scales"): dequantize_mxfp4,
+    ("weight_packed", "weight_scale"): dequantize_scales_of_32,
 }
+# Scales of activations, which have no use where everything is computed in float32.
+_OF_ACTIVATIONS = "input_scale"
 
 
 def load(folder: Path) -> tuple[Checkpoint, Weights, Weights]:
@@ -91,16 +105,23 @@ def load(folder: Path) -> tuple[Checkpoint, Weights, Weights]:
             parts = {part.name: stored.pop(part.name) for part in layout}
             for scale in checkpoint.quantization.kv_scales(checkpoint.architecture, tensors, name):
                 stored.pop(scale.name, None)
-            weight = parts[name].float() if len(parts) == 1 else _plain(checkpoint, name, parts)
+            weight = parts[name].float() if len(parts) == 1 else _plain(name, parts)
             (mtp if tensors.mtp else main)[name] = weight
     _refuse_unexpected(folder, stored)
     return checkpoint, main, mtp
 
 
-def _plain(checkpoint: Checkpoint, name: str, parts: Weights) -> torch.Tensor:
-    dequantize, suffixes = _DEQUANTIZE[checkpoint.precision]
+def _plain(name: str, parts: Weights) -> torch.Tensor:
     module = name.removesuffix("weight")
-    return dequantize(*(parts[module + suffix] for suffix in suffixes))
+    used = {
+        part.removeprefix(module): tensor
+        for part, tensor in parts.items()
+        if not part.endswith(_OF_ACTIVATIONS)
+    }
+    dequantize = _DEQUANTIZE[tuple(used)]
+    if dequantize is dequantize_fp8 and used["weight_scale"].dtype == torch.uint8:
+        dequantize = dequantize_scales_of_32
+    return dequantize(*used.values())
 
 
 def _read(folder: Path) -> Weights:

@@ -1,0 +1,77 @@
+"""The fields of a `config.json` as the toolkit computes with them, whoever wrote the file.
+
+Writers differ in three ways: a field that does not apply is left out or is `null`; transformers 5
+writes some counts under another name than the model's publisher did; and newer files list the kind
+of every layer where older ones count layers or give their period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Config = Mapping[str, Any]
+"""The fields of `config.json`; of its `text_config` where a model nests the language model."""
+
+# Where a multimodal model keeps its language model, whatever its architecture's usual place.
+NESTED = ("text_config", "llm_config", "language_config")
+
+# Other names of a field, in order (transformers 5.23: `attribute_map` of the configurations).
+_SPELLINGS: dict[str, tuple[str, ...]] = {
+    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_local_experts": ("num_experts", "n_routed_experts"),
+    "n_routed_experts": ("num_local_experts", "num_experts"),
+    "num_experts_per_tok": ("num_experts_per_token", "moe_topk", "moe_k", "num_experts_per_topk"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": ("num_kv_heads", "n_head_kv", "multi_query_group_num"),
+    "hidden_size": ("n_embd", "d_model"),
+    "intermediate_size": ("ffn_hidden_size", "ffn_dim", "n_inner"),
+    "max_position_embeddings": ("seq_length", "n_positions", "max_sequence_length"),
+    "vocab_size": ("padded_vocab_size",),
+    "mtp_num_hidden_layers": ("num_nextn_predict_layers",),
+}
+
+# Where `null` says that the model has no such part, which is not the same as no word about it.
+_NULLS = {"q_lora_rank": 0}
+
+# Fields that stand outside of a nested language model as well, and count there.
+_OUTSIDE = ("tie_word_embeddings", "torch_dtype", "dtype")
+
+# Letters of `hybrid_override_pattern` (NVIDIA Nemotron-H, configuration_nemotron_h.py).
+_LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
+
+
+def language_model(config: Config, nested: str | None) -> Config:
+    """The fields of the language model as they are written."""
+    part = config.get(nested) if nested else None
+    return part if isinstance(part, Mapping) else config
+
+
+def normalized(config: Config, nested: str | None) -> dict[str, Any]:
+    """Those fields under every name that the toolkit knows them by, without `null`."""
+    text = language_model(config, nested)
+    outside = {name: config[name] for name in _OUTSIDE if config.get(name) is not None}
+    fields = outside | {name: value for name, value in text.items() if value is not None}
+    fields |= {name: none for name, none in _NULLS.items() if name in text and text[name] is None}
+    for name, others in _SPELLINGS.items():
+        found = next((fields[other] for other in others if other in fields), None)
+        if name not in fields and found is not None:
+            fields[name] = found
+    kinds = layer_kinds(fields)
+    if kinds and "num_hidden_layers" not in fields:
+        fields["num_hidden_layers"] = len(kinds)
+    return fields
+
+
+def layer_kinds(config: Config) -> tuple[str, ...]:
+    """The kind of every layer where the file lists them, else nothing."""
+    for name in ("layers_block_type", "layer_types"):
+        listed = config.get(name)
+        if isinstance(listed, list | tuple) and all(isinstance(kind, str) for kind in listed):
+            return tuple(listed)
+    letters = config.get("hybrid_override_pattern")
+    if isinstance(letters, str):
+        return tuple(_LETTERS[letter] for letter in letters if letter in _LETTERS)
+    return ()

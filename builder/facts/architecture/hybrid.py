@@ -1,0 +1,384 @@
+"""Models in which most layers keep a state of fixed size: gated delta nets, Mamba-2 and KDA.
+
+Names and shapes: qwen3_5_moe, qwen3_next, nemotron_h and kimi_linear of Hugging Face transformers
+5.23, with its tables of published names.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from .deepseek import mla
+from .fields import Config, layer_kinds
+from .tensors import (
+    COMMON,
+    GQA,
+    Architecture,
+    Recurrent,
+    Role,
+    Tensors,
+    as_mtp,
+    ends,
+    gated_mlp,
+    gqa,
+    head_dim,
+    layer_norms,
+    linear,
+    plain_mlp,
+    qk_norms,
+)
+
+_LINEAR_ATTENTION: Role = "linear_attention"
+
+
+def _layers(config: Config) -> tuple[int, ...]:
+    return tuple(range(config["num_hidden_layers"]))
+
+
+# Qwen3-Next and Qwen3.5
+
+
+def _full_attention(config: Config) -> tuple[int, ...]:
+    """The layers with full attention: listed, or every so many."""
+    kinds = layer_kinds(config)
+    if kinds and "full_attention_interval" not in config:
+        return tuple(i for i, kind in enumerate(kinds) if kind == "full_attention")
+    interval = config.get("full_attention_interval") or 4
+    return tuple(i for i in _layers(config) if (i + 1) % interval == 0)
+
+
+def _delta_net_sizes(config: Config) -> tuple[int, int]:
+    """Channels of the values, and of what the convolution mixes: queries, keys and values."""
+    value = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+    key = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    return value, 2 * key + value
+
+
+def _qwen_recurrent(config: Config) -> Recurrent:
+    value, mixed = _delta_net_sizes(config)
+    layers = config["num_hidden_layers"] - len(_full_attention(config))
+    window = (config["linear_conv_kernel_dim"] - 1) * mixed
+    return Recurrent(layers, value * config["linear_key_head_dim"], window)
+
+
+def _gated_delta_net(
+    layer: str, config: Config, layers: tuple[int, ...], fused: bool
+) -> list[Tensors]:
+    """The linear attention of Qwen: a convolution and a recurrent state, no KV cache.
+
+    Qwen3-Next projects to all four inputs by two linear layers, Qwen3.5 by four.
+    """
+    hidden, role = config["hidden_size"], _LINEAR_ATTENTION
+    heads, net = config["linear_num_value_heads"], f"{layer}.linear_attn"
+    value, mixed = _delta_net_sizes(config)
+    inputs = (
+        {"in_proj_qkvz": mixed + value, "in_proj_ba": 2 * heads}
+        if fused
+        else {"in_proj_qkv": mixed, "in_proj_z": value, "in_proj_b": heads, "in_proj_a": heads}
+    )
+    convolution = (mixed, 1, config["linear_conv_kernel_dim"])
+    return [
+        *(linear(f"{net}.{name}", size, hidden, role, layers) for name, size in inputs.items()),
+        Tensors(f"{net}.conv1d.weight", convolution, role, layers),
+        Tensors(f"{net}.dt_bias", (heads,), role, layers),
+        Tensors(f"{net}.A_log", (heads,), role, layers),
+        Tensors(f"{net}.norm.weight", (config["linear_value_head_dim"],), "norm", layers),
+        linear(f"{net}.out_proj", hidden, value, role, layers),
+    ]
+
+
+def _qwen_mlp(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+    hidden = config["hidden_size"]
+    if "num_experts" not in config:
+        return gated_mlp(f"{layer}.mlp", hidden, config["intermediate_size"], "dense_mlp", layers)
+    width, shared = config["moe_intermediate_size"], config["shared_expert_intermediate_size"]
+    experts, expert = config["num_experts"], f"{layer}.mlp.experts.{{expert}}"
+    return [
+        Tensors(f"{layer}.mlp.gate.weight", (experts, hidden), "router", layers),
+        *gated_mlp(expert, hidden, width, "routed_expert", layers, experts),
+        *gated_mlp(f"{layer}.mlp.shared_expert", hidden, shared, "shared_expert", layers),
+        linear(f"{layer}.mlp.shared_expert_gate", 1, hidden, "router", layers),
+    ]
+
+
+def _qwen_hybrid(config: Config, root: str = "model", fused: bool = False) -> list[Tensors]:
+    layer, hidden = f"{root}.layers.{{layer}}", config["hidden_size"]
+    every, full = _layers(config), _full_attention(config)
+    recurrent = tuple(i for i in every if i not in set(full))
+    width = head_dim(config)
+    tensors = [
+        *ends(config, root),
+        *layer_norms(layer, config, every),
+        *_gated_delta_net(layer, config, recurrent, fused),
+        *gqa(layer, config, full, gated=True),
+        *qk_norms(layer, width, width, full),
+        *_qwen_mlp(layer, config, every),
+    ]
+    if mtp := tuple(range(config.get("mtp_num_hidden_layers") or 0)):
+        layer = "mtp.layers.{layer}"
+        tensors += as_mtp(
+            linear("mtp.fc", hidden, 2 * hidden, "mtp_projection"),
+            Tensors("mtp.pre_fc_norm_embedding.weight", (hidden,), "norm"),
+            Tensors("mtp.pre_fc_norm_hidden.weight", (hidden,), "norm"),
+            Tensors("mtp.norm.weight", (hidden,), "norm"),
+            *layer_norms(layer, config, mtp),
+            *gqa(layer, config, mtp, gated=True),
+            *qk_norms(layer, width, width, mtp),
+            *_qwen_mlp(layer, config, mtp),
+        )
+    return tensors
+
+
+_QWEN = (
+    *(*COMMON, *GQA, "head_dim"),
+    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim"),
+    *("linear_value_head_dim", "linear_conv_kernel_dim"),
+)
+_QWEN_EXPERTS = ("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size")
+
+
+def _qwen_row(
+    name: str, nested: bool = False, moe: bool = True, fused: bool = False
+) -> Architecture:
+    root = "model.language_model" if nested else "model"
+    return Architecture(
+        name,
+        "hybrid",
+        (*_QWEN, *(_QWEN_EXPERTS if moe else ("intermediate_size",))),
+        partial(_qwen_hybrid, root=root, fused=fused),
+        experts_field="num_experts" if moe else None,
+        mtp_field="mtp_num_hidden_layers",
+        text_config="text_config" if nested else None,
+        cached_layers=lambda config: len(_full_attention(config)),
+        recurrent=_qwen_recurrent,
+    )
+
+
+# NVIDIA Nemotron-H
+
+
+def _kinds(config: Config, kind: str) -> tuple[int, ...]:
+    return tuple(i for i, found in enumerate(layer_kinds(config)) if found == kind)
+
+
+def _mamba_sizes(config: Config) -> tuple[int, int]:
+    """Inner channels of a Mamba-2 layer, and of what its convolution mixes."""
+    inner = config["mamba_num_heads"] * config["mamba_head_dim"]
+    return inner, inner + 2 * config["n_groups"] * config["ssm_state_size"]
+
+
+def _nemotron_recurrent(config: Config) -> Recurrent:
+    inner, mixed = _mamba_sizes(config)
+    window = (config["conv_kernel"] - 1) * mixed
+    return Recurrent(len(_kinds(config, "mamba")), inner * config["ssm_state_size"], window)
+
+
+def _mamba2(mixer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+    hidden, heads, role = config["hidden_size"], config["mamba_num_heads"], _LINEAR_ATTENTION
+    inner, mixed = _mamba_sizes(config)
+    return [
+        linear(f"{mixer}.in_proj", inner + mixed + heads, hidden, role, layers),
+        Tensors(f"{mixer}.conv1d.weight", (mixed, 1, config["conv_kernel"]), role, layers),
+        Tensors(f"{mixer}.conv1d.bias", (mixed,), role, layers),
+        *(Tensors(f"{mixer}.{name}", (heads,), role, layers) for name in ("dt_bias", "A_log", "D")),
+        Tensors(f"{mixer}.norm.weight", (inner,), "norm", layers),
+        linear(f"{mixer}.out_proj", hidden, inner, role, layers),
+    ]
+
+
+def _nemotron_moe(mixer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+    """Experts of two linear layers, in a narrower width where the model has latent ones."""
+    hidden, experts = config["hidden_size"], config["n_routed_experts"]
+    latent = config.get("moe_latent_size") or 0
+    shared = config["moe_shared_expert_intermediate_size"] * (config.get("n_shared_experts") or 1)
+    tensors = [
+        Tensors(f"{mixer}.gate.weight", (experts, hidden), "router", layers),
+        Tensors(f"{mixer}.gate.e_score_correction_bias", (experts,), "router", layers),
+        *plain_mlp(
+            f"{mixer}.experts.{{expert}}",
+            latent or hidden,
+            config["moe_intermediate_size"],
+            "routed_expert",
+            layers,
+            experts,
+        ),
+        *plain_mlp(f"{mixer}.shared_experts", hidden, shared, "shared_expert", layers),
+    ]
+    if latent:
+        role: Role = "expert_projection"
+        tensors += [
+            linear(f"{mixer}.fc1_latent_proj", latent, hidden, role, layers),
+            linear(f"{mixer}.fc2_latent_proj", hidden, latent, role, layers),
+        ]
+    return tensors
+
+
+def _nemotron_attention(mixer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+    hidden, width = config["hidden_size"], head_dim(config)
+    query, key = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
+    sizes = {"q_proj": (query, hidden), "k_proj": (key, hidden), "v_proj": (key, hidden)}
+    return [
+        linear(f"{mixer}.{name}", *shape, "attention", layers)
+        for name, shape in (sizes | {"o_proj": (hidden, query)}).items()
+    ]
+
+
+def _nemotron_h(config: Config) -> list[Tensors]:
+    layer, hidden = "backbone.layers.{layer}", config["hidden_size"]
+    mixer, width = f"{layer}.mixer", config.get("intermediate_size", 0)
+    moe = _kinds(config, "moe")
+    tensors = [
+        *ends(config, "backbone", names=("embeddings", "norm_f")),
+        Tensors(f"{layer}.norm.weight", (hidden,), "norm", _layers(config)),
+        *_mamba2(mixer, config, _kinds(config, "mamba")),
+        *_nemotron_attention(mixer, config, _kinds(config, "attention")),
+        *plain_mlp(mixer, hidden, width, "dense_mlp", _kinds(config, "mlp")),
+        *(_nemotron_moe(mixer, config, moe) if moe else []),
+    ]
+    if not (config.get("num_nextn_predict_layers") and moe):
+        return tensors
+    layer, first, second = "mtp.layers.{layer}", (0,), (1,)
+    mixer = f"{layer}.mixer"
+    return tensors + as_mtp(
+        linear(f"{layer}.eh_proj", hidden, 2 * hidden, "mtp_projection", first),
+        Tensors(f"{layer}.enorm.weight", (hidden,), "norm", first),
+        Tensors(f"{layer}.hnorm.weight", (hidden,), "norm", first),
+        Tensors(f"{layer}.norm.weight", (hidden,), "norm", (*first, *second)),
+        Tensors(f"{layer}.final_layernorm.weight", (hidden,), "norm", second),
+        *_nemotron_attention(mixer, config, first),
+        *_nemotron_moe(mixer, config, second),
+    )
+
+
+_NEMOTRON = (
+    *(*COMMON, *GQA, "mamba_num_heads", "mamba_head_dim"),
+    *("ssm_state_size", "n_groups", "conv_kernel"),
+)
+
+# Kimi-Linear and Kimi-K3
+
+
+def _kda(config: Config) -> Config:
+    found = config.get("linear_attn_config")
+    return found if isinstance(found, dict) else {}
+
+
+def _kimi_full(config: Config) -> tuple[int, ...]:
+    """The layers with latent attention; the config numbers them from 1."""
+    listed = _kda(config).get("full_attn_layers", ())
+    return tuple(number - 1 for number in listed if isinstance(number, int))
+
+
+def _kimi_recurrent(config: Config) -> Recurrent:
+    kda = _kda(config)
+    width = kda["num_heads"] * kda["head_dim"]
+    layers = config["num_hidden_layers"] - len(_kimi_full(config))
+    window = (kda["short_conv_kernel_size"] - 1) * 3 * width
+    return Recurrent(layers, width * kda["head_dim"], window)
+
+
+def _kimi_delta(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+    kda, hidden, role = _kda(config), config["hidden_size"], _LINEAR_ATTENTION
+    heads, dim = kda["num_heads"], kda["head_dim"]
+    width, attention = heads * dim, f"{layer}.self_attn"
+    low_rank = config.get("kda_f_rank") or dim
+    convolution = (width, 1, kda["short_conv_kernel_size"])
+    return [
+        *(
+            linear(f"{attention}.{name}", width, hidden, role, layers)
+            for name in ("q_proj", "k_proj", "v_proj")
+        ),
+        *(
+            Tensors(f"{attention}.{name}_conv1d.weight", convolution, role, layers)
+            for name in ("q", "k", "v")
+        ),
+        linear(f"{attention}.f_a_proj", low_rank, hidden, role, layers),
+        linear(f"{attention}.f_b_proj", width, low_rank, role, layers),
+        Tensors(f"{attention}.dt_bias", (width,), role, layers),
+        Tensors(f"{attention}.A_log", (1, 1, heads, 1), role, layers),
+        linear(f"{attention}.b_proj", heads, hidden, role, layers),
+        linear(f"{attention}.g_a_proj", dim, hidden, role, layers),
+        linear(f"{attention}.g_b_proj", width, dim, role, layers),
+        Tensors(f"{attention}.o_norm.weight", (dim,), "norm", layers),
+        linear(f"{attention}.o_proj", hidden, width, role, layers),
+    ]
+
+
+def _kimi_linear(config: Config, root: str = "model", head: str = "lm_head") -> list[Tensors]:
+    layer, hidden = f"{root}.layers.{{layer}}", config["hidden_size"]
+    every, full = _layers(config), _kimi_full(config)
+    dense = config["first_k_dense_replace"]
+    sparse, moe = every[dense:], f"{layer}.block_sparse_moe"
+    width, latent = config["moe_intermediate_size"], config.get("routed_expert_hidden_size") or 0
+    experts, shared = config["num_experts"], width * (config.get("n_shared_experts") or 0)
+    names = ("w1", "w3", "w2")
+    tensors = [
+        *ends(config, root, head),
+        *layer_norms(layer, config, every),
+        *mla(layer, config, full),
+        *_kimi_delta(layer, config, tuple(i for i in every if i not in set(full))),
+        *gated_mlp(f"{layer}.mlp", hidden, config["intermediate_size"], "dense_mlp", every[:dense]),
+        Tensors(f"{moe}.gate.weight", (experts, hidden), "router", sparse),
+        Tensors(f"{moe}.gate.e_score_correction_bias", (experts,), "router", sparse),
+        *gated_mlp(
+            f"{moe}.experts.{{expert}}",
+            latent or hidden,
+            width,
+            "routed_expert",
+            sparse,
+            experts,
+            names,
+        ),
+        *gated_mlp(f"{moe}.shared_experts", hidden, shared, "shared_expert", sparse),
+    ]
+    if config.get("mla_use_output_gate"):
+        gate = config["num_attention_heads"] * config["v_head_dim"]
+        tensors.append(linear(f"{layer}.self_attn.g_proj", gate, hidden, "attention", full))
+    if latent:
+        tensors += [
+            linear(f"{moe}.down_latent_proj", latent, hidden, "expert_projection", sparse),
+            linear(f"{moe}.up_latent_proj", hidden, latent, "expert_projection", sparse),
+        ]
+    return tensors
+
+
+def _kimi_row(name: str, nested: bool) -> Architecture:
+    required = (
+        *(*COMMON, "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+        *("q_lora_rank", "intermediate_size", "moe_intermediate_size", "num_experts"),
+        *("first_k_dense_replace",),
+    )
+    root = ("language_model.model", "language_model.lm_head")
+    return Architecture(
+        name,
+        "mla_hybrid",
+        required,
+        partial(_kimi_linear, root=root[0], head=root[1]) if nested else _kimi_linear,
+        experts_field="num_experts",
+        text_config="text_config" if nested else None,
+        splits_embedding=False,
+        cached_layers=lambda config: len(_kimi_full(config)),
+        recurrent=_kimi_recurrent,
+    )
+
+
+ROWS = (
+    _qwen_row("Qwen3_5MoeForConditionalGeneration", nested=True),
+    _qwen_row("Qwen3_5MoeForCausalLM"),
+    _qwen_row("Qwen3_5ForConditionalGeneration", nested=True, moe=False),
+    _qwen_row("Qwen3_5ForCausalLM", moe=False),
+    _qwen_row("Qwen3NextForCausalLM", fused=True),
+    Architecture(
+        "NemotronHForCausalLM",
+        "hybrid",
+        _NEMOTRON,
+        _nemotron_h,
+        experts_field="n_routed_experts",
+        optional_experts=True,
+        mtp_field="num_nextn_predict_layers",
+        cached_layers=lambda config: len(_kinds(config, "attention")),
+        recurrent=_nemotron_recurrent,
+    ),
+    _kimi_row("KimiLinearForCausalLM", nested=False),
+    _kimi_row("KimiK3ForConditionalGeneration", nested=True),
+)
