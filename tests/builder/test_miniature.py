@@ -12,7 +12,7 @@ import pytest
 
 from builder import miniature
 from builder.facts import checkpoint, checkpoint_files
-from builder.miniature import Vocabulary
+from builder.miniature.vocabulary import Vocabulary
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
 

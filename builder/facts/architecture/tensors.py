@@ -235,17 +235,19 @@ class Architecture:
 
     def text(self, config: Config) -> Config:
         """The language model's fields, under every name that the toolkit knows them by."""
-        return normalized(config, self._nested(config))
+        return normalized(config, self.nested(config))
 
     def written(self, config: Config) -> Config:
         """The language model's fields as the file has them."""
-        return language_model(config, self._nested(config))
+        return language_model(config, self.nested(config))
 
-    def _nested(self, config: Config) -> str | None:
+    def nested(self, config: Config) -> str | None:
         """Where this config nests the language model: published ones differ within a family."""
-        if self.text_config is None or "hidden_size" in config:
+        places = (self.text_config, *NESTED) if self.text_config else ()
+        if self.text_config and isinstance(config.get(self.text_config), Mapping):
             return self.text_config
-        places = (self.text_config, *NESTED)
+        if "hidden_size" in config:
+            return None
         return next((name for name in places if isinstance(config.get(name), Mapping)), None)
 
     def of(self, config: Config) -> Architecture:

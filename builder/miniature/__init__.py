@@ -13,173 +13,17 @@ import random
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import floor, log2, prod, sqrt
 from pathlib import Path
 from typing import Any
 
-from .documents import DATA
-from .facts.architecture import Architecture, Tensors
-from .facts.architecture.fields import layer_kinds
-from .facts.checkpoint import Checkpoint
-from .facts.checkpoint_files import Stored, write_safetensors
-from .facts.quantization import NVFP4_GROUP, Quantization
-
-BOS, EOS, USER, ASSISTANT = "<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"
-SPECIALS = (BOS, EOS, USER, ASSISTANT)
-WORDS = DATA / "miniature" / "words.txt"
-
-CHAT_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{{ '<|' + ('assistant' if message['role'] == 'assistant' else 'user') + '|>' }}"
-    "{{ message['content'] }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
-
-
-def _byte_characters() -> dict[int, str]:
-    """The printable character that stands for each byte in byte-level BPE files (as in GPT-2)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    characters = {byte: chr(byte) for byte in printable}
-    for byte in range(256):
-        characters.setdefault(byte, chr(256 + len(characters) - len(printable)))
-    return characters
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Token ids, merges in order, and the ids of whole words."""
-
-    ids: dict[str, int]
-    merges: tuple[tuple[str, str], ...]
-    words: frozenset[int]
-
-    @classmethod
-    def build(cls) -> Vocabulary:
-        characters = _byte_characters()
-        ids = {token: index for index, token in enumerate(SPECIALS)}
-        for byte in range(256):
-            ids[characters[byte]] = len(ids)
-        merges: dict[tuple[str, str], None] = {}
-        words = set()
-        for word in WORDS.read_text(encoding="utf-8").split():
-            spelled = [characters[byte] for byte in f" {word}".encode()]
-            left = spelled[0]
-            for right in spelled[1:]:
-                merges[(left, right)] = None
-                left += right
-                ids.setdefault(left, len(ids))
-            words.add(ids[left])
-        return cls(ids, tuple(merges), frozenset(words))
-
-    def tokenizer_json(self) -> dict[str, Any]:
-        """The file that the `tokenizers` library reads."""
-        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-        return {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [
-                {
-                    "id": self.ids[token],
-                    "content": token,
-                    "single_word": False,
-                    "lstrip": False,
-                    "rstrip": False,
-                    "normalized": False,
-                    "special": True,
-                }
-                for token in SPECIALS
-            ],
-            "normalizer": None,
-            "pre_tokenizer": {**byte_level, "use_regex": True},
-            "post_processor": None,
-            "decoder": {**byte_level, "use_regex": True},
-            "model": {
-                "type": "BPE",
-                "dropout": None,
-                "unk_token": None,
-                "continuing_subword_prefix": None,
-                "end_of_word_suffix": None,
-                "fuse_unk": False,
-                "byte_fallback": False,
-                "vocab": self.ids,
-                "merges": [list(pair) for pair in self.merges],
-            },
-        }
-
-    def tokenizer_config(self) -> dict[str, Any]:
-        return {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": BOS,
-            "eos_token": EOS,
-            "pad_token": EOS,
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": 131072,
-            "chat_template": CHAT_TEMPLATE,
-        }
-
-
-# The largest value that a miniature takes for a config field; smaller ones stay as they are.
-# Linear layers keep input sizes that divide by the NVFP4 group of 16 and the MXFP4 block of 32.
-# The indexer keeps enough heads that two of its scores, sums of rectified products, never tie.
-LIMITS: dict[str, int] = {
-    "num_hidden_layers": 4,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "rotary_dim": 8,
-    "sliding_window": 32,
-    "first_k_dense_replace": 1,
-    "n_routed_experts": 8,
-    "num_experts": 8,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "n_group": 4,
-    "topk_group": 2,
-    "q_lora_rank": 32,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 16,
-    "index_n_heads": 32,
-    "index_head_dim": 32,
-    "index_topk": 64,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "mamba_num_heads": 4,
-    "mamba_head_dim": 32,
-    "ssm_state_size": 16,
-    "n_groups": 2,
-    "moe_latent_size": 32,
-    "moe_shared_expert_intermediate_size": 32,
-    "shared_intermediate_size": 32,
-    "dense_intermediate_size": 96,
-    "intermediate_size_mlp": 96,
-    "routed_expert_hidden_size": 32,
-    "o_groups": 2,
-    "o_lora_rank": 32,
-    "hc_mult": 2,
-    "num_hash_layers": 1,
-    "qk_head_dim": 32,
-}
-# The same inside `linear_attn_config` and `sparse_attention_config`.
-_PART_LIMITS: dict[str, int] = {
-    "num_heads": 4,
-    "head_dim": 16,
-    "sparse_index_dim": 16,
-    "sparse_num_index_heads": 2,
-}
-# MLA has as many key-value heads as heads.
-MLA_LIMITS = {**LIMITS, "num_key_value_heads": 4}
+from ..facts.architecture import Architecture, Tensors
+from ..facts.checkpoint import Checkpoint
+from ..facts.checkpoint_files import Stored, write_safetensors
+from ..facts.quantization import NVFP4_GROUP, Quantization
+from .sizes import shrunk
+from .vocabulary import BOS, EOS, Vocabulary
 
 # RMS of a linear layer's output over its input: small enough that the residual stream, and so the
 # last token, decides most of the next token; large enough that the context matters.
@@ -194,8 +38,10 @@ def write(checkpoint: Checkpoint, folder: Path, seed: int = 0) -> None:
     """Write the miniature of `checkpoint` into `folder`, which must exist and be empty."""
     vocabulary = Vocabulary.build()
     architecture = checkpoint.architecture
-    config = _config(checkpoint, vocabulary)
+    config = shrunk(checkpoint, vocabulary)
     quantization = _rewrite_excludes(checkpoint, architecture.text(config))
+    if inline := config.get("quantization_config"):
+        config["quantization_config"] = _inline(inline, quantization)
     tensors = _tensors(architecture, config, quantization, vocabulary, random.Random(seed))
     write_safetensors(folder / "model.safetensors", tensors)
     _write_json(folder / "config.json", config)
@@ -209,80 +55,6 @@ def write(checkpoint: Checkpoint, folder: Path, seed: int = 0) -> None:
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _config(checkpoint: Checkpoint, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The checkpoint's own config with every size cut down to its limit."""
-    mla = checkpoint.architecture.attention.startswith("mla")
-    limits = MLA_LIMITS if mla else LIMITS
-
-    def shrink(fields: Mapping[str, Any]) -> dict[str, Any]:
-        small = _at_most(fields, limits)
-        layers = len(layer_kinds(fields)) or fields.get("num_hidden_layers")
-        few = min(layers or 0, limits["num_hidden_layers"])
-        lists = {  # one entry per layer, or one more for the MTP layer
-            name: _cut(value, layers or 0, few)
-            for name, value in fields.items()
-            if isinstance(value, list | str) and layers and len(value) in (layers, layers + 1)
-        }
-        parts = {
-            name: {**value, **_at_most(value, _PART_LIMITS), **_layer_numbers(value, few)}
-            for name, value in fields.items()
-            if name in ("linear_attn_config", "sparse_attention_config")
-            and isinstance(value, Mapping)
-        }
-        return {**fields, **small, **lists, **parts, **ids}
-
-    ids = {
-        "vocab_size": len(vocabulary.ids),
-        "bos_token_id": vocabulary.ids[BOS],
-        "eos_token_id": vocabulary.ids[EOS],
-        "pad_token_id": vocabulary.ids[EOS],
-    }
-    config = dict(checkpoint.config)
-    nested = checkpoint.architecture.text_config
-    if nested in config:
-        config[nested] = shrink(config[nested])
-    else:
-        config = shrink(config)
-    if "ignore" in config.get("quantization_config", {}):
-        excludes = _rewrite_excludes(checkpoint, checkpoint.architecture.text(config))
-        inline = {**config["quantization_config"], "ignore": list(excludes.exclude_modules)}
-        config["quantization_config"] = inline
-    return config
-
-
-def _at_most(fields: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
-    return {
-        name: min(value, limits[name])
-        for name, value in fields.items()
-        if name in limits and isinstance(value, int)
-    }
-
-
-def _cut(entries: Any, layers: int, few: int) -> Any:
-    """The entries of as few layers, in order, with one of every kind that fits among them."""
-    kinds = list(entries[:layers])
-    chosen = {kinds.index(kind) for kind in dict.fromkeys(kinds)}
-    chosen = set(sorted(chosen)[:few])
-    for index in range(layers):
-        if len(chosen) < few:
-            chosen.add(index)
-    kept = [kinds[index] for index in sorted(chosen)]
-    return "".join(kept) if isinstance(entries, str) else [*kept, *entries[layers:]]
-
-
-def _layer_numbers(fields: Mapping[str, Any], few: int) -> dict[str, list[int]]:
-    """Lists of layers, counted from 1, of as few layers."""
-    return {
-        name: [number for number in value if number <= few]
-        for name, value in fields.items()
-        if name.endswith("_layers") and isinstance(value, list)
-    } | {
-        name: value[:few]
-        for name, value in fields.items()
-        if name.endswith("_freq") and isinstance(value, list)
-    }
 
 
 def _rewrite_excludes(checkpoint: Checkpoint, text: Mapping[str, Any]) -> Quantization:
@@ -314,6 +86,12 @@ def _rewrite_excludes(checkpoint: Checkpoint, text: Mapping[str, Any]) -> Quanti
             if any(module.startswith(literal.rstrip("*")) for module in modules):
                 names[literal] = None
     return replace(found, exclude_modules=tuple(names))
+
+
+def _inline(fields: Mapping[str, Any], quantization: Quantization) -> dict[str, Any]:
+    """The quantization of `config.json` with the excluded modules that the miniature has."""
+    excluded = {"ignore": list(quantization.exclude_modules)} if "ignore" in fields else {}
+    return {**fields, **excluded}
 
 
 def _hf_quant_config(quantization: Quantization) -> dict[str, Any]:

@@ -1,0 +1,138 @@
+"""How small the sizes of a checkpoint's config become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..facts.architecture.fields import layer_kinds
+from ..facts.checkpoint import Checkpoint
+from .vocabulary import BOS, EOS, Vocabulary
+
+# The largest value that a miniature takes for a config field; smaller ones stay as they are.
+# Linear layers keep input sizes that divide by the NVFP4 group of 16 and the MXFP4 block of 32.
+# The indexer keeps enough heads that two of its scores, sums of rectified products, never tie.
+LIMITS: dict[str, int] = {
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rotary_dim": 8,
+    "sliding_window": 32,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "index_n_heads": 32,
+    "index_head_dim": 32,
+    "index_topk": 64,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 32,
+    "ssm_state_size": 16,
+    "n_groups": 2,
+    "moe_latent_size": 32,
+    "moe_shared_expert_intermediate_size": 32,
+    "shared_intermediate_size": 32,
+    "dense_intermediate_size": 96,
+    "intermediate_size_mlp": 96,
+    "routed_expert_hidden_size": 32,
+    "o_groups": 2,
+    "o_lora_rank": 32,
+    "hc_mult": 2,
+    "num_hash_layers": 1,
+    "qk_head_dim": 32,
+}
+# The same inside `linear_attn_config` and `sparse_attention_config`.
+_PART_LIMITS: dict[str, int] = {
+    "num_heads": 4,
+    "head_dim": 16,
+    "sparse_index_dim": 16,
+    "sparse_num_index_heads": 2,
+}
+# MLA has as many key-value heads as heads.
+MLA_LIMITS = {**LIMITS, "num_key_value_heads": 4}
+
+
+def shrunk(checkpoint: Checkpoint, vocabulary: Vocabulary) -> dict[str, Any]:
+    """The checkpoint's own config with every size cut down to its limit."""
+    mla = checkpoint.architecture.attention.startswith("mla")
+    limits = MLA_LIMITS if mla else LIMITS
+
+    def shrink(fields: Mapping[str, Any]) -> dict[str, Any]:
+        small = _at_most(fields, limits)
+        layers = len(layer_kinds(fields)) or fields.get("num_hidden_layers")
+        few = min(layers or 0, limits["num_hidden_layers"])
+        lists = {  # one entry per layer, or one more for the MTP layer
+            name: _cut(value, layers or 0, few)
+            for name, value in fields.items()
+            if isinstance(value, list | str) and layers and len(value) in (layers, layers + 1)
+        }
+        parts = {
+            name: {**value, **_at_most(value, _PART_LIMITS), **_layer_numbers(value, few)}
+            for name, value in fields.items()
+            if name in ("linear_attn_config", "sparse_attention_config")
+            and isinstance(value, Mapping)
+        }
+        return {**fields, **small, **lists, **parts, **ids}
+
+    ids = {
+        "vocab_size": len(vocabulary.ids),
+        "bos_token_id": vocabulary.ids[BOS],
+        "eos_token_id": vocabulary.ids[EOS],
+        "pad_token_id": vocabulary.ids[EOS],
+    }
+    config = dict(checkpoint.config)
+    nested = checkpoint.architecture.nested(config)
+    if nested is None:
+        return shrink(config)
+    config[nested] = shrink(config[nested])
+    return config
+
+
+def _at_most(fields: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        name: min(value, limits[name])
+        for name, value in fields.items()
+        if name in limits and isinstance(value, int)
+    }
+
+
+def _cut(entries: Any, layers: int, few: int) -> Any:
+    """The entries of as few layers, in order, with one of every kind that fits among them."""
+    kinds = list(entries[:layers])
+    chosen = {kinds.index(kind) for kind in dict.fromkeys(kinds)}
+    chosen = set(sorted(chosen)[:few])
+    for index in range(layers):
+        if len(chosen) < few:
+            chosen.add(index)
+    kept = [kinds[index] for index in sorted(chosen)]
+    return "".join(kept) if isinstance(entries, str) else [*kept, *entries[layers:]]
+
+
+def _layer_numbers(fields: Mapping[str, Any], few: int) -> dict[str, list[int]]:
+    """Lists of layers, counted from 1, of as few layers."""
+    return {
+        name: [number for number in value if number <= few]
+        for name, value in fields.items()
+        if name.endswith("_layers") and isinstance(value, list)
+    } | {
+        name: value[:few]
+        for name, value in fields.items()
+        if name.endswith("_freq") and isinstance(value, list)
+    }
