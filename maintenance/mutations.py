@@ -53,7 +53,7 @@ class Room:
     name: str
     modules: tuple[str, ...]  # patterns
     tests: tuple[str, ...]
-    left_out: tuple[str, ...] = ()  # names of tests that read the code as a text
+    left_out: tuple[str, ...] = ()  # names of tests that cannot run on mutants
     beside: dict[str, str] = field(default_factory=dict)  # links to packages that lie deeper
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from supervisor import checks, service, slurm, state, steps
 from supervisor.slurm import Cluster
 from tests.supervisor.one_node import NODE, SCRIPTS, Job
 
+Answer = Callable[[socket.socket], None]
 Commands = Callable[..., Cluster]
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 HOSTS = "echo node1; echo node2"
@@ -71,3 +75,22 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     yield Job(tmp_path)
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], int]]:
+    """The port of a server that answers every request in one way."""
+    with ExitStack() as stack:
+
+        def start(answer: Answer) -> int:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def run() -> None:
+                with suppress(OSError), listener.accept()[0] as connection:
+                    connection.recv(65536)
+                    answer(connection)
+
+            threading.Thread(target=run, daemon=True).start()
+            return int(listener.getsockname()[1])
+
+        yield start

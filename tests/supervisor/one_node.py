@@ -91,6 +91,8 @@ with socket.create_server(("", port)) as one:
             answer = open(mode).read().split()
             if answer[0] == "exit":
                 sys.exit(int(answer[1]))
+            if not asked:
+                continue  # the client left
             path = asked.split()[1]
             status = answer[0] if path == "/health" else answer[1]
             body = b'{"choices": [{"text": "four"}]}' if status == "200" else b"{}"
@@ -102,6 +104,10 @@ with socket.create_server(("", port)) as one:
 def free_port() -> int:
     with socket.create_server(("", 0)) as one:
         return int(one.getsockname()[1])
+
+
+def serve(folder: Path) -> int:
+    return Service(Spec.read(folder), Cluster()).run()
 
 
 def until(is_true: Callable[[], bool]) -> None:
@@ -179,16 +185,19 @@ class Job:
         """Do this as soon as the job has recorded that event."""
         self._actions.append((event, action))
 
-    def run(self) -> int:
-        """The exit code of the job, at its end."""
+    def write(self) -> Spec:
+        """The bundle's service.json."""
         (self.bundle / "slurm" / "service.json").write_text(json.dumps(self.document))
-        spec = Spec.read(self.bundle / "slurm")
-        self.service = spec.service
+        return Spec.read(self.bundle / "slurm")
+
+    def run(self, serve: Callable[[Path], int] = serve) -> int:
+        """The exit code of the job, at its end."""
+        self.service = self.write().service
         done = threading.Event()
         operator = threading.Thread(target=self._operate, args=(done,))
         operator.start()
         try:
-            return Service(spec, Cluster()).run()
+            return serve(self.bundle / "slurm")
         finally:
             done.set()
             operator.join()

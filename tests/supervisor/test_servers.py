@@ -6,19 +6,18 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from supervisor import checks
 from supervisor.spec import CanaryRequest
+from tests.supervisor.conftest import Answer
 
 Connection = socket.socket
-Answer = Callable[[Connection], None]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
@@ -58,25 +57,6 @@ def say(data: bytes) -> Answer:
 
 def mute(connection: Connection) -> None:
     connection.recv(1)
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Answer], int]]:
-    """The port of a server that answers every request in one way."""
-    with ExitStack() as stack:
-
-        def start(answer: Answer) -> int:
-            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-
-            def run() -> None:
-                with suppress(OSError), listener.accept()[0] as connection:
-                    connection.recv(65536)
-                    answer(connection)
-
-            threading.Thread(target=run, daemon=True).start()
-            return int(listener.getsockname()[1])
-
-        yield start
 
 
 @pytest.mark.parametrize("answer", [drip, drip_body, continue_forever, mute, flood_header])

@@ -415,7 +415,7 @@ def test_a_job_that_failed_is_replaced_where_its_service_wants_that(
 
 def test_a_job_that_never_was_admitted_is_not_replaced(job: Job) -> None:
     job.document["limits"]["restart"] = True
-    job.document["smoke"]["argv"] = ["sh", "-c", "sleep 20"]
+    job.document["smoke"]["argv"] = ["sh", "-c", "exec sleep 20"]
     job.once("admitting", lambda: job.answer(health="exit 3"))
     assert job.run() == 72
     assert job.given("sbatch") == []
@@ -449,7 +449,9 @@ def test_a_step_starts_once_those_before_it_are_ready(job: Job) -> None:
 
 def test_files_and_variables_of_a_step_hold_what_only_the_job_knows(job: Job) -> None:
     (job.bundle / "router.yaml").write_text("servers: [{server0}:{port:server0:http}]\n{other}\n")
-    show = f'cp "$CONFIG" {job.folder}/shown; echo "$SERVICE_STEP" >>{job.folder}/shown; sleep 60'
+    show = (
+        f'cp "$CONFIG" {job.folder}/shown; echo "$SERVICE_STEP" >>{job.folder}/shown; exec sleep 60'
+    )
     router = job.idle("router", "sh", "-c", show, start_after=["server0"])
     router["files"] = {"router.yaml": "router.yaml"}
     router["environment"] = {"CONFIG": "{job}/router.yaml"}

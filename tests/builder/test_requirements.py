@@ -1,0 +1,210 @@
+"""What a deployment must meet, up to its very bounds, and what is blamed where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builder import pipeline
+from builder.errors import BadInput
+from builder.pipeline import ServicePlan
+from builder.planning import plan
+from builder.planning.memory_budget import check_budget
+from builder.planning.plan_builder import PlanBuilder
+
+LLAMA = "llama-3.3-70b-fp8-h100"  # two instances of one GPU each
+ONE = "instances=1"
+V32 = "deepseek-v3.2-nvfp4-gb200"
+
+
+def refused(preset: str, *overrides: str) -> list[str]:
+    with pytest.raises(BadInput) as caught:
+        pipeline.plan(preset, overrides)
+    return [str(problem) for problem in caught.value.diagnostics]
+
+
+# --- Context and batch ----------------------------------------------------------------------------
+
+
+def test_a_request_may_fill_the_models_context_and_be_no_longer() -> None:
+    whole = "workload={isl: 131000, osl: 72, concurrency: 1}"
+    pipeline.plan(LLAMA, [ONE, "hardware.num_gpus=4", whole])
+    assert refused(LLAMA, "workload={isl: 131000, osl: 73, concurrency: 1}") == [
+        "--set workload: isl + osl is 131073 tokens, the model's longest context is 131072; "
+        "shorten isl or osl"
+    ]
+
+
+def test_the_smallest_batch_has_one_request() -> None:
+    [batch] = [
+        row
+        for row in pipeline.plan(LLAMA, ["engine_config.max_batch_size=1"]).plan.decisions
+        if row.path == "max_batch_size"
+    ]
+    assert batch.value == 1
+    assert refused(LLAMA, "engine_config.max_batch_size=0") == [
+        "--set engine_config.max_batch_size: 0 is too small for the workload; give at least 1"
+    ]
+
+
+def test_the_model_is_named_by_checkpoint_alone() -> None:
+    [line] = refused(LLAMA, "engine_config.model=other")
+    assert line.endswith("engine_config.model: is set by the toolkit; name the model by checkpoint")
+
+
+# --- GPUs -----------------------------------------------------------------------------------------
+
+
+def test_a_server_may_have_all_gpus_of_a_node() -> None:
+    assert pipeline.plan(LLAMA, [ONE, "hardware.num_gpus=8"]).plan.deployment.instances == 1
+    [line] = refused(LLAMA, ONE, "hardware.num_gpus=16")
+    assert "16 GPUs need more than one node: a h100 node has 8; give at most 8" in line
+
+
+def test_several_nodes_are_taken_whole() -> None:
+    found = refused(LLAMA, ONE, "hardware.num_gpus=12", "targets={triton: {}, kubernetes: {}}")
+    assert found[0].endswith("a h100 node has 8; give a multiple of 8: whole nodes")
+
+
+def test_sizes_that_divide_the_model_are_named_up_to_a_node() -> None:
+    of_model, of_draft = refused(LLAMA, ONE, "hardware.num_gpus=3")
+    assert of_model == (
+        "--set hardware.num_gpus: tensor parallelism over 3 GPUs does not divide "
+        "num_attention_heads 64, num_key_value_heads 8, intermediate_size 28672; "
+        "give one of 1, 2, 4, 8"
+    )
+    assert "of the draft model meta-llama/Llama-3.2-1B-Instruct; give one of 1, 2, 4, 8" in of_draft
+
+
+def test_a_size_that_was_set_is_blamed_where_it_was_set() -> None:
+    found = refused(LLAMA, ONE, "engine_config.tensor_parallel_size=3")
+    divided = [line for line in found if "does not divide" in line]
+    assert len(divided) == 2
+    assert all(line.startswith("--set engine_config.tensor_parallel_size: ") for line in divided)
+
+
+def test_key_value_heads_may_be_duplicated_but_not_split_unevenly() -> None:
+    planned = pipeline.plan(LLAMA, [ONE, "hardware.num_gpus=4", "draft=null"]).plan
+    config = planned.facts.checkpoint.config
+
+    def with_heads(count: int) -> None:
+        facts = planned.facts
+        odd = replace(facts.checkpoint, config={**config, "num_key_value_heads": count})
+        plan(planned.deployment, replace(facts, checkpoint=odd))
+
+    for count in (8, 4, 2, 1):
+        with_heads(count)
+    with pytest.raises(
+        BadInput, match=r"does not divide num_key_value_heads 6; give one of 1, 2, 3"
+    ):
+        with_heads(6)
+
+
+# --- Draft models ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "is_refused"), [("draft_target", True), ("eagle3", False)])
+def test_a_whole_draft_model_shares_the_vocabulary_and_a_head_need_not(
+    method: str, is_refused: bool
+) -> None:
+    planned = pipeline.plan(LLAMA, [ONE, f"draft.method={method}"]).plan
+    draft = planned.facts.draft
+    assert draft
+    fewer = replace(draft, config={**draft.config, "vocab_size": 32000})
+    facts = replace(planned.facts, draft=fewer)
+    if not is_refused:
+        plan(planned.deployment, facts)
+        return
+    with pytest.raises(
+        BadInput, match=r"has 32000 tokens in its vocabulary, .* has 128256"
+    ) as caught:
+        plan(planned.deployment, facts)
+    assert [row.where for row in caught.value.diagnostics] == ["draft.checkpoint"]
+
+
+def test_a_draft_model_without_facts_is_warned_of_where_it_was_named() -> None:
+    planned = pipeline.plan("llama-tiny", ["draft={checkpoint: /models/draft, tokens: 2}"]).plan
+    [warning] = [row for row in planned.warnings if "leaves out the draft model" in row.message]
+    assert warning.where == "draft.checkpoint"
+
+
+# --- Blame for memory -----------------------------------------------------------------------------
+
+CACHE = "engine_config.kv_cache_config"
+GRAPHS = "engine_config.cuda_graph_config.batch_sizes"
+STEP = "engine_config.max_num_tokens"
+PARTS = {"total_gib": 100.0, "weights_gib": 10.0, "activations_gib": 3.0, "other_gib": 2.0}
+PARTS |= {"cuda_graphs_gib": 1.0, "kv_cache_gib": 0.0, "uncertainty_gib": 4.0}
+
+
+def blamed(planned: ServicePlan, **parts: float) -> tuple[str, str]:
+    """Place and remedy where not one request fits into a memory of these parts."""
+    found = planned.plan
+    rows = {row.path: row for row in found.decisions}
+    given = {row.path: row.value for row in found.decisions if row.evidence == "override"}
+    builder = PlanBuilder(found.deployment, found.facts, given, rows)
+    values: dict[str, Any] = {**PARTS, "free_gpu_memory_fraction": 0.5, **parts}
+    check_budget(builder, replace(found.budget, **values))
+    [diagnostic] = builder.diagnostics
+    return diagnostic.where, diagnostic.fix
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts", "where", "remedy"),
+    [
+        # 84 GiB are left, and the budget may be off by 4.
+        (
+            f"{CACHE}.free_gpu_memory_fraction=0.5",
+            {"request_gib": 79.0},
+            *(
+                f"{CACHE}.free_gpu_memory_fraction",
+                "give a larger share of the 84.0 GiB that are left",
+            ),
+        ),
+        (f"{CACHE}.free_gpu_memory_fraction=0.5", {"request_gib": 80.0}, "workload", "shorten isl"),
+        ("workload.concurrency=16", {"request_gib": 79.0}, "workload", "shorten isl or osl"),
+        (
+            f"{CACHE}.tokens_per_block=1024",
+            {"request_gib": 90.0},
+            *(
+                f"{CACHE}.tokens_per_block",
+                "give 32 or 64: a block of 640 or more holds one request",
+            ),
+        ),
+        (f"{CACHE}.tokens_per_block=64", {"request_gib": 90.0}, "workload", "shorten isl or osl"),
+        (f"{GRAPHS}=[1, 2]", {"request_gib": 9.0, "cuda_graphs_gib": 90.0}, GRAPHS, "lower it"),
+        (
+            "workload.concurrency=16",
+            {"request_gib": 9.0, "cuda_graphs_gib": 90.0},
+            *("hardware.num_gpus", "take more GPUs, larger ones"),
+        ),
+        (
+            f"{STEP}=8192",
+            {"request_gib": 9.0, "activations_gib": 60.0, "other_gib": 30.0},
+            *(STEP, "lower it: it is the largest part"),
+        ),
+        (
+            "workload.concurrency=16",
+            {"request_gib": 9.0, "activations_gib": 90.0},
+            *("workload.isl", "shorten it: a step of"),
+        ),
+        (
+            "workload.concurrency=16",
+            {"request_gib": 9.0, "weights_gib": 94.0},
+            *("hardware.num_gpus", "or a checkpoint of lower precision"),
+        ),
+    ],
+)
+def test_what_is_too_large_is_blamed_on_what_it_follows_from(
+    setting: str, parts: dict[str, float], where: str, remedy: str
+) -> None:
+    place, fix = blamed(pipeline.plan("llama-tiny", [setting]), **parts)
+    assert place == where
+    assert remedy in fix
+
+
+def test_a_block_that_one_request_fills_is_no_waste() -> None:
+    settings = ["workload={isl: 512, osl: 512, concurrency: 16}", f"{CACHE}.tokens_per_block=1024"]
+    assert blamed(pipeline.plan("llama-tiny", settings), request_gib=90.0)[0] == "workload"
