@@ -95,6 +95,8 @@ def _resolved(
     changes: dict[str, Any] = {}
     if facts.path is not None:
         changes["checkpoint"] = str(facts.path)
+    elif facts.file is not None:
+        changes["checkpoint"] = facts.name
     if not table.ships:
         changes["engine"] = request.engine.model_copy(update={"release": IMPORTED_RELEASE})
     if draft and draft.path is not None and request.draft:

@@ -6,25 +6,24 @@ trusted for tensors: DeepSeek's NVFP4 exports leave their scale tensors out of i
 
 from __future__ import annotations
 
+import json
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic, nearest
+from ..diagnostics import Diagnostic, closest
 from ..documents import DATA
 from ..errors import BadFacts
 from ..files import is_folder, is_there, load_json_mapping
-from . import checkpoint_files, data_file
+from . import checkpoint_files, checkpoint_tensors, data_file
 from .architecture import ARCHITECTURES, Architecture, Config
 from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing, Stored
 from .model_facts import License, ModelFacts
 from .quantization import (
-    PLAIN_DTYPES,
     Quantization,
     TensorGroup,
     computed_groups,
@@ -86,6 +85,11 @@ class Checkpoint:
         return self.architecture.written(self.config)
 
     @property
+    def is_bare(self) -> bool:
+        """Whether it is a folder of configuration files alone, without weights."""
+        return self.path is not None and not self.verified
+
+    @property
     def mtp_layers(self) -> int:
         """MTP layers whose weights are in the checkpoint."""
         return self.architecture.mtp_layers(self.config)
@@ -122,32 +126,67 @@ def same_model(one: Checkpoint, other: Checkpoint) -> bool:
 
 def known_names() -> dict[str, Path]:
     """Hub names whose facts ship with the toolkit, and their files."""
-    names = {}
+    return {names[0]: path for path, names in _shipped_names()}
+
+
+def known_aliases() -> dict[str, Path]:
+    """Other names that the hub has or had for them, and their files."""
+    return {alias: path for path, names in _shipped_names() for alias in names[1:]}
+
+
+def _shipped_names() -> Iterator[tuple[Path, list[str]]]:
+    """The names of each file, its own first: they stand in its first two lines."""
     for path in sorted(MODELS.glob("*.yaml")):
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
-        names[first.removeprefix("name:").strip()] = path
-    return names
+        with path.open(encoding="utf-8") as file:
+            name = file.readline().removeprefix("name:").strip()
+            label, _, listed = file.readline().partition(":")
+        yield path, [name, *(json.loads(listed) if label == "aliases" else [])]
+
+
+def shipped_file(reference: str, exact: bool = False) -> Path | None:
+    """The file of the model that a reference means: by its name on the hub, one that it had there,
+    or, unless it must be `exact`, either in other letters or without the organisation."""
+    names = known_aliases() | known_names()
+    if reference in names or exact:
+        return names.get(reference)
+    spelled = {_spelling(name, reference): path for name, path in names.items()}
+    return spelled.get(reference.strip("/").casefold())
+
+
+def _spelling(name: str, reference: str) -> str:
+    return (name if "/" in reference else name.rpartition("/")[2]).casefold()
 
 
 def gather(reference: str, base: Path = Path()) -> Checkpoint:
     """The facts of `reference`: a hub name that ships, or a folder, relative to `base`.
 
     A name that ships means the same in every working folder; write `./name` for a folder of that
-    name. Raises `BadFacts` with every error found.
+    name. In another spelling, it gives way to a folder. Raises `BadFacts` with every error found.
     """
-    names = known_names()
-    if reference in names:
-        return read_shipped(names[reference])
+    if shipped := shipped_file(reference, exact=True):
+        return read_shipped(shipped)
     folder = base / os.path.expanduser(reference)  # noqa: PTH111, which knows no unknown user
     if is_folder(folder):
         return read_folder(folder)
+    if shipped := shipped_file(reference):
+        return read_shipped(shipped)
+    names = known_names()
+    close = closest(reference, (*names, *known_aliases()))
+    nearby = f"did you mean {close}? Else " if close else ""
     raise BadFacts(
         Diagnostic(
             reference,
             "is neither a name whose facts ship with the toolkit nor a folder",
-            nearest(reference, names),
+            f"{nearby}{_UNKNOWN} Known: {', '.join(sorted(names))}",
         )
     )
+
+
+# What to do about a model that is not known: `config.json` is enough to plan.
+_UNKNOWN = (
+    "download config.json of the model, and hf_quant_config.json where it has one, into a "
+    "folder and give the folder: the sizes of its weights are then computed."
+)
 
 
 def read_shipped(path: Path) -> Checkpoint:
@@ -186,12 +225,17 @@ def read_folder(folder: Path) -> Checkpoint:
 
     found, diagnostics = read_quantization(config, hf_quant)
     diagnostics += _missing_fields(architecture, config, str(folder / "config.json"))
-    if not architecture.draft_head:  # it uses the tokenizer of its target
-        diagnostics += _tokenizer_diagnostics(folder)
-    stored, unreadable = _read_headers(folder)
-    diagnostics += unreadable
-    if not diagnostics:
-        diagnostics += _tensor_diagnostics(folder, architecture, config, found, stored)
+    bare = not any(folder.glob("*.safetensors"))
+    stored: dict[str, Stored] = {}
+    if not bare:
+        if not architecture.draft_head:  # it uses the tokenizer of its target
+            diagnostics += _tokenizer_diagnostics(folder)
+        stored, unreadable = checkpoint_tensors.read_headers(folder)
+        diagnostics += unreadable
+        if not diagnostics:
+            diagnostics += checkpoint_tensors.diagnostics(
+                folder, architecture, config, found, stored
+            )
     if diagnostics:
         raise BadFacts(diagnostics)
     return Checkpoint(
@@ -201,10 +245,20 @@ def read_folder(folder: Path) -> Checkpoint:
         config=config,
         quantization=found,
         stored_groups=stored_groups(architecture, config, stored.values()),
-        source=f"config.json and the headers of {len(stored)} tensors",
+        source=_BARE if bare else f"config.json and the headers of {len(stored)} tensors",
+        verified=not bare,
+        published_bytes=checkpoint_tensors.indexed_bytes(folder) if bare else None,
+        notes=(_BARE_NOTE,) if bare else (),
         generation_config=generation,
         listing=checkpoint_files.read(folder),
     )
+
+
+_BARE = "config.json; the weights are computed from the architecture, for there are none here"
+_BARE_NOTE = (
+    "no *.safetensors files in this folder: names and sizes of the weights are assumed to be those "
+    "of the architecture; copy the weights and the tokenizer before you start a server"
+)
 
 
 _TYPO = 0.9  # names of other architectures are less alike than a misspelt one
@@ -216,12 +270,17 @@ def _architecture(config: Config, where: str) -> Architecture:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         what = f"architecture {name} is not supported" if name else "names no architecture"
         typo = get_close_matches(str(name), ARCHITECTURES, 1, _TYPO)
-        supported = (
-            f"supported: {', '.join(ARCHITECTURES)}; another one needs tensors of its own in "
-        )
-        fix = f"did you mean {typo[0]}?" if typo else f"{supported}builder/facts/architecture"
+        fix = f"did you mean {typo[0]}?" if typo else _OTHER_ARCHITECTURE
         raise BadFacts(Diagnostic(where, what, fix))
     return ARCHITECTURES[name].of(config)
+
+
+# What is left for a model that cannot be planned.
+_OTHER_ARCHITECTURE = (
+    f"supported: {', '.join(ARCHITECTURES)}; another one needs tensors of its own in "
+    "builder/facts/architecture. Until then, write the engine's options by hand and have "
+    "`builder check` read them"
+)
 
 
 def _missing_fields(architecture: Architecture, config: Config, where: str) -> list[Diagnostic]:
@@ -237,84 +296,6 @@ def _tokenizer_diagnostics(folder: Path) -> list[Diagnostic]:
         return []
     what = f"no tokenizer: none of {', '.join(TOKENIZER_FILES)}"
     return [Diagnostic(str(folder), what, "copy the tokenizer files as well")]
-
-
-def _read_headers(folder: Path) -> tuple[dict[str, Stored], list[Diagnostic]]:
-    """Every tensor of the folder's safetensors files, and what is wrong with the files."""
-    files = sorted(folder.glob("*.safetensors"))
-    diagnostics = [
-        Diagnostic(str(folder / name), "is named in the index, but missing", "copy it as well")
-        for name in sorted(_indexed_files(folder) - {file.name for file in files})
-    ]
-    if not files and not diagnostics:
-        diagnostics.append(
-            Diagnostic(str(folder), "no *.safetensors files", "copy the weights as well")
-        )
-    stored: dict[str, Stored] = {}
-    for file in files:
-        try:
-            stored |= {tensor.name: tensor for tensor in checkpoint_files.read_header(file)}
-        except BadFacts as error:
-            diagnostics += error.diagnostics
-    return stored, diagnostics
-
-
-def _indexed_files(folder: Path) -> set[str]:
-    index = folder / "model.safetensors.index.json"
-    if not is_there(index):
-        return set()
-    weight_map = load_json_mapping(index).get("weight_map")
-    return set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
-
-
-def _tensor_diagnostics(
-    folder: Path,
-    architecture: Architecture,
-    config: Config,
-    found: Quantization,
-    stored: Mapping[str, Stored],
-) -> list[Diagnostic]:
-    """Tensors that the architecture needs and that are missing or of another shape, by pattern."""
-    missing: dict[str, list[str]] = {}
-    different: dict[str, list[str]] = {}
-    for tensors in architecture.tensors(architecture.text(config)):
-        for name in tensors.names():
-            for expected in found.stored(tensors, name):
-                actual = stored.get(expected.name)
-                if actual is None:
-                    missing.setdefault(_pattern(expected.name), []).append(expected.name)
-                elif _differs(actual, expected):
-                    text = (
-                        f"{expected.name} is {actual.dtype} {list(actual.shape)}, "
-                        f"expected {expected.dtype} {list(expected.shape)}"
-                    )
-                    different.setdefault(_pattern(expected.name), []).append(text)
-    remedy = f"compare {found.source} and config.json with the exporter's log"
-    return [
-        Diagnostic(
-            str(folder), f"{len(names)} tensors missing, first {names[0]}", "copy them as well"
-        )
-        for names in missing.values()
-    ] + [
-        Diagnostic(
-            str(folder), f"{len(texts)} tensors contradict the configuration: {texts[0]}", remedy
-        )
-        for texts in different.values()
-    ]
-
-
-def _differs(actual: Stored, expected: Stored) -> bool:
-    """Whether a tensor is stored otherwise than it should be.
-
-    A scalar may have the shape `[]` or `[1]`, and what is not quantized any plain dtype.
-    """
-    same_shape = actual.shape == expected.shape or (expected.shape, actual.shape) == ((), (1,))
-    plain = {actual.dtype, expected.dtype} <= PLAIN_DTYPES
-    return not same_shape or not (plain or actual.dtype == expected.dtype)
-
-
-def _pattern(name: str) -> str:
-    return re.sub(r"\.\d+\.", ".*.", name)
 
 
 def to_document(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -19,6 +19,9 @@ def check_request(builder: PlanBuilder) -> None:
     facts, workload = builder.facts, builder.deployment.workload
     _check_arithmetic(builder, facts.checkpoint, builder.deployment.checkpoint, "hardware.gpu")
     _check_support(builder, facts.checkpoint, "engine.release")
+    if facts.checkpoint.is_bare:
+        what = "its folder holds no weights: their sizes are assumed to be the architecture's"
+        builder.warn("checkpoint", what, "copy the weights and the tokenizer before you start it")
     if "model" in builder.overrides:
         remedy = "name the model by checkpoint"
         builder.refuse("engine_config.model", "is set by the toolkit", remedy)

@@ -118,12 +118,78 @@ def test_a_file_that_is_not_safetensors_is_refused(folder: Path) -> None:
     assert "not a safetensors file" in faults(folder)
 
 
-def test_missing_files_are_all_listed(folder: Path) -> None:
-    for name in ("model.safetensors", "tokenizer.json"):
-        (folder / name).unlink()
-    text = faults(folder)
-    assert "no *.safetensors files" in text
-    assert "no tokenizer" in text
+def test_a_missing_tokenizer_is_named(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert "no tokenizer" in faults(folder)
+
+
+def only_configuration(folder: Path) -> Path:
+    for path in folder.iterdir():
+        if path.name not in ("config.json", "hf_quant_config.json"):
+            path.unlink()
+    return folder
+
+
+def test_the_configuration_alone_tells_what_the_whole_folder_does(folder: Path) -> None:
+    whole = checkpoint.gather(str(folder))
+    alone = checkpoint.gather(str(only_configuration(folder)))
+    assert alone.groups == whole.groups
+    assert (whole.verified, alone.verified) == (True, False)
+    assert "weights are computed from the architecture" in alone.source
+    assert "copy the weights" in alone.notes[0]
+
+
+def test_the_index_tells_the_published_size_where_there_are_no_weights(folder: Path) -> None:
+    only_configuration(folder)
+    index = {"metadata": {"total_size": 123_456}, "weight_map": {"a": "model-1.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert checkpoint.gather(str(folder)).published_bytes == 123_456
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        ("nvidia/DeepSeek-R1-FP4", "nvidia/DeepSeek-R1-NVFP4"),
+        ("nvidia/DeepSeek-R1-FP4-v2", "nvidia/DeepSeek-R1-NVFP4-v2"),
+        ("nvidia/DeepSeek-R1-0528-FP4-v2", "nvidia/DeepSeek-R1-0528-NVFP4-v2"),
+        ("NVIDIA/deepseek-r1-0528-fp4", "nvidia/DeepSeek-R1-0528-NVFP4"),
+        ("DeepSeek-V3.1", "deepseek-ai/DeepSeek-V3.1"),
+        ("gpt-oss-120b", "openai/gpt-oss-120b"),
+        ("OpenAI/GPT-OSS-20B", "openai/gpt-oss-20b"),
+        ("nvidia/Qwen3-235B-A22B-FP4", "nvidia/Qwen3-235B-A22B-NVFP4"),
+        ("meta-llama/Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-8B"),
+        (
+            "nvidia/Nemotron-3-Super-120B-A12B-NVFP4",
+            "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
+        ),
+    ],
+)
+def test_a_model_is_known_by_all_its_published_spellings(reference: str, name: str) -> None:
+    assert checkpoint.gather(reference).name == name
+
+
+def test_every_name_is_one_models_alone_in_every_spelling() -> None:
+    names = {**checkpoint.known_aliases(), **checkpoint.known_names()}
+    for whole, path in names.items():
+        for spelling in (whole, whole.upper(), whole.rpartition("/")[2], whole.lower()):
+            assert checkpoint.shipped_file(spelling) == path, spelling
+
+
+def test_a_folder_goes_before_a_loose_spelling_and_after_the_name(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "gpt-oss-120b")
+    assert checkpoint.gather("gpt-oss-120b", tmp_path).architecture.name == "DeepseekV32ForCausalLM"
+    assert checkpoint.gather("GPT-OSS-120b", tmp_path).name == GPT_OSS
+
+
+def test_an_unknown_model_lists_the_known_ones_and_the_next_step() -> None:
+    with pytest.raises(BadFacts) as caught:
+        checkpoint.gather("acme/Unheard-Of-7B")
+    text = str(caught.value)
+    assert "did you mean" not in text
+    assert "download config.json" in text
+    assert all(name in text for name in checkpoint.known_names())
 
 
 def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:
