@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -95,10 +94,12 @@ def located(
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The remedy for an unknown name: the nearest known one, or all of them.
+    """The remedy for an unknown name: the one that was misspelt, or all of them if they are few.
 
-    >>> nearest("gb20", ["gb200", "h200"])
+    >>> nearest("gb2000", ["gb200", "h200"])
     'did you mean gb200? Known: gb200, h200'
+    >>> nearest("gh200", ["gb200", "h200"])
+    'Known: gb200, h200'
     """
     names = sorted(known)
     listing = f"Known: {', '.join(names)}"
@@ -108,25 +109,89 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was meant: at most two letters away, else one that looks alike.
+    """The known name of which `name` is a misspelling or the beginning; `None` if it is of none.
 
     Of names equally far, the one with the same first letter and length is meant.
     """
-    names, given = list(known), name.lower()
     if len(name) > MAX_NAME_CHARACTERS:
         return None
+    names, given = list(known), name.lower()
     ranked = sorted(
-        (edits, other[:1].lower() != given[:1], abs(len(other) - len(name)), other)
+        (slips, other[:1].lower() != given[:1], abs(len(other) - len(name)), other)
         for other in names
-        if (edits := _edits(given, other.lower())) is not None and edits < len(other)
+        if (slips := _slips(given, other.lower())) is not None
     )
     if ranked:
         return ranked[0][-1]
-    alike = difflib.get_close_matches(name, names, n=1)
-    return alike[0] if alike else None
+    begun = [other for other in names if _is_part(given, other.lower())]
+    return begun[0] if len(begun) == 1 else None
 
 
-def _edits(a: str, b: str, limit: int = 2) -> int | None:
+_RUNS = re.compile(r"[a-z]+|[0-9]+")
+_LONG = 8  # letters of a name of which two may be wrong
+_LEAST_PART = 4  # letters that say which name they begin
+
+
+def _slips(given: str, other: str) -> int | None:
+    """Slips of the fingers between two names in small letters; `None` if it is another name.
+
+    Separators do not count. Short words are compared one by one, as `tp_size` is no slip for
+    `pp_size`; a number with another digit is another number: `gh200`, `fp4` and `V3.1` name things.
+    """
+    ours, theirs = _RUNS.findall(given), _RUNS.findall(other)
+    if "".join(ours) == "".join(theirs):
+        return 0
+    numbers = [[run for run in runs if run.isdigit()] for runs in (ours, theirs)]
+    if numbers[1] and sorted(given[:2]) != sorted(other[:2]) and given[0] != other[0]:
+        return None
+    letters = ["".join(run for run in runs if not run.isdigit()) for runs in (ours, theirs)]
+    if len(ours) == len(theirs):
+        pairs = [(one, two) for one, two in zip(ours, theirs, strict=True) if one != two]
+        if any(_is_another(one, two, len(letters[1]) - len(two)) for one, two in pairs):
+            return None
+        if len(pairs) == 1 and len(ours) > 1 and _is_shortened(*pairs[0]):
+            return 2
+        if letters[0] == letters[1]:
+            return len(pairs)
+    elif numbers[0] != numbers[1] or min(map(len, letters)) < _LEAST_PART:
+        return None
+    limit = 2 if len(letters[1]) >= _LONG or sorted(letters[0]) == sorted(letters[1]) else 1
+    return _edits(letters[0], letters[1], limit)
+
+
+def _is_another(given: str, other: str, beside: int) -> bool:
+    """Whether a word or number is none that was mistyped, beside so many other letters."""
+    doubled = any(other[: i + 1] + other[i:] == given for i in range(len(other)))
+    if doubled or sorted(given) == sorted(other):
+        return False
+    if given.isdigit() or other.isdigit():
+        return True
+    if len(given) == len(other) < 3:
+        return beside < _LONG
+    if max(len(given), len(other)) < 3 or (len(given) == len(other) == 3 and not beside):
+        return True
+    is_short = min(len(given), len(other)) <= 3 and not _is_shortened(given, other)
+    return is_short and _edits(given, other, 1) is None
+
+
+def _is_shortened(given: str, other: str) -> bool:
+    """Whether one word is the beginning of the other: `len` and `length`."""
+    short, long = sorted((given, other), key=len)
+    return len(short) >= 3 and long.startswith(short)
+
+
+def _is_part(given: str, other: str) -> bool:
+    """Whether a name is the beginning or the end of another one, and says most of it."""
+    if len(given) < _LEAST_PART or 2 * len(given) < len(other) or len(given) >= len(other):
+        return False
+    if other.startswith(given):
+        rest = other[len(given) :]
+        return not re.search(r"[0-9]", rest) and (rest[0] in "_-" or given.isalpha())
+    rest = other[: -len(given)]
+    return other.endswith(given) and rest[-1] in "_-." and not re.search(r"[0-9]", rest)
+
+
+def _edits(a: str, b: str, limit: int) -> int | None:
     """Letters to insert, delete, replace or swap with a neighbour; `None` if more than `limit`."""
     if abs(len(a) - len(b)) > limit:
         return None

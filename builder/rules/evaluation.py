@@ -193,7 +193,8 @@ def word_faults(word: str, path: str) -> Iterator[tuple[str, str]]:
     if word in words() or word in _release_words():
         return
     if not option or not any(row.has(option) for row in releases.of_all_engines()):
-        yield path, f"{word} is not a word or option; {nearest(word, words() | _release_words())}"
+        remedy = nearest(option or word, words() | _release_words())
+        yield path, f"{word} is not a word or option; {remedy}"
 
 
 @cache

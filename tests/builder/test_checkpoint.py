@@ -385,4 +385,4 @@ def test_a_folder_named_like_weights_is_named(folder: Path) -> None:
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(BadFacts, match=r"did you mean nvidia/DeepSeek-V3\.2-NVFP4\?"):
-        checkpoint.gather("nvidia/DeepSeek-V3.2-NVFP5")
+        checkpoint.gather("nvidia/DeepSek-V3.2-NVFP4")

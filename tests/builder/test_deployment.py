@@ -236,7 +236,7 @@ def test_a_binary_file_is_refused(builder: Run, tmp_path: Path) -> None:
 
 
 def test_an_absent_file_suggests_the_nearest_preset(builder: Run) -> None:
-    done = builder("plan", "deepseek-v3.2-nvfp4-gb20")
+    done = builder("plan", "deepseek-v3.2-nvfp4-bg200")
     assert done.returncode == 2
     assert "did you mean deepseek-v3.2-nvfp4-gb200?" in done.stderr
 

@@ -79,7 +79,7 @@ def test_a_file_becomes_the_dataclass_that_describes_it(tmp_path: Path) -> None:
         ("name: a\n", "", ":1: name: is missing; add it"),
         ("kind", "knid", ":1: kind: is missing; add it"),
         ("kind", "knid", ":2: knid: unknown key; did you mean kind?"),
-        ("gpu", "gpo", ":2: kind: gpo is not allowed; did you mean gpu? Known: cpu, gpu"),
+        ("gpu", "gup", ":2: kind: gup is not allowed; did you mean gpu? Known: cpu, gpu"),
         ("value: 4", "value: 0", ":3: memory_mib.value: 0 is not allowed; must be >= 1"),
         ("value: 4", "value: x", ":3: memory_mib.value: is x; a whole number is expected"),
         ("value: 4", "value: true", ":3: memory_mib.value: is True; a whole number is expected"),

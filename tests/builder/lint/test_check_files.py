@@ -353,7 +353,7 @@ CASES: dict[str, tuple[str, str, str, list[tuple[int, int, str, str, str]]]] = {
     "several faults of a deployment": (
         "deployment",
         "gpu: h100, num_gpus: 1}\nengine: {release",
-        "gpu: l40, num_gpus: 0}\nengine: {relese",
+        "gpu: l40ss, num_gpus: 0}\nengine: {relese",
         [
             (3, 12, "hardware.gpu", "deployment", "did you mean l40s?"),
             (3, 22, "hardware.num_gpus", "deployment", "must be >= 1"),

@@ -147,7 +147,7 @@ CASES: dict[str, tuple[str, str, tuple[int, int, str, str, str]]] = {
     ),
     "an unknown data type": (
         "TYPE_UINT64",
-        "TYPE_UINT65",
+        "TYPE_UITN64",
         (83, 16, "input.11.data_type", "unknown-value", "did you mean TYPE_UINT64?"),
     ),
     "the batch size, which model.py sets": (
