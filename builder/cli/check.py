@@ -33,6 +33,8 @@ def add_check(parser: Parser) -> None:
     )
     parser.add_argument("--role", choices=("agg", "prefill", "decode"), help="what the server does")
     parser.add_argument("--gpu", help="the kind of GPU, where the files do not say it")
+    text = "the checkpoint, where the files do not say it: a known name or a folder"
+    parser.add_argument("--model", metavar="NAME", help=text)
     text = "also write the findings as SARIF 2.1.0, for code review"
     parser.add_argument("--sarif", type=Path, metavar="FILE", help=text)
     text = "also write them as GitLab's code quality report"
@@ -50,7 +52,8 @@ def run_check(options: argparse.Namespace) -> None:
 
         return pipeline.deployment_diagnostics(path, overrides)
 
-    request = lint.CheckOptions(tuple(dict.fromkeys(options.release)), options.role, options.gpu)
+    releases = tuple(dict.fromkeys(options.release))
+    request = lint.CheckOptions(releases, options.role, options.gpu, options.model)
     report = lint.check(options.paths, request, planner)
     forms = {options.sarif: sarif, options.code_quality: code_quality}
     for path, form in forms.items():

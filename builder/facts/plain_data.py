@@ -165,6 +165,10 @@ JOB_SCRIPTS_FILE: Any = {
 # Options that are gone or have moved, and what is said of each now.
 FORMER_OPTIONS: Any = {"source": Text, "options": {"*": Text}}
 
+# What stands around engine options: the sections of launchers' files, the engine's variables.
+LAYOUT: Any = {"source": Text, "marks": Names, "keys": {"*": Names}}
+SURROUNDINGS_FILE: Any = {"layouts": {"*": LAYOUT}, "variables": {"*": Text}}
+
 BENCHMARK_TOOLS: Any = {"*": [{"statement": Text, "source": Text}]}
 DASHBOARDS: Any = {"dashboards": [DASHBOARD]}
 FINDINGS: Any = {"findings": {"*": Text}}

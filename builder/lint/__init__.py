@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -10,7 +11,7 @@ from pathlib import Path
 from ..diagnostics import NOWHERE, Diagnostic, located
 from ..documents import Yaml
 from ..errors import BadInput
-from ..facts import hardware, release
+from ..facts import checkpoint, hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
 from . import data_files, kinds
@@ -19,6 +20,7 @@ from .files import BundleContext, SourceFile, expand
 from .kinds import DEPLOYMENT
 from .report import Checked, FindingsByRelease, Report, Skipped, drift
 from .section import Section, disagreements, stated_context
+from .serving import UNKNOWN
 from .validate import (
     MODEL_CONFIG,
     PROSE,
@@ -43,14 +45,20 @@ class CheckOptions:
     releases: tuple[str, ...] = ()
     role: ServerRole | None = None
     gpu: str | None = None
+    model: str | None = None
 
 
 def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Report:
-    """Check files, folders and bundles. Raises `BadInput` for an unknown release or GPU."""
+    """Check files, folders and bundles.
+
+    Raises `BadInput` for an unknown release or GPU, `BadFacts` for a model without facts.
+    """
     for name in request.releases:
         release.load(name)
     if request.gpu:
         hardware.load(request.gpu)
+    if request.model:
+        checkpoint.gather(request.model)
     report = Report()
     seen = set()
     workers = []
@@ -60,6 +68,7 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
             workers += [target] if _is_worker(target) else []
         seen.add((target.path, target.diagnostic))
     report.findings += _disagreements(workers)
+    _say_unknown_models(report)
     if not report.checked:
         report.notes.append("nothing here is of a kind that check knows")
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
@@ -112,6 +121,15 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
     wrong = any(row.severity == "error" for row in by_release[releases[0]])
     if wrong and assumed and kind != DEPLOYMENT:  # planning was for the one it names
         report.notes += _other_releases(source, name, releases[0], request)
+
+
+def _say_unknown_models(report: Report) -> None:
+    """A model that is unknown is said once, unless its name is one that was misspelt."""
+    unknown = [row for row in report.findings if row.rule == UNKNOWN and not row.fix]
+    report.findings = [row for row in report.findings if row not in unknown]
+    for what, count in Counter(row.message for row in unknown).items():
+        files = f" (in {count} files)" if count > 1 else ""
+        report.notes.append(f"{what}{files}; give its facts with --model NAME or FOLDER")
 
 
 def _of_no_kind(
@@ -184,6 +202,8 @@ def _rule_context(
 ) -> RuleContext:
     """Where the options of a file are to be used, as far as that is known."""
     rule_context = RuleContext(known)
+    if request.model:
+        rule_context = RuleContext.of(known, checkpoint.gather(request.model))
     if context:
         if context.checkpoint:
             rule_context = RuleContext.of(known, context.checkpoint)

@@ -36,6 +36,7 @@ SCHEMAS: Mapping[str, Any] = {
     "findings.yaml": plain_data.FINDINGS,
     "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
     "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
+    "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,
     "formats/*.yaml": FORMAT_TABLE,
     "hardware/*.yaml": Gpu,
     "images.yaml": PublishedImages,

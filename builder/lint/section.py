@@ -15,6 +15,7 @@ from ..rules import constraints
 from ..rules.context import RuleContext
 from ..rules.options import WRONG_VALUES
 from ..rules.validation import validate
+from . import serving
 
 # So many errors of one section are enough to see what is wrong with it.
 MAX_DIAGNOSTICS = 200
@@ -84,7 +85,13 @@ def section_diagnostics(section: Section, rule_context: RuleContext) -> Iterator
         section.options, section_context(section, rule_context)
     ):
         if diagnostic.where not in values:  # a wrong value is one error, not two
-            yield section.locate(diagnostic)
+            yield _of_model(section.locate(diagnostic), section)
+
+
+def _of_model(diagnostic: Diagnostic, section: Section) -> Diagnostic:
+    """An error of the model at its place, which may be beside the options."""
+    model = serving.named_model(section.options, section.document, section.path)
+    return serving.at_model(diagnostic, model)
 
 
 def disagreements(sections: Sequence[Section], rule_context: RuleContext) -> Iterator[Diagnostic]:
@@ -98,7 +105,9 @@ def disagreements(sections: Sequence[Section], rule_context: RuleContext) -> Ite
 
 def section_context(section: Section, rule_context: RuleContext) -> RuleContext:
     """The rule context of one section of a file."""
-    return stated_context(rule_context, section.role, section.workload)
+    context = stated_context(rule_context, section.role, section.workload)
+    model = serving.named_model(section.options, section.document, section.path)
+    return serving.serving(context, model)
 
 
 def stated_context(

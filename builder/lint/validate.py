@@ -16,10 +16,10 @@ from ..facts import advisories, images
 from ..facts.release import Release
 from ..files import read_bytes, read_text
 from ..rules.context import RuleContext
-from . import job_rules, job_script, kinds, model_config, script
+from . import job_rules, job_script, kinds, model_config, script, serving, surroundings, workers
 from .coverage import ITSELF, Judged, Verdict
 from .kinds import Content
-from .section import MAX_DIAGNOSTICS, disagreements, section_diagnostics
+from .section import MAX_DIAGNOSTICS, Section, disagreements, section_diagnostics
 from .server_commands import (
     Command,
     ContainerCommand,
@@ -28,6 +28,7 @@ from .server_commands import (
     parse,
     read_option_file,
 )
+from .workers import Worker
 
 MODEL_CONFIG = "Triton config.pbtxt"
 SCRIPT = "script"
@@ -104,17 +105,22 @@ def validate(
         return _script(source, rule_context, named, diagnostics)
     syntax = [row for document in source.documents for row in document.diagnostics]
     content = kinds.read(source.documents, rule_context.release)
+    servers = workers.in_documents(source.documents)
+    around = list(_around(source, content, servers, rule_context))
+    if content is None and any(row.rule == "misspelt-name" for row in around):
+        return Verdict(surroundings.layout(source.documents[0]), [*syntax, *around], ITSELF)
     if content is None:
         if not _uses_images(source):
             return Verdict(None, syntax)
         return Verdict(IMAGES if named else None, [*syntax, *diagnostics], Judged(images=named))
     kind, judged = content.kind, Judged(len(content.sections), images=named)
     judged += Judged(itself=content.kind not in (kinds.ENGINE, *kinds.SURROUNDINGS))
-    found = [*syntax, *diagnostics, *_content(content, rule_context)]
+    found = [*syntax, *diagnostics, *_content(content, rule_context, servers), *around]
     if content.kind.startswith(kinds.KUBERNETES):
         for document in source.documents:
             for run in container_commands(document):
-                verdict = _run(run, source.path, content, rule_context)
+                within = [row for row in servers if run.path.startswith(row.path)]
+                verdict = _run(run, source.path, content, rule_context, within)
                 found += verdict.diagnostics
                 judged += verdict.judged
         if judged.commands or judged.sections:
@@ -122,10 +128,41 @@ def validate(
     return Verdict(kind, found, judged)
 
 
-def _content(content: Content, rule_context: RuleContext) -> Iterator[Diagnostic]:
+def _around(
+    source: Text, content: Content | None, servers: Sequence[Worker], rule_context: RuleContext
+) -> Iterator[Diagnostic]:
+    """What is wrong around the engine options of a YAML file: names, models and numbers of GPUs."""
+    if content is not None or surroundings.layout(source.documents[0]):
+        yield from surroundings.misspelt_variables(source.text)
+        yield from surroundings.misspelt_keys(source.documents[0])
+    if content is None or content.kind == kinds.DEPLOYMENT:
+        return
+    if not rule_context.checkpoint:
+        first = content.sections[0] if content.sections else Section({}, content.document)
+        if first.document is content.document:
+            yield from serving.model_diagnostics(first.document, first.options, first.path)
+        yield from workers.unknown_models(servers)
+    yield from surroundings.recipe_diagnostics(content.document, content.sections)
+    yield from workers.misspelt_resources(source.documents)
+    options = {_file_name(section): section.options for section in content.sections}
+    yield from workers.diagnostics(servers, options)
+
+
+def _file_name(section: Section) -> str:
+    """The name of the file that a section is in, inside of another one."""
+    return section.within.partition("data.")[2] or section.within.rpartition("/")[2]
+
+
+def _content(
+    content: Content, rule_context: RuleContext, servers: Sequence[Worker] = ()
+) -> Iterator[Diagnostic]:
+    """The errors of a file's options, beside the servers that read them."""
     yield from content.diagnostics
     for section in content.sections:
-        yield from section_diagnostics(section, rule_context)
+        server = workers.of_file(servers, _file_name(section))
+        model = server.model if server else None
+        for row in section_diagnostics(section, workers.context(rule_context, server)):
+            yield serving.at_model(row, model)
     yield from disagreements(content.sections, rule_context)
 
 
@@ -169,7 +206,11 @@ def _place(text: str, content: images.Content) -> Location:
 def _script(
     source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
 ) -> Verdict:
-    ran = _script_verdict(script.read(source.text), source.text, source.path, {}, rule_context)
+    servers = workers.in_script(source.text)
+    read_script = script.read(source.text)
+    ran = _script_verdict(read_script, source.text, source.path, {}, rule_context, servers)
+    if ran.judged:
+        diagnostics = [*diagnostics, *_around_script(source, servers, read_script, rule_context)]
     judged = ran.judged + Judged(images=named)
     found = [*diagnostics, *ran.diagnostics]
     if job_script.is_job(source.text):
@@ -181,6 +222,21 @@ def _script(
     return Verdict(kind, found, judged)
 
 
+def _around_script(
+    source: Text, servers: Sequence[Worker], found: script.Script, rule_context: RuleContext
+) -> Iterator[Diagnostic]:
+    """What is wrong around the commands of a script: names, models and numbers of GPUs."""
+    yield from surroundings.misspelt_variables(source.text)
+    if not rule_context.checkpoint:
+        yield from workers.unknown_models(servers)
+    options = {
+        document.name.rpartition("/")[2]: section.options
+        for document in found.files
+        for section in _written(document, rule_context).sections
+    }
+    yield from workers.diagnostics(servers, options, job_script.is_job(source.text))
+
+
 def _line_ends(path: Path) -> Iterator[Diagnostic]:
     """What the text no longer shows."""
     if b"\r\n" in read_bytes(path):
@@ -188,13 +244,19 @@ def _line_ends(path: Path) -> Iterator[Diagnostic]:
         yield job_script.job_diagnostic("job-line-ends", Location(1, 1), what)
 
 
-def _run(run: ContainerCommand, path: Path, content: Content, rule_context: RuleContext) -> Verdict:
+def _run(
+    run: ContainerCommand,
+    path: Path,
+    content: Content,
+    rule_context: RuleContext,
+    servers: Sequence[Worker],
+) -> Verdict:
     """The errors of what a container runs, beside the files that config maps give it."""
     given = {
         section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])
         for section in content.sections
     }
-    verdict = _script_verdict(run.script, run.text, path, given, rule_context)
+    verdict = _script_verdict(run.script, run.text, path, given, rule_context, servers)
     return replace(verdict, diagnostics=[run.move(row) for row in verdict.diagnostics])
 
 
@@ -204,6 +266,7 @@ def _script_verdict(
     path: Path,
     given: Mapping[str, Content],
     rule_context: RuleContext,
+    servers: Sequence[Worker],
 ) -> Verdict:
     """What is wrong with the server commands of a script, and with the files that it writes, beside
     those that it is given."""
@@ -216,12 +279,13 @@ def _script_verdict(
     result: list[Diagnostic] = []
     for name, content in written.items():
         _settle_backend(content, [row for row in commands if _names(row, name)])
-        result += _certain(_content(content, rule_context), text)
-    for command in commands:
+        result += _certain(_content(content, rule_context, servers), text)
+    for index, command in enumerate(commands):
         result += command.diagnostics
         if command.subcommand == "serve":
             options = _options(command, path, {**given, **written})
-            result += beside_flags(command, options, rule_context)
+            server = servers[min(index, len(servers) - 1)] if servers else None
+            result += beside_flags(command, options, workers.context(rule_context, server))
     return Verdict(SCRIPT, result, judged)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ..facts.release import support
 from ..facts.release.support import Support
+from . import model_inputs
 from .context import RuleContext
 from .options import FALSE, TRUE
 
@@ -199,58 +200,6 @@ def _moe_ranks(inputs: RuleInputs) -> float | None:
     return _product(inputs.count("tensor_parallel_size"), cp)
 
 
-def _world_size(inputs: RuleInputs) -> float | None:
-    """The GPUs of one server (mapping.py: world_size)."""
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
-    return _product(*(inputs.count(f"effective.{name}") for name in sizes)) or None
-
-
-def _head_ranks(inputs: RuleInputs) -> int | None:
-    """The ranks that share the attention heads; with attention DP each has all of them."""
-    dp = inputs.value("attention_dp") is True
-    return 1 if dp else inputs.count("effective.tensor_parallel_size")
-
-
-def _head_sizes(inputs: RuleInputs) -> list[int] | None:
-    """The sizes of tensor parallelism that share the heads evenly."""
-    heads = inputs.count("num_attention_heads") or 0
-    return [size for size in range(1, heads + 1) if heads % size == 0] or None
-
-
-def _expert_width_ranks(inputs: RuleInputs) -> float | None:
-    """The ranks that share each expert's width."""
-    given = inputs.count("moe_tensor_parallel_size") or 0
-    ranks, split = _moe_ranks(inputs), inputs.count("moe_expert_parallel_size") or 1
-    if given > 0 or ranks is None:
-        return given or None
-    return ranks // split if split > 0 and ranks % split == 0 else None
-
-
-def _model_weights_gib(inputs: RuleInputs) -> float | None:
-    """The weights of the whole model, without those of MTP layers, which may be left out."""
-    model = inputs.context.checkpoint
-    if model is None:
-        return None
-    return round(sum(group.nbytes for group in model.groups if not group.mtp) / 2**30, 1)
-
-
-def _least_weights_gib(inputs: RuleInputs) -> float | None:
-    """The weights of each GPU, if every tensor were split over all of them."""
-    total, world = inputs.number("model_weights_gib"), inputs.number("world_size")
-    return None if total is None or not world else round(total / world, 1)
-
-
-def _least_gpus(inputs: RuleInputs) -> int | None:
-    """The fewest GPUs whose memory together holds the weights."""
-    total, each = inputs.number("model_weights_gib"), inputs.number("gpu_memory_gib")
-    return None if total is None or not each else ceil(total / each)
-
-
-def _gpu_memory_gib(inputs: RuleInputs) -> float | None:
-    gpu = inputs.context.gpu
-    return None if gpu is None else round(gpu.memory_gib, 1)
-
-
 def _moe_product(inputs: RuleInputs) -> float | None:
     return _product(
         inputs.count("moe_tensor_parallel_size"),
@@ -423,14 +372,7 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "cp_type": _cp_type,
     "moe_ranks": _moe_ranks,
     "moe_product": _moe_product,
-    "world_size": _world_size,
-    "head_ranks": _head_ranks,
-    "head_sizes": _head_sizes,
-    "expert_width_ranks": _expert_width_ranks,
-    "model_weights_gib": _model_weights_gib,
-    "least_weights_gib": _least_weights_gib,
-    "least_gpus": _least_gpus,
-    "gpu_memory_gib": _gpu_memory_gib,
+    **model_inputs.DERIVED,
     "draft_tokens": _draft_tokens,
     "tokens_per_step": _tokens_per_step,
     "draft_model_path": _draft_model_path,

@@ -1,0 +1,149 @@
+"""What a file says of the model that its options are for, and which facts that means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ..diagnostics import Diagnostic, Location, closest, located
+from ..documents import Yaml, value_at
+from ..errors import BadFacts
+from ..facts import checkpoint, hardware
+from ..facts.checkpoint import Checkpoint
+from ..rules.context import RuleContext
+
+UNKNOWN = "unknown-model"
+ON_GPU = "model-on-gpu"
+
+# Where files name them beside the options, the most certain place first.
+_MODELS = ("model.path", "model", "environment.model_path", "metadata.model_dir_name")
+_PRECISIONS = ("model.precision", "metadata.precision")
+_GPUS = ("resources.gpu_type",)
+# Launchers write a precision in their own words.
+_FORMATS: Mapping[str, tuple[str, ...]] = {
+    "fp4": ("NVFP4", "FP4"),
+    "nvfp4": ("NVFP4",),
+    "mxfp4": ("MXFP4",),
+    "fp8": ("FP8",),
+    "bf16": ("BF16",),
+}
+_VARIABLE = re.compile(r"[$<>{}`]")
+_PREFIX = "hf:"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A name that stands in a file: at `location`, at the dotted `path` of its document."""
+
+    name: str
+    location: Location
+    path: str = ""
+
+
+@lru_cache(maxsize=256)
+def find(name: str) -> Checkpoint | None:
+    """The facts of a model by its name on the hub, by a folder that is named like it, or by a
+    folder that is here; `None` where it is not known."""
+    name = name.removeprefix(_PREFIX).rstrip("/")
+    if not name or is_open(name):
+        return None
+    try:
+        return checkpoint.gather(_published(name) or name)
+    except BadFacts:
+        return None
+
+
+def is_open(name: str) -> bool:
+    """Whether something is put into a name later: a variable, or whatever a placeholder is for."""
+    return _VARIABLE.search(name) is not None
+
+
+def _published(name: str) -> str | None:
+    """The name on the hub that a name or the last part of a folder's is, in any case."""
+    given, last = name.lower(), name.lower().rpartition("/")[2]
+    known = checkpoint.known_names()
+    whole = [other for other in known if other.lower() == given]
+    parts = [other for other in known if other.lower().rpartition("/")[2] == last]
+    found = whole or (parts if "/" not in name or Path(name).is_absolute() else [])
+    return found[0] if len(found) == 1 else None
+
+
+def named_model(options: Mapping[str, Any], document: Yaml, path: str) -> Named | None:
+    """The model of a section: its own, or that of the file around it."""
+    given = options.get("model")
+    if isinstance(given, str) and not is_open(given):
+        inner = f"{path}.model" if path else "model"
+        return Named(given, document.locate(inner), inner)
+    for where in _MODELS:
+        value = value_at(document.data, where)
+        if isinstance(value, str) and value and not is_open(value):
+            return Named(value, document.locate(where), where)
+    return None
+
+
+def named_gpu(document: Yaml) -> Named | None:
+    for where in _GPUS:
+        if isinstance(value := value_at(document.data, where), str):
+            return Named(value, document.locate(where), where)
+    return None
+
+
+def serving(rule_context: RuleContext, model: Named | None) -> RuleContext:
+    """The context of options for a model, if that is known; else as it was."""
+    facts = find(model.name) if model else None
+    if facts is None:
+        return rule_context
+    known = RuleContext.of(rule_context.release, facts)
+    return replace(
+        known,
+        **{
+            name: getattr(rule_context, name)
+            for name in ("role", "gpu", "isl", "osl", "concurrency", "block_size", "num_gpus")
+        },
+    )
+
+
+def at_model(diagnostic: Diagnostic, model: Named | None) -> Diagnostic:
+    """An error that the model itself is to blame for, at its name."""
+    if diagnostic.rule != ON_GPU or model is None:
+        return diagnostic
+    return replace(diagnostic, location=model.location, path=model.path, within="")
+
+
+def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> list[Diagnostic]:
+    """A model that is not known, a precision that it has not, and a GPU that does not exist."""
+    found = []
+    model, gpu = named_model(options, document, path), named_gpu(document)
+    if model:
+        facts = find(model.name)
+        found += [unknown(model)] if facts is None else _precisions(document, facts)
+    if gpu and gpu.name.lower() not in hardware.known():
+        near = closest(gpu.name, hardware.known())
+        if near:
+            what, fix = f"no GPU is called {gpu.name}", f"did you mean {near}?"
+            found.append(located(gpu.location, gpu.path, what, fix, "unknown-gpu"))
+    return found
+
+
+def unknown(model: Named) -> Diagnostic:
+    """A model without facts; one that is misspelt is a finding, any other is only said once."""
+    near = closest(model.name, checkpoint.known_names())
+    fix = f"did you mean {near}?" if near else ""
+    what = f"{model.name} is unknown here: no rule of models was applied"
+    return located(model.location, model.path, what, fix, UNKNOWN, "warning")
+
+
+def _precisions(document: Yaml, facts: Checkpoint) -> list[Diagnostic]:
+    for where in _PRECISIONS:
+        given = value_at(document.data, where)
+        words = _FORMATS.get(str(given).lower()) if given else None
+        if words and not any(word in facts.precision for word in words):
+            what = f"{given}, but {facts.name} is a checkpoint in {facts.precision}"
+            fix = f"name a checkpoint in {given}, or correct the precision"
+            place = document.locate(where)
+            return [located(place, where, what, fix, "model-precision", "warning")]
+    return []

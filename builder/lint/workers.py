@@ -1,0 +1,318 @@
+"""The servers that a manifest or a script starts: their GPUs, options and models.
+
+Read from what the engine's own server and the workers of Dynamo are started with, in containers of
+Kubernetes, Dynamo graphs and Compose files, and in scripts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..diagnostics import Diagnostic, Location, closest, located
+from ..documents import Yaml, value_at
+from ..facts import hardware
+from ..facts.release import ServerRole
+from ..rules.context import RuleContext
+from . import job_script, script, serving
+from .section import below
+from .serving import Named
+from .surroundings import gpu_diagnostic, world_size
+
+_WORKER = "dynamo.trtllm"
+_SPAWNERS = ("mpirun", "srun", job_script.LAUNCHER)  # they start a server on other nodes as well
+_MODEL_FLAGS = ("--model-path", "--model")
+_FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
+_SIZE_FLAGS = {
+    "tensor_parallel_size": ("--tp_size", "--tensor_parallel_size", "--tensor-parallel-size"),
+    "pipeline_parallel_size": ("--pp_size", "--pipeline_parallel_size", "--pipeline-parallel-size"),
+    "context_parallel_size": ("--cp_size", "--context_parallel_size"),
+}
+_GPU = "nvidia.com/gpu"
+_PRODUCT = "nvidia.com/gpu.product"
+_PIECE = re.compile(r"[^\s\\]+")
+_ROLES: Mapping[str, ServerRole] = {"prefill": "prefill", "decode": "decode"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A number of GPUs, and where it stands."""
+
+    count: int
+    location: Location
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One server: its words with their places, its GPUs in all, their kind, its side."""
+
+    words: Sequence[tuple[str, Location]]
+    gpus: Place | None = None
+    gpu: str | None = None
+    role: ServerRole | None = None
+    path: str = ""
+
+    def flag(self, names: Iterable[str]) -> tuple[str, Location] | None:
+        """The value of the first of these flags that is given."""
+        for index, (word, place) in enumerate(self.words):
+            name, equals, value = word.partition("=")
+            if name in names:
+                return (value, place) if equals else next(iter(self.words[index + 1 :]), None)
+        return None
+
+    @property
+    def model(self) -> Named | None:
+        found = self.flag(_MODEL_FLAGS) or self._positional()
+        return Named(found[0].strip("\"'"), found[1], self.path) if found else None
+
+    def _positional(self) -> tuple[str, Location] | None:
+        for index, (word, _) in enumerate(self.words):
+            if script.is_server(word):
+                rest = [row for row in self.words[index + 1 : index + 3] if row[0] != "serve"]
+                return rest[0] if rest and not rest[0][0].startswith("-") else None
+        return None
+
+    @property
+    def file(self) -> str:
+        """The last part of the name of its option file."""
+        found = self.flag(_FILE_FLAGS)
+        return found[0].rpartition("/")[2].strip("\"'") if found else ""
+
+    @property
+    def sizes(self) -> dict[str, str]:
+        """The parallel sizes that its command gives."""
+        found = {name: self.flag(flags) for name, flags in _SIZE_FLAGS.items()}
+        return {name: row[0] for name, row in found.items() if row}
+
+    @property
+    def starts_elsewhere(self) -> bool:
+        return any(word.rpartition("/")[2] in _SPAWNERS for word, _ in self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What the objects around a container say of it."""
+
+    gpu: str | None = None
+    gpus: Place | None = None
+    nodes: tuple[int, str] | None = None
+    role: ServerRole | None = None
+
+
+def in_documents(documents: Sequence[Yaml]) -> list[Worker]:
+    """The servers that the containers of a manifest start."""
+    return [row for document in documents for row in _walk(document, document.data, "", _Around())]
+
+
+def _walk(document: Yaml, data: Any, path: str, around: _Around) -> Iterator[Worker]:
+    if isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _walk(document, value, below(path, str(index)), around)
+    if not isinstance(data, Mapping):
+        return
+    around = _with(document, data, path, around)
+    if "command" in data or "args" in data:
+        words = [*_words(document, data, path, "command"), *_words(document, data, path, "args")]
+        if any(script.is_server(word) or word.endswith(_WORKER) for word, _ in words):
+            yield Worker(words, _total(around), around.gpu, around.role, path)
+    for key, value in data.items():
+        if isinstance(value, Mapping | list):
+            yield from _walk(document, value, below(path, str(key)), around)
+
+
+def _with(document: Yaml, data: Mapping[str, Any], path: str, around: _Around) -> _Around:
+    """What an object adds to what is around its containers."""
+    selector = data.get("nodeSelector")
+    product = selector.get(_PRODUCT) if isinstance(selector, Mapping) else None
+    if product and (kind := _of_product(str(product))):
+        around = replace(around, gpu=kind)
+    if count := _number(value_at(data, "leaderWorkerTemplate.size")):
+        where = below(path, "leaderWorkerTemplate.size")
+        around = replace(around, nodes=(count, where))
+    if "componentType" in data:  # a service of a Dynamo graph
+        count = _number(value_at(data, "multinode.nodeCount"))
+        where = below(path, "multinode.nodeCount")
+        role = _ROLES.get(str(data.get("subComponentType")))
+        around = replace(around, nodes=(count, where) if count else None, gpus=None, role=role)
+    limits = value_at(data, "resources.limits")
+    for key in (_GPU, "gpu"):
+        if isinstance(limits, Mapping) and (count := _number(limits.get(key))):
+            where = below(path, f"resources.limits.{key}")
+            around = replace(around, gpus=Place(count, document.locate(where), where))
+    devices = value_at(data, "deploy.resources.reservations.devices")
+    for index, device in enumerate(devices if isinstance(devices, list) else ()):
+        ids = device.get("device_ids") if isinstance(device, Mapping) else None
+        count = len(ids) if isinstance(ids, list) else _number(value_at(device, "count"))
+        if count:
+            key = "device_ids" if ids else "count"
+            where = below(path, f"deploy.resources.reservations.devices.{index}.{key}")
+            around = replace(around, gpus=Place(count, document.locate(where), where))
+    return around
+
+
+def _total(around: _Around) -> Place | None:
+    """The GPUs of all nodes of a server."""
+    if around.gpus is None or around.nodes is None:
+        return around.gpus
+    return replace(around.gpus, count=around.gpus.count * around.nodes[0])
+
+
+def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+    """Limits of containers that are the one of GPUs, misspelt."""
+    for document in documents:
+        for path, place in document.places.items():
+            above, _, key = path.partition(".limits.")
+            if key and key != _GPU and not above.endswith(".limits") and closest(key, [_GPU]):
+                what, fix = "is no resource of a node", f"did you mean {_GPU}?"
+                yield located(place, path, what, fix, "misspelt-name")
+
+
+def _of_product(label: str) -> str | None:
+    """The kind of GPU that a label of a node names."""
+    for name in hardware.known():
+        product = hardware.load(name).kubernetes_product.value
+        if label == product or label.startswith(f"{product}-"):
+            return name
+    return None
+
+
+def _number(value: Any) -> int | None:
+    text = str(value)
+    return int(text) if text.isdigit() and len(text) < 7 and not isinstance(value, bool) else None
+
+
+def _words(
+    document: Yaml, container: Mapping[str, Any], path: str, key: str
+) -> Iterator[tuple[str, Location]]:
+    """The words of a command line, those of a shell's text one by one."""
+    value = container.get(key)
+    texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+    for index, text in enumerate(texts):
+        where = below(path, f"{key}.{index}" if isinstance(value, list) else key)
+        block = document.blocks.get(where)
+        place = document.locate(where)
+        for piece in _PIECE.finditer(str(text)):
+            lines = str(text).count("\n", 0, piece.start())
+            at = Location(block.line + lines, block.column) if block else place
+            yield piece.group(), at
+
+
+_ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=[\"']?([^\s\"'$`;]+)[\"']?\s*$", re.M)
+_VISIBLE = re.compile(r"^\s*(?:export\s+)?CUDA_VISIBLE_DEVICES=[\"']?([0-9]+(?:,[0-9]+)*)\b", re.M)
+_GRES = re.compile(r"gpu:(?:([a-z]\w*):)?([0-9]+)")
+
+
+def in_script(text: str) -> list[Worker]:
+    """The servers that a script starts, with variables that it sets once put in."""
+    assigned = dict(_ASSIGNED.findall(text))
+    names = [name for name, _ in _ASSIGNED.findall(text)]
+    values = {name: value for name, value in assigned.items() if names.count(name) == 1}
+    gpus, gpu = _visible(text), None
+    is_job = job_script.is_job(text)
+    if is_job:
+        gpus, gpu = _of_job(text)
+    found = []
+    for command in script.read(text).commands:
+        words = [(_filled(word.text, values), word.location) for word in command]
+        found.append(Worker([(script.COMMAND, Location(1, 1)), *words], gpus, gpu))
+    return found
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    name = word.strip('"').removeprefix("$").strip("{}")
+    return values.get(name, word) if "$" in word else word
+
+
+def _visible(text: str) -> Place | None:
+    found = list(_VISIBLE.finditer(text))
+    if len(found) != 1:
+        return None
+    place = Location(text.count("\n", 0, found[0].start(1)) + 1, 1)
+    return Place(len(found[0][1].split(",")), place, "CUDA_VISIBLE_DEVICES")
+
+
+def _of_job(text: str) -> tuple[Place | None, str | None]:
+    """The GPUs of a whole job and their kind, as far as its directives say it."""
+    job = job_script.read(text)
+    given = {row.name: row for row in job.parts[0]} if len(job.parts) == 1 else {}
+    nodes = job.number("nodes")
+    for name in ("gpus", "gpus-per-node", "gres"):
+        if (row := given.get(name)) is None or not row.value:
+            continue
+        value = row.value if name == "gres" else f"gpu:{row.value}"
+        found = _GRES.fullmatch(value.split(",")[0])
+        if not found:
+            continue
+        kind = found[1] if found[1] in hardware.known() else None
+        count = int(found[2])
+        whole = count if name == "gpus" else count * nodes if nodes else None
+        place = Place(whole, row.location, f"--{name}") if whole else None
+        return place, kind
+    return None, None
+
+
+def diagnostics(
+    workers: Sequence[Worker], options: Mapping[str, Mapping[str, Any]], in_job: bool = False
+) -> Iterator[Diagnostic]:
+    """GPUs against ranks, and models that differ between the two sides of one service.
+
+    `options` are those of each option file, by the last part of its name. A job may hold several
+    servers: they share its GPUs.
+    """
+    shared = in_job and len(workers) > 1
+    for worker in workers:
+        known = not worker.file or worker.file in options
+        if worker.gpus is None or not known or shared:
+            continue
+        if worker.starts_elsewhere and worker.path:
+            continue  # on nodes that the manifest does not count
+        world = world_size({**options.get(worker.file, {}), **worker.sizes})
+        if world is None:
+            continue
+        gpus = worker.gpus
+        found = gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
+        if found and (worker.sizes or worker.file or found.severity == "error"):
+            yield found
+    yield from _models(workers)
+
+
+def unknown_models(workers: Sequence[Worker]) -> Iterator[Diagnostic]:
+    """Models of servers of which no facts are known, each once."""
+    seen = set()
+    for worker in workers:
+        model = worker.model
+        if model and model.name not in seen and not serving.is_open(model.name):
+            seen.add(model.name)
+            if serving.find(model.name) is None:
+                yield serving.unknown(model)
+
+
+def _models(workers: Sequence[Worker]) -> Iterator[Diagnostic]:
+    prefill = [row.model for row in workers if row.role == "prefill" and row.model]
+    for worker in workers:
+        model = worker.model if worker.role == "decode" else None
+        if model and prefill and model.name not in {row.name for row in prefill}:
+            what = f"{model.name}, but the prefill worker has {prefill[0].name}"
+            fix = "serve the same checkpoint on both"
+            yield located(model.location, model.path, what, fix, "disagg-model")
+
+
+def of_file(workers: Sequence[Worker], name: str) -> Worker | None:
+    """The server that reads this option file, if all that read it serve one model."""
+    users = [row for row in workers if row.file and row.file == name.rpartition("/")[2]]
+    models = {row.model.name for row in users if row.model}
+    return users[0] if users and len(models) <= 1 else None
+
+
+def context(rule_context: RuleContext, worker: Worker | None) -> RuleContext:
+    """The context of the options of a server: its model and GPU, where they are known."""
+    if worker is None:
+        return rule_context
+    if worker.gpu:
+        rule_context = replace(rule_context, gpu=hardware.load(worker.gpu))
+    if worker.role:
+        rule_context = replace(rule_context, role=worker.role)
+    return serving.serving(rule_context, worker.model)

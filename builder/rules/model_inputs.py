@@ -1,0 +1,91 @@
+"""Rule inputs of a model on its GPUs: how ranks share it, and the memory that its weights take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil, prod
+from typing import Any, Protocol
+
+from .context import RuleContext
+
+
+class Inputs(Protocol):
+    """The values of words that other inputs follow from."""
+
+    @property
+    def context(self) -> RuleContext: ...
+
+    def value(self, word: str) -> Any: ...
+
+    def number(self, word: str | float) -> float | None: ...
+
+    def count(self, word: str) -> int | None: ...
+
+
+def _product(factors: Iterable[int | None]) -> int | None:
+    known = list(factors)
+    return None if None in known else prod(filter(None, known))
+
+
+def _world_size(inputs: Inputs) -> int | None:
+    """The GPUs of one server (mapping.py: world_size)."""
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
+    return _product(inputs.count(f"effective.{name}") for name in sizes)
+
+
+def _head_ranks(inputs: Inputs) -> int | None:
+    """The ranks that share the attention heads; with attention DP each has all of them."""
+    dp = inputs.value("attention_dp") is True
+    return 1 if dp else inputs.count("effective.tensor_parallel_size")
+
+
+def _head_sizes(inputs: Inputs) -> list[int] | None:
+    """The sizes of tensor parallelism that share the heads evenly."""
+    heads = inputs.count("num_attention_heads") or 0
+    return [size for size in range(1, heads + 1) if heads % size == 0] or None
+
+
+def _expert_width_ranks(inputs: Inputs) -> int | None:
+    """The ranks that share each expert's width."""
+    given = inputs.count("moe_tensor_parallel_size") or 0
+    ranks, split = inputs.count("moe_ranks"), inputs.count("moe_expert_parallel_size") or 1
+    if given > 0 or ranks is None:
+        return given or None
+    return ranks // split if split > 0 and ranks % split == 0 else None
+
+
+def _model_weights_gib(inputs: Inputs) -> float | None:
+    """The weights of the whole model, without those of MTP layers, which may be left out."""
+    model = inputs.context.checkpoint
+    if model is None:
+        return None
+    return round(sum(group.nbytes for group in model.groups if not group.mtp) / 2**30, 1)
+
+
+def _least_weights_gib(inputs: Inputs) -> float | None:
+    """The weights of each GPU, if every tensor were split over all of them."""
+    total, world = inputs.number("model_weights_gib"), inputs.number("world_size")
+    return None if total is None or not world else round(total / world, 1)
+
+
+def _least_gpus(inputs: Inputs) -> int | None:
+    """The fewest GPUs whose memory together holds the weights."""
+    total, each = inputs.number("model_weights_gib"), inputs.number("gpu_memory_gib")
+    return None if total is None or not each else ceil(total / each)
+
+
+def _gpu_memory_gib(inputs: Inputs) -> float | None:
+    gpu = inputs.context.gpu
+    return None if gpu is None else round(gpu.memory_gib, 1)
+
+
+DERIVED: Mapping[str, Callable[[Inputs], Any]] = {
+    "world_size": _world_size,
+    "head_ranks": _head_ranks,
+    "head_sizes": _head_sizes,
+    "expert_width_ranks": _expert_width_ranks,
+    "model_weights_gib": _model_weights_gib,
+    "least_weights_gib": _least_weights_gib,
+    "least_gpus": _least_gpus,
+    "gpu_memory_gib": _gpu_memory_gib,
+}

@@ -1,0 +1,76 @@
+"""Faults that need more than one option to be seen: each row of `semantic_faults.yaml` is reported
+at its line, with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder import lint, pipeline
+from builder.diagnostics import Diagnostic
+
+DOCUMENT: Mapping[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("semantic_faults.yaml").read_text(encoding="utf-8")
+)
+BASES: Mapping[str, Any] = DOCUMENT["bases"]
+FAULTS: list[Mapping[str, Any]] = DOCUMENT["faults"]
+
+FOUND = 0.97
+SURROUNDINGS = ("cross-field", "model", "gpu", "structure", "here-document")
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    text: str = BASES[row["base"]]["text"]
+    for old, new in (("old", "new"), ("old2", "new2")):
+        if old in row:
+            assert text.count(row[old]) == 1, f"{row['is']}: {text.count(row[old])} x {row[old]}"
+            text = text.replace(row[old], row[new])
+    return text
+
+
+def _findings(text: str, row: Mapping[str, Any], folder: Path) -> list[Diagnostic]:
+    """What check has against a text, with the model, GPU and release of the row or its base."""
+    base = BASES[row["base"]]
+    path = folder / base["file"]
+    path.write_text(text, encoding="utf-8")
+    known = {name: row.get(name, base.get(name)) for name in ("model", "gpu", "release")}
+    options = lint.CheckOptions(
+        (known["release"],) if known["release"] else (), None, known["gpu"], known["model"]
+    )
+    return lint.check([path], options, pipeline.deployment_diagnostics).findings
+
+
+def _base_findings(name: str, folder: Path) -> list[Diagnostic]:
+    return _findings(BASES[name]["text"], {"base": name}, folder)
+
+
+def _said(row: Diagnostic) -> tuple[str, str, str]:
+    return row.rule, row.path, row.message
+
+
+def _is_found(row: Mapping[str, Any], folder: Path) -> bool:
+    """Whether a finding that the base has not stands at the right line and names the remedy."""
+    text, lines = _text(row), _text(row).splitlines()
+    before = {_said(found) for found in _base_findings(row["base"], folder)}
+    places = row.get("at") or [row["new"].strip().splitlines()[0]]
+    for found in _findings(text, row, folder):
+        line = lines[found.location.line - 1] if found.location.line else ""
+        said = f"{found.message}; {found.fix}"
+        if (
+            _said(found) not in before
+            and any(place in line for place in places)
+            and all(word in said for word in row["says"])
+        ):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("row", FAULTS, ids=[row["is"] for row in FAULTS])
+def test_a_fault_is_reported_where_it_stands_with_its_remedy(
+    row: Mapping[str, Any], tmp_path: Path
+) -> None:
+    assert _is_found(row, tmp_path), [str(found) for found in _findings(_text(row), row, tmp_path)]
