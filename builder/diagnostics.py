@@ -149,7 +149,7 @@ def _slips(given: str, other: str) -> int | None:
         pairs = [(one, two) for one, two in zip(ours, theirs, strict=True) if one != two]
         if any(_is_another(one, two, len(letters[1]) - len(two)) for one, two in pairs):
             return None
-        if len(pairs) == 1 and len(ours) > 1 and _is_shortened(*pairs[0]):
+        if len(pairs) == 1 and _is_shortened(*pairs[0], least=3 if len(ours) > 1 else 5):
             return 2
         if letters[0] == letters[1]:
             return len(pairs)
@@ -174,10 +174,10 @@ def _is_another(given: str, other: str, beside: int) -> bool:
     return is_short and _edits(given, other, 1) is None
 
 
-def _is_shortened(given: str, other: str) -> bool:
+def _is_shortened(given: str, other: str, least: int = 3) -> bool:
     """Whether one word is the beginning of the other: `len` and `length`."""
     short, long = sorted((given, other), key=len)
-    return len(short) >= 3 and long.startswith(short)
+    return len(short) >= least and long.startswith(short)
 
 
 def _is_part(given: str, other: str) -> bool:

@@ -256,9 +256,9 @@ def test_a_slip_is_named_with_its_remedy(
 
 def test_check_reports_the_faults_of_a_data_file(builder: Run, tmp_path: Path) -> None:
     target = copy_of("hardware/gb200.yaml", tmp_path)
-    target.write_text((DATA / "hardware" / "gb200.yaml").read_text().replace("tdp_w", "tdp"))
+    target.write_text((DATA / "hardware" / "gb200.yaml").read_text().replace("tdp_w", "tpd_w"))
     done = builder("check", target)
     assert done.returncode == 2
-    assert f"{target}:12:1: error[unknown-key] tdp: unknown key" in done.stdout
+    assert f"{target}:12:1: error[unknown-key] tpd_w: unknown key" in done.stdout
     assert "did you mean tdp_w?" in done.stdout
     assert builder("check", DATA / "hardware").returncode == 0

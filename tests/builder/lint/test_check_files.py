@@ -30,7 +30,7 @@ TRITON = f"""\
 triton_config:
   max_batch_size: 0
   decoupled: true
-model: meta-llama/Llama-3.3-70B-Instruct
+model: deepseek-ai/DeepSeek-R1-0528
 {ENGINE}"""
 
 DISAGGREGATED = """\
@@ -234,7 +234,7 @@ CASES: dict[str, tuple[str, str, str, list[tuple[int, int, str, str, str]]]] = {
     ),
     "a model.yaml without a model": (
         "Triton model.yaml",
-        "model: meta-llama/Llama-3.3-70B-Instruct\n",
+        "model: deepseek-ai/DeepSeek-R1-0528\n",
         "",
         [(1, 1, "", "missing-key", "add model")],
     ),
@@ -356,7 +356,7 @@ CASES: dict[str, tuple[str, str, str, list[tuple[int, int, str, str, str]]]] = {
         "gpu: l40ss, num_gpus: 0}\nengine: {relese",
         [
             (3, 12, "hardware.gpu", "deployment", "did you mean l40s?"),
-            (3, 22, "hardware.num_gpus", "deployment", "must be >= 1"),
+            (3, 24, "hardware.num_gpus", "deployment", "must be >= 1"),
             (4, 1, "engine.release", "deployment", "add it"),
             (4, 10, "engine.relese", "deployment", "did you mean release?"),
         ],
