@@ -1,4 +1,7 @@
-"""Reads files that others made: regular ones only, of bounded size, and JSON of bounded content."""
+"""Reads files that others made, and writes whole ones.
+
+What is read is a regular file of bounded size, and JSON of bounded content.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,20 @@ def is_there(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):
         return False
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file to write in the place of another: readers see the old one or the new one, never half.
+
+    It stays out where the block raises. Raises `OSError`.
+    """
+    new = path.with_name(f".{path.name}.new")
+    try:
+        yield new
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 class NotRegularFile(OSError):

@@ -19,7 +19,7 @@ from .bundle import read_sums, subject_digest, sums
 from .contents import EVIDENCE, MANIFEST, SIGNATURE, SUMS, Contents, File
 from .diagnostics import Diagnostic
 from .errors import BadInput, DamagedBundle, ToolkitError
-from .files import MAX_JSON_BYTES, parse_json
+from .files import MAX_JSON_BYTES, parse_json, whole_file
 from .resolve import IMPORTED_RELEASE
 from .signature import Signer
 from .targets.components import sbom
@@ -137,11 +137,10 @@ def sign(folder: Path, key: Path) -> Signer:
     report.damage = [row for row in report.damage if row.file != SIGNATURE]
     require(report)
     data, file = (folder / SUMS).read_bytes(), folder / SIGNATURE
-    new = file.with_name(f".{SIGNATURE}.new")
     made = signature.sign(data, key)
     try:
-        new.write_bytes(made)
-        new.replace(file)
+        with whole_file(file) as new:
+            new.write_bytes(made)
     except OSError as error:
         what = f"cannot be written: {(error.strerror or str(error)).lower()}"
         raise BadInput(

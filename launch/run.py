@@ -11,6 +11,7 @@ from builder import __version__
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
+from builder.files import whole_file
 
 SUMMARY = "run.json"
 FORMAT = 1
@@ -54,9 +55,10 @@ class Run:
     def write_json(self, name: str, document: object) -> Path:
         """The file appears as a whole, so that a reader never sees half of it."""
         path = self.folder / name
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        return new.replace(path)
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        with whole_file(path) as new:
+            new.write_text(text, encoding="utf-8")
+        return path
 
 
 def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None) -> Run:

@@ -18,6 +18,7 @@ from ..documents import DATA
 from ..errors import BadInput
 from ..facts import advisories, data_file, engines, plain_data
 from ..facts.release import Release
+from ..files import whole_file
 from ..rules import constraints
 from .coverage import ITSELF, NOTHING, Judged
 from .job_script import table
@@ -188,10 +189,9 @@ def code_quality(report: Report, root: Path) -> list[dict[str, Any]]:
 
 def write(path: Path, document: object) -> None:
     """A report, replaced as a whole."""
-    new = path.with_name(f"{path.name}.new")
     try:
-        new.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        new.replace(path)
+        with whole_file(path) as new:
+            new.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise BadInput(Diagnostic(str(path), what, "choose another place")) from None

@@ -14,7 +14,7 @@ from typing import Any
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
-from builder.files import MAX_JSON_BYTES, parse_json, read_text
+from builder.files import MAX_JSON_BYTES, parse_json, read_text, whole_file
 
 from .. import run
 from .request import RequestRecord
@@ -50,9 +50,8 @@ class Results:
         """Both files appear as a whole, so that a reader never sees half of one."""
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
         for name, content in ((BENCH, text), (POINTS, table(document))):
-            new = self.folder / f"{name}.new"
-            new.write_text(content, encoding="utf-8")
-            new.replace(self.folder / name)
+            with whole_file(self.folder / name) as new:
+                new.write_text(content, encoding="utf-8")
 
 
 def create(folder: Path | None, name: str) -> Results:

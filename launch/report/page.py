@@ -15,6 +15,7 @@ from markupsafe import Markup
 from builder import __version__
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
+from builder.files import whole_file
 
 from ..smoke.results import totals
 from . import (
@@ -43,11 +44,10 @@ def write(runs: Sequence[Path], file: Path) -> None:
 
 
 def save(page: str, file: Path) -> None:
-    new = file.with_name(f"{file.name}.new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(page, encoding="utf-8")
-        new.replace(file)
+        with whole_file(file) as new:
+            new.write_text(page, encoding="utf-8")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         what = f"cannot be written: {reason}"

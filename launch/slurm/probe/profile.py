@@ -13,6 +13,7 @@ import yaml
 from builder import site
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
+from builder.files import whole_file
 
 from .. import services
 
@@ -62,13 +63,10 @@ def text(found: Sequence[Finding]) -> str:
 
 def save(profile: str, file: Path) -> None:
     """The file appears once it is read as a profile."""
-    new = file.with_name(f".{file.name}.new")
     try:
-        new.write_text(profile, encoding="utf-8")
-        site.read(new)
-        new.replace(file)
+        with whole_file(file) as new:
+            new.write_text(profile, encoding="utf-8")
+            site.read(new)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise BadInput(Diagnostic(str(file), f"cannot be written: {reason}")) from None
-    finally:
-        new.unlink(missing_ok=True)

@@ -1,0 +1,30 @@
+"""Files that are written as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.files import whole_file
+
+
+def test_readers_see_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    with whole_file(path) as new:
+        new.write_text("half")
+        assert path.read_text() == "old"
+        new.write_text("new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_failed_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="wrong"), whole_file(path) as new:
+        new.write_text("half")
+        raise ValueError("wrong")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
