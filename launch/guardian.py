@@ -48,18 +48,32 @@ def send(pids: Sequence[int], number: signal.Signals) -> None:
             continue
 
 
-def end(server: int, mark: str, grace_s: float) -> None:
-    """The server may answer what it has; then all that is left of it is ended and killed."""
-    alive = members(server, mark)
-    if server in alive:
+def end(
+    server: int,
+    mark: str,
+    grace_s: float,
+    has_ended: Callable[[], bool],
+    wait: Callable[[float, Callable[[], bool]], None],
+) -> tuple[bool, int]:
+    """The server may answer what it has; then all that is left of it is ended and killed.
+
+    Whether the server itself did not end when asked, and how many processes it left. `wait` waits
+    so many seconds at most until something is so.
+    """
+    if not has_ended():
         send([server], signal.SIGTERM)
-        _wait(grace_s, lambda: server not in members(server, mark))
-    send(members(server, mark), signal.SIGTERM)
-    _wait(LEFTOVER_GRACE_S, lambda: not members(server, mark))
+        wait(grace_s, has_ended)
+    left = 0
+    if has_ended():
+        left = len(members(server, mark))
+        send(members(server, mark), signal.SIGTERM)
+        wait(LEFTOVER_GRACE_S, lambda: not members(server, mark))
+    killed = not has_ended()
     send(members(server, mark), signal.SIGKILL)
+    return killed, left
 
 
-def _wait(timeout_s: float, done: Callable[[], bool]) -> None:
+def wait_until(timeout_s: float, done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + timeout_s
     while not done() and time.monotonic() < deadline:
         time.sleep(POLL_S)
@@ -74,7 +88,8 @@ def main() -> None:
         return
     with Path(log).open("a", encoding="utf-8") as file:
         file.write("The launcher is gone: the server is ended.\n")
-    end(int(lines[0]) if lines else -1, mark, float(grace_s))
+    server = int(lines[0]) if lines else -1
+    end(server, mark, float(grace_s), lambda: server not in members(server, mark), wait_until)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from builder.errors import NotReady
 from supervisor.checks import foreign_listener
 
 from . import guardian
-from .guardian import LEFTOVER_GRACE_S, MARK, POLL_S
+from .guardian import MARK, POLL_S
 from .interrupts import Interrupts
 
 KILL_GRACE_S = 30.0
@@ -135,15 +134,10 @@ class ServerProcess:
         Raises `NotReady` naming processes that even SIGKILL does not end.
         """
         with self.interrupts.held():
-            if self._process.poll() is None:
-                self._process.terminate()
-                self._wait(self._grace_s, lambda: self._process.poll() is not None)
-            if self._process.poll() is not None:
-                self.left = self.left or len(self._members())
-                guardian.send(self._members(), signal.SIGTERM)
-                self._wait(LEFTOVER_GRACE_S, lambda: not self._members())
-            self.killed = self._process.poll() is None
-            guardian.send(self._members(), signal.SIGKILL)
+            self.killed, left = guardian.end(
+                self.pid, self._mark, self._grace_s, self._has_ended, self._wait
+            )
+            self.left = self.left or left
             deadline = time.monotonic() + KILL_GRACE_S
             while self._process.poll() is None or self._members():
                 if time.monotonic() > deadline:
@@ -151,6 +145,9 @@ class ServerProcess:
                     raise NotReady(Diagnostic(f"process {stuck}", "does not end even when killed"))
                 time.sleep(POLL_S)
             self._dismiss_guardian()
+
+    def _has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def _wait(self, timeout_s: float, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + timeout_s

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import NotReady
-from launch import process, ready
+from launch import guardian, ready
 from launch.interrupts import Interrupted, Interrupts
 from launch.process import ServerProcess
 from tests.launch.conftest import Child, marked_processes
@@ -119,7 +119,7 @@ def test_a_worker_in_another_session_is_ended_too(child: Child) -> None:
 def test_a_worker_that_ignores_the_request_to_end_is_killed(
     child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "LEFTOVER_GRACE_S", 0.3)
+    monkeypatch.setattr(guardian, "LEFTOVER_GRACE_S", 0.3)
     with child(LEAVES_A_DEAF_WORKER) as server:
         wait_for_line(server, "deaf")
     assert marked_processes() == set()
