@@ -142,7 +142,7 @@ def _slips(given: str, other: str) -> int | None:
     if "".join(ours) == "".join(theirs):
         return 0
     numbers = [[run for run in runs if run.isdigit()] for runs in (ours, theirs)]
-    if numbers[1] and sorted(given[:2]) != sorted(other[:2]) and given[0] != other[0]:
+    if numbers[1] and sorted(given[:2]) != sorted(other[:2]) and given[:1] != other[:1]:
         return None
     letters = ["".join(run for run in runs if not run.isdigit()) for runs in (ours, theirs)]
     if len(ours) == len(theirs):

@@ -112,7 +112,8 @@ def validate(
     if content is None:
         if not _uses_images(source):
             return Verdict(None, syntax)
-        return Verdict(IMAGES if named else None, [*syntax, *diagnostics], Judged(images=named))
+        found = [*syntax, *diagnostics, *around]
+        return Verdict(IMAGES if named else None, found, Judged(images=named))
     kind, judged = content.kind, Judged(len(content.sections), images=named)
     judged += Judged(itself=content.kind not in (kinds.ENGINE, *kinds.SURROUNDINGS))
     found = [*syntax, *diagnostics, *_content(content, rule_context, servers), *around]
@@ -132,18 +133,19 @@ def _around(
     source: Text, content: Content | None, servers: Sequence[Worker], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
     """What is wrong around the engine options of a YAML file: names, models and numbers of GPUs."""
-    if content is not None or surroundings.layout(source.documents[0]):
-        yield from surroundings.misspelt_variables(source.text)
-        yield from surroundings.misspelt_keys(source.documents[0])
-    if content is None or content.kind == kinds.DEPLOYMENT:
+    content = content or Content("", document=source.documents[0])
+    if content.kind == kinds.DEPLOYMENT:
         return
+    if content.kind or servers or surroundings.layout(content.document):
+        yield from surroundings.misspelt_variables(source.text)
+        yield from surroundings.misspelt_keys(content.document)
     if not rule_context.checkpoint:
         first = content.sections[0] if content.sections else Section({}, content.document)
-        if first.document is content.document:
+        if content.kind and first.document is content.document:
             yield from serving.model_diagnostics(first.document, first.options, first.path)
         yield from workers.unknown_models(servers)
     yield from surroundings.recipe_diagnostics(content.document, content.sections)
-    yield from workers.misspelt_resources(source.documents)
+    yield from workers.misspelt_resources(source.documents if servers else ())
     options = {_file_name(section): section.options for section in content.sections}
     yield from workers.diagnostics(servers, options)
 

@@ -100,6 +100,7 @@ OTHERS = [
     ("zai-org/GLM-5", ["nvidia/Kimi-K2-Thinking-NVFP4"]),
     ("v1.3.0", ["v1.2.0"]),
     ("TRTLLM_MY_OWN_SWITCH", ["TRTLLM_ENABLE_PDL"]),
+    ("", GPUS),
     ("x", OPTIONS),
     ("a" * 300, OPTIONS),
 ]
