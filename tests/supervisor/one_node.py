@@ -176,6 +176,10 @@ class Job:
         for name, text in texts.items():
             (self.folder / "says" / name).write_text(text)
 
+    def command(self, name: str, script: str) -> None:
+        """Slurm's command by that name is this from now on."""
+        (self.folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+
     def given(self, command: str) -> list[str]:
         """The arguments with which a Slurm command was called so far."""
         path = self.folder / command

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,3 +195,26 @@ def test_whoever_listens_on_all_addresses_listens_on_each(address: str) -> None:
     with socket.create_server((address, 0), family=family) as other:
         found = checks.foreign_listener(other.getsockname()[1], OWN, "127.0.0.1")
     assert found and found.startswith(f"process {os.getpid()} (")
+
+
+def test_a_server_of_the_old_internet_protocol_on_a_socket_of_the_new_one_is_found() -> None:
+    """As servers open it that take both: the kernel lists it with mapped addresses."""
+    with socket.socket(socket.AF_INET6) as other:
+        other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        other.bind(("::ffff:127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        found = checks.foreign_listener(port, OWN, "127.0.0.1")
+        assert found and found.startswith(f"process {os.getpid()} (")
+        assert checks.foreign_listener(port, OWN, "127.0.0.2") is None
+
+
+def test_a_parent_is_found_behind_a_name_with_brackets(
+    listen: Callable[..., tuple[int, int]], tmp_path: Path
+) -> None:
+    odd = tmp_path / "a) b (c"
+    odd.symlink_to("/bin/sh")
+    port, _ = listen(
+        str(odd), "-c", 'env -u SERVICE_STEP "$@"; exit', "sh", SERVICE_STEP="7/server0"
+    )
+    assert checks.foreign_listener(port, OWN) is None

@@ -82,6 +82,8 @@ def test_a_drain_file_of_the_job_ends_it_like_one_of_the_service(job: Job) -> No
     job.once("published", drain.touch)
     assert job.run() == 0
     assert job.record["why"] == f"{drain} is there"
+    told = {row["event"]: row.get("why") for row in job.rows}
+    assert told["withdrawn"] == told["ending"] == f"{drain} is there"
 
 
 def test_servers_are_asked_to_end_before_they_are_killed(job: Job) -> None:
@@ -396,6 +398,16 @@ def test_a_job_that_slurm_ends_says_why(job: Job, shown: str, exit_code: int, wh
     assert job.record["why"] == why
 
 
+@pytest.mark.parametrize(("restarts", "exit_code"), [("2", 78), ("1", 130)])
+def test_a_job_that_slurm_has_put_back_into_the_queue_was_preempted(
+    job: Job, monkeypatch: pytest.MonkeyPatch, restarts: str, exit_code: int
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    job.slurm(job=f"JobState=PENDING Restarts={restarts}\n")
+    job.once("published", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert job.run() == exit_code
+
+
 def test_a_lost_node_ends_the_job(job: Job) -> None:
     job.once("published", lambda: job.slurm(nodes=f"{NODE} down*\n"))
     assert job.run() == 75
@@ -410,7 +422,34 @@ def test_a_job_that_failed_is_replaced_where_its_service_wants_that(
     job.once("published", lambda: job.answer(health="exit 3"))
     assert job.run() == 72
     assert ("successor_submitted" in job.events) is restart
+    assert job.record["successors"] == (["8"] if restart else [])
     assert len(job.given("sbatch")) == (3 if restart else 0)
+
+
+def test_a_service_whose_jobs_fail_in_a_row_is_given_up(job: Job) -> None:
+    job.document["limits"].update(restart=True, attempts=2)
+    for one in ("3", "5"):
+        ended = {"state": "ended", "ended": state.timestamp(), "exit_code": 72}
+        row = {**ended, "heartbeat": state.timestamp(), "generation": 1}
+        state.write_json(job.folder / "state" / "svc" / "jobs" / one / state.RUN, row)
+    job.once("published", lambda: job.answer(health="exit 3"))
+    assert job.run() == 72
+    [given_up] = [row["why"] for row in job.rows if row["event"] == "gave_up"]
+    assert given_up == "3 jobs failed in 600 s: 3, 5, 7"
+    assert job.given("sbatch") == []
+
+
+def test_a_new_job_is_submitted_where_this_one_was(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = job.folder / "submitted-from"
+    place.mkdir()
+    monkeypatch.setenv("SLURM_SUBMIT_DIR", str(place))
+    job.command("sbatch", 'pwd >"$FOLDER/sbatch"; echo 8')
+    job.document["limits"]["restart"] = True
+    job.once("published", lambda: job.answer(health="exit 3"))
+    assert job.run() == 72
+    assert job.given("sbatch") == [str(place)]
 
 
 def test_a_job_that_never_was_admitted_is_not_replaced(job: Job) -> None:
