@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -367,3 +371,274 @@ def test_nobody_is_asked_about_a_unary_request_that_is_answered(
     assert not asked.wait(3 * unary.CANCELLATION_CHECK_PERIOD_S)
     assert order == ["asked", "answered"]
     model.finalize()
+
+
+@pytest.fixture
+def deferring(generations: Generations) -> Iterator[SimpleNamespace]:
+    """Two senders that are told of what is put when `turns` are called."""
+    from trtllm_model.delivery import Delivery
+    from trtllm_model.response import ResponseSender, Stream
+
+    turns = list[Callable[[], None]]()
+    delivery = Delivery(generations.metrics, 2, lambda stream: None, turns.append)
+    builder = SimpleNamespace(tensors=lambda output: output.sequences[0].text)
+
+    def stream(sender: Sender) -> Stream:
+        return Stream("a", REQUEST, ResponseSender(sender), builder)  # type: ignore[arg-type]
+
+    def put(stream: Stream, text: str, final: bool = True) -> None:
+        reason = "stop" if final else None
+        sequence = SimpleNamespace(text=text, token_ids=[1], finish_reason=reason, stop_reason=None)
+        result = SimpleNamespace(outputs=[sequence], finished=final, prompt_token_ids=[1])
+        delivery.put(stream, result)
+
+    yield SimpleNamespace(turns=turns, delivery=delivery, stream=stream, put=put)
+    delivery.close()
+    generations.drain(timeout_s=5)
+
+
+def test_senders_are_told_once_of_all_that_the_engine_gives_at_a_time(
+    deferring: SimpleNamespace,
+) -> None:
+    for step in range(3):
+        senders = [Sender() for _ in range(100)]
+        for sender in senders:
+            deferring.put(deferring.stream(sender), "1")
+        assert len(deferring.turns) == step + 1
+        assert not any(sender.sent for sender in senders)
+        deferring.turns[-1]()
+        assert all(sender.ended.wait(5) for sender in senders)
+
+
+def test_an_error_takes_with_it_what_an_event_loop_that_hangs_still_holds(
+    deferring: SimpleNamespace,
+) -> None:
+    from trtllm_model.inputs import RequestError
+
+    waiting, failed = Sender(), Sender()
+    stream = deferring.stream(waiting)
+    deferring.put(stream, "1")
+    deferring.delivery.fail(stream, RequestError("it hangs", "UNAVAILABLE", "failed"))
+    assert waiting.ended.wait(5)
+    other = Sender()
+    deferring.put(deferring.stream(other), "2")
+    deferring.delivery.fail(
+        deferring.stream(failed), RequestError("it hangs", "UNAVAILABLE", "failed")
+    )
+    assert other.ended.wait(5)
+    assert failed.ended.wait(5)
+    assert [one.sent[0].output_tensors for one in (waiting, other)] == ["1", "2"]
+
+
+def test_what_the_event_loop_still_holds_at_the_end_is_sent(deferring: SimpleNamespace) -> None:
+    sender = Sender()
+    deferring.put(deferring.stream(sender), "1")
+    deferring.delivery.close()
+    assert sender.ended.is_set()
+
+
+def test_a_held_response_holds_up_no_other_stream_while_a_sender_is_free(
+    deferring: SimpleNamespace,
+) -> None:
+    """Both of one sender have more to say as soon as it is through with them."""
+    held, others = SlowSender(), [Sender() for _ in range(4)]
+    streams = [deferring.stream(sender) for sender in (held, *others)]
+    first, second, *_, last = streams
+    for stream in streams[:-1]:
+        deferring.put(stream, "1", final=stream not in (first, second))
+    deferring.turns[-1]()
+    assert held.is_sending.acquire(timeout=5)
+    assert others[2].ended.wait(5)
+    deferring.put(first, "12", final=False)
+    deferring.put(second, "12")
+    deferring.put(last, "1")
+    deferring.turns[-1]()
+    assert others[3].ended.wait(5)
+    held.may_leave.release()
+    assert held.is_sending.acquire(timeout=5)
+    assert others[0].ended.wait(2)
+    held.may_leave.release(9)
+
+
+def test_many_clients_are_asked_less_often_each(triton: None) -> None:
+    """Whether they gave up: as often as few, these questions would cost as much as tokens do."""
+    from trtllm_model import watchdog
+
+    class AskedSender(Sender):
+        count = 0
+
+        def is_cancelled(self) -> bool:
+            self.count += 1
+            return False
+
+    senders = [AskedSender() for _ in range(3 * watchdog.MOST_QUESTIONS_PER_S // 2)]
+    start_s = time.monotonic()
+    with asking(senders):
+        wait_until(lambda: all(sender.count >= 3 for sender in senders))
+    period_s = 1.5 * 0.98  # of the first question, and of those that may have been asked by now
+    most = math.ceil((time.monotonic() - start_s) / period_s) + 1
+    assert max(sender.count for sender in senders) <= most
+
+
+def test_a_question_that_fails_keeps_none_from_being_asked(
+    triton: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import triton_python_backend_utils as pb_utils
+
+    class FailingSender(Sender):
+        def is_cancelled(self) -> bool:
+            raise RuntimeError("no such request")
+
+    class GoneSender(Sender):
+        def is_cancelled(self) -> bool:
+            return True
+
+    logger = SimpleNamespace(log_error=lambda text: None)
+    monkeypatch.setattr(pb_utils, "Logger", logger, raising=False)
+    gone = [GoneSender() for _ in range(20)]
+    with asking([FailingSender(), *gone, FailingSender()]) as cancelled:
+        wait_until(lambda: len(cancelled) == len(gone))
+
+
+@contextmanager
+def asking(senders: Sequence[Sender]) -> Iterator[set[Any]]:
+    """A watchdog over streams that are answered by these; gives those that it cancels."""
+    from trtllm_model.response import ResponseSender
+    from trtllm_model.watchdog import Watchdog
+
+    streams = [SimpleNamespace(asked_s=0.0, sender=ResponseSender(one)) for one in senders]
+    cancelled = set[Any]()
+    generations: Any = SimpleNamespace(
+        running=lambda: streams, cancel=lambda some: cancelled.update(map(id, some))
+    )
+    settings: Any = SimpleNamespace(cancellation_check_period_ms=150, engine_stall_timeout_s=None)
+    engine: Any = Engine()
+    watchdog = Watchdog(engine, generations, settings)
+    yield cancelled
+    watchdog.close()
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline_s
+        threading.Event().wait(0.01)
+
+
+def test_a_question_about_a_unary_request_that_fails_is_not_the_last(
+    triton: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import triton_python_backend_utils as pb_utils
+    from trtllm_model import unary
+
+    asked, forwarded = threading.Event(), threading.Event()
+
+    class FailingSender(Sender):
+        def is_cancelled(self) -> bool:
+            asked.set()
+            raise RuntimeError("no such request")
+
+    class GoneSender(Sender):
+        def is_cancelled(self) -> bool:
+            return True
+
+    logger = SimpleNamespace(log_error=lambda text: None)
+    monkeypatch.setattr(pb_utils, "Logger", logger, raising=False)
+    monkeypatch.setattr(unary, "make_shared_memory_private", lambda: None)
+    model = unary.TritonPythonModel()
+    monkeypatch.setattr(model, "_forward", lambda key: {2: forwarded.set}[key]())
+    model.initialize({"model_name": "m_unary"})
+    model._senders[1] = FailingSender()
+    assert asked.wait(5)
+    model._senders[2] = GoneSender()
+    assert forwarded.wait(5)
+    model._senders.clear()
+    model.finalize()
+
+
+def test_a_unary_request_waits_for_the_first_connection_to_the_engine(
+    triton: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server is ready as soon as both models are, whether or not they have met."""
+    from trtllm_model import unary
+
+    monkeypatch.setattr(unary, "make_shared_memory_private", lambda: None)
+    answered, sender = threading.Event(), Sender()
+    model = unary.TritonPythonModel()
+    model.initialize({"model_name": "m_unary"})
+    asking = threading.Thread(target=model.execute, args=[[forwarded_request(sender)]])
+    asking.start()
+    assert not sender.ended.wait(3 * unary.CONNECT_PERIOD_S)
+    listener = unary.RequestListener("m", lambda request, sender: answered.set())
+    listener.start()
+    assert answered.wait(5)
+    assert sender.sent == []
+    model._senders.clear()
+    model.finalize()
+    listener.close()
+    asking.join()
+
+
+def forwarded_request(sender: Sender) -> Any:
+    """What Triton gives the second model to answer."""
+    return SimpleNamespace(
+        get_response_sender=lambda: sender,
+        inputs=list,
+        request_id=str,
+        parameters=str,
+        timeout=int,
+        correlation_id=int,
+        requested_output_names=list,
+    )
+
+
+def test_a_stop_while_the_model_starts_ends_all_of_it(
+    triton: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import triton_python_backend_utils as pb_utils
+
+    class EndingEngine(Engine):
+        has_statistics = False
+        has_ended = threading.Event()
+
+        def shutdown(self, timeout_s: float) -> bool:
+            self.has_ended.set()
+            return True
+
+    engine, errors = EndingEngine(), list[str]()
+    logger = SimpleNamespace(log_info=lambda text: None, log_error=errors.append)
+    monkeypatch.setattr(pb_utils, "Logger", logger, raising=False)
+    monkeypatch.setenv("SERVE_STOP_FILE", str(tmp_path / "stop"))
+    (tmp_path / "stop").touch()
+    module: Any = import_module("model")
+    listeners = []
+
+    class SlowListener(module.RequestListener):  # type: ignore[misc]
+        def __init__(self, *arguments: Any) -> None:
+            wait_until(lambda: not thread_named("shutdown"))
+            super().__init__(*arguments)
+            listeners.append(self)
+
+    settings = module.settings.Settings(0, True, {})
+    for name, value in {
+        "make_shared_memory_private": lambda: None,
+        "_settings": lambda: settings,
+        "engine": SimpleNamespace(is_leader=lambda: True, LlmEngine=lambda *_: engine),
+        "RequestListener": SlowListener,
+    }.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(import_module("trtllm_model.termination"), "terminate_server", print)
+    model = module.TritonPythonModel()
+    arguments = {"model_name": "m", "model_version": "1"}
+    try:
+        model.initialize({**arguments, "model_config": '{"input": [], "output": []}'})
+        assert engine.has_ended.wait(5)
+    finally:
+        model.finalize()
+        del sys.modules["model"]
+    assert errors == []
+    assert listeners[0]._listener.fileno() == -1
+
+
+def thread_named(name: str) -> bool:
+    return any(thread.name == name for thread in threading.enumerate())

@@ -65,8 +65,9 @@ class TritonPythonModel:
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self._generations = Generations(self._engine, dtypes, settings, labels)
         self._watchdog = Watchdog(self._engine, self._generations, settings)
-        self._shutdown = Shutdown(self._end)
         self._listener = RequestListener(args["model_name"], self._answer)
+        self._shutdown = Shutdown(self._end)  # which may end all of the above from now on
+        self._listener.start()
 
     def execute(self, requests: list[Any]) -> None:
         """Start every request; each answers through its own response sender."""

@@ -6,6 +6,10 @@ nothing piles up for a slow client but the newest output. Sender threads take th
 order in which they had something to say. A request is with one sender at a time, which keeps its
 responses in order.
 
+To fall asleep and to be woken, here and in the server process, is most of what a response costs.
+The engine gives the tokens of a step one right after another, so senders are woken once for all of
+them, and each takes its share of the requests.
+
 What waits for a request is guarded by the lock of the `Delivery`; everything else of a `Stream` is
 its sender's, while it has one.
 """
@@ -15,8 +19,9 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -29,16 +34,35 @@ CLOSE_TIMEOUT_S = 10.0
 MOST_AT_ONCE = 32
 
 
+def _at_once(callback: Callable[[], None]) -> None:
+    callback()
+
+
 class Delivery:
-    """Sends what streams have to say. A sender calls `on_end` once for each stream, at its end."""
+    """Sends what streams have to say. A sender calls `on_end` once for each stream, at its end.
+
+    `defer` calls what it is given when all that the engine has at the moment is `put`, such as the
+    `call_soon` of the event loop that does so.
+    """
 
     def __init__(
-        self, metrics: MetricsRecorder, threads: int, on_end: Callable[[Stream], None]
+        self,
+        metrics: MetricsRecorder,
+        threads: int,
+        on_end: Callable[[Stream], None],
+        defer: Callable[[Callable[[], None]], object] = _at_once,
     ) -> None:
         self._metrics = metrics
         self._on_end = on_end
+        self._defer = defer
         self._lock = threading.Lock()
-        self._ready: SimpleQueue[Stream | None] = SimpleQueue()
+        # Guarded by the lock.
+        self._ready: deque[Stream] = deque()
+        self._share = 1  # how many of them a sender takes at once
+        self._num_idle = 0  # senders that sleep, less those for which a wake-up is on its way
+        self._is_deferred = False
+        self._is_closed = False
+        self._wake_ups: SimpleQueue[None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._send_all, name=f"sender {index}", daemon=True)
             for index in range(threads)
@@ -55,23 +79,44 @@ class Delivery:
             if stream.is_with_sender:
                 return
             stream.is_with_sender = True
-        self._ready.put(stream)
+            self._ready.append(stream)
+            if self._is_deferred:
+                return
+            self._is_deferred = True
+        self._defer(self._hand_over)
 
     def fail(self, stream: Stream, error: RequestError) -> None:
         """End the stream with an error, after what already waits for it."""
         with self._lock:
             stream.error = stream.error or error
-            if stream.is_with_sender:
-                return
-            stream.is_with_sender = True
-        self._ready.put(stream)
+            if not stream.is_with_sender:
+                stream.is_with_sender = True
+                self._ready.append(stream)
+        self._hand_over()  # also what was deferred, as the event loop may hang
 
     def close(self) -> None:
         """End the senders after everything that waits."""
+        with self._lock:
+            self._is_closed = True
         for _ in self._threads:
-            self._ready.put(None)
+            self._wake_ups.put(None)
         for thread in self._threads:
             thread.join(CLOSE_TIMEOUT_S)
+
+    def _hand_over(self) -> None:
+        """Divide what is ready among all senders."""
+        with self._lock:
+            self._is_deferred = False
+            self._share = self._equal_share()
+        self._wake_senders()
+
+    def _wake_senders(self) -> None:
+        """As many as are idle, while there is something ready for each."""
+        with self._lock:
+            number = min(len(self._ready), self._num_idle)
+            self._num_idle -= number
+        for _ in range(number):
+            self._wake_ups.put(None)
 
     def _send_all(self) -> None:
         while batch := self._take():
@@ -85,7 +130,7 @@ class Delivery:
                         stream.output or (stream.error and not error)
                     )
                     if stream.is_with_sender:
-                        self._ready.put(stream)
+                        self._ready.append(stream)
 
     def _take(self) -> list[Stream]:
         """This sender's share of the streams that have something to say; none at the end.
@@ -93,21 +138,22 @@ class Delivery:
         Several at once, as the making of many parts in a row takes much less time than between
         the sendings, which put this thread to sleep.
         """
-        batch: list[Stream] = []
-        share = 1
-        while len(batch) < share:
-            try:
-                stream = self._ready.get(block=not batch)
-            except Empty:
-                break
-            if stream is None:
-                if batch:
-                    self._ready.put(None)
-                break
-            batch.append(stream)
-            if len(batch) == 1:
-                share += min(self._ready.qsize() // len(self._threads), MOST_AT_ONCE - 1)
+        while True:
+            with self._lock:
+                if self._ready:
+                    share = min(max(self._share, self._equal_share()), MOST_AT_ONCE)
+                    batch = [self._ready.popleft() for _ in range(min(share, len(self._ready)))]
+                    break
+                if self._is_closed:
+                    return []
+                self._num_idle += 1
+            self._wake_ups.get()
+        if self._ready:
+            self._wake_senders()
         return batch
+
+    def _equal_share(self) -> int:
+        return -(-len(self._ready) // len(self._threads))
 
     def _next(self, stream: Stream) -> tuple[Output | None, Any, RequestError | None]:
         """The newest output with the response made of it, both `None` where there is none, and the

@@ -50,12 +50,14 @@ class Generations:
         self.progress_s = time.monotonic()  # when the engine last gave a sign of life
         self.failure = EngineFailure(self._fail_all)
         self.metrics = MetricsRecorder(metrics_labels, engine.version, self.running)
-        self._delivery = Delivery(self.metrics, settings.sender_threads, self._ended)
+        self._loop = asyncio.new_event_loop()
+        self._delivery = Delivery(
+            self.metrics, settings.sender_threads, self._ended, self._loop.call_soon
+        )
         # One thread: a tokenizer does not bear two, and a long prompt holds up no streams from it.
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         most = settings.max_unary_http_running
         self._unwatched = asyncio.Semaphore(most) if most else None
-        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="generations", daemon=True)
         self._thread.start()
 

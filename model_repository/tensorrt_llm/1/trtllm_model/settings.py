@@ -27,7 +27,8 @@ class Settings:
     max_batch_size: int
     decoupled: bool
     engine_options: Mapping[str, Any]
-    # How often a client is asked whether it gave up; every question costs about 0.1 ms.
+    # How often a client is asked whether it gave up; every question costs about 0.1 ms. Of more
+    # clients than the watchdog can ask so often, each is asked less often.
     cancellation_check_period_ms: float = 150
     sender_threads: int = 2
     # Running and waiting requests: Triton's own queue does not bound streams.

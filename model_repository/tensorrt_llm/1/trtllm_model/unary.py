@@ -31,6 +31,8 @@ import triton_python_backend_utils as pb_utils
 # Its name is that of the model with the engine, and this.
 SUFFIX = "_unary"
 CONNECT_PERIOD_S = 0.1
+# The server may be ready before the models have found each other.
+FIRST_CONNECTION_TIMEOUT_S = 5.0
 CANCELLATION_CHECK_PERIOD_S = 0.15
 DRAIN_TIMEOUT_S = 300.0
 # Tensors by name, or the message and code of an error.
@@ -87,6 +89,7 @@ class TritonPythonModel:
         self._senders: dict[int, Any] = {}
         self._last_key = 0
         self._engine: Connection | None = None
+        self._has_connected = threading.Event()
         self._closed = threading.Event()
         for run in (self._connect, self._ask_clients):
             threading.Thread(target=run, name=run.__name__, daemon=True).start()
@@ -124,6 +127,7 @@ class TritonPythonModel:
             self._engine.close()
 
     def _forward(self, message: tuple[Any, ...] | int) -> None:
+        self._has_connected.wait(FIRST_CONNECTION_TIMEOUT_S)
         engine = self._engine
         if engine is None:
             raise ConnectionError
@@ -137,6 +141,7 @@ class TritonPythonModel:
                 peer.close()
                 continue
             self._engine = engine = Connection(peer.detach())
+            self._has_connected.set()
             try:
                 while True:
                     self._end(*engine.recv())
@@ -157,10 +162,14 @@ class TritonPythonModel:
                 running = set(self._senders)
             cancelled &= running
             for key in running - cancelled:
-                with self._changed:
-                    sender = self._senders.get(key)
-                    if sender is None or not sender.is_cancelled():
-                        continue
+                try:
+                    with self._changed:
+                        sender = self._senders.get(key)
+                        if sender is None or not sender.is_cancelled():
+                            continue
+                except Exception:  # about one request; the others are asked as well
+                    pb_utils.Logger.log_error(traceback.format_exc())
+                    continue
                 cancelled.add(key)
                 with suppress(OSError):
                     self._forward(key)
@@ -200,13 +209,18 @@ class ForwardedSender:
 
 
 class RequestListener:
-    """The engine's side: `answer` gets each request of the second model, and its sender."""
+    """The engine's side: `answer` gets each request of the second model, and its sender.
+
+    Requests wait until it is started.
+    """
 
     def __init__(self, model_name: str, answer: Callable[[Any, Any], None]) -> None:
         self._answer = answer
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(address(model_name))
         self._listener.listen()
+
+    def start(self) -> None:
         threading.Thread(target=self._accept, name="unary listener", daemon=True).start()
 
     def close(self) -> None:
