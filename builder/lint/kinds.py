@@ -104,7 +104,7 @@ def _is_mapping(data: Mapping[str, Any], path: str) -> bool:
     return isinstance(value_at(data, path), Mapping)
 
 
-def _role(name: str) -> ServerRole | None:
+def role_of(name: str) -> ServerRole | None:
     return next((role for role, words in _ROLES if any(word in name for word in words)), None)
 
 
@@ -262,7 +262,7 @@ def _launcher(name: str, options: str, isl: str, osl: str, gpu: str = "") -> _Ki
         sections = [
             Section(given, document, below(options, str(role_name)), role=role, workload=load)
             for role_name, given in value_at(data, options).items()
-            if isinstance(given, Mapping) and (role := _role(str(role_name)))
+            if isinstance(given, Mapping) and (role := role_of(str(role_name)))
         ]
         return Content(name, sections)
 
@@ -313,7 +313,7 @@ def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
     name = path.rpartition("data.")[2]
     content = read(inner, release) or Content(ENGINE)
     content.sections = [
-        replace(section, within=path, role=section.role or _role(name))
+        replace(section, within=path, role=section.role or role_of(name))
         for section in content.sections
     ]
     content.diagnostics = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,12 @@ def find(name: str) -> Checkpoint | None:
         return None
 
 
+@cache
+def known_names() -> tuple[str, ...]:
+    """Names on the hub of models whose facts ship."""
+    return tuple(checkpoint.known_names())
+
+
 def is_open(name: str) -> bool:
     """Whether something is put into a name later: a variable, or whatever a placeholder is for."""
     return _VARIABLE.search(name) is not None
@@ -65,7 +71,7 @@ def is_open(name: str) -> bool:
 def _published(name: str) -> str | None:
     """The name on the hub that a name or the last part of a folder's is, in any case."""
     given, last = name.lower(), name.lower().rpartition("/")[2]
-    known = checkpoint.known_names()
+    known = known_names()
     whole = [other for other in known if other.lower() == given]
     parts = [other for other in known if other.lower().rpartition("/")[2] == last]
     found = whole or (parts if "/" not in name or Path(name).is_absolute() else [])
@@ -131,7 +137,7 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
 
 def unknown(model: Named) -> Diagnostic:
     """A model without facts; one that is misspelt is a finding, any other is only said once."""
-    near = closest(model.name, checkpoint.known_names())
+    near = closest(model.name, known_names())
     fix = f"did you mean {near}?" if near else ""
     what = f"{model.name} is unknown here: no rule of models was applied"
     return located(model.location, model.path, what, fix, UNKNOWN, "warning")

@@ -147,7 +147,21 @@ def _around(
     yield from surroundings.recipe_diagnostics(content.document, content.sections)
     yield from workers.misspelt_resources(source.documents if servers else ())
     options = {_file_name(section): section.options for section in content.sections}
+    for document in source.documents if servers else ():
+        for run in container_commands(document):
+            options |= _written_options(run.script, rule_context)
     yield from workers.diagnostics(servers, options)
+
+
+def _written_options(
+    found: script.Script, rule_context: RuleContext
+) -> dict[str, Mapping[str, Any]]:
+    """The options of each file that a script writes, by the last part of its name."""
+    return {
+        document.name.rpartition("/")[2]: section.options
+        for document in found.files
+        for section in _written(document, rule_context).sections
+    }
 
 
 def _file_name(section: Section) -> str:
@@ -231,11 +245,7 @@ def _around_script(
     yield from surroundings.misspelt_variables(source.text)
     if not rule_context.checkpoint:
         yield from workers.unknown_models(servers)
-    options = {
-        document.name.rpartition("/")[2]: section.options
-        for document in found.files
-        for section in _written(document, rule_context).sections
-    }
+    options = _written_options(found, rule_context)
     yield from workers.diagnostics(servers, options, job_script.is_job(source.text))
 
 
@@ -282,6 +292,7 @@ def _script_verdict(
     for name, content in written.items():
         _settle_backend(content, [row for row in commands if _names(row, name)])
         result += _certain(_content(content, rule_context, servers), text)
+    result += _certain(_between(written, rule_context), text)
     for index, command in enumerate(commands):
         result += command.diagnostics
         if command.subcommand == "serve":
@@ -289,6 +300,16 @@ def _script_verdict(
             server = servers[min(index, len(servers) - 1)] if servers else None
             result += beside_flags(command, options, workers.context(rule_context, server))
     return Verdict(SCRIPT, result, judged)
+
+
+def _between(written: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
+    """What files for the two sides of one service disagree about, where a script writes both."""
+    sections = [
+        replace(content.sections[0], role=kinds.role_of(name.rpartition("/")[2]))
+        for name, content in written.items()
+        if content.kind == kinds.ENGINE and len(content.sections) == 1
+    ]
+    return disagreements(sections, rule_context)
 
 
 def _settle_backend(content: Content, commands: Sequence[Command]) -> None:

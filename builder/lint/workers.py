@@ -117,7 +117,9 @@ def _walk(document: Yaml, data: Any, path: str, around: _Around) -> Iterator[Wor
     if "command" in data or "args" in data:
         words = [*_words(document, data, path, "command"), *_words(document, data, path, "args")]
         if any(script.is_server(word) or word.endswith(_WORKER) for word, _ in words):
-            yield Worker(words, _total(around), around.gpu, around.role, path)
+            worker = Worker(words, _total(around), around.gpu, around.role, path)
+            spread = worker.starts_elsewhere and not around.nodes
+            yield replace(worker, gpus=None) if spread else worker
     for key, value in data.items():
         if isinstance(value, Mapping | list):
             yield from _walk(document, value, below(path, str(key)), around)
@@ -201,7 +203,9 @@ def _words(
 
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=[\"']?([^\s\"'$`;]+)[\"']?\s*$", re.M)
-_VISIBLE = re.compile(r"^\s*(?:export\s+)?CUDA_VISIBLE_DEVICES=[\"']?([0-9]+(?:,[0-9]+)*)\b", re.M)
+_VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=[\"']?([0-9]+(?:,[0-9]+)*)\b[\"']?")
+_SET = re.compile(rf"^\s*(?:export\s+)?{_VISIBLE.pattern}\s*(?:#.*)?$", re.M)
+_DOCKER = re.compile(r"--gpus[= ]+[\"']*(?:device=([0-9]+(?:,[0-9]+)*)|([0-9]+))")
 _GRES = re.compile(r"gpu:(?:([a-z]\w*):)?([0-9]+)")
 
 
@@ -211,13 +215,15 @@ def in_script(text: str) -> list[Worker]:
     names = [name for name, _ in _ASSIGNED.findall(text)]
     values = {name: value for name, value in assigned.items() if names.count(name) == 1}
     gpus, gpu = _visible(text), None
+    lines = text.splitlines()
     is_job = job_script.is_job(text)
     if is_job:
         gpus, gpu = _of_job(text)
     found = []
     for command in script.read(text).commands:
         words = [(_filled(word.text, values), word.location) for word in command]
-        found.append(Worker([(script.COMMAND, Location(1, 1)), *words], gpus, gpu))
+        own = _of_command(lines, command[0].location.line) if command and not is_job else None
+        found.append(Worker([(script.COMMAND, Location(1, 1)), *words], own or gpus, gpu))
     return found
 
 
@@ -227,11 +233,29 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 
 
 def _visible(text: str) -> Place | None:
-    found = list(_VISIBLE.finditer(text))
+    """The GPUs that a line of its own leaves visible, if there is one such line."""
+    found = list(_SET.finditer(text))
     if len(found) != 1:
         return None
     place = Location(text.count("\n", 0, found[0].start(1)) + 1, 1)
     return Place(len(found[0][1].split(",")), place, "CUDA_VISIBLE_DEVICES")
+
+
+def _of_command(lines: Sequence[str], line: int) -> Place | None:
+    """The GPUs that stand before a server on its own command line: a variable, or docker's."""
+    first = line
+    while first > 1 and lines[first - 2].rstrip().endswith("\\"):
+        first -= 1
+    for number in range(first, line + 1):
+        before = lines[number - 1].partition(script.COMMAND)[0] if number == line else ""
+        text = before or (lines[number - 1] if number < line else "")
+        if found := _VISIBLE.search(text):
+            where = Location(number, found.start() + 1)
+            return Place(len(found[1].split(",")), where, "CUDA_VISIBLE_DEVICES")
+        if found := _DOCKER.search(text):
+            count = len(found[1].split(",")) if found[1] else int(found[2])
+            return Place(count, Location(number, found.start() + 1), "--gpus")
+    return None
 
 
 def _of_job(text: str) -> tuple[Place | None, str | None]:
@@ -267,8 +291,6 @@ def diagnostics(
         known = not worker.file or worker.file in options
         if worker.gpus is None or not known or shared:
             continue
-        if worker.starts_elsewhere and worker.path:
-            continue  # on nodes that the manifest does not count
         world = world_size({**options.get(worker.file, {}), **worker.sizes})
         if world is None:
             continue
