@@ -9,7 +9,8 @@ from functools import cache
 from typing import Annotated, Literal
 
 from ..documents import DATA
-from . import advisories, data_file, servers
+from . import advisories, data_file, engines, release, servers
+from .release.version import order
 from .schema import Check, Text
 
 IMAGES = DATA / "images.yaml"
@@ -63,6 +64,84 @@ def contents(text: str) -> Iterator[Content]:
     for found in _pattern().finditer(text):
         if not found["rest"].endswith(_CLIENTS):
             yield Content(products[found["repository"]], found["version"], found.start())
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The engine releases that an image carries, in the `words` of a text, from `start` on.
+
+    Two are given where the image lies between two that are known, none where nothing is known.
+    """
+
+    start: int
+    words: str
+    releases: tuple[str, ...]
+
+
+def engine_releases(line: str) -> Iterator[Carried]:
+    """The images with an engine that a line names, with the engine's release in each."""
+    taken: list[tuple[int, int]] = []
+    for found in _carrier_pattern().finditer(line):
+        taken.append(found.span())
+        yield Carried(found.start(), found[0], _carried(found["repository"], found["tag"]))
+    for found in _pattern().finditer(line):
+        product, version = _products()[found["repository"]], found["version"]
+        taken.append(found.span())
+        if product == engines.default().product:
+            yield Carried(found.start(), found[0], (version.removeprefix("v"),))
+        elif _ENGINE_MARK in found["rest"]:
+            yield Carried(found.start(), found[0], _released_in(product, version))
+    for found in _ANY_IMAGE.finditer(line):
+        spot = found.start("image")
+        if any(start <= found.end() and spot <= end for start, end in taken):
+            continue
+        for name in servers.names():
+            told = told_version(name, found["image"])
+            if told and servers.load(name).image["product"] == engines.default().product:
+                yield Carried(spot, found["image"], (told.removeprefix("v"),))
+
+
+_ENGINE_MARK = "trtllm"  # in the tag of a server's container that holds the engine too
+
+# Images of any name, where a file or a command says that they are images.
+_ANY_IMAGE = re.compile(
+    r"(?:^|(?<=[\s=:\"',]))"
+    r"(?P<image>[\w./#@+$}{:-]*(?:tensorrt|trt)[\w.+-]*llm[\w./#@+:-]*)",
+    re.IGNORECASE,
+)
+
+
+def _carried(repository: str, tag: str) -> tuple[str, ...]:
+    """The releases in an image of a carrier: that of its tag, or those of the tags beside it."""
+    tags = next(row.tags for row in _data().carriers if row.repository == repository)
+    plain = re.sub(r"(-(cuda\d+|amd64|arm64|x86_64|aarch64|efa))+$", "", tag)
+    if plain in tags:
+        return (tags[plain],)
+    here = order(plain)
+    if here is None or re.search(r"[a-z]{3,}", re.sub(r"post|dev", "", plain)):
+        return ()  # made for a model, say, at a time that the tag does not tell
+    rows = sorted((at, name) for name in tags if "-" not in name and (at := order(name)))
+    before = re.search(r"-(dev|rc)", plain) is not None  # such a tag is older than its number
+    older = [tags[name] for at, name in rows if at < here or (at == here and not before)]
+    newer = [tags[name] for at, name in rows if at >= here]
+    numbered = [name for name in release.known() if order(name)]
+    return tuple(dict.fromkeys(([*numbered[:1], *older][-1], [*newer, *numbered[-1:]][0])))
+
+
+def _released_in(product: str, version: str) -> tuple[str, ...]:
+    """The engine releases in a server's container of a version."""
+    carrying = (servers.load(name) for name in servers.names())
+    names = [row.name for row in carrying if row.image["product"] == product]
+    tables = release.of_engine(engines.default())
+    return tuple(
+        row.name for row in tables for name in names if version in row.containers.get(name, ())
+    )
+
+
+@cache
+def _carrier_pattern() -> re.Pattern[str]:
+    repositories = "|".join(re.escape(row.repository) for row in _data().carriers)
+    return re.compile(rf"(?<![\w.-])(?P<repository>{repositories}):(?P<tag>[\w.-]+)")
 
 
 @cache
@@ -163,7 +242,21 @@ class PublishedImage:
     version: str | None = None
 
 
-PublishedImages = dict[Literal["images"], tuple[PublishedImage, ...]]
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """An image of another product with an engine in it: the engine's release by the image's tag."""
+
+    repository: Text
+    source: Text
+    tags: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedImages:
+    """What `images.yaml` holds."""
+
+    images: tuple[PublishedImage, ...]
+    carriers: tuple[Carrier, ...]
 
 
 def image(server: str, release: str, given: str | None = None) -> Image | None:
@@ -200,4 +293,8 @@ def _image(reference: str, row: PublishedImage | None, product: str) -> Image:
 
 
 def _rows() -> tuple[PublishedImage, ...]:
-    return data_file.load(IMAGES, PublishedImages)["images"]
+    return _data().images
+
+
+def _data() -> PublishedImages:
+    return data_file.load(IMAGES, PublishedImages)

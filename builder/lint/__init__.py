@@ -15,12 +15,14 @@ from ..facts import checkpoint, hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
 from . import data_files, kinds
-from .coverage import NOTHING
+from .coverage import NOTHING, Verdict
 from .files import BundleContext, SourceFile, expand
+from .judging import by_neighbours, by_statement, of_old
 from .kinds import DEPLOYMENT
 from .report import Checked, FindingsByRelease, Report, Skipped, drift
 from .section import Section, disagreements, stated_context
 from .serving import UNKNOWN
+from .stated import Stated
 from .validate import (
     MODEL_CONFIG,
     PROSE,
@@ -69,10 +71,22 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
         seen.add((target.path, target.diagnostic))
     report.findings += _disagreements(workers)
     _say_unknown_models(report)
+    guessed = [row.file for row in report.files if row.assumed]
+    if guessed:
+        report.notes.insert(0, _assumed(guessed))
     if not report.checked:
         report.notes.append("nothing here is of a kind that check knows")
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
     return report
+
+
+def _assumed(files: Sequence[str]) -> str:
+    """The release that was taken for files which name none."""
+    count = f"{len(files)} files name" if len(files) > 1 else f"{files[0]} names"
+    return (
+        f"{count} no engine release: {release.newest_stable()}, the newest stable one, is assumed; "
+        "give --release if the server has another"
+    )
 
 
 def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: Report) -> None:
@@ -88,17 +102,22 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
         return
     try:
         source = read(target.path)
-        releases, assumed = _releases(request, target.context, source)
+        releases, stated = _releases(request, target.context, source)
     except BadInput as error:
         report.findings += (_unreadable(row, name) for row in error.diagnostics)
         report.files.append(Checked(name, "unreadable", (), judged=NOTHING))
         report.skipped.append(Skipped(name, "cannot be read"))
         return
+    accepted = target.context.accepted if target.context else ()
+
+    def judge(table: Release) -> Verdict:
+        return validate(source, _rule_context(table, request, target.context), accepted)
+
     by_release: dict[Release, list[Diagnostic]] = {}
     verdicts = []
-    for each in releases:
-        accepted = target.context.accepted if target.context else ()
-        verdict = validate(source, _rule_context(each, request, target.context), accepted)
+    named = stated.named if stated else ()
+    for each in () if named else releases:
+        verdict = by_neighbours(each, judge)
         verdicts.append(verdict)
         kind, found = verdict.kind, verdict.diagnostics
         if kind == DEPLOYMENT and _is_readable(source):
@@ -108,17 +127,26 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
                 name_given = each.name if request.releases else ""
                 found += _planned(source.documents[0], name_given, target, planner)
         by_release[each] = found
+    if stated and named:
+        verdicts = [by_statement(stated, releases[0], judge)]
+        kind, releases = verdicts[0].kind, [row for each in named for row in each.releases]
+        by_release = {releases[0]: verdicts[0].diagnostics}
+    assumed = stated is not None and not named
     if kind is None:
         _of_no_kind(source, target, by_release, report)
         return
-    judged, names = verdicts[0].judged, tuple(each.name for each in releases)
+    judged, names = verdicts[0].judged, tuple(dict.fromkeys(each.name for each in releases))
     if kind == MODEL_CONFIG or not judged:
         names = ()
-    report.files.append(Checked(name, kind, names, assumed, judged))
+    words = stated.words if stated and named else ()
+    report.files.append(Checked(name, kind, names, assumed and bool(names), judged, words))
+    if names:
+        report.say_once(row.statement for row in releases)
+        report.say_once(of_old(each) for each in named)
     if not judged:
         _of_nothing(target, f"{kind}: holds no engine options and no server command", report)
     report.findings += _findings(by_release, name)
-    wrong = any(row.severity == "error" for row in by_release[releases[0]])
+    wrong = any(row.severity == "error" for row in next(iter(by_release.values())))
     if wrong and assumed and kind != DEPLOYMENT:  # planning was for the one it names
         report.notes += _other_releases(source, name, releases[0], request)
 
@@ -181,20 +209,22 @@ def _findings(by_release: FindingsByRelease, name: str) -> Iterator[Diagnostic]:
 
 def _releases(
     request: CheckOptions, context: BundleContext | None, source: Text
-) -> tuple[list[Release], bool]:
-    """The releases to check by, and whether that is a guess."""
+) -> tuple[list[Release], Stated | None]:
+    """The releases to check by; where it is a guess, with what the file itself says of it."""
     if source.form == MODEL_CONFIG:  # Triton reads it, whatever the engine's release
-        return [release.load(release.newest_stable())], False
+        return [release.load(release.newest_stable())], None
     if request.releases:
-        return [release.load(name) for name in request.releases], False
+        return [release.load(name) for name in request.releases], None
     if context:
-        return [release.load(context.release, context.folder)], False
-    if stated := kinds.stated_release(source.documents):
-        try:
-            return [release.load(stated, source.path.parent)], False
-        except BadInput:
-            pass  # planning will say so
-    return [release.load(release.newest_stable())], True
+        return [release.load(context.release, context.folder)], None
+    newest = release.load(release.newest_stable())
+    if not kinds.holds_deployment(source.documents):
+        return [newest], Stated(source.text, source.documents)
+    try:
+        asked = kinds.stated_release(source.documents)
+        return [release.load(asked, source.path.parent) if asked else newest], None
+    except BadInput:
+        return [newest], None  # planning will say so
 
 
 def _rule_context(

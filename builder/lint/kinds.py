@@ -74,12 +74,17 @@ def read(documents: Sequence[Yaml], release: Release) -> Content | None:
     return None
 
 
+def holds_deployment(documents: Sequence[Yaml]) -> bool:
+    """Whether a file is a deployment, which plans for the release that it asks for."""
+    data = documents[0].data if documents else None
+    return isinstance(data, Mapping) and _is_deployment(data)
+
+
 def stated_release(documents: Sequence[Yaml]) -> str:
     """The engine release that a deployment file asks for."""
-    data = documents[0].data if documents else None
-    if not isinstance(data, Mapping) or not _is_deployment(data):
+    if not holds_deployment(documents):
         return ""
-    return str(value_at(data, "engine.release") or "")
+    return str(value_at(documents[0].data, "engine.release") or "")
 
 
 @cache

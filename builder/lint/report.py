@@ -26,13 +26,17 @@ from .job_script import table
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A file, what it was taken for, the releases that it was checked by, and how much of it."""
+    """A file, what it was taken for, the releases that it was checked by, and how much of it.
+
+    `named_by` are the words of the file that name these releases.
+    """
 
     file: str
     kind: str
     releases: tuple[str, ...]
     assumed: bool = False
     judged: Judged = ITSELF
+    named_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,10 @@ class Report:
         """All that was judged in all files."""
         return sum((row.judged for row in self.files), NOTHING)
 
+    def say_once(self, notes: Iterable[str]) -> None:
+        """Notes that several files may call for."""
+        self.notes += [note for note in dict.fromkeys(notes) if note and note not in self.notes]
+
     def document(self) -> dict[str, Any]:
         """The report as `--json` prints it."""
         judged = self.judged
@@ -81,6 +89,8 @@ class Report:
                     "file": row.file,
                     "kind": row.kind,
                     "releases": list(row.releases),
+                    "release_assumed": row.assumed,
+                    "release_named_by": list(row.named_by),
                     "sections": row.judged.sections,
                     "commands": row.judged.commands,
                     "variables": list(row.judged.variables),

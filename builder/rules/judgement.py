@@ -5,7 +5,7 @@ A release without a table is judged by its neighbours: what only one of them ref
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..diagnostics import Diagnostic
@@ -25,17 +25,22 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
     """
     if len(found) == 1:
         return list(*found.values())
-    rows: dict[tuple[object, ...], Diagnostic] = {}
+    doubtful: list[Diagnostic] = []
+    said: dict[tuple[object, ...], tuple[str, list[Diagnostic]]] = {}
     for name, diagnostics in found.items():
         for row in diagnostics:
             accepting = [other for other in found if not _refuses(found[other], row)]
             if row.severity == "error" and accepting:
                 what = f"{name} refuses it, {' and '.join(accepting)} not: {row.message}"
-                warning = replace(row, message=what, severity="warning")
-                rows[(*_place(row), row.rule, name)] = warning
-            else:
-                rows[(*_place(row), row.rule, _words(row, found))] = row
-    return list(_without_lesser(rows.values()))
+                doubtful.append(replace(row, message=what, severity="warning"))
+                continue
+            key = (*_place(row), row.rule, row.severity)
+            if key not in said or said[key][0] != name:  # said once, in the newest one's words
+                said[key] = name, []
+            said[key][1].append(row)
+    rows = [*(row for _, rows in said.values() for row in rows), *doubtful]
+    wrong = {_place(row) for row in rows if row.severity == "error"}
+    return [row for row in rows if row.severity == "error" or _place(row) not in wrong]
 
 
 def _refuses(diagnostics: Iterable[Diagnostic], row: Diagnostic) -> bool:
@@ -50,21 +55,6 @@ def _refuses(diagnostics: Iterable[Diagnostic], row: Diagnostic) -> bool:
         )
         for other in diagnostics
     )
-
-
-def _without_lesser(rows: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-    """Findings without the warnings of a place for which all have an error."""
-    rows = list(rows)
-    wrong = {_place(row) for row in rows if row.severity == "error"}
-    yield from (row for row in rows if row.severity == "error" or _place(row) not in wrong)
-
-
-def _words(row: Diagnostic, names: Iterable[str]) -> str:
-    """What a finding says, the releases aside: what all say is said once, by the newest."""
-    text = row.message
-    for name in sorted(names, key=len, reverse=True):
-        text = text.replace(name, "")
-    return "" if row.severity == "error" else text
 
 
 def _place(row: Diagnostic) -> tuple[object, ...]:

@@ -1,0 +1,254 @@
+"""The engine release that a file itself names, and for which of its lines each name counts.
+
+An image, a required package or a field of a recipe names it. Of several the nearest counts: a
+container's own image for its own options. A comment counts only where nothing else names one.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from ..documents import Yaml
+from ..errors import BadInput
+from ..facts import engines, images, release
+from ..facts.release import Release
+from ..facts.release.version import order
+
+# What a release is called in fields, variables and requirements.
+_NAME = r"(?:tensorrt[-_]?llm|trt[-_]?llm)"
+_VERSION = r"v?(?P<version>\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*)"
+_REQUIREMENT = re.compile(
+    rf"(?<![\w/.]){_NAME}(?:\[[\w,-]+\])?[ \t]*"
+    r"(?P<bounds>(?:(?:[<>~=!]=|[<>]|===)[ \t]*v?\d[\w.*]*[ \t]*,?[ \t]*)+)",
+    re.IGNORECASE,
+)
+_BOUND = re.compile(r"(?P<sign>===?|~=|>=|<=|!=|<|>)[ \t]*v?(?P<version>\d[\w.]*)(?P<any>\*?)")
+_FIELD = re.compile(
+    rf"(?<![\w/]){_NAME}(?:[-_](?:version|release|tag|engine_version))?[\"']?[ \t]*[:=][ \t]*[\"']?"
+    rf"(?:\$\{{\w+:-)?{_VERSION}(?![\w-]*[./]\w)",
+    re.IGNORECASE,
+)
+_BACKEND_FIELD = re.compile(
+    rf"(?:backend|framework|engine)_version[\"']?[ \t]*[:=][ \t]*[\"']?{_VERSION}", re.IGNORECASE
+)
+_LIKELY = re.compile(r"llm|tritonserver|_version", re.IGNORECASE)
+_STAGE = re.compile(r"^FROM[ \t]+\S+", re.MULTILINE | re.IGNORECASE)
+_COMMENT = re.compile(r"(?:^|\s)#")
+
+_Place = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A release that a line names in its own words; `releases` is empty where the words do not tell
+    which one it is. `place` is where in the file it stands, outermost part first."""
+
+    line: int
+    words: str
+    releases: tuple[str, ...]
+    place: _Place
+    comment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The tables by which lines are judged, and the words of the file that name them."""
+
+    releases: tuple[Release, ...]
+    judges: tuple[Release, ...]
+    too_old: bool = False
+
+
+class Stated:
+    """The releases that a file names, by the lines for which each counts."""
+
+    def __init__(self, text: str, documents: Sequence[Yaml]) -> None:
+        self._text = text
+        self._documents = documents
+        found = [*_split_images(documents, self._place), *self._read()]
+        outspoken = [row for row in found if not row.comment]
+        self.statements = tuple(outspoken or found)
+
+    def governing(self, line: int) -> tuple[Statement, ...]:
+        """The statements that count for a line, 0 for the file as a whole: the nearest ones."""
+        if not line or not self.statements:
+            return self.statements
+        here = self._place(line)
+        depths = [_shared(here, row.place) for row in self.statements]
+        return tuple(
+            row for row, depth in zip(self.statements, depths, strict=True) if depth == max(depths)
+        )
+
+    def tables(self, line: int) -> Named | None:
+        """The tables by which a line is judged; `None` if what counts for it names no release."""
+        return _tables(self.governing(line))
+
+    @cached_property
+    def named(self) -> tuple[Named, ...]:
+        """The tables of all releases that the file names."""
+        return tuple(found for row in self.statements if (found := _tables((row,))))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that name releases, each with its line."""
+        told = dict.fromkeys(row.words for row in self.statements if row.releases)
+        lines = {row.words: row.line for row in reversed(self.statements)}
+        return tuple(f"line {lines[words]}: {words}" for words in told)
+
+    def _read(self) -> Iterator[Statement]:
+        if not re.search(rf"{_NAME}|tritonserver", self._text, re.IGNORECASE):
+            return  # at once, for files that name none
+        for number, line in enumerate(self._text.splitlines(), 1):
+            if not _LIKELY.search(line):
+                continue
+            for start, words, releases in _of_line(line):
+                remark = any(mark.start() < start for mark in _COMMENT.finditer(line))
+                yield Statement(number, words, releases, self._place(number), remark)
+
+    def _place(self, line: int) -> _Place:
+        """Where a line stands: its document and the keys above it, or the stage of a Dockerfile."""
+        if not self._documents:
+            return (str(bisect_right(self._stages, line)),) if self._stages else ()
+        at = bisect_right(self._lines, line) - 1
+        return self._paths[at] if at >= 0 else ()
+
+    @cached_property
+    def _stages(self) -> list[int]:
+        return [
+            self._text[: found.start()].count("\n") + 1 for found in _STAGE.finditer(self._text)
+        ]
+
+    @cached_property
+    def _starts(self) -> list[tuple[int, int, _Place]]:
+        return sorted(
+            (place.line, place.column, (str(index), *filter(None, path.split("."))))
+            for index, document in enumerate(self._documents)
+            for path, place in document.places.items()
+        )
+
+    @cached_property
+    def _lines(self) -> list[int]:
+        return [line for line, _, _ in self._starts]
+
+    @cached_property
+    def _paths(self) -> list[_Place]:
+        return [path for _, _, path in self._starts]
+
+
+def _shared(one: _Place, other: _Place) -> int:
+    """How many keys from the outside two places have in common."""
+    depth = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        depth += 1
+    return depth
+
+
+def _of_line(line: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Where a line names releases, in which words, and which ones."""
+    for found in images.engine_releases(line):
+        yield found.start, found.words, found.releases
+    for match in _REQUIREMENT.finditer(line):
+        yield match.start(), match[0].strip(" ,"), _satisfying(match["bounds"])
+    for pattern in (_FIELD, _BACKEND_FIELD):
+        for match in pattern.finditer(line):
+            yield match.start(), match[0].strip(), (match["version"],)
+
+
+def _satisfying(bounds: str) -> tuple[str, ...]:
+    """The release that a requirement names, or the oldest and newest known ones that it takes."""
+    rows = [
+        (row["sign"], row["version"].rstrip("."), row["any"]) for row in _BOUND.finditer(bounds)
+    ]
+    exact = [version for sign, version, any_ in rows if sign in ("==", "===") and not any_]
+    if exact:
+        return (exact[0],)
+    lowest = [version for sign, version, _ in rows if sign in (">=", "~=")]
+    names = [*lowest, *release.known()]  # of equal ones the known one stays
+    ordered = sorted({at: name for name in names if (at := order(name))}.items())
+    taken = [name for _, name in ordered if all(_takes(name, *row) for row in rows)]
+    return tuple(dict.fromkeys((taken[0], taken[-1]))) if taken else ()
+
+
+def _takes(name: str, sign: str, version: str, any_: str) -> bool:
+    """Whether a version satisfies one bound of a requirement."""
+    here, limit = order(name), order(version)
+    if any_ or sign == "~=":
+        prefix = version.rstrip(".").split(".")
+        prefix = prefix if any_ else prefix[:-1]
+        same = name.split(".")[: len(prefix)] == prefix
+        above = limit is None or (here is not None and here >= limit)
+        return same == (sign != "!=") if any_ else same and above
+    if here is None or limit is None:
+        return True
+    holds = {
+        ">=": here >= limit,
+        ">": here > limit,
+        "<=": here <= limit,
+        "<": here < limit,
+        "!=": here != limit,
+    }
+    return holds.get(sign, True)
+
+
+# How charts and lists of images write a name and its tag apart.
+_REPOSITORY_KEYS = ("repository", "name", "image", "newName")
+_TAG_KEYS = ("tag", "newTag", "version")
+
+
+def _split_images(documents: Sequence[Yaml], place: Any) -> Iterator[Statement]:
+    """Images whose repository and tag are two values of one mapping."""
+    for document in documents:
+        for path, data in _mappings(document.data, ""):
+            name = next(
+                (data[key] for key in _REPOSITORY_KEYS if isinstance(data.get(key), str)), ""
+            )
+            tag = next((data[key] for key in _TAG_KEYS if isinstance(data.get(key), str)), "")
+            if "/" not in name or ":" in name.rpartition("/")[2] or not tag:
+                continue
+            registry = data.get("registry")
+            for found in images.engine_releases(f"image: {registry or ''}/{name}:{tag}"):
+                line = document.locate(path).line
+                yield Statement(line, f"{name}:{tag}", found.releases, place(line))
+
+
+def _text_of(data: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return next((data[key] for key in keys if isinstance(data.get(key), str)), "")
+
+
+def _mappings(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    items: Any = ()
+    if isinstance(data, Mapping):
+        yield path, data
+        items = data.items()
+    elif isinstance(data, list):
+        items = enumerate(data)
+    for key, value in items:
+        if isinstance(value, Mapping | list):
+            yield from _mappings(value, f"{path}.{key}" if path else str(key))
+
+
+@cache
+def _tables(statements: tuple[Statement, ...]) -> Named | None:
+    """The tables of the releases that statements name; `None` where these tell none.
+
+    What is older than all tables is judged by the oldest one.
+    """
+    names = dict.fromkeys(name for row in statements for name in row.releases)
+    found, too_old = [], False
+    for name in names:
+        try:
+            found.append(release.load(name))
+        except BadInput:
+            oldest = release.of_engine(engines.default())[0]
+            if (order(name) or ()) < (order(oldest.name) or ()) and order(name):
+                found.append(oldest)
+                too_old = True
+    judges = dict.fromkeys(table for row in found for table in row.judges)
+    return Named(tuple(found), tuple(judges), too_old) if found else None

@@ -1,0 +1,234 @@
+"""The release that a file names is the one that it is judged by, line by line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import lint
+from builder.facts import images
+from builder.facts.release import load
+from builder.lint.stated import Stated
+from builder.rules.judgement import agreed, judged
+from builder.rules.validation import validate
+from tests.conftest import ABSENT, ROOT
+
+INFERENCEX = ROOT.parent / "shared" / "corpus-inferencex"
+
+# An option that came with 1.3.0rc23, one that came with rc24, and one that nobody has.
+MARLIN = "moe_config: {backend: MARLIN}\n"
+REUSE = "kv_cache_config: {block_reuse_config: {policy: per_request}}\n"
+BOGUS = "kv_cache_config: {dtyp: fp8}\n"
+
+
+def check(folder: Path, text: str, name: str = "f.yaml", *releases: str) -> lint.Report:
+    file = folder / name
+    file.write_text(text)
+    return lint.check([file], lint.CheckOptions(releases), lambda path, overrides: [])
+
+
+def severities(report: lint.Report) -> list[str]:
+    rows = [row for row in report.findings if row.rule != "vulnerable-version"]
+    return [f"{row.severity} {row.location.line}" for row in rows]
+
+
+# What a line names, and the releases that are meant.
+NAMES = [
+    ("image: nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc24", ["1.3.0rc24"]),
+    ("container: nvcr.io#nvidia/tensorrt-llm/release:1.2.0rc6.post2", ["1.2.0rc6.post2"]),
+    ("image: mirror.example:5000/ai/tensorrt-llm/release:1.1.0@sha256:00", ["1.1.0"]),
+    ("FROM nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3", ["1.2.1"]),
+    ("FROM nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3 AS base", ["1.1.0"]),
+    ("image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1", ["1.3.0rc19"]),
+    ("- nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.0-dev.1-cuda13", ["1.3.0rc17"]),
+    ("image: my.registry/dynamo/tensorrtllm-runtime:1.4.2-arm64", ["1.3.0rc22"]),
+    # between two tags that are known, and before and after all of them
+    ("image: tensorrtllm-runtime:1.3.9", ["1.3.0rc19", "1.3.0rc22"]),
+    ("image: tensorrtllm-runtime:1.1.0-dev.2", ["1.3.0rc5.post1", "1.3.0rc11"]),
+    ("image: tensorrtllm-runtime:0.7.0.post2", ["1.0.0", "1.2.0rc6.post1"]),
+    ("image: tensorrtllm-runtime:1.6.0", ["1.3.0rc25", "1.3.0rc29"]),
+    ("srun --container-image=/images/tensorrt-llm+release+1.3.0rc18.sqsh", ["1.3.0rc18"]),
+    ("image: registry.example/mirror/trtllm-serve:v1.2.1", ["1.2.1"]),
+    ("IMAGE=${IMAGE:-nvcr.io/nvidia/tensorrt-llm/release:1.1.0rc2.post2}", ["1.1.0rc2.post2"]),
+    ("RUN pip install tensorrt_llm==1.2.1", ["1.2.1"]),
+    ("tensorrt-llm >= 1.3.0rc17", ["1.3.0rc17", "1.3.0rc29"]),
+    ("tensorrt_llm~=1.1.0", ["1.1.0"]),
+    ("tensorrt-llm>=1.1,<1.3.0rc1", ["1.1.0", "1.2.1"]),
+    ("  tensorrt_llm: 1.3.0rc24", ["1.3.0rc24"]),
+    ('ARG TRTLLM_VERSION="1.3.0rc24"', ["1.3.0rc24"]),
+    ("backend_version: 1.2.0rc5  # of trtllm", ["1.2.0rc5"]),
+]
+
+
+@pytest.mark.parametrize(("line", "releases"), NAMES)
+def test_a_line_names_a_release(line: str, releases: list[str]) -> None:
+    (row,) = Stated(line, ()).statements
+    assert list(row.releases) == releases
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "image: nvcr.io/nvidia/tritonserver:26.07-py3",
+        "image: nvcr.io/nvidia/tritonserver:26.07-py3-sdk",
+        "image: vllm/vllm-openai:v0.11.0",
+        "image: tensorrtllm-runtime:my-tag",
+        "trtllm-serve serve model --port 8000",
+        "version: 1.2.1",
+        "trtllm_serve/config.yaml",
+        "model: nvidia/Llama-3.3-70B-Instruct-FP8",
+    ],
+)
+def test_other_lines_name_none(line: str) -> None:
+    assert not [row for row in Stated(line, ()).statements if row.releases]
+
+
+def test_every_tag_of_a_carrier_stands_for_a_release_that_can_be_judged() -> None:
+    for line in (f"image: tensorrtllm-runtime:{tag}" for tag in ("1.0.1", "1.2.1", "1.5.0")):
+        (found,) = images.engine_releases(line)
+        assert load(found.releases[0]).judges
+
+
+@pytest.mark.parametrize(
+    ("release", "marlin", "reuse"),
+    [
+        ("1.2.1", "error", "error"),
+        ("1.3.0rc17", "warning", "error"),
+        ("1.3.0rc23", "", "error"),
+        ("1.3.0rc23.post1", "", "error"),
+        ("1.3.0rc24", "", ""),
+        ("1.3.0rc26", "", ""),
+        ("1.4.0rc1", "", ""),
+    ],
+)
+def test_an_option_is_judged_by_the_release_of_the_image(
+    release: str, marlin: str, reuse: str, tmp_path: Path
+) -> None:
+    for text, severity in ((MARLIN, marlin), (REUSE, reuse), (BOGUS, "error")):
+        plain = f"max_batch_size: 8\n{text}"
+        named = f"# runs in nvcr.io/nvidia/tensorrt-llm/release:{release}\n{plain}"
+        for report in (check(tmp_path, named), check(tmp_path, plain, "f.yaml", release)):
+            assert {row.split()[0] for row in severities(report)} == {severity} - {""}, text
+            assert report.files[0].releases == (release,) and not report.files[0].assumed
+
+
+def test_a_warning_says_which_neighbour_refuses(tmp_path: Path) -> None:
+    (row,) = check(tmp_path, f"max_batch_size: 8\n{MARLIN}", "f.yaml", "1.3.0rc17").findings
+    assert row.message.startswith("1.2.1 refuses it, 1.3.0rc23 not: MARLIN is not allowed")
+
+
+def test_how_a_release_without_a_table_is_judged_is_said_once(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text("# tensorrt_llm==1.3.0rc17\nmax_batch_size: 8\n")
+    report = lint.check([tmp_path], lint.CheckOptions(), lambda path, overrides: [])
+    assert report.notes == [load("1.3.0rc17").statement]
+
+
+def test_the_assumed_release_is_said_once_and_first(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(f"max_batch_size: 8\n{REUSE}")
+    report = lint.check([tmp_path], lint.CheckOptions(), lambda path, overrides: [])
+    assert report.notes[0].startswith("2 files name no engine release: 1.2.1, the newest stable")
+    assert sum("is assumed" in note for note in report.notes) == 1
+    assert all("it came with release 1.3.0rc24" in row.fix for row in report.findings)
+
+
+CONTAINERS = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: two}
+spec:
+  template:
+    spec:
+      containers:
+        - name: old
+          image: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
+          command: [trtllm-serve, serve, m, --grpc]
+        - name: between
+          image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1
+          command: [trtllm-serve, serve, m, --grpc]
+        - name: new
+          image: nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc24
+          command: [trtllm-serve, serve, m, --grpc]
+"""
+
+
+def test_a_containers_own_image_counts_for_its_own_command(tmp_path: Path) -> None:
+    report = check(tmp_path, CONTAINERS)
+    assert severities(report) == ["error 10", "warning 13"]
+    assert report.files[0].releases == ("1.2.1", "1.3.0rc19", "1.3.0rc24")
+    assert report.files[0].named_by[1] == "line 12: tensorrtllm-runtime:1.3.1"
+
+
+def test_a_chart_writes_an_image_and_its_tag_apart(tmp_path: Path) -> None:
+    text = (
+        "image: {repository: nvcr.io/nvidia/tensorrt-llm/release, tag: 1.3.0rc24}\n"
+        f"max_batch_size: 8\nmax_num_tokens: 8\n{REUSE}"
+    )
+    assert check(tmp_path, text).files[0].releases == ("1.3.0rc24",)
+
+
+def test_a_comment_counts_only_where_nothing_else_names_a_release() -> None:
+    text = "# was tensorrt_llm==1.0.0\nimage: nvcr.io/nvidia/tensorrt-llm/release:1.2.1\n"
+    assert [row.releases for row in Stated(text, ()).statements] == [("1.2.1",)]
+    assert [row.releases for row in Stated(text.split("\n")[0], ()).statements] == [("1.0.0",)]
+
+
+def test_a_stage_of_a_dockerfile_counts_for_what_follows_it() -> None:
+    text = (
+        "FROM nvcr.io/nvidia/tensorrt-llm/release:1.2.1 AS one\nRUN one\n"
+        "FROM nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc24\nRUN two\n"
+    )
+    stated = Stated(text, ())
+    lines = {line: stated.governing(line)[0].releases for line in (2, 4)}
+    assert lines == {2: ("1.2.1",), 4: ("1.3.0rc24",)}
+
+
+def test_what_a_release_older_than_all_tables_may_have_is_only_warned_of(tmp_path: Path) -> None:
+    text = f"# image: nvcr.io/nvidia/tensorrt-llm/release:0.20.0\nmax_batch_size: 8\n{MARLIN}"
+    report = check(tmp_path, text)
+    assert severities(report) == ["warning 3"] and "older than 1.0.0" in report.notes[-1]
+
+
+@pytest.mark.parametrize("name", ["1.3.0rc17", "1.2.0rc6", "1.3.0rc25", "1.3.0rc28"])
+def test_an_error_stays_one_only_where_both_neighbours_refuse(name: str) -> None:
+    options: Mapping[str, Any] = {
+        "moe_config": {"backend": "MARLIN", "bogus": 1},
+        "kv_cache_config": {"block_reuse_config": {"policy": "no"}, "dtype": 3},
+        "generation_config": "auto",
+        "max_batch_size": "many",
+    }
+    both = [
+        {row.where for row in validate(table, options) if row.severity == "error"}
+        for table in load(name).judges
+    ]
+    found = judged(load(name), lambda table: validate(table, options))
+    errors = {row.where for row in found if row.severity == "error"}
+    shared = both[0] & both[1]
+    assert shared <= errors
+    for where in errors - shared:  # one refuses what the other refuses as a part of more
+        above = {where, where.rpartition(".")[0]}
+        assert all(above & refused for refused in both)
+    assert {row.where for row in found} >= both[0] | both[1]
+
+
+def test_one_release_is_judged_as_it_is() -> None:
+    found = list(validate(load("1.2.1"), {"bogus": 1}))
+    assert agreed({"1.2.1": found}) == found
+
+
+@pytest.mark.skipif(not INFERENCEX.is_dir(), reason=ABSENT)
+def test_recipes_of_others_are_right_for_the_release_that_each_names() -> None:
+    rows = json.loads((INFERENCEX / "index.json").read_text())["files"]
+    wanted = {str(INFERENCEX / row["file"]): (row["trtllm_version"],) for row in rows}
+    report = lint.check(
+        [Path(name) for name in wanted], lint.CheckOptions(), lambda path, overrides: []
+    )
+    assert [row for row in report.findings if row.severity == "error"] == []
+    assert {row.file: row.releases for row in report.files} == wanted
+    assert not any(row.assumed for row in report.files)
+    print(f"{len(wanted)} files, {report.judged.sections} sections, no error")
