@@ -292,11 +292,11 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     if not options.bulletins and not options.folder:
         raise BadInput(Diagnostic("", "no bulletin is given", "name CSAF files, or --from FOLDER"))
-    if options.advisories:
-        advisories.use(options.advisories)
-    found = updates(read(options.bulletins, options.folder))
-    write(found, options.output or options.advisories or advisories.ADVISORIES)
-    print(text_of(found))
+    folder = options.advisories or advisories.ADVISORIES
+    with advisories.of_folder(folder):
+        found = updates(read(options.bulletins, options.folder))
+        write(found, options.output or folder)
+        print(text_of(found))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -103,13 +104,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> None:
     options = parser().parse_args(arguments)
-    if folder := getattr(options, "advisories", None):
-        from ..facts import advisories
+    with ExitStack() as stack:
+        if folder := getattr(options, "advisories", None):
+            from ..facts import advisories
 
-        advisories.use(folder)
-    options.run(options)
-    if hasattr(options, "advisories"):
-        _warn_of_old_advisories()
+            stack.enter_context(advisories.of_folder(folder))
+        options.run(options)
+        if hasattr(options, "advisories"):
+            _warn_of_old_advisories()
 
 
 def _warn_of_old_advisories() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -35,7 +37,7 @@ Day = Annotated[
     str, Check(lambda text: bool(re.fullmatch(r"\d{4}-\d\d-\d\d", text)), "must be YEAR-MONTH-DAY")
 ]
 
-_folder = ADVISORIES
+_FOLDER: ContextVar[Path] = ContextVar("advisories", default=ADVISORIES)
 _NAMED = 3  # the worst ones; a warning is no place for dozens
 _NO_FIX = "no version fixes them yet: let only clients that you trust reach the server"
 
@@ -93,23 +95,27 @@ def products() -> list[str]:
 
 
 def files() -> list[Path]:
-    return sorted(_folder.glob("*.yaml"))
+    return sorted(_FOLDER.get().glob("*.yaml"))
 
 
-def use(other: Path) -> None:
-    """Read advisories from another folder from now on. Raises `BadInput` if they are wrong."""
-    global _folder
+@contextmanager
+def of_folder(other: Path) -> Iterator[None]:
+    """Advisories are those of another folder meanwhile. Raises `BadInput` if they are wrong."""
     names = [shipped.name for shipped in ADVISORIES.glob("*.yaml")]
     diagnostics = [
         each for name in names for each in data_file.validate(other / name, ProductAdvisories)
     ]
     if diagnostics:
         raise BadInput(diagnostics)
-    _folder = other
+    before = _FOLDER.set(other)
+    try:
+        yield
+    finally:
+        _FOLDER.reset(before)
 
 
 def _file(product: str) -> ProductAdvisories:
-    return data_file.load(_folder / f"{product}.yaml", ProductAdvisories)
+    return data_file.load(_FOLDER.get() / f"{product}.yaml", ProductAdvisories)
 
 
 def all_of(product: str) -> tuple[Advisory, ...]:

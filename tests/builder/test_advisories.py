@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +134,15 @@ def test_a_warning_names_count_score_the_worst_and_the_version_that_closes_all()
     for part in ("15 known", "CVSS 8.4", "CVE-2026-24233", "and 12 more", "2026-10-27"):
         assert part in found.message
     assert found.fix == "upgrade to 1.3.0rc17 or later"
+
+
+def test_advisories_of_another_folder_are_read_only_where_they_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    shipped = advisories.all_of("tensorrt_llm")
+    for file in advisories.files():
+        text = file.read_text()
+        (tmp_path / file.name).write_text(f"{text.partition('advisories:')[0]}advisories: []\n")
+    with advisories.of_folder(tmp_path):
+        assert advisories.all_of("tensorrt_llm") == ()
+    assert advisories.all_of("tensorrt_llm") == shipped != ()
