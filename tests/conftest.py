@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
     help_text = "how many requests that no sound client sends the Triton model gets"
     parser.addoption("--fuzzed-requests", type=int, default=1000, metavar="N", help=help_text)
+    parser.addoption("--exported", help="a folder that export_with_modelopt.py filled")
 
 
 def pytest_configure(config: pytest.Config) -> None:

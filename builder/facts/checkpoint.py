@@ -226,6 +226,7 @@ def read_folder(folder: Path) -> Checkpoint:
     found, diagnostics = read_quantization(config, hf_quant)
     diagnostics += _missing_fields(architecture, config, str(folder / "config.json"))
     bare = not any(folder.glob("*.safetensors"))
+    notes: tuple[str, ...] = (_BARE_NOTE,) if bare else ()
     stored: dict[str, Stored] = {}
     if not bare:
         if not architecture.draft_head:  # it uses the tokenizer of its target
@@ -233,6 +234,8 @@ def read_folder(folder: Path) -> Checkpoint:
         stored, unreadable = checkpoint_tensors.read_headers(folder)
         diagnostics += unreadable
         if not diagnostics:
+            if not checkpoint_tensors.has_mtp(architecture, config, stored):
+                config, notes = _without_mtp(architecture, config), (_NO_MTP,)
             diagnostics += checkpoint_tensors.diagnostics(
                 folder, architecture, config, found, stored
             )
@@ -248,7 +251,7 @@ def read_folder(folder: Path) -> Checkpoint:
         source=_BARE if bare else f"config.json and the headers of {len(stored)} tensors",
         verified=not bare,
         published_bytes=checkpoint_tensors.indexed_bytes(folder) if bare else None,
-        notes=(_BARE_NOTE,) if bare else (),
+        notes=notes,
         generation_config=generation,
         listing=checkpoint_files.read(folder),
     )
@@ -259,6 +262,15 @@ _BARE_NOTE = (
     "no *.safetensors files in this folder: names and sizes of the weights are assumed to be those "
     "of the architecture; copy the weights and the tokenizer before you start a server"
 )
+
+
+# Exporters that work on the classes of transformers lose these layers and not their count.
+_NO_MTP = "config.json counts MTP layers, but their weights are not in this folder: it has none"
+
+
+def _without_mtp(architecture: Architecture, config: Config) -> Config:
+    nested, none = architecture.nested(config), {str(architecture.mtp_field): 0}
+    return {**config, nested: {**config[nested], **none}} if nested else {**config, **none}
 
 
 _TYPO = 0.9  # names of other architectures are less alike than a misspelt one

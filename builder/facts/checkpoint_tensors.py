@@ -41,6 +41,17 @@ def _indexed_files(folder: Path) -> set[str]:
     return set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
 
 
+def has_mtp(architecture: Architecture, config: Config, stored: Mapping[str, Stored]) -> bool:
+    """Whether the folder has the MTP layers that the config counts: their projection, anywhere."""
+    rows = [row for row in architecture.tensors(architecture.text(config)) if row.mtp]
+    modules = {
+        row.pattern.removesuffix(".weight").rpartition("}")[2]
+        for row in rows
+        if row.role == "mtp_projection"
+    }
+    return not rows or any(module in name for name in stored for module in modules)
+
+
 def diagnostics(
     folder: Path,
     architecture: Architecture,

@@ -248,6 +248,17 @@ def test_fewer_layers_than_the_config_says_are_missing_tensors(folder: Path) -> 
     assert "tensors missing, first model.layers.5." in faults(folder)
 
 
+def test_mtp_layers_without_weights_are_none(folder: Path) -> None:
+    """transformers loads no MTP layers: what it writes counts them and does not hold them."""
+    weights = folder / "model.safetensors"
+    kept = [row for row in checkpoint_files.read_header(weights) if ".layers.4." not in row.name]
+    zeros = ((tensor, bytes(tensor.nbytes)) for tensor in kept)
+    checkpoint_files.write_safetensors(weights, zeros)
+    facts = checkpoint.gather(str(folder))
+    assert (facts.mtp_layers, facts.config["num_nextn_predict_layers"]) == (0, 0)
+    assert "their weights are not in this folder" in facts.notes[0]
+
+
 def test_weights_may_be_spread_over_shards(folder: Path) -> None:
     whole = checkpoint.gather(str(folder))
     raw = (folder / "model.safetensors").read_bytes()

@@ -26,8 +26,11 @@ Weights = dict[str, torch.Tensor]
 # Values of the sixteen E2M1 codes; bit 3 is the sign.
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
-# Parts of a checkpoint that the language model does not use.
-_IGNORED = re.compile(r"^(model\.)?(visual|vision_tower|mm_projector|multi_modal_projector)\.")
+# Parts of a checkpoint that are not used: towers for images, and scales of the KV cache, which the
+# exporter writes for latent attention as well, under projections that it does not have.
+_IGNORED = re.compile(
+    r"^(model\.)?(visual|vision_tower|mm_projector|multi_modal_projector)\.|\.[kv]_scale$"
+)
 
 
 def dequantize_nvfp4(
@@ -96,6 +99,9 @@ def load(folder: Path) -> tuple[Checkpoint, Weights, Weights]:
     Raises `BadFacts` with all missing and unexpected tensors.
     """
     checkpoint = checkpoints.read_folder(folder)
+    if checkpoint.is_bare:
+        what = "no *.safetensors files"
+        raise BadFacts(Diagnostic(str(folder), what, "copy the weights and the tokenizer as well"))
     stored = _read(folder)
     main: Weights = {}
     mtp: Weights = {}
@@ -141,7 +147,7 @@ def _file(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
 def _refuse_unexpected(folder: Path, stored: Weights) -> None:
     ignored = [name for name in stored if _IGNORED.match(name)]
     if ignored:
-        logger.info("%d tensors of the vision tower are not loaded", len(ignored))
+        logger.info("%d tensors of a vision tower or the KV cache are not loaded", len(ignored))
     if unexpected := sorted(set(stored) - set(ignored)):
         shown = ", ".join(unexpected[:8]) + (", ..." if len(unexpected) > 8 else "")
         what = f"{len(unexpected)} tensors that the architecture does not have: {shown}"

@@ -237,7 +237,6 @@ def _tokenizer(given: Any, folder: Path, model: Model) -> Any:
 
 def _end_ids(model: Model, tokenizer: Any) -> frozenset[int]:
     """The tokens that end a text: the tokenizer's own, and those of the generation config."""
-    ids = {tokenizer.eos_token_id}
-    more = model.checkpoint.generation_config.get("eos_token_id", ())
-    ids |= {more} if isinstance(more, int) else set(more)
-    return frozenset(ids - {None})
+    more = model.checkpoint.generation_config.get("eos_token_id")
+    listed = more if isinstance(more, list) else [more]
+    return frozenset(token for token in (tokenizer.eos_token_id, *listed) if token is not None)
