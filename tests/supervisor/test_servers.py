@@ -214,7 +214,6 @@ def test_a_parent_is_found_behind_a_name_with_brackets(
 ) -> None:
     odd = tmp_path / "a) b (c"
     odd.symlink_to("/bin/sh")
-    port, _ = listen(
-        str(odd), "-c", 'env -u SERVICE_STEP "$@"; exit', "sh", SERVICE_STEP="7/server0"
-    )
+    drop = ("sh", "-c", 'env -u SERVICE_STEP "$@"; exit', "sh")
+    port, _ = listen(*drop, str(odd), "-c", '"$@"; exit', "sh", SERVICE_STEP="7/server0")
     assert checks.foreign_listener(port, OWN) is None
