@@ -127,6 +127,7 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
     if model:
         facts = find(model.name)
         found += [unknown(model)] if facts is None else _precisions(document, facts)
+        found += _arithmetic(document, gpu) if facts is None and gpu else []
     if gpu and gpu.name.lower() not in hardware.known():
         near = closest(gpu.name, hardware.known())
         if near:
@@ -141,6 +142,21 @@ def unknown(model: Named) -> Diagnostic:
     fix = f"did you mean {near}?" if near else ""
     what = f"{model.name} is unknown here: no rule of models was applied"
     return located(model.location, model.path, what, fix, UNKNOWN, "warning")
+
+
+def _arithmetic(document: Yaml, gpu: Named) -> list[Diagnostic]:
+    """A precision that the GPU has not, where only the file says which one the model has."""
+    for where in _PRECISIONS:
+        given = str(value_at(document.data, where))
+        words = _FORMATS.get(given.lower())
+        if words and gpu.name.lower() in hardware.known():
+            has = hardware.load(gpu.name.lower()).precisions.value
+            if not any(row.startswith(words) for row in has):
+                what = f"{given}, and {gpu.name} has no {words[0]} arithmetic"
+                fix = f"use a GPU that has {words[0]}, unless the weights are of another kind"
+                place = document.locate(where)
+                return [located(place, where, what, fix, ON_GPU, "warning")]
+    return []
 
 
 def _precisions(document: Yaml, facts: Checkpoint) -> list[Diagnostic]:
