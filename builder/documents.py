@@ -41,6 +41,22 @@ _CONTROL = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 START = Location(1, 1)
 
 
+class Variable(str):
+    """The text in the place of a value that a shell or a template puts in later: of any type.
+
+    `pattern` finds such texts where others surround them.
+    """
+
+    __slots__ = ("pattern",)
+
+    pattern: re.Pattern[str] | None
+
+    def __new__(cls, text: str, pattern: re.Pattern[str] | None = None) -> Variable:
+        made = super().__new__(cls, text)
+        made.pattern = pattern
+        return made
+
+
 @dataclass
 class Yaml:
     """A YAML document: plain data, the place of every dotted path, and the errors of its text.

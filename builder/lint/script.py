@@ -26,7 +26,10 @@ _TOKEN = re.compile(
 )
 _QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)", re.DOTALL)
 _HERE = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
-_TARGET = re.compile(r"(?:>|\btee\s+(?:-a\s+)?)\s*([^\s<>|&;]+)")
+_TARGET = re.compile(
+    r"(?:(?<![\d&>])(?P<redirect>>>?)\|?[ \t]*"
+    r"|\btee[ \t]+(?P<append>(?:-a|--append)[ \t]+)?)(?P<name>(?!/dev/null)[^\s<>|&;]+)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +43,16 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class HereDocument:
-    """A file that a script writes from its own text; without a name it is read by a command."""
+    """A text in a script that goes to the file `name`, or without one to a command. The shell puts
+    values in unless it is `quoted`."""
 
     name: str
     text: str
     start: Location
+    command: str = ""
+    quoted: bool = False
+    appends: bool = False
+    strips_tabs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +61,38 @@ class Statement:
 
     words: tuple[Word, ...]
     end: str
+    redirects: tuple[tuple[str, Word], ...] = ()
 
 
 @dataclass
 class Script:
-    """The words after each server command, and the files written."""
+    """The words after each server command, the here documents, and the commands around them."""
 
     commands: list[list[Word]] = field(default_factory=list)
-    files: list[HereDocument] = field(default_factory=list)
+    here: list[HereDocument] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
 
 
-def read(text: str) -> Script:
-    """The server commands and written files of a script."""
+def read(text: str, start: Location = START) -> Script:
+    """The server commands of a script and of those that it writes, and what it writes."""
+    here = list(_here_documents(text))
     # A here document that goes to no file may be a script for another shell.
-    files = [document for document in _here_documents(text) if document.name]
-    return Script(list(_commands(_without(files, text), START)), files)
+    rest = _without((row for row in here if row.name or _is_data(row)), text)
+    found = Script(list(_commands(rest, start)), here)
+    found.statements = list(_statements(_without(here, text), start))
+    for document in here:
+        if document.name and _is_script(document):
+            found.commands += _commands(document.text, document.start)
+    return found
+
+
+def _is_data(document: HereDocument) -> bool:
+    """Whether a here document is no script for another shell, by the command that reads it."""
+    return re.search(r"\b(?:python[\d.]*|kubectl|oc|helm)\b", document.command) is not None
+
+
+def _is_script(document: HereDocument) -> bool:
+    return document.name.endswith((".sh", ".bash", ".sbatch")) or document.text.startswith("#!")
 
 
 def statements(text: str, start: Location = START) -> list[Statement]:
@@ -77,22 +102,26 @@ def statements(text: str, start: Location = START) -> list[Statement]:
 
 def _statements(text: str, start: Location) -> Iterator[Statement]:
     words: list[Word] = []
-    is_file = False  # what a redirection names
+    redirects: list[tuple[str, Word]] = []
+    operator = ""  # of a redirection whose file follows
     place = _places(text, start)
     for match in _TOKEN.finditer(text):
         kind, raw = match.lastgroup, match.group()
         if kind == "redirect":
-            is_file = raw.rstrip()[-1] not in "-0123456789"
+            operator = raw.strip() if raw.rstrip()[-1] not in "-0123456789" else ""
         elif kind == "word":
-            if not is_file:
-                words.append(_word(raw, place(match.start())))
-            is_file = False
+            word = _word(raw, place(match.start()))
+            if operator:
+                redirects.append((operator, word))
+            else:
+                words.append(word)
+            operator = ""
         elif kind in ("operator", "end"):
             if words:
-                yield Statement(tuple(words), raw)
-            words = []
+                yield Statement(tuple(words), raw, tuple(redirects))
+            words, redirects = [], []
     if words:
-        yield Statement(tuple(words), "\n")
+        yield Statement(tuple(words), "\n", tuple(redirects))
 
 
 def _without(documents: Iterable[HereDocument], text: str) -> str:
@@ -114,7 +143,9 @@ def is_server(word: str) -> bool:
 
 def mentions_any(text: str) -> bool:
     """Whether a text can start a server or write a file of its own."""
-    return COMMAND in text or MODULE in text or "<<" in text
+    if COMMAND in text or MODULE in text or "<<" in text:
+        return True
+    return re.search(r"\.ya?ml\b|dump\(", text) is not None  # echo, printf, yq or Python
 
 
 def mentions_server(word: str) -> bool:
@@ -135,8 +166,17 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
         while index < len(lines) and lines[index].strip() != found.group(2):
             index += 1
         target = _TARGET.search(line)
-        name = target.group(1).strip("\"'") if target else ""
-        yield HereDocument(name, "".join(lines[begin:index]), Location(begin + 1, 1))
+        name = target["name"].strip("\"'") if target else ""
+        appends = bool(target and (target["append"] or target["redirect"] == ">>"))
+        yield HereDocument(
+            name,
+            "".join(lines[begin:index]),
+            Location(begin + 1, 1),
+            line,
+            bool(found.group(1)),
+            appends,
+            found.group().startswith("<<-"),
+        )
         index += 1
 
 

@@ -37,7 +37,8 @@ class Section:
 
     `path` is their place in `document`, `within` names the document in its file if it is embedded
     there. Keys in `inherited` stand at the top of the document instead. `beside` are the names of
-    the surrounding format, of which a misspelt key may be one.
+    the surrounding format, of which a misspelt key may be one. `is_open` if something else may add
+    options: what these are with others is not judged then.
     """
 
     options: Mapping[str, Any]
@@ -48,6 +49,7 @@ class Section:
     workload: StatedWorkload = StatedWorkload()
     inherited: frozenset[str] = frozenset()
     beside: Sequence[str] = ()
+    is_open: bool = False
 
     def locate(self, diagnostic: Diagnostic) -> Diagnostic:
         """An error of the options at its place in the file."""
@@ -79,6 +81,8 @@ def section_diagnostics(section: Section, rule_context: RuleContext) -> Iterator
     if next(found, None):
         what = f"has more than {MAX_DIAGNOSTICS} faults"
         yield section.locate(Diagnostic("", what, "correct these first", "too-many-faults"))
+        return
+    if section.is_open:
         return
     values = {row.where for row in rejected if row.rule in WRONG_VALUES}
     for diagnostic in constraints.violations(

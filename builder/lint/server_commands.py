@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import NOWHERE, Diagnostic, Location
-from ..documents import Yaml, scan_yaml
+from ..documents import Variable, Yaml, scan_yaml
 from ..errors import BadInput
 from ..facts.release import Flag, Release
 from ..files import read_text
@@ -108,7 +108,8 @@ def beside_flags(
         for name, row in given.items()
         if name not in wrong and (row.value is None or row.value.certain)
     }
-    for diagnostic in server_flags.flag_traps(flags, options, rule_context.release):
+    known = {key: value for key, value in options.items() if not isinstance(value, Variable)}
+    for diagnostic in server_flags.flag_traps(flags, known, rule_context.release):
         yield _at(given, diagnostic)
     alone = {row.where for row in constraints.violations(options, rule_context)}
     together = server_flags.with_flags(flags, options, rule_context.release)

@@ -16,10 +16,20 @@ from ..facts import advisories, images
 from ..facts.release import Release
 from ..files import read_bytes, read_text
 from ..rules.context import RuleContext
-from . import job_rules, job_script, kinds, model_config, script, serving, surroundings, workers
+from . import (
+    job_rules,
+    job_script,
+    kinds,
+    model_config,
+    script,
+    serving,
+    surroundings,
+    workers,
+    written,
+)
 from .coverage import ITSELF, Judged, Verdict
 from .kinds import Content
-from .section import MAX_DIAGNOSTICS, Section, disagreements, section_diagnostics
+from .section import MAX_DIAGNOSTICS, Section, below, disagreements, section_diagnostics
 from .server_commands import (
     Command,
     ContainerCommand,
@@ -28,6 +38,7 @@ from .server_commands import (
     parse,
     read_option_file,
 )
+from .variables import variable_paths
 from .workers import Worker
 
 MODEL_CONFIG = "Triton config.pbtxt"
@@ -282,32 +293,38 @@ def _script_verdict(
 ) -> Verdict:
     """What is wrong with the server commands of a script, and with the files that it writes, beside
     those that it is given."""
-    written = {document.name: _written(document, rule_context) for document in found.files}
-    sections = sum(len(content.sections) for content in written.values())
-    judged = Judged(sections, len(found.commands))
+    rows = [
+        (each.name, _written(each, rule_context))
+        for each in written.files(found.here, found.statements, text)
+    ]
+    sections = [section for _, content in rows for section in content.sections]
+    judged = Judged(len(sections), len(found.commands), variables=tuple(_variables(sections)))
     if not judged:
         return Verdict(None, [])
     commands = [parse(words, rule_context.release) for words in found.commands]
     result: list[Diagnostic] = []
-    for name, content in written.items():
+    for name, content in rows:
         _settle_backend(content, [row for row in commands if _names(row, name)])
-        result += _certain(_content(content, rule_context, servers), text)
-    result += _certain(_between(written, rule_context), text)
+        result += _content(content, rule_context, servers)
+    # Of a file that is written in several ways, none is known to be the one.
+    once = {name: content for name, content in rows if [row for row, _ in rows].count(name) == 1}
+    result += _between(once, rule_context)
     for index, command in enumerate(commands):
         result += command.diagnostics
         if command.subcommand == "serve":
-            options = _options(command, path, {**given, **written})
+            options = _options(command, path, {**given, **once})
             server = servers[min(index, len(servers) - 1)] if servers else None
             result += beside_flags(command, options, workers.context(rule_context, server))
     return Verdict(SCRIPT, result, judged)
 
 
-def _between(written: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
+def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
     """What files for the two sides of one service disagree about, where a script writes both."""
     sections = [
         replace(content.sections[0], role=kinds.role_of(name.rpartition("/")[2]))
-        for name, content in written.items()
+        for name, content in files.items()
         if content.kind == kinds.ENGINE and len(content.sections) == 1
+        if not content.sections[0].is_open
     ]
     return disagreements(sections, rule_context)
 
@@ -329,26 +346,25 @@ def _names(command: Command, name: str) -> bool:
     return bool(word and name and Path(name).name == Path(word.text).name)
 
 
-def _written(document: script.HereDocument, rule_context: RuleContext) -> Content:
+def _written(file: written.WrittenFile, rule_context: RuleContext) -> Content:
     """A file that a script writes."""
-    documents = scan_yaml(document.text, document.start)
-    content = kinds.read(documents, rule_context.release)
-    if content is None and not document.name.endswith((".yaml", ".yml")):
+    content = kinds.read(file.documents, rule_context.release)
+    if content is None and not file.name.endswith((".yaml", ".yml")):
         return Content(kinds.ENGINE)
     content = content or Content(kinds.ENGINE)
-    content.diagnostics += (row for each in documents for row in each.diagnostics)
-    content.sections = [replace(section, within=document.name) for section in content.sections]
-    content.diagnostics = [replace(row, within=document.name) for row in content.diagnostics]
+    content.diagnostics += (row for each in file.documents for row in each.diagnostics)
+    content.sections = [
+        replace(section, within=file.name, is_open=section.is_open or file.is_open)
+        for section in content.sections
+    ]
+    content.diagnostics = [replace(row, within=file.name) for row in content.diagnostics]
     return content
 
 
-def _certain(found: Iterable[Diagnostic], text: str) -> Iterator[Diagnostic]:
-    """Errors of lines into which the shell puts nothing else."""
-    lines = text.splitlines()
-    for diagnostic in found:
-        line = lines[diagnostic.location.line - 1] if diagnostic.location.line else ""
-        if "$" not in line and "`" not in line:
-            yield diagnostic
+def _variables(sections: Iterable[Section]) -> Iterator[str]:
+    """The paths of options whose values are put in later."""
+    for section in sections:
+        yield from (below(section.path, path) for path in variable_paths(section.options))
 
 
 def _options(command: Command, path: Path, written: Mapping[str, Content]) -> Mapping[str, Any]:

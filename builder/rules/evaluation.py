@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from ..diagnostics import nearest
+from ..documents import Variable
 from ..facts import release as releases
 from ..facts.release.support import features
 from .rule_inputs import MATRIX, MISSING, RuleInputs, as_number, as_truth, option_of, words
@@ -49,7 +50,7 @@ def _is(inputs: RuleInputs, word: str, expected: Any) -> bool | None:
 
 
 def _same(value: Any, expected: Any) -> bool | None:
-    if value is MISSING:
+    if value is MISSING or isinstance(value, Variable) or isinstance(expected, Variable):
         return None
     if value is None or expected is None:
         return value is expected
@@ -69,7 +70,9 @@ def _not(inputs: RuleInputs, word: str, other: Any) -> bool | None:
     return None if result is None else not result
 
 
-def _given(inputs: RuleInputs, word: str, expected: bool) -> bool:
+def _given(inputs: RuleInputs, word: str, expected: bool) -> bool | None:
+    if isinstance(inputs.value(word), Variable):
+        return None  # it may be null
     return (inputs.value(word) not in (MISSING, None)) is expected
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from math import ceil, prod
 from typing import Any, Final
 
+from ..documents import Variable
 from ..facts.release import support
 from ..facts.release.support import Support
 from . import model_inputs
@@ -288,7 +289,7 @@ def _moe_backends(inputs: RuleInputs) -> list[str] | None:
 def _moe_backend_support(inputs: RuleInputs) -> Support | None:
     """What is known of the given backend for the checkpoint on the GPU."""
     context, name = inputs.context, inputs.value("moe_config.backend")
-    if context.gpu is None or not isinstance(name, str):
+    if context.gpu is None or not isinstance(name, str) or isinstance(name, Variable):
         return None
     sm = context.gpu.sm.value
     if context.precision is None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest
+from ..documents import Variable
 from ..facts.release import Field, Release, discriminator
 from .options import SHAPES, OptionPath, bounds, by_name, kind_fields, spelled, wrong_type
 from .remedies import unknown_key, unknown_value
@@ -62,6 +63,8 @@ def _option(release: Release, field: Field, value: Any, place: OptionPath) -> It
 
 def _value(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
     kind = field["type"]
+    if isinstance(value, Variable):
+        return
     if value is None:
         if not field.get("nullable") and kind != "any":
             yield wrong_type(place.path, value, field)
@@ -132,7 +135,7 @@ def _union(
     given = union.get("default") if key is None else rest.pop(key, union.get("default"))
     kind = spelled(chooser, given)
     if kind is None:
-        if key is not None:
+        if key is not None and not isinstance(given, Variable):
             yield unknown_value(release, chooser, given, place.key(key))
         any_kind = {"fields": kind_fields(release, union, None), "partial": True}
         yield from _record(release, any_kind, rest, place)

@@ -1,0 +1,106 @@
+"""Values that a shell or a template puts into a text later, which is read as YAML around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..diagnostics import Location
+from ..documents import START, Variable, Yaml, scan_yaml
+
+# $NAME, ${NAME...}, $(command), $((sum)) and `command`, as far as no backslash stands before.
+SHELL = re.compile(
+    r"(?<!\\)(?:\$\{(?:[^{}\n]|\{[^{}\n]*\})*\}"
+    r"|\$\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\)"
+    r"|\$(?:\w+|[@*#?!$-])|`[^`\n]*`)"
+)
+# {{ an action of a Go or Jinja template }}, and Jinja's {% statements %}.
+TEMPLATE = re.compile(r"\{\{(?:[^{}]|\{[^{}]*\}|\}(?!\}))*\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
+# Actions that write nothing themselves.
+_CONTROL = re.compile(
+    r"\{\{-?\s*(?:if|else|end|range|with|define|block|break|continue|/\*|\$\w+\s*:?=)|\{[%#]", re.S
+)
+
+# Characters of private use stand for what is not known, so that lines and columns stay.
+_FIRST, _COUNT = 0xE000, 6400
+_MASKED = re.compile(f"([{chr(_FIRST)}-{chr(_FIRST + _COUNT - 1)}])\\1*")
+
+
+class Text:
+    """A text with its variables masked. `is_open` if they may put in whole lines."""
+
+    def __init__(self, text: str, pattern: re.Pattern[str]) -> None:
+        self.pattern, self.originals = pattern, list[str]()
+        self.is_open = False
+        lines = pattern.sub(self._mask, text).split("\n")
+        before = ""
+        for index, line in enumerate(lines):
+            if self._is_alone(line) and not (before.endswith((":", "-")) and self._is_value(line)):
+                self.is_open |= not all(_CONTROL.match(each) for each in self._in(line))
+                lines[index] = "#" + line[1:] if line.strip() else line
+            elif line.strip():
+                before = line.rstrip()
+        self.text = "\n".join(lines)
+
+    def documents(self, start: Location = START) -> list[Yaml]:
+        """The YAML documents of the text; a value that is put in later is a `Variable`."""
+        found = scan_yaml(self.text, start)
+        for document in found:
+            document.data = self._restored(document.data)
+            document.diagnostics = [
+                replace(row, path=self.original(row.path), message=self.original(row.message))
+                for row in document.diagnostics
+            ]
+        return found
+
+    def original(self, text: str) -> str:
+        """A text as it was written."""
+        return _MASKED.sub(lambda found: self._at(found[1]), text)
+
+    def _mask(self, found: re.Match[str]) -> str:
+        character = chr(_FIRST + len(self.originals) % _COUNT)
+        self.originals.append(found[0])
+        return re.sub(r"[^\n]", character, found[0])
+
+    def _at(self, character: str) -> str:
+        index = ord(character) - _FIRST
+        return self.originals[index] if index < len(self.originals) else character
+
+    def _in(self, line: str) -> Iterator[str]:
+        return (self._at(found[1]) for found in _MASKED.finditer(line))
+
+    def _is_alone(self, line: str) -> bool:
+        return bool(_MASKED.search(line)) and not _MASKED.sub("", line).strip()
+
+    def _is_value(self, line: str) -> bool:
+        return not any(_CONTROL.match(each) for each in self._in(line))
+
+    def _restored(self, data: Any) -> Any:
+        if isinstance(data, str):
+            if not _MASKED.search(data):
+                return data
+            return Variable(self.original(data), self.pattern)
+        if isinstance(data, Mapping):
+            if any(isinstance(key, str) and _MASKED.search(key) for key in data):
+                self.is_open = True
+            return {
+                key: self._restored(item)
+                for key, item in data.items()
+                if not (isinstance(key, str) and _MASKED.search(key))
+            }
+        if isinstance(data, list):
+            return [self._restored(item) for item in data]
+        return data
+
+
+def variable_paths(data: Any, path: str = "") -> Iterator[str]:
+    """The paths of all values that are put in later."""
+    if isinstance(data, Variable):
+        yield path
+    items = data if isinstance(data, Mapping) else {}
+    if isinstance(data, list):
+        items = dict(enumerate(data))
+    for key, item in items.items():
+        yield from variable_paths(item, f"{path}.{key}" if path else str(key))

@@ -1,0 +1,351 @@
+"""The files that a script writes from its own text: here documents, echo, printf, yq, Python."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from ..diagnostics import NOWHERE, Location
+from ..documents import Variable, Yaml, load_yaml
+from .script import HereDocument, Statement, Word
+from .variables import SHELL, Text
+
+_PYTHON = re.compile(r"(?:^|[/\s;&|(])python[\d.]*(?:\s|$)")
+_MANIFESTS = re.compile(r"\b(?:kubectl|oc|helm|docker[ -]compose)\b")
+# Something that fills in a here document later, whatever its quotes say.
+_FILLED_LATER = re.compile(r"\b(?:envsubst|sed|perl|eval|jinja2?|j2)\b")
+_BEFORE = ("then", "else", "do", "{", "sudo", "!")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
+_DECLARES = ("export", "local", "readonly", "declare")
+_YQ = re.compile(r"\s*((?:\.\[?\"?[\w-]+\"?\]?)+)\s*=(?![=])\s*(.+)", re.S)
+_YQ_KEY = re.compile(r"\.\[?\"?([\w-]+)")
+_DUMPS = ("dump", "safe_dump", "dumps")
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """What a script puts into a file: lines, each with its place, or `data` that it sets.
+
+    `expands` if the shell puts values into the lines.
+    """
+
+    name: str
+    start: Location
+    lines: tuple[tuple[str, Location], ...] = ()
+    appends: bool = False
+    expands: bool = True
+    data: Yaml | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a script writes; `is_open` if a variable may put more into it."""
+
+    name: str
+    documents: Sequence[Yaml]
+    is_open: bool = False
+
+
+def files(here: Iterable[HereDocument], rows: Sequence[Statement], text: str) -> list[WrittenFile]:
+    """The files of a script, in the order in which it begins them."""
+    literals = _literals(rows)
+    fragments = [row for each in here for row in _of_here_document(each, text)]
+    fragments += _of_statements(rows, text.splitlines())
+    fragments = [replace(row, name=_expanded(row.name, literals)) for row in fragments]
+    open_files: dict[str, list[Fragment]] = {}
+    complete: list[list[Fragment]] = []
+    for fragment in sorted(fragments, key=lambda row: row.start):
+        if fragment.name not in open_files or not (fragment.appends or fragment.data):
+            open_files[fragment.name] = []
+            complete.append(open_files[fragment.name])
+        open_files[fragment.name].append(fragment)
+    return [written for rows_ in complete for written in _assembled(rows_)]
+
+
+def literal_names(rows: Sequence[Statement], word: str) -> str:
+    """A word with the variables put in that a script sets to one text only."""
+    return _expanded(word, _literals(rows))
+
+
+def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
+    """One file of all its lines; where these do not fit together, a file of each fragment."""
+    name = fragments[0].name
+    texts = [row for row in fragments if row.lines]
+    yield from (WrittenFile(name, [row.data], True) for row in fragments if row.data)
+    if not texts:
+        return
+    whole = _read(name, texts)
+    if len(texts) > 1 and any(not document.readable for document in whole.documents):
+        for fragment in texts:
+            alone = _read(name, [fragment])
+            yield WrittenFile(name, alone.documents, True)
+        return
+    for document in whole.documents:  # what branches write twice is written once
+        document.diagnostics = [
+            row for row in document.diagnostics if row.rule != "duplicate-key" or len(texts) == 1
+        ]
+    yield whole
+
+
+def _read(name: str, fragments: Sequence[Fragment]) -> WrittenFile:
+    rows = [row for fragment in fragments for row in fragment.lines]
+    text = Text("\n".join(line for line, _ in rows) + "\n", _pattern(fragments))
+    documents = text.documents()
+    for document in documents:
+        _move(document, [place for _, place in rows])
+    return WrittenFile(name, documents, text.is_open)
+
+
+def _pattern(fragments: Sequence[Fragment]) -> re.Pattern[str]:
+    return SHELL if any(row.expands for row in fragments) else _NOTHING
+
+
+_NOTHING = re.compile(r"(?!)")
+
+
+def _move(document: Yaml, places: Sequence[Location]) -> None:
+    """Places in the file become those in the script."""
+
+    def moved(place: Location) -> Location:
+        if place == NOWHERE or not places:
+            return place
+        start = places[min(place.line, len(places)) - 1]
+        return Location(start.line, start.column + place.column - 1)
+
+    document.places = {path: moved(place) for path, place in document.places.items()}
+    document.blocks = {path: moved(place) for path, place in document.blocks.items()}
+    document.diagnostics = [
+        replace(row, location=moved(row.location)) for row in document.diagnostics
+    ]
+
+
+def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
+    if not document.name and _PYTHON.search(document.command):
+        yield from _of_python(document.text, document.start, not document.quoted)
+        return
+    if not document.name and not _MANIFESTS.search(document.command):
+        return
+    expands = not document.quoted or bool(_FILLED_LATER.search(text))
+    lines = [
+        (line.replace("\t", " ") if document.strips_tabs else line, Location(number, 1))
+        for number, line in enumerate(document.text.splitlines(), document.start.line)
+    ]
+    name = document.name or "-"
+    yield Fragment(name, document.start, tuple(lines), document.appends, expands)
+
+
+def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator[Fragment]:
+    for index, row in enumerate(rows):
+        words = list(row.words)
+        while words and words[0].text in _BEFORE:
+            words.pop(0)
+        if not words:
+            continue
+        name = words[0].text.rpartition("/")[2]
+        if name == "yq":
+            yield from _of_yq(words[1:])
+        elif _PYTHON.search(name) and (code := _code_of(words)):
+            start = Location(code.location.line, code.location.column + 1)
+            yield from _of_python(code.text, start, not code.certain)
+        elif name in ("echo", "printf") and (target := _target(rows, index)):
+            yield from _of_output(name, words[1:], *target, source)
+
+
+def _target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
+    """The file that the output of a command goes to, and whether it is appended."""
+    row = rows[index]
+    for operator, word in row.redirects:
+        if operator in (">", ">>", ">|", "1>", "1>>", "&>", "&>>"):
+            return (word.text, operator.endswith(">>")) if word.text != "/dev/null" else None
+    if row.end == "|" and index + 1 < len(rows):
+        words = [word.text for word in rows[index + 1].words if word.text != "sudo"]
+        if words[:1] == ["tee"] and len(words) > 1 and not words[-1].startswith("-"):
+            return words[-1], "-a" in words or "--append" in words
+    return _group_target(rows, index)
+
+
+def _group_target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
+    """The same for a command in braces, whose file stands behind them."""
+    depth = 0
+    for row in rows[index:]:
+        first = row.words[0].text if row.words else ""
+        depth += first == "{"
+        if first == "}":
+            depth -= 1
+            if depth <= 0 and row.redirects:
+                operator, word = row.redirects[0]
+                return word.text, operator.endswith(">>")
+            if depth < 0:
+                return None
+    return None
+
+
+def _of_output(
+    command: str, words: Sequence[Word], name: str, appends: bool, source: Sequence[str]
+) -> Iterator[Fragment]:
+    flags = [word for word in words if re.fullmatch(r"-[neE]+", word.text)]
+    rest = list(words[len(flags) :]) if command == "echo" else list(words)
+    if not rest:
+        return
+    expands = not all(word.certain for word in words)
+    start = rest[0].location
+    line = source[start.line - 1] if start.line <= len(source) else ""
+    quoted = line[start.column - 1 : start.column] in ("'", '"')
+    first = Location(start.line, start.column + quoted)
+    if command == "printf":
+        text, decoded = _formatted(rest), True
+    else:
+        text = " ".join(word.text for word in rest)
+        decoded = any("e" in flag.text for flag in flags)
+    if decoded:
+        rows = tuple((row, first) for row in _unescaped(text).splitlines())
+    else:
+        numbers = count(start.line)
+        rows = tuple(
+            (row, first if index == 0 else Location(next(numbers) + 1, 1))
+            for index, row in enumerate(text.splitlines())
+        )
+    # Before the lines of the same file that follow, whatever they are.
+    yield Fragment(name, start, rows, appends, expands)
+
+
+def _formatted(words: Sequence[Word]) -> str:
+    """What printf writes: its format as often as there are values for it."""
+    form, values = words[0].text, [word.text for word in words[1:]]
+    pieces = re.split(r"%(?:[-+ 0#]*\d*(?:\.\d+)?)[a-zA-Z]", form.replace("%%", "\0"))
+    result = ""
+    while True:
+        used, values = values[: len(pieces) - 1], values[len(pieces) - 1 :]
+        used += [""] * (len(pieces) - 1 - len(used))
+        result += "".join(piece + value for piece, value in zip(pieces, [*used, ""], strict=True))
+        if not values or len(pieces) == 1:
+            return result.replace("\0", "%")
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def _of_yq(words: Sequence[Word]) -> Iterator[Fragment]:
+    """What `yq -i '.a.b = 1' FILE` sets."""
+    if not any(re.fullmatch(r"-\w*i\w*|--inplace", word.text) for word in words):
+        return
+    plain = [word for word in words if not word.text.startswith("-")]
+    expression = next((word for word in plain if "=" in word.text), None)
+    if expression is None or len(plain) < 2:
+        return
+    place = expression.location
+    for part in re.split(r"\|(?![^\"]*\"[^\"]*(?:\"[^\"]*\"[^\"]*)*$)", expression.text):
+        if not (found := _YQ.fullmatch(part.strip())):
+            continue
+        keys = _YQ_KEY.findall(found[1])
+        value: Any = _yq_value(found[2].strip())
+        path = ".".join(keys)
+        for key in reversed(keys):
+            value = {key: value}
+        paths = {".".join(keys[:n]): place for n in range(len(keys) + 1)}
+        document = Yaml(value, {**paths, path: place})
+        yield Fragment(plain[-1].text, place, appends=True, data=document)
+
+
+def _yq_value(text: str) -> Any:
+    if SHELL.search(text) or re.match(r"\.|strenv|env\(|load|\(", text):
+        return Variable(text)
+    try:
+        return load_yaml(text)
+    except Exception as error:
+        if type(error).__module__.startswith("yaml"):
+            return Variable(text)
+        raise
+
+
+def _code_of(words: Sequence[Word]) -> Word | None:
+    """The program behind `python -c`."""
+    texts = [word.text for word in words]
+    index = texts.index("-c") + 1 if "-c" in texts else len(texts)
+    return words[index] if index < len(words) else None
+
+
+def _of_python(text: str, start: Location, expands: bool) -> Iterator[Fragment]:
+    """The mappings that a Python program writes as YAML or JSON, as far as they are literal."""
+    code = SHELL.sub(_as_name, text) if expands else text
+    dedented = textwrap.dedent(code)
+    shift = len(code.lstrip("\n").partition("\n")[0]) - len(
+        dedented.lstrip("\n").partition("\n")[0]
+    )
+    try:
+        tree = ast.parse(dedented)
+    except (SyntaxError, ValueError):
+        return
+    known: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            known[node.targets[0].id] = node.value
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args or _name_of(node.func) not in _DUMPS:
+            continue
+        given = node.args[0]
+        if isinstance(given, ast.Name):
+            given = known.get(given.id, given)
+        if not isinstance(given, ast.Dict):
+            continue
+        document = Yaml()
+        document.data = _value(given, "", document, start, shift)
+        yield Fragment("python", start, data=document)
+
+
+def _as_name(found: re.Match[str]) -> str:
+    """A variable of the shell as a name of Python, as long as it was."""
+    return re.sub(r"\W", "_", found[0])
+
+
+def _name_of(function: ast.expr) -> str:
+    return str(getattr(function, "attr", getattr(function, "id", "")))
+
+
+def _value(node: ast.expr, path: str, document: Yaml, start: Location, shift: int) -> Any:
+    column = node.col_offset + shift + (start.column if node.lineno == 1 else 1)
+    document.places.setdefault(path, Location(start.line + node.lineno - 1, column))
+    if isinstance(node, ast.Dict):
+        data = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant):
+                inner = f"{path}.{key.value!s}" if path else str(key.value)
+                column = key.col_offset + shift + (start.column if key.lineno == 1 else 1)
+                document.places[inner] = Location(start.line + key.lineno - 1, column)
+                data[str(key.value)] = _value(item, inner, document, start, shift)
+        return data
+    if isinstance(node, ast.List | ast.Tuple):
+        return [
+            _value(item, f"{path}.{index}", document, start, shift)
+            for index, item in enumerate(node.elts)
+        ]
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return Variable(ast.unparse(node))
+
+
+def _literals(rows: Sequence[Statement]) -> Mapping[str, str]:
+    """Variables that a script sets to one literal text only."""
+    values: dict[str, set[str]] = {}
+    for row in rows:
+        words = row.words[1:] if row.words and row.words[0].text in _DECLARES else row.words
+        for word in words:
+            if not (found := _ASSIGNED.fullmatch(word.text)):
+                break
+            values.setdefault(found[1], set()).add(found[2] if word.certain else "$")
+    return {
+        name: next(iter(texts))
+        for name, texts in values.items()
+        if len(texts) == 1 and "$" not in next(iter(texts))
+    }
+
+
+def _expanded(word: str, literals: Mapping[str, str]) -> str:
+    return re.sub(r"\$\{?(\w+)\}?", lambda found: literals.get(found[1], found[0]), word)

@@ -1,0 +1,167 @@
+"""Option files that scripts write: what is literal is judged, what is a variable is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builder.lint.test_check_files import checked
+from tests.builder.lint.test_public_forms import errors
+from tests.conftest import Run
+
+SERVE = 'trtllm-serve "$MODEL" --tp_size "$TP" --extra_llm_api_options "$CONFIG"\n'
+
+# How a script writes a misspelt option, and the line, the column and the path of it.
+WAYS: dict[str, tuple[str, int, int, str]] = {
+    "a here document whose name is a variable": (
+        "cat > $CONFIG << EOF\nenable_attention_dp: $DP\nmax_bach_size: 8\nEOF\n",
+        *(3, 1, "max_bach_size"),
+    ),
+    "a list with a variable": (
+        "cat > $CONFIG << EOF\ncuda_graph_config:\n  batch_sizes: [1, ${SIZE}]\n"
+        "  enable_pading: true\nEOF\n",
+        *(4, 3, "cuda_graph_config.enable_pading"),
+    ),
+    "a line that a variable puts in": (
+        "cat > $CONFIG << EOF\nkv_cache_config:\n  dtyp: fp8\n${MORE}\nEOF\n",
+        *(3, 3, "kv_cache_config.dtyp"),
+    ),
+    "the first of two parts": (
+        "cat > $CONFIG << EOF\nkv_cache_config:\n  dtyp: fp8\nEOF\n"
+        "if [[ $DP == true ]]; then\n  cat << EOF >> $CONFIG\nmax_num_tokens: $N\nEOF\nfi\n",
+        *(3, 3, "kv_cache_config.dtyp"),
+    ),
+    "a part that goes on in the mapping before": (
+        "cat > $CONFIG <<-EOF\nkv_cache_config:\nEOF\ncat >> $CONFIG <<EOF\n  dtyp: fp8\nEOF\n",
+        *(5, 3, "kv_cache_config.dtyp"),
+    ),
+    "one of two branches": (
+        "if a; then\ncat > $CONFIG <<EOF\nmax_batch_size: 8\nEOF\nelse\n"
+        "cat > $CONFIG <<EOF\nmax_bach_size: 8\nEOF\nfi\n",
+        *(7, 1, "max_bach_size"),
+    ),
+    "tee": (
+        "cat <<'EOF' | sudo tee -a $CONFIG > /dev/null\nmax_bach_size: 8\nEOF\n",
+        *(2, 1, "max_bach_size"),
+    ),
+    "echo": (
+        'echo "max_batch_size: 8" > $CONFIG\necho "max_num_token: 64" >> $CONFIG\n',
+        *(2, 7, "max_num_token"),
+    ),
+    "echo with escapes": (
+        'echo -e "max_batch_size: 8\\nkv_cache_config:\\n  dtyp: fp8" > $CONFIG\n',
+        *(1, 12, "kv_cache_config.dtyp"),
+    ),
+    "echoes in braces": (
+        '{\n  echo "max_batch_size: $N"\n  echo "max_num_token: 64"\n} > $CONFIG\n',
+        *(3, 9, "max_num_token"),
+    ),
+    "printf": (
+        "printf '%s\\n' 'max_batch_size: 8' 'max_bach_size: 8' > $CONFIG\n",
+        *(1, 9, "max_bach_size"),
+    ),
+    "yq": (
+        "yq -i '.kv_cache_config.dtyp = \"fp8\" | .max_batch_size = 8' $CONFIG\n",
+        *(1, 7, "kv_cache_config.dtyp"),
+    ),
+    "Python in a here document": (
+        "python3 - <<EOF\nimport yaml\nyaml.dump({'kv_cache_config': {'dtyp': 'fp8'},\n"
+        "  'max_batch_size': $N}, open('c.yaml', 'w'))\nEOF\n",
+        *(3, 32, "kv_cache_config.dtyp"),
+    ),
+    "Python on the command line": (
+        "python3 -c \"import yaml; c = {'max_bach_size': 8, 'max_num_tokens': 64}; "
+        "yaml.safe_dump(c, open('c.yaml', 'w'))\"\n",
+        *(1, 31, "max_bach_size"),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_misspelt_option_is_found_however_a_script_writes_it(
+    way: str, builder: Run, tmp_path: Path
+) -> None:
+    text, line, column, path = WAYS[way]
+    report = of_script(builder, tmp_path, text + SERVE)
+    (row,) = errors(report["findings"])
+    assert (row["line"], row["column"], row["path"]) == (line, column, path)
+    assert row["rule"] == "unknown-key" and row["fix"].startswith("did you mean ")
+
+
+VARIABLE = """\
+cat > options.yaml <<EOF
+enable_attention_dp: $DP
+tensor_parallel_size: ${TP:-8}
+max_batch_size: $(( CONC / 2 ))
+moe_config:
+  backend: "$BACKEND"
+speculative_config:
+  decoding_type: ${METHOD}
+  max_draft_len: `cat length`
+kv_cache_config: {free_gpu_memory_fraction: $FRACTION, dtype: fp8}
+EOF
+"""
+
+
+def test_a_variable_has_no_type_yet_and_is_said(builder: Run, tmp_path: Path) -> None:
+    report = of_script(builder, tmp_path, VARIABLE + SERVE, "--gpu", "gb200")
+    assert errors(report["findings"]) == []
+    (file,) = report["files"]
+    assert (file["sections"], file["commands"]) == (1, 1)
+    assert file["variables"] == [
+        "enable_attention_dp",
+        "tensor_parallel_size",
+        "max_batch_size",
+        "moe_config.backend",
+        "speculative_config.decoding_type",
+        "speculative_config.max_draft_len",
+        "kv_cache_config.free_gpu_memory_fraction",
+    ]
+    assert "values that are put in later were not judged" in builder("check", "run.sh").stdout
+
+
+def test_what_stands_between_quotes_is_no_variable(builder: Run, tmp_path: Path) -> None:
+    text = "cat > options.yaml <<'EOF'\nmax_batch_size: $N\nEOF\n"
+    (row,) = errors(of_script(builder, tmp_path, text + SERVE)["findings"])
+    assert (row["line"], row["path"], row["rule"]) == (2, "max_batch_size", "value-type")
+    later = f"{text}envsubst < options.yaml > filled.yaml\n{SERVE}"
+    assert errors(of_script(builder, tmp_path, later)["findings"]) == []
+
+
+def test_options_of_two_branches_are_not_given_twice(builder: Run, tmp_path: Path) -> None:
+    text = (
+        "echo 'max_batch_size: 8' > c.yaml\nif a; then echo 'max_num_tokens: 64' >> c.yaml\n"
+        "else echo 'max_num_tokens: 128' >> c.yaml; fi\n"
+    )
+    assert errors(of_script(builder, tmp_path, text + SERVE)["findings"]) == []
+
+
+def test_a_file_that_is_written_under_a_variables_name_belongs_to_its_command(
+    builder: Run, tmp_path: Path
+) -> None:
+    text = "CONFIG=/tmp/c.yaml\ncat > $CONFIG <<EOF\ntensor_parallel_size: 4\nEOF\n"
+    text += "trtllm-serve model --tp_size 8 --extra_llm_api_options /tmp/c.yaml\n"
+    rows = of_script(builder, tmp_path, text)["findings"]
+    assert [(row["line"], row["rule"]) for row in rows] == [(5, "flag-value-lost")]
+
+
+def test_a_script_that_a_script_writes_is_read(builder: Run, tmp_path: Path) -> None:
+    text = "cat > serve.sh <<'EOF'\n#!/bin/bash\ntrtllm-serve model --tp_sise 8\nEOF\n"
+    (row,) = errors(of_script(builder, tmp_path, text)["findings"])
+    assert (row["line"], row["rule"]) == (3, "unknown-flag")
+
+
+def test_files_that_hold_no_options_are_nobodys_business(builder: Run, tmp_path: Path) -> None:
+    text = (
+        "echo 'done: yes' > report.yaml\nprintf 'a: %s\\n' 1 > x.yaml\n"
+        "python3 - <<EOF\nimport json\njson.dump({'a': 1}, open('x', 'w'))\nEOF\n"
+    )
+    report = of_script(builder, tmp_path, text + SERVE)
+    assert errors(report["findings"]) == [] and report["files"][0]["sections"] == 0
+
+
+def of_script(builder: Run, folder: Path, text: str, *more: str) -> dict[str, Any]:
+    (folder / "run.sh").write_text(text)
+    return checked(builder("check", "run.sh", "--release", "1.2.1", *more, "--json"))
