@@ -28,7 +28,7 @@ _FIRST, _COUNT = 0xE000, 6400
 _MASKED = re.compile(f"([{chr(_FIRST)}-{chr(_FIRST + _COUNT - 1)}])\\1*")
 
 
-class Text:
+class MaskedText:
     """A text with its variables masked. `is_open` if they may put in whole lines."""
 
     def __init__(self, text: str, pattern: re.Pattern[str]) -> None:

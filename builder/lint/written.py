@@ -13,7 +13,7 @@ from typing import Any
 from ..diagnostics import NOWHERE, Location
 from ..documents import Variable, Yaml, load_yaml
 from .script import HereDocument, Statement, Word
-from .variables import SHELL, Text
+from .variables import SHELL, MaskedText
 
 _PYTHON = re.compile(r"(?:^|[/\s;&|(])python[\d.]*(?:\s|$)")
 _MANIFESTS = re.compile(r"\b(?:kubectl|oc|helm|docker[ -]compose)\b")
@@ -94,7 +94,7 @@ def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
 
 def _read(name: str, fragments: Sequence[Fragment]) -> WrittenFile:
     rows = [row for fragment in fragments for row in fragment.lines]
-    text = Text("\n".join(line for line, _ in rows) + "\n", _pattern(fragments))
+    text = MaskedText("\n".join(line for line, _ in rows) + "\n", _pattern(fragments))
     documents = text.documents()
     for document in documents:
         _move(document, [place for _, place in rows])
