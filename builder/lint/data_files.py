@@ -25,6 +25,7 @@ from ..facts.servers import Server
 from ..observability import alerts
 from ..rules.constraints import RulesFile
 from ..rules.heuristics import HeuristicsFile
+from .embedded import EmbeddedFormats
 
 SCHEMAS: Mapping[str, Any] = {
     "acceptance.yaml": AcceptanceFile,
@@ -34,6 +35,7 @@ SCHEMAS: Mapping[str, Any] = {
     "dashboards.yaml": plain_data.DASHBOARDS,
     "engines/*.yaml": Engine,
     "findings.yaml": plain_data.FINDINGS,
+    "formats/embedded.yaml": EmbeddedFormats,
     "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
     "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
     "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,

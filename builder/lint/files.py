@@ -21,7 +21,9 @@ from ..facts.release import ServerRole
 from ..files import is_folder, load_json_mapping, read_text
 from .section import StatedWorkload, int_at
 
-SUFFIXES = frozenset((".yaml", ".yml", ".json", ".pbtxt", ".sh", ".bash", ".sbatch", ".slurm"))
+SUFFIXES = frozenset(
+    (".yaml", ".yml", ".json", ".pbtxt", ".sh", ".bash", ".sbatch", ".slurm", ".tpl", ".j2")
+)
 
 # A file lies at most so deep in a bundle: triton/model_repository/NAME/1/model.yaml.
 _BUNDLE_DEPTH = 6

@@ -9,13 +9,14 @@ from functools import cache
 from typing import Any
 
 from ..diagnostics import Diagnostic, located
-from ..documents import DATA, Yaml, scan_yaml, value_at
+from ..documents import DATA, START, Variable, Yaml, value_at
 from ..facts import data_file
 from ..facts.release import Release, ServerRole, known, load
 from ..facts.release.table import FORMAT_TABLE
 from ..rules.remedies import former_options
 from ..rules.validation import validate
 from .section import Section, StatedWorkload, below, int_at
+from .variables import SHELL, MaskedText
 
 FORMATS = DATA / "formats"
 
@@ -123,7 +124,7 @@ def _is_suite(data: Mapping[str, Any], release: Release) -> bool:
     return isinstance(rows, list) and any(isinstance(row, Mapping) for row in rows)
 
 
-def _is_engine(data: Mapping[str, Any], release: Release) -> bool:
+def is_engine(data: Mapping[str, Any], release: Release) -> bool:
     """Whether a third of the keys are the engine's, of any release; short ones are everybody's."""
     keys = [str(key) for key in data]
     telling = [key for key in keys if "_" in key]
@@ -135,6 +136,12 @@ def _is_engine(data: Mapping[str, Any], release: Release) -> bool:
     if hits * 3 < len(keys):
         hits += sum(bool(get_close_matches(key, names, 1, 0.85)) for key in telling[:50])
     return hits > 0 and hits * 3 >= len(keys)
+
+
+def is_option(key: str, release: Release) -> bool:
+    """Whether a key is an option of any release, or almost spelled like one."""
+    names = {**release.top_level, **former_options(), **_names_of_all_releases()}
+    return key in names or bool(get_close_matches(key, names, 1, 0.85))
 
 
 @cache
@@ -294,31 +301,52 @@ def _is_manifest(data: Any) -> bool:
 def _kubernetes(documents: Sequence[Yaml], release: Release) -> Content | None:
     """The engine options that config maps carry."""
     content = Content(KUBERNETES, document=documents[0])
-    for document in documents:
-        if not isinstance(document.data, Mapping) or document.data.get("kind") != "ConfigMap":
-            continue
-        files = document.data.get("data")
+    for document, path, files in _config_maps(documents):
         for name, text in files.items() if isinstance(files, Mapping) else ():
+            where = below(path, f"data.{name}")
             if isinstance(text, str) and str(name).endswith((".yaml", ".yml", ".json")):
-                embedded = embed(text, document, f"data.{name}", release)
-                content.sections += embedded.sections
-                content.diagnostics += embedded.diagnostics
+                embedded = embed(text, document, where, release)
+            elif isinstance(text, str) and "\n" in text and "." not in str(name):
+                embedded = embed(text, document, where, release)
+                embedded.diagnostics = embedded.diagnostics if embedded.sections else []
+            else:
+                continue
+            content.sections += embedded.sections
+            content.diagnostics += embedded.diagnostics
     if not content.sections:
         content.kind = f"{KUBERNETES} without engine options"
     return content
 
 
+def _config_maps(documents: Sequence[Yaml]) -> Iterator[tuple[Yaml, str, Any]]:
+    """The files of config maps, those in a list of objects too, with the place of each map."""
+    for document in documents:
+        data = document.data if isinstance(document.data, Mapping) else {}
+        items = data.get("items")
+        rows = {f"items.{n}": row for n, row in enumerate(items)} if isinstance(items, list) else {}
+        for path, row in {"": data, **rows}.items():
+            if isinstance(row, Mapping) and row.get("kind") == "ConfigMap":
+                yield document, path, row.get("data")
+
+
 def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
     """A file that is a value of another one."""
     start = document.blocks.get(path)
-    inner = scan_yaml(text, start) if start else scan_yaml(text)
+    pattern = text.pattern if isinstance(text, Variable) and text.pattern else SHELL
+    masked = MaskedText(text, pattern)
+    inner = masked.documents(start or START)
     if not start:  # not a literal block: its lines are not lines of the file
         for each in inner:
             each.places = dict.fromkeys(each.places, document.locate(path))
     name = path.rpartition("data.")[2]
     content = read(inner, release) or Content(ENGINE)
     content.sections = [
-        replace(section, within=path, role=section.role or role_of(name))
+        replace(
+            section,
+            within=path,
+            role=section.role or role_of(name),
+            is_open=section.is_open or masked.is_open,
+        )
         for section in content.sections
     ]
     content.diagnostics = [
@@ -360,5 +388,5 @@ _KINDS: tuple[_Kind, ...] = (
     ),
     ("performance suite", _is_suite, _suite),
     (AUTODEPLOY, _is_autodeploy, _autodeploy),
-    (ENGINE, _is_engine, _engine),
+    (ENGINE, is_engine, _engine),
 )

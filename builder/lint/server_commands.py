@@ -126,6 +126,24 @@ def _at(given: Mapping[str, GivenFlag], diagnostic: Diagnostic) -> Diagnostic:
     return _at_location(diagnostic, given[diagnostic.where].word.location if known else NOWHERE)
 
 
+# Keys of a container, a service or a launcher that hold its command, in the order of their words.
+COMMANDS = (
+    "entrypoint",
+    "command",
+    "args",
+    "cmd",
+    "start_command",
+    "launch_command",
+    "run",
+    "script",
+)
+
+
+def _is_long(text: str) -> bool:
+    """Whether a command has more than the words of one program."""
+    return len(script.statements(text)) > 1 or "\n" in text.strip()
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerCommand:
     """What one container runs: a script, and its `path` in the manifest.
@@ -156,14 +174,11 @@ class ContainerCommand:
 def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
     """What the containers of a document run, as far as it starts a server or writes files."""
     for path, container in _containers(document.data, ""):
-        words = [*_words(document, container, path, "command")]
-        words += _words(document, container, path, "args")
+        words = [row for key in COMMANDS for row in _words(document, container, path, key)]
         for index, (where, word) in enumerate(words):
             if script.is_server(word.text):
                 rest = [later for _, later in words[index + 1 :]]
-                yield ContainerCommand(
-                    below(path, "args" if "args" in container else "command"), Script([rest])
-                )
+                yield ContainerCommand(_last_key(path, container), Script([rest]))
                 break
             if script.mentions_server(word.text) or "<<" in word.text:
                 block = document.blocks.get(where)
@@ -173,9 +188,13 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
                 )
 
 
+def _last_key(path: str, container: Mapping[str, Any]) -> str:
+    return below(path, next(key for key in reversed(COMMANDS) if key in container))
+
+
 def _containers(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(data, Mapping):
-        if isinstance(data.get("command"), list) or isinstance(data.get("args"), list):
+        if any(isinstance(data.get(key), list | str) for key in COMMANDS):
             yield path, data
         for key, value in data.items():
             yield from _containers(value, below(path, str(key)))
@@ -187,8 +206,17 @@ def _containers(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]
 def _words(
     document: Yaml, container: Mapping[str, Any], path: str, key: str
 ) -> Iterator[tuple[str, Word]]:
-    """The words of a list, each with its path. Kubernetes itself puts values in for `$(NAME)`."""
+    """The words of a list or a line, each with its path. Values are put in later for `$(NAME)`."""
     values = container.get(key)
+    if isinstance(values, str):
+        where = below(path, key)
+        if script.mentions_server(values) and _is_long(values):
+            yield where, Word(values, document.locate(where), True)
+            return
+        place = document.locate(where)
+        for statement in script.statements(values):
+            for word in statement.words:
+                yield where, Word(word.text, place, word.certain)
     for index, value in enumerate(values if isinstance(values, list) else ()):
         where = below(path, f"{key}.{index}")
         yield where, Word(str(value), document.locate(where), "$" not in str(value))

@@ -17,6 +17,7 @@ from ..facts.release import Release
 from ..files import read_bytes, read_text
 from ..rules.context import RuleContext
 from . import (
+    embedded,
     job_rules,
     job_script,
     kinds,
@@ -38,7 +39,7 @@ from .server_commands import (
     parse,
     read_option_file,
 )
-from .variables import variable_paths
+from .variables import TEMPLATE, MaskedText, variable_paths
 from .workers import Worker
 
 MODEL_CONFIG = "Triton config.pbtxt"
@@ -67,6 +68,7 @@ class Text:
     text: str
     form: str
     documents: Sequence[Yaml] = ()
+    is_template: bool = False
 
 
 def read(path: Path) -> Text:
@@ -81,7 +83,14 @@ def read(path: Path) -> Text:
     if form and len(text) > MAX_CHARACTERS:
         what = f"{len(text)} characters are too many for a {form}"
         raise BadInput(Diagnostic(str(path), what, f"up to {MAX_CHARACTERS} are read"))
-    return Text(path, text, form, () if form else scan_yaml(text))
+    if form:
+        return Text(path, text, form)
+    if "{{" in text or "{%" in text:
+        masked = MaskedText(text, TEMPLATE)
+        documents = masked.documents()
+        if masked.originals and all(document.readable for document in documents):
+            return Text(path, text, form, documents, is_template=True)
+    return Text(path, text, form, scan_yaml(text))
 
 
 def _form(path: Path, text: str) -> str:
@@ -116,6 +125,8 @@ def validate(
         return _script(source, rule_context, named, diagnostics)
     syntax = [row for document in source.documents for row in document.diagnostics]
     content = kinds.read(source.documents, rule_context.release)
+    if content is None or content.kind.startswith(kinds.KUBERNETES):
+        content = _with_embedded(source, content, rule_context.release)
     servers = workers.in_documents(source.documents)
     around = list(_around(source, content, servers, rule_context))
     if content is None and any(row.rule == "misspelt-name" for row in around):
@@ -125,19 +136,39 @@ def validate(
             return Verdict(None, syntax)
         found = [*syntax, *diagnostics, *around]
         return Verdict(IMAGES if named else None, found, Judged(images=named))
-    kind, judged = content.kind, Judged(len(content.sections), images=named)
-    judged += Judged(itself=content.kind not in (kinds.ENGINE, *kinds.SURROUNDINGS))
+    kind = content.kind
+    judged = Judged(
+        len(content.sections), images=named, variables=tuple(_variables(content.sections))
+    )
+    judged += Judged(itself=kind not in (kinds.ENGINE, *kinds.SURROUNDINGS, *embedded.KINDS))
     found = [*syntax, *diagnostics, *_content(content, rule_context, servers), *around]
-    if content.kind.startswith(kinds.KUBERNETES):
+    if content.kind.startswith((kinds.KUBERNETES, *embedded.KINDS)):
         for document in source.documents:
             for run in container_commands(document):
                 within = [row for row in servers if run.path.startswith(row.path)]
                 verdict = _run(run, source.path, content, rule_context, within)
                 found += verdict.diagnostics
                 judged += verdict.judged
-        if judged.commands or judged.sections:
+        if content.kind in kinds.SURROUNDINGS and (judged.commands or judged.sections):
             kind = kinds.KUBERNETES
-    return Verdict(kind, found, judged)
+    if content.kind in embedded.KINDS and not judged:
+        return Verdict(None, syntax)
+    return Verdict(f"{kind}, a template" if source.is_template else kind, found, judged)
+
+
+def _with_embedded(source: Text, content: Content | None, release: Release) -> Content | None:
+    """A file with the options that stand in it beside those of its own format."""
+    if not source.documents:
+        return content
+    inside = embedded.read(source.documents, release)
+    if content is None:
+        runs = script.COMMAND in source.text or script.MODULE in source.text
+        return inside or (embedded.empty(source.documents) if runs else None)
+    if inside:
+        known = {(section.path, section.within) for section in content.sections}
+        content.sections += (row for row in inside.sections if (row.path, row.within) not in known)
+        content.diagnostics += inside.diagnostics
+    return content
 
 
 def _around(
