@@ -158,8 +158,8 @@ def validate(
 
 def _with_embedded(source: Text, content: Content | None, release: Release) -> Content | None:
     """A file with the options that stand in it beside those of its own format."""
-    if not source.documents:
-        return content
+    if not any(isinstance(document.data, dict) for document in source.documents):
+        return content  # a list of its own is a data set and starts nothing
     inside = embedded.read(source.documents, release)
     if content is None:
         runs = script.COMMAND in source.text or script.MODULE in source.text
