@@ -200,9 +200,9 @@ def _written_options(
 ) -> dict[str, Mapping[str, Any]]:
     """The options of each file that a script writes, by the last part of its name."""
     return {
-        document.name.rpartition("/")[2]: section.options
-        for document in found.files
-        for section in _written(document, rule_context).sections
+        file.name.rpartition("/")[2]: section.options
+        for file in written.files(found.here, found.statements)
+        for section in _written(file, rule_context).sections
     }
 
 
@@ -332,7 +332,8 @@ def _script_verdict(
     judged = Judged(len(sections), len(found.commands), variables=tuple(_variables(sections)))
     if not judged:
         return Verdict(None, [])
-    commands = [parse(words, rule_context.release) for words in found.commands]
+    literal = [written.with_literals(words, found.statements) for words in found.commands]
+    commands = [parse(words, rule_context.release) for words in literal]
     result: list[Diagnostic] = []
     for name, content in rows:
         _settle_backend(content, [row for row in commands if _names(row, name)])

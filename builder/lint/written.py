@@ -24,6 +24,7 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
 _DECLARES = ("export", "local", "readonly", "declare")
 _YQ = re.compile(r"\s*((?:\.\[?\"?[\w-]+\"?\]?)+)\s*=(?![=])\s*(.+)", re.S)
 _YQ_KEY = re.compile(r"\.\[?\"?([\w-]+)")
+MAX_NESTED = 8  # braces around braces
 _DUMPS = ("dump", "safe_dump", "dumps")
 
 
@@ -51,8 +52,11 @@ class WrittenFile:
     is_open: bool = False
 
 
-def files(here: Iterable[HereDocument], rows: Sequence[Statement], text: str) -> list[WrittenFile]:
-    """The files of a script, in the order in which it begins them."""
+def files(here: Iterable[HereDocument], rows: Sequence[Statement], text: str = "") -> list[WrittenFile]:
+    """The files of a script, in the order in which it begins them.
+
+    Without the `text` of the script their places are off by a quote.
+    """
     literals = _literals(rows)
     fragments = [row for each in here for row in _of_here_document(each, text)]
     fragments += _of_statements(rows, text.splitlines())
@@ -67,9 +71,10 @@ def files(here: Iterable[HereDocument], rows: Sequence[Statement], text: str) ->
     return [written for rows_ in complete for written in _assembled(rows_)]
 
 
-def literal_names(rows: Sequence[Statement], word: str) -> str:
-    """A word with the variables put in that a script sets to one text only."""
-    return _expanded(word, _literals(rows))
+def with_literals(words: Sequence[Word], rows: Sequence[Statement]) -> list[Word]:
+    """Words with the variables put in that a script sets to one text only. They stay uncertain."""
+    literals = _literals(rows)
+    return [replace(word, text=_expanded(word.text, literals)) for word in words]
 
 
 def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
@@ -140,6 +145,7 @@ def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
 
 
 def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator[Fragment]:
+    in_braces = _group_targets(rows)
     for index, row in enumerate(rows):
         words = list(row.words)
         while words and words[0].text in _BEFORE:
@@ -152,8 +158,10 @@ def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator
         elif _PYTHON.search(name) and (code := _code_of(words)):
             start = Location(code.location.line, code.location.column + 1)
             yield from _of_python(code.text, start, not code.certain)
-        elif name in ("echo", "printf") and (target := _target(rows, index)):
-            yield from _of_output(name, words[1:], *target, source)
+        elif name in ("echo", "printf"):
+            target = _target(rows, index) or in_braces.get(index)
+            if target:
+                yield from _of_output(name, words[1:], *target, source)
 
 
 def _target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
@@ -166,23 +174,24 @@ def _target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
         words = [word.text for word in rows[index + 1].words if word.text != "sudo"]
         if words[:1] == ["tee"] and len(words) > 1 and not words[-1].startswith("-"):
             return words[-1], "-a" in words or "--append" in words
-    return _group_target(rows, index)
-
-
-def _group_target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
-    """The same for a command in braces, whose file stands behind them."""
-    depth = 0
-    for row in rows[index:]:
-        first = row.words[0].text if row.words else ""
-        depth += first == "{"
-        if first == "}":
-            depth -= 1
-            if depth <= 0 and row.redirects:
-                operator, word = row.redirects[0]
-                return word.text, operator.endswith(">>")
-            if depth < 0:
-                return None
     return None
+
+
+def _group_targets(rows: Sequence[Statement]) -> dict[int, tuple[str, bool]]:
+    """The files of commands in braces, whose file stands behind them."""
+    targets: dict[int, tuple[str, bool]] = {}
+    begun: list[int] = []
+    for index, row in enumerate(rows):
+        first = row.words[0].text
+        if first == "{" and len(begun) < MAX_NESTED:
+            begun.append(index)
+        elif first == "}" and begun:
+            start = begun.pop()
+            if row.redirects:
+                operator, word = row.redirects[0]
+                for inside in range(start, index):
+                    targets.setdefault(inside, (word.text, operator.endswith(">>")))
+    return targets
 
 
 def _of_output(

@@ -142,9 +142,10 @@ def test_a_file_that_is_written_under_a_variables_name_belongs_to_its_command(
     builder: Run, tmp_path: Path
 ) -> None:
     text = "CONFIG=/tmp/c.yaml\ncat > $CONFIG <<EOF\ntensor_parallel_size: 4\nEOF\n"
-    text += "trtllm-serve model --tp_size 8 --extra_llm_api_options /tmp/c.yaml\n"
-    rows = of_script(builder, tmp_path, text)["findings"]
-    assert [(row["line"], row["rule"]) for row in rows] == [(5, "flag-value-lost")]
+    for name in ("/tmp/c.yaml", "$CONFIG", '"${CONFIG}"'):
+        line = f"trtllm-serve model --tp_size 8 --extra_llm_api_options {name}\n"
+        rows = of_script(builder, tmp_path, text + line)["findings"]
+        assert [(row["line"], row["rule"]) for row in rows] == [(5, "flag-value-lost")], name
 
 
 def test_a_script_that_a_script_writes_is_read(builder: Run, tmp_path: Path) -> None:
