@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic, Location, located
+from ..diagnostics import Diagnostic, Location
 from ..documents import Yaml, scan_yaml
 from ..errors import BadInput
-from ..facts import advisories, images
+from ..facts import images
 from ..facts.release import Release
 from ..files import read_bytes, read_text
 from ..rules.context import RuleContext
@@ -22,6 +22,7 @@ from . import (
     job_script,
     kinds,
     model_config,
+    named_images,
     script,
     serving,
     surroundings,
@@ -120,7 +121,7 @@ def validate(
         return Verdict(MODEL_CONFIG, list(rows), ITSELF)
     if source.form == PROSE:
         return Verdict(None, [])
-    named, diagnostics = _images(source, accepted)
+    named, diagnostics = named_images.read(source.text, accepted)
     if source.form == SCRIPT:
         return _script(source, rule_context, named, diagnostics)
     syntax = [row for document in source.documents for row in document.diagnostics]
@@ -229,36 +230,6 @@ def _uses_images(source: Text) -> bool:
     if _DOCKERFILE_LINE.search(source.text):
         return True
     return any(isinstance(document.data, dict | list) for document in source.documents)
-
-
-def _images(source: Text, accepted: Collection[tuple[str, str]]) -> tuple[int, list[Diagnostic]]:
-    """How many of the publisher's images a file names, and those of vulnerable or unknown
-    versions."""
-    text = source.text
-    named = sum(1 for _ in chain(images.untold(text), images.contents(text)))
-    return named, list(_vulnerable(text, accepted)) if named else []
-
-
-def _vulnerable(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
-    for content in images.untold(text):
-        row = advisories.unknown(content.product, content.version, "", strict=False)
-        if (content.product, content.version) not in accepted:
-            yield located(_place(text, content), "", row.message, row.fix, row.rule, row.severity)
-    for content in images.contents(text):
-        diagnostic = advisories.diagnostic(content.product, content.version, "")
-        if diagnostic:
-            taken = any(
-                product == content.product and advisories.same(version, content.version)
-                for product, version in accepted
-            )
-            severity = "warning" if taken else diagnostic.severity
-            place = _place(text, content)
-            yield located(place, "", diagnostic.message, diagnostic.fix, diagnostic.rule, severity)
-
-
-def _place(text: str, content: images.Content) -> Location:
-    before = text[: content.start]
-    return Location(before.count("\n") + 1, content.start - before.rfind("\n"))
 
 
 def _script(

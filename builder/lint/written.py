@@ -52,7 +52,9 @@ class WrittenFile:
     is_open: bool = False
 
 
-def files(here: Iterable[HereDocument], rows: Sequence[Statement], text: str = "") -> list[WrittenFile]:
+def files(
+    here: Iterable[HereDocument], rows: Sequence[Statement], text: str = ""
+) -> list[WrittenFile]:
     """The files of a script, in the order in which it begins them.
 
     Without the `text` of the script their places are off by a quote.

@@ -1,0 +1,38 @@
+"""Container images that a file names: those of versions that are vulnerable or not told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import chain
+
+from ..diagnostics import Diagnostic, Location, located
+from ..facts import advisories, images
+
+
+def read(text: str, accepted: Collection[tuple[str, str]]) -> tuple[int, list[Diagnostic]]:
+    """How many of the publisher's images a file names, and those of vulnerable or unknown
+    versions."""
+    named = sum(1 for _ in chain(images.untold(text), images.contents(text)))
+    return named, list(_vulnerable(text, accepted)) if named else []
+
+
+def _vulnerable(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
+    for content in images.untold(text):
+        row = advisories.unknown(content.product, content.version, "", strict=False)
+        if (content.product, content.version) not in accepted:
+            yield located(_place(text, content), "", row.message, row.fix, row.rule, row.severity)
+    for content in images.contents(text):
+        diagnostic = advisories.diagnostic(content.product, content.version, "")
+        if diagnostic:
+            taken = any(
+                product == content.product and advisories.same(version, content.version)
+                for product, version in accepted
+            )
+            severity = "warning" if taken else diagnostic.severity
+            place = _place(text, content)
+            yield located(place, "", diagnostic.message, diagnostic.fix, diagnostic.rule, severity)
+
+
+def _place(text: str, content: images.Content) -> Location:
+    before = text[: content.start]
+    return Location(before.count("\n") + 1, content.start - before.rfind("\n"))
