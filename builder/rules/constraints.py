@@ -38,7 +38,8 @@ class Rule:
     where the release's table lists its id. It is not reported where one of `unless` was. A rule
     with `ignored` finds a value without effect: a warning to whoever wrote it, an error in what the
     toolkit renders. `agree` is the word that two workers must share where `prefill`, tests of the
-    prefill worker, hold; `where` is the path to blame.
+    prefill worker, hold; `where` is the path to blame. A fault of the engine itself names the
+    `versions` that have it.
     """
 
     id: Text
@@ -54,6 +55,7 @@ class Rule:
     unless: tuple[str, ...] = ()
     ignored: bool = False
     agree: str = ""
+    versions: tuple[str, ...] = ()
     prefill: Mapping[str, Any] | None = None
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
@@ -106,9 +108,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RulesFile:
-    """`rules.yaml`: the rules, and why other ids of release tables have none, by id."""
+    """`rules.yaml`: the rules, the known issues of versions, and why other ids of release tables have none, by id."""
 
     rules: tuple[Rule, ...]
+    known_issues: tuple[Rule, ...]
     agreements: tuple[Rule, ...]
     flags: tuple[Rule, ...]
     option_table: Mapping[str, Text]
@@ -116,15 +119,16 @@ class RulesFile:
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         """Placeholders of messages that nothing fills in."""
-        for index, rule in enumerate(self.rules):
-            for key, text in {"message": rule.message, "fix": rule.fix}.items():
-                for word in _PLACEHOLDER.findall(text):
-                    yield from word_faults(word, f"rules.{index}.{key}")
+        for section in ("rules", "known_issues"):
+            for index, rule in enumerate(getattr(self, section)):
+                for key, text in {"message": rule.message, "fix": rule.fix}.items():
+                    for word in _PLACEHOLDER.findall(text):
+                        yield from word_faults(word, f"{section}.{index}.{key}")
 
     @property
     def every(self) -> tuple[Rule, ...]:
         """The rules of all sections."""
-        return (*self.rules, *self.agreements, *self.flags)
+        return (*self.rules, *self.known_issues, *self.agreements, *self.flags)
 
 
 def load(engine: Engine) -> RulesFile:
@@ -184,7 +188,8 @@ def violations(
     """
     inputs = RuleInputs(options, context)
     reported: set[str] = set()
-    for rule in of_release(context.release):
+    issues = (row for row in load(context.release.engine).known_issues if _has(context, row))
+    for rule in (*of_release(context.release), *issues):
         if reported.intersection(rule.unless):
             continue
         word = rule.broken(inputs)
@@ -193,6 +198,11 @@ def violations(
             where = rule.where or word.removeprefix("effective.")
             problem = rule.problem(where, inputs.value)
             yield replace(problem, severity="error") if strict and rule.ignored else problem
+
+
+def _has(context: RuleContext, issue: Rule) -> bool:
+    """Whether a version has a known issue; what follows one, like .post1, is not known to."""
+    return context.release.name in issue.versions
 
 
 def disagreements(

@@ -21,7 +21,7 @@ from builder.documents import DATA, load_yaml
 from builder.facts import checkpoint, data_file, engines, hardware, release
 from builder.facts.architecture import ARCHITECTURES
 from builder.facts.checkpoint import gather
-from builder.facts.release import support
+from builder.facts.release import Release, support
 from builder.rules import constraints
 from builder.rules.constraints import Rule, disagreements, violations
 from builder.rules.context import RuleContext
@@ -245,6 +245,48 @@ def test_the_draft_length_trap_names_the_key_to_write() -> None:
     assert "drafts 1 token" in problem.message
     assert "num_nextn_predict_layers: 3" in problem.fix
     assert not list(violations(options, context({"release": "main"})))
+
+
+V32 = "nvidia/DeepSeek-V3.2-NVFP4"
+
+
+def of_version(version: str, known: Mapping[str, Any]) -> RuleContext:
+    """The context of a release that has no table of its own here."""
+    found = context(dict(known))
+    table = {**found.release.table, "release": version}
+    return replace(found, release=Release(table, found.release.path))
+
+
+@pytest.mark.parametrize(
+    ("version", "known", "options"),
+    [
+        ("1.3.0rc18", {"checkpoint": V32, "gpu": "gb200"}, {"moe_config": {"backend": "CUTEDSL"}}),
+        ("1.3.0rc20", {"checkpoint": V32, "gpu": "gb200"}, {}),
+        ("1.3.0rc20", {"checkpoint": "deepseek-ai/DeepSeek-R1-0528"}, {}),
+        ("1.3.0rc21", {"checkpoint": V32, "gpu": "b300"}, {"tensor_parallel_size": 8}),
+        (
+            "1.3.0rc21",
+            {"checkpoint": V32, "gpu": "gb200"},
+            {
+                "kv_cache_config": {"host_cache_size": 1 << 30},
+                "speculative_config": {"decoding_type": "MTP"},
+            },
+        ),
+        ("1.3.0rc22", {"checkpoint": "deepseek-ai/DeepSeek-V3.2", "gpu": "h200"}, {}),
+        ("1.3.0rc24", {"checkpoint": "openai/gpt-oss-120b"}, {"tensor_parallel_size": 2}),
+    ],
+)
+def test_a_known_issue_is_said_of_its_version_and_of_no_other(
+    version: str, known: dict[str, Any], options: dict[str, Any]
+) -> None:
+    def issues(name: str, model: str) -> list[str]:
+        place = of_version(name, {**known, "checkpoint": model, "release": "main"})
+        found = (row for row in violations(options, place) if row.rule == "known-issue")
+        return [row.message for row in found]
+
+    assert any(text.startswith(f"{version} ") for text in issues(version, known["checkpoint"]))
+    assert not issues("1.3.0rc23", known["checkpoint"])
+    assert not issues(version, "llama-tiny")
 
 
 AGREED = {
