@@ -167,6 +167,8 @@ class PlanBuilder:
             return
         if any(other in self.overrides for other in _INSTEAD.get(path, ())):
             return
+        if any(other.startswith(f"{spelled}.") for other in self.overrides):
+            return
         for row in self.published:
             if path not in row.options or path in self.refused:
                 continue

@@ -97,7 +97,10 @@ def check_gpus(builder: PlanBuilder) -> None:
     if gpus <= limit:
         return
     what = f"{gpus} GPUs need more than one node: a {name} node has {limit}"
-    if not _SEVERAL_NODES & builder.deployment.targets.keys():
+    if (
+        builder.deployment.role != "prefill"
+        and not _SEVERAL_NODES & builder.deployment.targets.keys()
+    ):
         takers = " or ".join(sorted(_SEVERAL_NODES))
         remedy = f"give at most {limit}, or add the target {takers}, which takes several"
         builder.refuse("hardware.num_gpus", what, remedy)

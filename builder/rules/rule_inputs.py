@@ -60,6 +60,7 @@ _FACTS: Mapping[str, str] = {
     "expert_width": "checkpoint.text_config.moe_intermediate_size",
     "gpu_precisions": "gpu.precisions.value",
     "longest_context": "checkpoint.text_config.max_position_embeddings",
+    "hidden_size": "checkpoint.text_config.hidden_size",
     "kv_cache_quant_algo": "checkpoint.quantization.kv_cache_quant_algo",
     "moe_backend_engine_default": "release.moe_engine_default",
     "load_balancer_backends": "release.moe_load_balancer_backends",

@@ -382,8 +382,8 @@ def test_a_variable_of_the_deployment_wins() -> None:
 
 
 def test_a_model_without_published_configurations_says_so() -> None:
-    planned = pipeline.plan("minimax-m2.5-nvfp4-b300").plan
-    expected = "no published configuration of nvidia/MiniMax-M2.5-NVFP4 on b300"
+    planned = pipeline.plan("deepseek-v3.2-nvfp4-b300").plan
+    expected = "no published configuration of nvidia/DeepSeek-V3.2-NVFP4 on b300"
     assert any(expected in warning.message for warning in planned.warnings)
     backend = next(row for row in planned.decisions if row.path == "moe_config.backend")
     assert backend.evidence == "assumed"

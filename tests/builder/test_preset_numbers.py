@@ -13,24 +13,31 @@ from builder import deployment, pipeline
 # is the engine's own default), the share of free memory for the KV cache, tokens drafted in a step,
 # and GiB of weights on each GPU.
 TABLE = """
-preset                             tp  ep    adp  requests  tokens    kv  drafts  weights_gib
-deepseek-r1-0528-nvfp4-b200         8   8  False        16    8192   0.8       3         51.2
-deepseek-r1-0528-nvfp4-gb200        4   4   True       256    8192   0.8       1        109.8
-deepseek-r1-0528-nvfp4-gb200x16    16  16   True       256    8192   0.8       1         41.6
-deepseek-v3.2-fp8-gb200             4   -      -        64       -   0.8       3        163.1
-deepseek-v3.2-fp8-h200              8   -      -        64       -   0.8       3         83.6
-deepseek-v3.2-nvfp4-b300            8   8  False        16   10240   0.8       3         53.1
-deepseek-v3.2-nvfp4-gb200           4   -      -        64       -   0.8       3        100.4
-deepseek-v3.2-nvfp4-gb300           2   2  False        64    8192   0.8       3        195.1
-deepseek-v3.2-nvfp4-gb300-decode    2   2  False        64     256   0.9       3        195.1
-deepseek-v3.2-nvfp4-gb300-prefill   2   2   True         8   16512   0.6       3        202.6
-gpt-oss-120b-b200                   4   4   True       640   20000  0.85       -         18.2
-gpt-oss-120b-h200                   1   -      -        64   20000  0.85       -         60.8
-llama-3.3-70b-fp8-h100              1   -      -         8    8192   0.8       4         70.0
-llama-tiny                          1   -      -        16    8192   0.8       -          0.0
-minimax-m2.5-nvfp4-b300             4   4  False        32    8192   0.8       3         31.4
-qwen3-235b-nvfp4-gb200              4   4   True       128    8192   0.8       -         35.7
-qwen3.5-397b-nvfp4-b300             4   4  False        64    8192   0.9       3         58.4
+preset                                tp  ep    adp  requests  tokens    kv  drafts  weights_gib
+deepseek-r1-0528-nvfp4-b200            8   8  False        16    8192   0.8       3         51.2
+deepseek-r1-0528-nvfp4-gb200           4   4   True       256    8192   0.8       1        109.8
+deepseek-r1-0528-nvfp4-gb200x16       16  16   True       256    8192   0.8       1         41.6
+deepseek-v3.2-fp8-gb200                4   -      -        64       -   0.8       3        163.1
+deepseek-v3.2-fp8-h200                 8   -      -        64       -   0.8       3         83.6
+deepseek-v3.2-gb200x32-prefill         8   8   True        32    8192   0.9       -         63.0
+deepseek-v3.2-nvfp4-b300               8   8  False        16   10240   0.8       3         53.1
+deepseek-v3.2-nvfp4-gb200              4   -      -        64       -   0.8       3        100.4
+deepseek-v3.2-nvfp4-gb200x32           8   8   True         8    8192   0.9       -         63.0
+deepseek-v3.2-nvfp4-gb300              2   2  False        64    8192   0.8       3        195.1
+deepseek-v3.2-nvfp4-gb300-decode       2   2  False        64     256   0.9       3        195.1
+deepseek-v3.2-nvfp4-gb300-prefill      2   2   True         8   16512   0.6       3        202.6
+deepseek-v4-pro-b200                   8   8   True        16    8192   0.5       -        121.7
+glm-5-nvfp4-gb200                      4   4   True       256    8192   0.8       1        132.1
+gpt-oss-120b-b200                      4   4   True       640   20000  0.85       -         18.2
+gpt-oss-120b-h200                      1   -      -        64   20000  0.85       -         60.8
+kimi-k2.5-nvfp4-gb200                  4   4   True        64   12288   0.6       -        151.1
+llama-3.3-70b-fp8-h100                 1   -      -         8    8192   0.8       4         70.0
+llama-tiny                             1   -      -        16    8192   0.8       -          0.0
+minimax-m2.5-nvfp4-b300                4   4  False        32    8192   0.9       3         31.4
+nemotron-3-super-nvfp4-b200            1   1      -        64    2048   0.8       6         73.6
+nemotron-3-ultra-nvfp4-gb300           4   4   True       256    2048   0.8       -        104.3
+qwen3-235b-nvfp4-gb200                 4   4   True       128    8192   0.8       -         35.7
+qwen3.5-397b-nvfp4-b300                4   4  False        64    8192   0.9       3         58.4
 """
 ROWS = {row.split()[0]: row.split()[1:] for row in TABLE.strip().splitlines()[1:]}
 

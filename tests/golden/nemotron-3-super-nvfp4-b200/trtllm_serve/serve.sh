@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Serves nemotron-3-super-nvfp4-b200 with trtllm-serve until it is stopped. Each variable may be set
+# from outside.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export CHECKPOINT=${CHECKPOINT:-nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4}
+export SERVE_HOST=${SERVE_HOST:-127.0.0.1}
+export SERVE_HTTP_PORT=${SERVE_HTTP_PORT:-8000}
+# A kernel may start while the one before it ends (programmatic dependent launch), about a tenth at
+# small batches. [documented]
+export TRTLLM_ENABLE_PDL=${TRTLLM_ENABLE_PDL-1}
+# The server's process pauses for no garbage collection while it streams. Set 0 where it runs for
+# weeks and its memory grows. [documented]
+export TRTLLM_SERVER_DISABLE_GC=${TRTLLM_SERVER_DISABLE_GC-1}
+# A pause of one rank's process would hold all ranks up. [documented]
+export TRTLLM_WORKER_DISABLE_GC=${TRTLLM_WORKER_DISABLE_GC-1}
+# Each rank runs on the cores beside its GPU, whatever mask the launcher has set. [documented]
+export TLLM_NUMA_AWARE_WORKER_AFFINITY=${TLLM_NUMA_AWARE_WORKER_AFFINITY-1}
+# Newer engines send usage data by default; a deployment should not. [documented]
+export TRTLLM_NO_USAGE_STATS=${TRTLLM_NO_USAGE_STATS-1}
+# The same for libraries that keep to the common variable. [documented]
+export DO_NOT_TRACK=${DO_NOT_TRACK-1}
+
+exec trtllm-serve serve "$CHECKPOINT" \
+  --host "$SERVE_HOST" \
+  --port "$SERVE_HTTP_PORT" \
+  --served_model_name NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4 \
+  --config "$here/config.yaml"
