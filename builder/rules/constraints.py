@@ -108,7 +108,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RulesFile:
-    """`rules.yaml`: rules, known issues of versions, and why other ids of tables have none, by id."""
+    """`rules.yaml`: rules, known issues of versions, and why other ids have none, by id."""
 
     rules: tuple[Rule, ...]
     known_issues: tuple[Rule, ...]
