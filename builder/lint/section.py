@@ -118,7 +118,7 @@ def stated_context(
     rule_context: RuleContext, role: ServerRole | None, load: StatedWorkload
 ) -> RuleContext:
     """A rule context with what a file or a bundle itself says, as far as it does."""
-    gpu = hardware.load(load.gpu) if load.gpu in hardware.known() else None
+    gpu = hardware.load(load.gpu) if load.gpu and load.gpu in hardware.known() else None
     return replace(
         rule_context,
         role=role or rule_context.role,
