@@ -145,7 +145,7 @@ def _file(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _refuse_unexpected(folder: Path, stored: Weights) -> None:
-    ignored = [name for name in stored if _IGNORED.match(name)]
+    ignored = [name for name in stored if _IGNORED.search(name)]
     if ignored:
         logger.info("%d tensors of a vision tower or the KV cache are not loaded", len(ignored))
     if unexpected := sorted(set(stored) - set(ignored)):
