@@ -95,13 +95,12 @@ def _is_options(data: Mapping[str, Any], holder: bool, release: Release) -> bool
     """Whether a mapping holds options of this engine; names that other engines share do not say
     it, unless the key above is one that holds options and nothing of theirs is among them."""
     keys = [str(key) for key in data]
-    if not keys or not kinds.is_engine(data, release):
-        return False
-    known = sum(kinds.is_option(key, release) for key in keys)
     signed = any(key in _names("signature") for key in keys)
+    if not (signed or holder) or not kinds.is_engine(data, release):
+        return False
     if holder:
         return signed or not any(key in _names("others") for key in keys)
-    return signed and known * 4 >= len(keys) * 3
+    return sum(kinds.is_option(key, release) for key in keys) * 4 >= len(keys) * 3
 
 
 def _mentions(text: str, release: Release) -> bool:

@@ -1,0 +1,46 @@
+"""How much of the real files is judged, by format, and why the others are not.
+
+`python -m pytest -s tests/builder/lint/test_formats_corpus.py` prints it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from builder import lint, pipeline
+from tests.builder.lint.test_check_corpus import CORPUS, FOREIGN
+from tests.conftest import ABSENT
+
+RECIPES = CORPUS.parent / "corpus-inferencex"
+
+pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason=ABSENT)
+
+# Indexes and tables of the collections themselves, and a manifest that downloads a model.
+WITHOUT_OPTIONS = (*FOREIGN, "index.json", "engine-configs.json")
+
+
+def test_every_file_that_holds_options_is_judged() -> None:
+    report = lint.check([CORPUS, RECIPES], lint.CheckOptions(), pipeline.deployment_diagnostics)
+    files, sections = Counter[str](), Counter[str]()
+    for row in report.files:
+        files[row.kind] += bool(row.judged)
+        sections[row.kind] += row.judged.sections
+    for kind, count in files.most_common():
+        print(f"{kind:<44} {count:>4} files {sections[kind]:>5} sections")
+    for row in report.skipped:
+        print(f"not judged: {row.file}: {row.reason}")
+    assert files["SLURM recipe"] == sum(
+        1 for folder in (CORPUS / "srt-slurm", RECIPES) for _ in folder.rglob("*.yaml")
+    )
+    overlooked = [
+        row.file for row in report.skipped if not any(part in row.file for part in WITHOUT_OPTIONS)
+    ]
+    assert overlooked == []
+    assert sum(sections.values()) >= 2 * files["SLURM recipe"] * 0.9
+
+
+def test_recipes_that_name_their_release_have_no_error() -> None:
+    report = lint.check([RECIPES], lint.CheckOptions(), pipeline.deployment_diagnostics)
+    assert [str(row) for row in report.findings if row.severity == "error"] == []
