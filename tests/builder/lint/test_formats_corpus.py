@@ -29,8 +29,8 @@ def test_every_file_that_holds_options_is_judged() -> None:
         sections[row.kind] += row.judged.sections
     for kind, count in files.most_common():
         print(f"{kind:<44} {count:>4} files {sections[kind]:>5} sections")
-    for row in report.skipped:
-        print(f"not judged: {row.file}: {row.reason}")
+    for skipped in report.skipped:
+        print(f"not judged: {skipped.file}: {skipped.reason}")
     assert files["SLURM recipe"] == sum(
         1 for folder in (CORPUS / "srt-slurm", RECIPES) for _ in folder.rglob("*.yaml")
     )
