@@ -44,6 +44,13 @@ def is_ready(served: Served) -> bool:
     return False
 
 
+def answers(served: Served) -> bool:
+    """Whether a short request has its tokens, and is neither refused nor unheard."""
+    with suppress(grpc.RpcError):
+        return not any(response.error for response in served.client.stream("tokens=1"))
+    return False
+
+
 def test_termination_under_load_ends_every_stream_whole_and_exits_0(start: Serve) -> None:
     served = start()
     prompts = [f"tokens=100 step_ms=10 name=load-{index}" for index in range(32)]
@@ -62,10 +69,8 @@ def test_a_server_that_ends_takes_no_new_request(start: Serve) -> None:
     running = begin(served, "tokens=100 step_ms=20")
     os.kill(served.server.pid, signal.SIGTERM)
     refused_s = time.monotonic() + 10
-    while is_ready(served):
+    while is_ready(served) or answers(served):  # Triton is not ready a moment before it refuses
         assert time.monotonic() < refused_s
-    with suppress(grpc.RpcError):
-        assert served.client.refusal("tokens=1")
     assert list(running)[-1].final
     assert served.server.exit_status(30) == 0
 
