@@ -202,7 +202,7 @@ def violations(
 
 def _has(context: RuleContext, issue: Rule) -> bool:
     """Whether a version has a known issue; what follows one, like .post1, is not known to."""
-    return context.release.name in issue.versions
+    return (context.release.stands_for or context.release.name) in issue.versions
 
 
 def disagreements(

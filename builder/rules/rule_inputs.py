@@ -363,6 +363,7 @@ def _prompt_tokens(inputs: RuleInputs) -> float | None:
 
 
 _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
+    "version": lambda inputs: inputs.context.release.stands_for or inputs.context.release.name,
     "speculation": _speculation,
     "attention_dp": lambda inputs: inputs.value("effective.enable_attention_dp"),
     "request_tokens": _request_tokens,

@@ -289,6 +289,14 @@ def test_a_known_issue_is_said_of_its_version_and_of_no_other(
     assert not issues(version, "llama-tiny")
 
 
+def test_a_known_issue_of_a_release_without_a_table_is_said_by_each_of_its_neighbours() -> None:
+    judges = release.load("1.3.0rc20").judges
+    assert len(judges) == 2
+    for table in judges:
+        found = violations({}, RuleContext.of(table, gather(V32)))
+        assert any(row.rule == "known-issue" for row in found), table.name
+
+
 AGREED = {
     "model": "a",
     "cache_transceiver_config": {

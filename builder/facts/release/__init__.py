@@ -100,7 +100,8 @@ def _between(name: str, engine: Engine) -> Release:
     table = common.table(name, beside[0].table, beside[-1].table)
     if beside[0] is beside[-1]:
         table = {**beside[0].table, "release": name, "containers": table["containers"]}
-    return Release(table, beside[0].path, engine, beside)
+    judges = tuple(replace(row, stands_for=name) for row in beside)
+    return Release(table, beside[0].path, engine, judges)
 
 
 def _neighbours(name: str, engine: Engine) -> tuple[Release, ...]:

@@ -43,7 +43,8 @@ class Release:
     """One release of an engine. `path` is the file of its table; one table is one release.
 
     A release without a table has `neighbours`: it is judged by each of them, and its own table is
-    what they have in common. `based_on` is the one that a file of changes starts from.
+    what they have in common; a neighbour that judges `stands_for` it. `based_on` is the one that a
+    file of changes starts from.
     """
 
     table: Mapping[str, Any] = field(repr=False)
@@ -51,6 +52,7 @@ class Release:
     engine: Engine = field(default_factory=engines.default, repr=False)
     neighbours: tuple[Release, ...] = ()
     based_on: Release | None = field(default=None, repr=False)
+    stands_for: str = ""
 
     @property
     def name(self) -> str:
