@@ -59,6 +59,10 @@ def _release_import(options: argparse.Namespace) -> None:
     if options.output.suffix != ".json":
         raise BadInput(Diagnostic(str(options.output), "must end in .json", "name the table .json"))
     like = release.load(options.like)
+    if like.neighbours:
+        names = " or ".join(row.name for row in like.neighbours)
+        what = f"release {like.name} has no option table to carry over from"
+        raise BadInput(Diagnostic("--like", what, f"name {names}"))
     if options.manifest:
         table = release_import.from_manifest(options.manifest, options.name, like)
     else:
@@ -79,6 +83,8 @@ def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
             "options": sum("*" not in path for path in table.paths),
             "flags": len(table.serve_flags),
             "rules": len(table.rule_ids),
+            "based_on": table.based_on.name if table.based_on else None,
+            "nearest": table.table.get("nearest"),
             **{f"{server}_containers": list(tags) for server, tags in table.containers.items()},
             "confidence": table.confidence,
             "sources": list(table.sources),
@@ -89,12 +95,14 @@ def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
 
 
 def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    table = [("RELEASE", "OPTIONS", "FLAGS", "TRITON CONTAINERS", "CARRIED FROM")]
+    table = [("RELEASE", "OPTIONS", "FLAGS", "TRITON CONTAINERS", "CARRIED FROM", "IS")]
     for row in rows:
         counts = (str(row["options"]), str(row["flags"]))
         carried = ", ".join(dict.fromkeys(row["carried_from"].values())) or "-"
         containers = ", ".join(row.get("triton_containers", ())) or "-"
-        table.append((row["name"], *counts, containers, carried))
+        standing = f"changes to {row['based_on']}" if row["based_on"] else ""
+        nearest = f"nearest {row['nearest']}" if row["nearest"] else ""
+        table.append((row["name"], *counts, containers, carried, standing or nearest or "-"))
     return columns(table)
 
 

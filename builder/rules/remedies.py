@@ -11,6 +11,7 @@ from ..documents import DATA
 from ..facts import data_file, plain_data
 from ..facts import release as releases
 from ..facts.release import Field, Release
+from ..facts.release.version import oldest_first
 from .options import ANY_KEY, OptionPath, by_name, shown, spelled
 
 FORMER = DATA / "formats" / "former_options.yaml"
@@ -144,7 +145,9 @@ def _others(release: Release) -> list[Release]:
 
 def _age(release: Release, others: Sequence[Release]) -> str:
     """What is known in other releases, in words."""
-    names, order = [other.name for other in others], releases.known(release.engine)
+    every = sorted(releases.of_engine(release.engine), key=lambda row: oldest_first(row.position))
+    order = [row.name for row in every]
+    names = sorted((other.name for other in others), key=order.index)
     if names and release.name in order:
         here = order.index(release.name)
         if all(order.index(name) > here for name in names):

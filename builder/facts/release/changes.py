@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from ..schema import Text
+from .record import record_types
 from .table import (
     FLAG_ROW,
     OPTION_ROW,
@@ -99,6 +100,7 @@ def expand(document: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, An
     update = _Update(base)
     for row in document["changes"]:
         list(update.change(row))
+    update.drop_unreached()
     if document.get("unread_options"):
         update.open_all()
     rules = document.get("rules", {})
@@ -155,6 +157,15 @@ def _commands(
         yield command, flags
 
 
+def _unions_of(row: Mapping[str, Any]) -> Iterator[str]:
+    if row["type"] == "union":
+        yield row["of"]
+    for inner in row["of"] if row["type"] == "either" else ():
+        yield from _unions_of(inner)
+    if "items" in row:
+        yield from _unions_of(row["items"])
+
+
 class _Update:
     """The options of a table, of which only what changes is copied."""
 
@@ -179,6 +190,19 @@ class _Update:
         """Every group may hold options that the table lacks."""
         for name, record in self.types.items():
             self.types[name] = {**record, "open_keys": ["*"]}
+
+    def drop_unreached(self) -> None:
+        """Groups and unions in which no option stands any more."""
+        reached, waiting = {self._root}, [self._root]
+        unions: set[str] = set()
+        while waiting:
+            for row in self._fields(waiting.pop()).values():
+                unions |= set(_unions_of(row))
+                new = set(record_types(row, self.unions, in_items=True)) - reached
+                reached |= new
+                waiting += new
+        self.types = {name: row for name, row in self.types.items() if name in reached}
+        self.unions = {name: row for name, row in self.unions.items() if name in unions}
 
     def _remove(self, path: str) -> bool:
         holder, _, name = path.rpartition(".")
@@ -208,7 +232,7 @@ class _Update:
         union, kind = self._union(path)
         if union is None:
             return False
-        name = f"{union}<{kind}>"
+        name = f"{union}_{kind}"
         self.types[name] = {"fields": dict(fields)}
         types = {**self.unions[union]["types"], kind: name}
         self.unions[union] = {**self.unions[union], "types": types}
