@@ -188,7 +188,7 @@ def test_an_installed_engine_gives_back_the_table_it_was_made_from(
     compared = 0
     chosen_by = {row["discriminator"] for row in source.table["unions"].values()}
     # For Python, a union of one class is that class.
-    alone = {of for of, row in source.table["unions"].items() if len(row["types"]) == 1}
+    alone = [of for of, row in source.table["unions"].items() if len(row["types"]) == 1]
     for kind, record in source.table["types"].items():
         fields = found.table["types"][kind]["fields"]
         assert set(fields) - chosen_by == set(record["fields"]) - chosen_by, kind
