@@ -108,6 +108,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return listing if len(names) <= 16 else f"one of {len(names)} known names is expected"
 
 
+def either(names: Iterable[str]) -> str:
+    """Names of which one is to be chosen, as a sentence has them: `a, b or c`."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name of which `name` is a misspelling or the beginning; `None` if it is of none.
 

@@ -32,10 +32,15 @@ def translate(plan: Plan) -> EngineConfig:
         return [*validate(table, options), *violations(options, here, strict=True)]
 
     found = judged(release, against)
-    found = [replace(problem, where=f"engine_config.{problem.where}") for problem in found]
+    found = [replace(problem, where=_where(problem)) for problem in found]
     if errors := [problem for problem in found if problem.severity == "error"]:
         raise BadInput(errors)
     return EngineConfig(decisions, options, tuple(found))
+
+
+def _where(problem: Diagnostic) -> str:
+    """In the deployment: the model is its checkpoint, all else its own words for the engine."""
+    return "checkpoint" if problem.where == "model" else f"engine_config.{problem.where}"
 
 
 def _nested(decisions: tuple[Decision, ...]) -> dict[str, Any]:

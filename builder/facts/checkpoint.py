@@ -170,16 +170,17 @@ def gather(reference: str, base: Path = Path()) -> Checkpoint:
         return read_folder(folder)
     if shipped := shipped_file(reference):
         return read_shipped(shipped)
+    what = "is neither a name whose facts ship with the toolkit nor a folder"
+    raise BadFacts(Diagnostic(reference, what, _remedy(reference)))
+
+
+def _remedy(reference: str) -> str:
+    if reference.startswith((".", "/", "~")):
+        return _UNKNOWN
     names = known_names()
     close = closest(reference, (*names, *known_aliases()))
     nearby = f"did you mean {close}? Else " if close else ""
-    raise BadFacts(
-        Diagnostic(
-            reference,
-            "is neither a name whose facts ship with the toolkit nor a folder",
-            f"{nearby}{_UNKNOWN} Known: {', '.join(sorted(names))}",
-        )
-    )
+    return f"{nearby}{_UNKNOWN} Known: {', '.join(sorted(names))}"
 
 
 # What to do about a model that is not known: `config.json` is enough to plan.
@@ -289,9 +290,8 @@ def _architecture(config: Config, where: str) -> Architecture:
 
 # What is left for a model that cannot be planned.
 _OTHER_ARCHITECTURE = (
-    f"supported: {', '.join(ARCHITECTURES)}; another one needs tensors of its own in "
-    "builder/facts/architecture. Until then, write the engine's options by hand and have "
-    "`builder check` read them"
+    f"{len(ARCHITECTURES)} others are, each a row of builder/facts/architecture. Until it has one, "
+    "write the engine's options by hand and have `builder check` read them"
 )
 
 

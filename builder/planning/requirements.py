@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..diagnostics import either
 from ..facts import release as releases
 from ..facts.checkpoint import Checkpoint
 from ..facts.release.support import architecture, architectures
@@ -72,7 +73,7 @@ def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> 
         known = releases.of_engine(release.engine)
         others = [other.name for other in known if name in architectures(other)]
         remedy = "start it with the real engine before you rely on this plan"
-        remedy += f", or choose release {' or '.join(others)}, which names it" if others else ""
+        remedy += f", or choose release {either(others)}, which names it" if others else ""
         builder.warn(where, what, remedy)
 
 

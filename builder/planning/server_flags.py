@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from ..diagnostics import either
 from ..facts import data_file, servers
 from ..facts import release as releases
 from ..facts.checkpoint import known_names, read_shipped, same_model
@@ -58,7 +59,7 @@ def _served_name(builder: PlanBuilder) -> Decision:
         others = releases.of_engine(release.engine)
         having = [row.name for row in others if any(flag.name == _NAME for flag in row.serve_flags)]
         remedy = f"call that folder {request.served_model_name}"
-        remedy += f", or choose release {' or '.join(having)}" if having else ""
+        remedy += f", or choose release {either(having)}" if having else ""
         builder.warn(_NAME, what, remedy)
     return _unset(builder, _NAME, what)
 

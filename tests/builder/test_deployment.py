@@ -31,7 +31,7 @@ SEVERAL = """\
 name: Deep Seek
 checkpoint: nvidia/DeepSeek-V3.2-NVFP5
 hardware: {gpu: gb20, num_gpus: 0, rack: 1}
-engine: {release: 9.9.9}
+engine: {release: 0.21.0}
 workload: {isl: -1, osl: 1600}
 targets: [trtlm_serve, triton]
 """
@@ -78,9 +78,9 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         [":2: checkpoint: /models/absent: is neither a name whose facts ship"],
     ),
     "unknown release": (
-        edited("1.2.1", "1.2.7"),
+        edited("1.2.1", "0.21.0"),
         2,
-        [":4: engine.release: release 1.2.7 of tensorrt_llm has no option table; known: 1.0.0,"],
+        [":4: engine.release: release 0.21.0"],
     ),
     "NVFP4 on H200": (
         edited("gb200", "h200"),
@@ -101,7 +101,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
             ":3: hardware.num_gpus: 0 is out of range",
             ":3: hardware.rack: unknown key",
             ":3: hardware.gpu: gb20 is unknown",
-            ":4: engine.release: release 9.9.9",
+            ":4: engine.release: release 0.21.0",
             ":5: workload.isl: -1 is out of range",
             ":5: workload.concurrency: is missing",
             ":6: targets: trtlm_serve is not a target",

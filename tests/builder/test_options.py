@@ -198,9 +198,9 @@ def test_all_faults_are_found_at_once() -> None:
 
 
 def test_an_unknown_kind_does_not_hide_other_faults() -> None:
-    given = {"speculative_config": {"decoding_type": "MTQ", "num_nextn_predict_layer": 3}}
+    given = {"speculative_config": {"decoding_type": "Medsua", "num_nextn_predict_layer": 3}}
     kind, key = rejected(given)
-    assert "did you mean MTP?" in kind
+    assert "did you mean Medusa?" in kind
     assert "did you mean num_nextn_predict_layers?" in key
 
 

@@ -125,7 +125,8 @@ def test_what_the_planner_chose_itself_breaks_no_rule(request: dict[str, Any]) -
     algo, sm = facts.checkpoint.quantization.quant_algo, facts.gpu.sm.value
     known = support.moe_backends(facts.release, algo, sm)
     unknown = "moe_config" not in config.options and not known
-    rules = [row.rule for row in config.warnings]
+    # What is known to be wrong with a version is no fault of a value.
+    rules = [row.rule for row in config.warnings if row.rule != "known-issue"]
     assert rules in ([], ["moe-backend-missing"] if unknown else [])
 
 

@@ -95,7 +95,9 @@ def test_a_name_that_the_release_cannot_give_is_warned_of() -> None:
     found = planned(V32, "served_model_name=chat")
     (warning,) = (row for row in found.warnings if row.where == "served_model_name")
     assert "release 1.2.1 has no option for it" in warning.message
-    assert warning.fix == "call that folder chat, or choose release main-00043967"
+    assert warning.fix == (
+        "call that folder chat, or choose release 1.3.0rc23, 1.3.0rc24, 1.3.0rc29 or main-00043967"
+    )
     assert "served_model_name" not in {row.where for row in planned(V32).warnings}
     only_triton = planned(V32, "served_model_name=chat", "targets=[triton]")
     assert "served_model_name" not in {row.where for row in only_triton.warnings}

@@ -89,7 +89,7 @@ FILES: dict[str, tuple[Make, str]] = {
     "a link to nothing": (lambda path: path.symlink_to("gone"), "no such file|neither a file"),
     "a pipe": (os.mkfifo, "is a device, pipe or socket"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "is a device, pipe or socket"),
-    "an unknown release": (text(GOOD.replace("1.2.1", "9.9.9")), r"9\.9\.9 .*table; known: 1\.0"),
+    "an unknown release": (text(GOOD.replace("1.2.1", "0.9.0")), r"0\.9\.0 .*table; known: 1\.0"),
 }
 
 # Files of other kinds that are far larger than anyone writes them.
