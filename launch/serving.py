@@ -104,12 +104,15 @@ def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> Not
 def with_checkpoint(target: Target, engine: str, run: Run) -> Target:
     """The target on the checkpoints that variables name, or else on the bundle's own.
 
-    The reference engine takes a miniature where that is no folder of this machine with weights.
+    The reference engine takes a miniature where that is no folder of this machine, or one of a
+    model without its weights.
     """
     named = {name: os.environ.get(name) or value for name, value in target.checkpoints.items()}
     folders = {name: Path(value).expanduser() for name, value in named.items()}
     named |= {name: str(path.resolve()) for name, path in folders.items() if path.is_dir()}
-    if engine == engines.REFERENCE and not any(folders["CHECKPOINT"].glob("*.safetensors")):
+    folder = folders["CHECKPOINT"]
+    is_bare = (folder / "config.json").is_file() and not any(folder.glob("*.safetensors"))
+    if engine == engines.REFERENCE and (is_bare or not folder.is_dir()):
         return with_miniature(target, run)
     return target.with_environment(**named)
 

@@ -13,6 +13,7 @@ from builder.contents import MANIFEST
 from builder.errors import BadInput, DamagedBundle
 from maintenance import update_advisories
 from tests.conftest import Run
+from tests.security.test_hostile_inputs import LLAMA, tensor
 
 LEAVING = ("..", "../x", "a/../../x", "/etc/x", "a/b", "x/..", ".", "~x", "a\\..\\x", "x\x00y")
 
@@ -94,15 +95,16 @@ def test_a_shard_outside_of_its_checkpoint_is_not_read(tmp_path: Path, builder: 
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (tmp_path / "secret").write_text("secret")
-    weights = {"weight_map": {"w": "../secret"}}
+    weights = {"weight_map": {"w": "model.safetensors", "x": "../secret"}}
+    (folder / "model.safetensors").write_bytes(tensor([1]))
     (folder / "model.safetensors.index.json").write_text(json.dumps(weights))
-    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    (folder / "config.json").write_text(json.dumps(LLAMA))
     done = builder("inspect", "checkpoint")
     assert done.returncode == 3 and "../secret" in done.stderr
 
 
 def test_a_release_table_is_one_file(tmp_path: Path) -> None:
-    for name in ("../1.2.1", "..", "/etc/passwd", "1.2.1/../1.2.1"):
+    for name in ("../1.2.1", "..", "/etc/passwd", "1.2.1/../1.2.1", "1.2.1;x", "1.3.0rc17 x"):
         with pytest.raises(BadInput):
             pipeline.plan("llama-tiny", [f"engine.release={name}"])
 

@@ -23,7 +23,7 @@ from ..schema import Consistent, build
 from . import changes, common
 from .record import Field, Flag, Release, ServerRole, discriminator, record_types
 from .table import RELEASE_TABLE, Fault, lacking
-from .version import is_stable, oldest_first, order, without_post
+from .version import is_stable, is_version, oldest_first, order, without_post
 
 __all__ = [
     "CHANGED_TABLE",
@@ -109,7 +109,7 @@ def _neighbours(name: str, engine: Engine) -> tuple[Release, ...]:
     where nothing newer is known, and none for what is older than all."""
     if (own := without_post(name)) != name and own in known(engine):
         return (load(own, engine=engine),)
-    here = order(name)
+    here = order(name) if is_version(name) else None
     placed = [(order(row.position), row) for row in of_engine(engine) if order(row.position)]
     rows = sorted(placed, key=lambda pair: pair[0] or ())
     older = [row for at, row in rows if here and at and at <= here]

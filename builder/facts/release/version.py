@@ -9,6 +9,9 @@ Order = tuple[tuple[int, ...], int, int, int]
 _VERSION = re.compile(r"v?(?P<numbers>\d+(?:\.\d+)+)(?P<rest>[a-z0-9.]*)", re.IGNORECASE)
 _BEFORE_RELEASE = re.compile(r"\.?(?P<stage>dev|a|b|rc)(?P<number>\d+)", re.IGNORECASE)
 _AFTER_RELEASE = re.compile(r"\.?post(?P<number>\d+)", re.IGNORECASE)
+_WHOLE = re.compile(
+    r"v?\d+(\.\d+)+(\.?(a|b|rc)\d+)?(\.?post\d+)?(\.?dev\d+)?(\+[a-z0-9.]+)?", re.IGNORECASE
+)
 _STAGES = {"dev": 0, "a": 1, "b": 2, "rc": 3}
 _RELEASE_STAGE = 4
 
@@ -32,6 +35,11 @@ def order(version: str) -> Order | None:
         int(before["number"]) if before else 0,
         int(after["number"]) + 1 if after else 0,
     )
+
+
+def is_version(text: str) -> bool:
+    """Whether it is a version and nothing else, as Python's packages have them."""
+    return _WHOLE.fullmatch(text) is not None
 
 
 def is_stable(version: str) -> bool:
