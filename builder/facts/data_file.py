@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -38,6 +38,16 @@ def load(path: Path, kind: Any) -> Any:
     if path not in _loaded:
         _loaded[path] = read(path, kind)
     return _loaded[path]
+
+
+def names(folder: Path, *suffixes: str) -> tuple[str, ...]:
+    """Names of a folder's files without their suffixes, in order; listed anew when it changes."""
+    return _names(folder, suffixes, folder.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _names(folder: Path, suffixes: tuple[str, ...], changed_ns: int) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in folder.iterdir() if path.suffix in suffixes))
 
 
 def shipped(name: str, kind: Any) -> Any:

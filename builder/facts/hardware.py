@@ -9,6 +9,7 @@ from ..diagnostics import Diagnostic, nearest
 from ..documents import DATA
 from ..errors import BadInput
 from .data_file import load as load_file
+from .data_file import names
 from .schema import Positive, Sourced, Text, at_least
 
 HARDWARE = DATA / "hardware"
@@ -50,7 +51,7 @@ class Gpu:
 
 
 def known() -> list[str]:
-    return sorted(path.stem for path in HARDWARE.glob("*.yaml"))
+    return list(names(HARDWARE, ".yaml"))
 
 
 def load(name: str) -> Gpu:

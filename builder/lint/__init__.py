@@ -153,8 +153,11 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
 
 def _say_unknown_models(report: Report) -> None:
     """A model that is unknown is said once, unless its name is one that was misspelt."""
-    unknown = [row for row in report.findings if row.rule == UNKNOWN and not row.fix]
-    report.findings = [row for row in report.findings if row not in unknown]
+    kept: list[Diagnostic] = []
+    unknown: list[Diagnostic] = []
+    for row in report.findings:
+        (unknown if row.rule == UNKNOWN and not row.fix else kept).append(row)
+    report.findings = kept
     for what, count in Counter(row.message for row in unknown).items():
         files = f" (in {count} files)" if count > 1 else ""
         report.notes.append(f"{what}{files}; give its facts with --model NAME or FOLDER")

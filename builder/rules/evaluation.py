@@ -35,7 +35,7 @@ def holds(inputs: RuleInputs, word: str, test: Any) -> bool | None:
     A scalar asks for that value, a list for one of its values, a mapping for each of its
     relations.
     """
-    if isinstance(test, Mapping):
+    if isinstance(test, dict):
         results = [RELATIONS[name](inputs, word, other) for name, other in test.items()]
         return False if False in results else None if None in results else True
     return _is(inputs, word, test)

@@ -53,8 +53,7 @@ _SUFFIXES = (".json", ".yaml")
 
 def known(engine: Engine | None = None) -> list[str]:
     """Releases of an engine that have a table, oldest first, development tables last."""
-    files = (path for path in _folder(engine).iterdir() if path.suffix in _SUFFIXES)
-    return sorted((path.stem for path in files), key=oldest_first)
+    return sorted(data_file.names(_folder(engine), *_SUFFIXES), key=oldest_first)
 
 
 def of_engine(engine: Engine) -> list[Release]:
