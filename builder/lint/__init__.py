@@ -319,9 +319,11 @@ def _other_releases(
     """Releases for which a file has no errors, where the one that was assumed finds some."""
     fitting = []
     for other in release.known():
+        if other == assumed.name:
+            continue
         rule_context = _rule_context(release.load(other), request, None)
         found = validate(source, rule_context).diagnostics
-        if other != assumed.name and not any(row.severity == "error" for row in found):
+        if not any(row.severity == "error" for row in found):
             fitting.append(other)
     if fitting:
         yield f"{name}: no errors for release {', '.join(fitting)}; choose with --release"
