@@ -9,15 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
 from .diagnostics import Diagnostic, nearest
 from .documents import DATA, MAX_DEPTH, parse_yaml, value_at
@@ -25,16 +17,12 @@ from .errors import BadInput
 from .facts import advisories, engines, servers
 from .facts.images import REFERENCE_PATTERN
 from .files import is_there, read_text
+from .objective import Choice, Objective, Price, Slo, open_choices
+from .schema_errors import Strict as Strict
 from .schema_errors import schema_diagnostics
 
 PRESETS = DATA / "presets"
 MAX_CHARACTERS = 500_000  # of a deployment file or a site profile
-
-
-class Strict(BaseModel):
-    """A part of a deployment file: unknown keys are errors, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 # Far beyond every real machine, model and load: what is larger is a slip of the pen.
@@ -101,13 +89,6 @@ class Draft(Strict):
     method: Literal["eagle3", "draft_target"] = "eagle3"
 
 
-class Slo(Strict):
-    """Latency targets at the 95th percentile."""
-
-    ttft_ms: Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)] | None = None
-    itl_ms: Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)] | None = None
-
-
 class Accepted(Strict):
     """A version that is used although it has known vulnerabilities, and why that is right here.
 
@@ -155,6 +136,8 @@ class Deployment(Strict):
     published ones, best with their digest. `accepted_advisories` are versions that would be refused
     for their known vulnerabilities; `strict` refuses those whose vulnerabilities are not known too.
     `served_model_name` is the name by which clients ask for the model, wherever its weights lie.
+    `objective` is what to gain within the `slo`, the price of a GPU hour may be one for each kind
+    of GPU: `choose` goes by them, and `choice` is its record.
     `notes` are for readers.
     """
 
@@ -164,6 +147,9 @@ class Deployment(Strict):
     engine: Engine
     workload: Workload
     slo: Slo | None = None
+    objective: Objective | None = None
+    price_per_gpu_hour_usd: Price | dict[str, Price] | None = None
+    choice: Choice | None = None
     targets: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     role: Literal["agg", "prefill", "decode"] = "agg"
     instances: NumGpus = 1
@@ -271,6 +257,10 @@ class Document:
             deployment = Deployment.model_validate(self.data)
         except ValidationError as error:
             diagnostics += schema_diagnostics(error, Deployment, "")
+        if left := open_choices(self.data, self.name):
+            about = (*left, *(("workload.concurrency",) if "workload.request_rate" in left else ()))
+            diagnostics = [row for row in diagnostics if not row.where.startswith(about)]
+            diagnostics += left.values()
         targets: dict[str, dict[str, Any]] = {}
         for name, given in self.targets().items():
             if name not in known:

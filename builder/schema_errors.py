@@ -1,13 +1,19 @@
-"""What pydantic finds wrong in a deployment file or a site profile, in the words of these files."""
+"""The parts of deployment files and site profiles, and what is wrong in them in their words."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from . import credentials
 from .diagnostics import Diagnostic, nearest
+
+
+class Strict(BaseModel):
+    """A part of a deployment file: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def schema_diagnostics(

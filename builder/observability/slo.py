@@ -1,7 +1,7 @@
 """Service level objectives: what a deployment promises its users, and how fast it may miss it.
 
-Latency objectives are those of the deployment, at the 95th percentile; without them none is made
-up. Availability has a default, which is marked as assumed.
+Latency objectives are those of the deployment, at the percentile that it names; without them none
+is made up. Availability has a default, which is marked as assumed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..deployment import Deployment
+from ..objective import Slo
 
 Kind = Literal["availability", "ttft", "itl"]
 
 ASSUMED_AVAILABILITY = 0.99
-LATENCY_SHARE = 0.95
 # The time over which an error budget counts.
 PERIOD_DAYS = 30
 # So many times faster than allowed, the budget goes while an alert fires. Each alert looks at a
@@ -50,6 +50,11 @@ class Objective:
         return round(min(BURN_RATES[rate] * self.budget, HIGHEST_SHARE), 10)
 
 
+def latency_share(deployment: Deployment) -> float:
+    """The share of requests that must keep each latency."""
+    return (deployment.slo or Slo()).share
+
+
 def objectives(deployment: Deployment, availability: float | None = None) -> tuple[Objective, ...]:
     """The objectives of a deployment; `availability` is the share that it asks for, if it does."""
     found = [
@@ -66,11 +71,11 @@ def objectives(deployment: Deployment, availability: float | None = None) -> tup
     if slo and slo.ttft_ms:
         good = f"a first token within {slo.ttft_ms:g} ms"
         found.append(
-            Objective("ttft", "Time to first token", good, LATENCY_SHARE, slo.ttft_ms, "deployment")
+            Objective("ttft", "Time to first token", good, slo.share, slo.ttft_ms, "deployment")
         )
     if slo and slo.itl_ms:
         good = f"a token every {slo.itl_ms:g} ms on average, or faster"
         found.append(
-            Objective("itl", "Time between tokens", good, LATENCY_SHARE, slo.itl_ms, "deployment")
+            Objective("itl", "Time between tokens", good, slo.share, slo.itl_ms, "deployment")
         )
     return tuple(found)

@@ -16,7 +16,7 @@ from ..endpoint import Endpoint
 from . import clients, datasets, load, prompts, system_under_test, workload
 from .clients import Api
 from .load import Kind, LoadPlan
-from .point_metrics import MetricOptions
+from .point_metrics import LIMITS, MetricOptions
 from .prompts import Prompts
 from .request import LoadRequest
 from .system_under_test import SystemUnderTest
@@ -118,7 +118,8 @@ def of_options(options: argparse.Namespace, system: SystemUnderTest, version: st
     api = _api(options, system.endpoint)
     defaults = system_under_test.deployment(system.bundle)
     made_of = _prompts(options, system, version, api)
-    slo = options.slo or {k: v for k, v in (defaults.get("slo") or {}).items() if v is not None}
+    given = defaults.get("slo") or {}
+    slo = options.slo or {name: given[name] for name in LIMITS if given.get(name) is not None}
     return BenchConfig(
         workload=_workload(options, made_of, api, defaults.get("workload") or {}),
         levels=_levels(options),

@@ -44,7 +44,8 @@ class ServiceSweep:
         workload, slo = deployment.get("workload") or {}, deployment.get("slo") or {}
         given = {name: workload.get(name) for name in ("isl", "osl")}
         given["gpus"] = (deployment.get("hardware") or {}).get("num_gpus")
-        given["slo"] = ",".join(f"{name}={value}" for name, value in slo.items() if value)
+        limits = {name: slo[name] for name in point_metrics.LIMITS if slo.get(name)}
+        given["slo"] = ",".join(f"{name}={value}" for name, value in limits.items())
         named = [(f"--{name}", str(value)) for name, value in given.items() if value]
         return [*(text for pair in named for text in pair), *self.arguments]
 

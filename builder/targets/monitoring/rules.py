@@ -208,8 +208,8 @@ def _of_objectives(monitored: MonitoredServer) -> Iterator[Threshold]:
         yield Threshold(f"availability_{rate}", budget.burn(rate), reason)
     for kind in ("ttft", "itl"):
         yield from _of_latency(monitored, kind, found.get(kind))
-    latency = round(1 - slo.LATENCY_SHARE, 10)
-    yield Threshold("latency_budget", latency, f"objectives at the {slo.LATENCY_SHARE:.0%}")
+    share = slo.latency_share(monitored.deployment)
+    yield Threshold("latency_budget", round(1 - share, 10), f"objectives at the {share:.0%}")
 
 
 def _of_latency(
