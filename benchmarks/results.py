@@ -14,7 +14,7 @@ Sample = Mapping[str, float]
 # (case, streams, variant) -> its rounds, in the same order for all variants of a case.
 Samples = Mapping[tuple[str, int, str], Sequence[Sample]]
 
-BASELINES = ("per_token", "sse", "peer")
+BASELINES = ("per_token", "floor", "sse", "peer")
 RATIO_FIELDS = ("tokens_per_s", "p50_ms", "p99_ms", "server_cpu_s_per_1k_tokens")
 WIDTH = 16
 

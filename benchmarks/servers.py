@@ -50,6 +50,7 @@ class Variant:
 VARIANTS = {
     "model": Variant("grpc", False, "/v2/health/ready"),
     "per_token": Variant("grpc", True, "/v2/health/ready"),
+    "floor": Variant("grpc", False, "/v2/health/ready"),
     "sse": Variant("sse", False, "/health"),
     "peer": Variant("grpc", True, "/v2/health/ready"),
 }
@@ -135,9 +136,9 @@ def start(
 
 
 def _repository(name: str, peer: Path | None, folder: Path) -> Path:
-    """A model repository with the toolkit's model or the peer's as it is, or with the baseline."""
+    """A model repository with the toolkit's model or the peer's as it is, or with a baseline."""
     model = folder / "tensorrt_llm"
-    if name == "per_token":
+    if (FOLDER / name / "model.py").is_file():
         (model / "1").mkdir(parents=True)
         shutil.copy(FOLDER / name / "config.pbtxt", model)
         shutil.copy(FOLDER / name / "model.py", model / "1")

@@ -12,10 +12,10 @@ import asyncio
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import stamps
+from benchmarks.prompt_workload import PromptWorkload
 
 SHUTDOWN_TIMEOUT_S = 5.0
 
@@ -23,22 +23,6 @@ SHUTDOWN_TIMEOUT_S = 5.0
 class SamplingParams:
     def __init__(self, **parameters: Any) -> None:
         vars(self).update(parameters)
-
-
-@dataclass(frozen=True)
-class PromptWorkload:
-    """`streams` requests of a batch get `tokens` each, one every `step_ms`."""
-
-    batch: str
-    streams: int
-    tokens: int
-    step_ms: float
-
-    @classmethod
-    def read(cls, prompt: str) -> PromptWorkload:
-        words = dict(word.split("=", 1) for word in prompt.split())
-        streams, tokens = int(words["streams"]), int(words["tokens"])
-        return cls(words["batch"], streams, tokens, float(words["step_ms"]))
 
 
 class CompletionOutput:
