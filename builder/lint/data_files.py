@@ -12,6 +12,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic
 from ..documents import DATA
+from ..estimates.models import MeasuredModels
 from ..facts import data_file, plain_data
 from ..facts.advisories import ProductAdvisories
 from ..facts.engines import Engine
@@ -42,6 +43,7 @@ SCHEMAS: Mapping[str, Any] = {
     "formats/*.yaml": FORMAT_TABLE,
     "hardware/*.yaml": Gpu,
     "images.yaml": PublishedImages,
+    "measurements/models.yaml": MeasuredModels,
     "metrics/exporters.yaml": plain_data.EXPORTERS_FILE,
     "metrics/*.yaml": plain_data.SERVER_METRICS_FILE,
     "models/*.yaml": ModelFacts,

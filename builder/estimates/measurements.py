@@ -1,0 +1,256 @@
+"""Measured rows: `builder/data/measurements/*.csv`, one measurement of one load a line.
+
+`python -m maintenance.import_measurements` writes the files and says which rows it repaired and
+which it left out; `index.yaml` beside them has its counts, the sources and the digests.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import StringIO
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..diagnostics import Diagnostic, Location
+from ..documents import DATA
+from ..errors import BadFacts
+from ..files import read_text
+
+MEASUREMENTS = DATA / "measurements"
+AGGREGATED = MEASUREMENTS / "aggregated.csv"
+DISAGGREGATED = MEASUREMENTS / "disaggregated.csv"
+MAX_BYTES = 20_000_000
+
+ENGINES = ("tensorrt_llm", "vllm", "sglang")
+PRECISIONS = ("bf16", "fp8", "fp4", "int4")
+
+
+class Row(NamedTuple):
+    """One measurement of one engine on one pool of GPUs.
+
+    `tp` GPUs share the attention of a request, `attention_dp` such groups take requests in turn,
+    `ep` GPUs share the routed experts. `mtp` is the number of draft tokens of a step, `None` where
+    the source does not say it, and `acceptance` the tokens that a step gave. `published` is the
+    layout as the source writes it, where it was repaired. `ttft_ms` is `None` where only the speed
+    was measured.
+    """
+
+    id: str
+    source: str
+    date: str
+    engine: str
+    release: str
+    model: str
+    gpu: str
+    precision: str
+    tp: int
+    attention_dp: int
+    ep: int
+    mtp: int | None
+    acceptance: float | None
+    isl: int
+    osl: int
+    concurrency: int
+    ttft_ms: float | None
+    tpot_ms: float
+    published: str = ""
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tp * self.attention_dp
+
+    @property
+    def layout(self) -> tuple[int, int, int]:
+        return self.tp, self.attention_dp, self.ep
+
+    def describe(self) -> str:
+        """The row in a few words, its values last."""
+        ttft = "" if self.ttft_ms is None else f", TTFT {self.ttft_ms:,.4g} ms"
+        return (
+            f"{self.model} {self.precision} on {self.num_gpus} {self.gpu}, {self.engine}"
+            f"{' ' + self.release if self.release else ''}, {layout_text(*self.layout)}, "
+            f"{self.isl:,} in and {self.osl:,} out, {self.concurrency:,} at a time: "
+            f"TPOT {self.tpot_ms:.4g} ms{ttft}"
+        )
+
+
+class DisaggregatedRow(NamedTuple):
+    """One measurement of separate prefill and decode servers; each layout is one of their pools."""
+
+    id: str
+    source: str
+    date: str
+    engine: str
+    release: str
+    model: str
+    gpu: str
+    precision: str
+    prefill_workers: int | None
+    prefill_tp: int
+    prefill_attention_dp: int
+    prefill_ep: int
+    decode_workers: int | None
+    decode_tp: int
+    decode_attention_dp: int
+    decode_ep: int
+    isl: int
+    osl: int
+    concurrency: int
+    ttft_ms: float
+    tpot_ms: float
+
+
+def layout_text(tp: int, attention_dp: int, ep: int) -> str:
+    parts = [f"TP{tp}"] if tp > 1 or attention_dp == 1 else []
+    parts += [f"DP{attention_dp}"] if attention_dp > 1 else []
+    parts += [f"EP{ep}"] if ep > 1 else []
+    return "/".join(parts)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def _drafts(text: str) -> int | None:
+    value = int(text) if text else None
+    if value is not None and value < 0:
+        raise ValueError
+    return value
+
+
+def _time(text: str) -> float:
+    value = float(text)
+    if not (isfinite(value) and value > 0):
+        raise ValueError
+    return value
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+def _one_of(known: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in known:
+            raise ValueError
+        return text
+
+    read.__doc__ = f"one of {', '.join(known)}"
+    return read
+
+
+def _optional(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def optional(text: str) -> Any:
+        return read(text) if text else None
+
+    optional.__doc__ = f"{read.__doc__}, or nothing"
+    return optional
+
+
+_count.__doc__ = "a whole number of 1 or more"
+_drafts.__doc__ = "a whole number of 0 or more, or nothing"
+_time.__doc__ = "a number above 0"
+_text.__doc__ = "a text"
+
+_KINDS: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("id", "source", "model", "gpu"), _text),
+    **dict.fromkeys(("date", "release", "published"), str),
+    "engine": _one_of(ENGINES),
+    "precision": _one_of(PRECISIONS),
+    **dict.fromkeys(("tp", "attention_dp", "ep", "isl", "osl", "concurrency"), _count),
+    "mtp": _drafts,
+    "acceptance": _optional(_time),
+    "tpot_ms": _time,
+}
+_AGGREGATED = {**_KINDS, "ttft_ms": _optional(_time)}
+_DISAGGREGATED = {
+    **_KINDS,
+    "ttft_ms": _time,
+    **dict.fromkeys(("prefill_workers", "decode_workers"), _optional(_count)),
+    **{
+        f"{pool}_{size}": _count
+        for pool in ("prefill", "decode")
+        for size in ("tp", "attention_dp", "ep")
+    },
+}
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read(path: Path = AGGREGATED) -> tuple[list[Row], str]:
+    """The rows of a file and its digest. Raises `BadFacts` with every line that is wrong."""
+    text = read_text(path, BadFacts, MAX_BYTES)
+    return [Row._make(row) for row in _parse(text, path, Row._fields, _AGGREGATED)], digest(text)
+
+
+def read_disaggregated(path: Path = DISAGGREGATED) -> list[DisaggregatedRow]:
+    """The same of separate prefill and decode servers."""
+    text, fields = read_text(path, BadFacts, MAX_BYTES), DisaggregatedRow._fields
+    return [DisaggregatedRow._make(row) for row in _parse(text, path, fields, _DISAGGREGATED)]
+
+
+def _parse(
+    text: str, path: Path, fields: tuple[str, ...], kinds: Mapping[str, Callable[[str], Any]]
+) -> list[list[Any]]:
+    lines = csv.reader(StringIO(text))
+    if tuple(next(lines, ())) != fields:
+        what = "has other columns than a file of measured rows"
+        raise BadFacts(Diagnostic(f"{path}:1", what, f"write {','.join(fields)}"))
+    readers = [kinds[field] for field in fields]
+    rows: list[list[Any]] = []
+    found: list[Diagnostic] = []
+    for number, cells in enumerate(lines, 2):
+        try:
+            rows.append([read(cell) for read, cell in zip(readers, cells, strict=True)])
+        except ValueError:
+            found += _wrong_cells(path, number, fields, readers, cells)
+    if found:
+        raise BadFacts(found)
+    return rows
+
+
+def _wrong_cells(
+    path: Path,
+    number: int,
+    fields: tuple[str, ...],
+    readers: Sequence[Callable[[str], Any]],
+    cells: Sequence[str],
+) -> Iterator[Diagnostic]:
+    if len(cells) != len(fields):
+        what = f"has {len(cells)} cells, not {len(fields)}"
+        yield Diagnostic(
+            f"{path}:{number}", what, "correct this line", location=Location(number, 1)
+        )
+        return
+    for field, read_cell, cell in zip(fields, readers, cells, strict=True):
+        try:
+            read_cell(cell)
+        except ValueError:
+            where, what = f"{path}:{number}: {field}", f"{cell!r} is not {read_cell.__doc__}"
+            yield Diagnostic(where, what, "correct it", path=field, location=Location(number, 1))
+
+
+def write(rows: Iterable[Sequence[Any]], fields: Sequence[str]) -> str:
+    """Rows as the text of a file: numbers as they were measured, to a hundredth of a millisecond
+    or five digits."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(fields)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value

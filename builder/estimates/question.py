@@ -1,0 +1,118 @@
+"""What is asked of the measured rows, and the two kinds of answer: an estimate or a refusal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .measurements import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How fast is this deployment of one engine on one pool of GPUs under this load?
+
+    `model` is the name of a checkpoint, in whatever precision; `precision` is that of its weights
+    (bf16, fp8, fp4, int4). `tp` GPUs share the attention of a request and `attention_dp` such
+    groups take requests in turn, so that the pool has `tp` times `attention_dp` GPUs; `ep` of them
+    share the routed experts as a whole. `isl` and `osl` are tokens of a prompt and of an answer,
+    `concurrency` is requests at a time over the whole pool. `mtp` is the number of draft tokens of
+    a step, `None` where it is not said; `acceptance` the tokens that a step gives with them, the
+    target model's own among them.
+    """
+
+    model: str
+    gpu: str
+    precision: str
+    engine: str
+    tp: int
+    ep: int
+    attention_dp: int
+    isl: int
+    osl: int
+    concurrency: int
+    release: str | None = None
+    mtp: int | None = None
+    acceptance: float | None = None
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tp * self.attention_dp
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value and the ends of its 80 % interval."""
+
+    low: float
+    value: float
+    high: float
+
+    def map(self, factor: float) -> Interval:
+        """The interval of the value times a factor above zero."""
+        return Interval(self.low * factor, self.value * factor, self.high * factor)
+
+    @property
+    def half_width(self) -> float:
+        """The larger of both sides as a share of the value."""
+        return max(self.high / self.value - 1, 1 - self.low / self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbor:
+    """A measured row beside a question, and how far it is: 0 is the same point."""
+
+    row: Row
+    distance: float
+
+    def __str__(self) -> str:
+        return self.row.describe()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Times in milliseconds and output tokens a second of all GPUs together, with their intervals.
+
+    `rows` counts the measured rows that carry it and `nearest` has the first of them. `notes` say
+    what was read otherwise than it was asked, and what was assumed.
+    """
+
+    question: Question
+    tpot_ms: Interval
+    ttft_ms: Interval
+    e2e_ms: Interval
+    output_tok_s: Interval
+    rows: int
+    nearest: tuple[Neighbor, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tok_s_per_user(self) -> Interval:
+        """Output tokens a second that one request sees after its first token."""
+        tpot = self.tpot_ms
+        return Interval(1000 / tpot.high, 1000 / tpot.value, 1000 / tpot.low)
+
+    @property
+    def tok_s_per_gpu(self) -> Interval:
+        return self.output_tok_s.map(1 / self.question.num_gpus)
+
+    def usd_per_million_tokens(self, usd_per_gpu_hour: float) -> Interval:
+        """Cost of a million output tokens while the load lasts."""
+        gpu = self.tok_s_per_gpu
+        usd = usd_per_gpu_hour / 3600 * 1e6
+        return Interval(usd / gpu.high, usd / gpu.value, usd / gpu.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why there is no number, the nearest rows, and what to measure on the user's GPUs.
+
+    `kind` is one of unmeasured, outside, wide and modes: the first that applies. `measure` holds
+    the measurements that would answer, the one that tells most first.
+    """
+
+    question: Question
+    kind: str
+    reason: str
+    nearest: tuple[Neighbor, ...]
+    measure: tuple[Question, ...]
+    notes: tuple[str, ...] = ()

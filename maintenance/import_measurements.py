@@ -1,0 +1,309 @@
+"""Takes public measurements into `builder/data/measurements`: repairs them, and says what it did.
+
+    python -m maintenance.import_measurements ROWS.csv [--newer NEWER.csv]
+
+ROWS.csv is in the form of AIConfigurator's table of measured rows, NEWER.csv in that of our own
+collection of published figures. The same files give the same bytes. Run
+`python -m maintenance.fit_estimates` afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from builder import command
+from builder.documents import dump_yaml
+from builder.estimates import measurements, models
+from builder.estimates.measurements import DisaggregatedRow, Row
+
+Raw = Mapping[str, str]
+
+MOST_TP = 8  # no engine of these sources splits one model's attention over more GPUs
+
+GAP_ANALYSIS = "gap-analysis"
+
+_ENGINES = {"trtllm": "tensorrt_llm", "vllm": "vllm", "sglang": "sglang"}
+
+# What a repair is, by its name in `index.yaml`.
+REPAIRS = {
+    "square": "tp or attention DP is the product of MoE TP and MoE EP, both of which count the "
+    "same GPUs (tp 64 for 8 GPUs with EP 8); listings of the same measurement say 8",
+    "dp_twice": "tp and attention DP both count the GPUs and EP is their product (4, 4, 16 for 4 "
+    "GPUs): vLLM's attention DP has no TP",
+    "dp_missing": "attention DP is not given, MoE TP x EP says how many GPUs there are",
+    "model": "a measurement of DeepSeek-R1 (its id says so, and 94 are listed as both) is listed "
+    "as DeepSeek-V3",
+    "precision": "the precision is not given; that of the checkpoint",
+    "repeated": "the same measurement, to the digit, listed more than once: one is kept",
+}
+LEFT_OUT = {
+    "pools": "prefill and decode pools counted as one server (tp above 8)",
+    "values": "no time to the first token or per token",
+    "layout": "no layout, lengths or load",
+    "model": "a model whose shape is not known here",
+    "role": "one side of disaggregated serving, or both, without their layouts",
+}
+
+
+@dataclass
+class Import:
+    """What was taken in; repairs and rows left out by their names."""
+
+    rows: list[Row] = field(default_factory=list)
+    disaggregated: list[DisaggregatedRow] = field(default_factory=list)
+    repairs: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def take(raw: Sequence[Raw], newer: Sequence[Raw] = ()) -> Import:
+    """Rows of both files, in an order of their own."""
+    found = Import()
+    for row in raw:
+        if row["mode"] == "agg":
+            _take_aggregated(row, found)
+        else:
+            _take_disaggregated(row, found)
+    for row in newer:
+        _take_newer(row, found)
+    found.rows = sorted(_without_repeats(found), key=_order)
+    found.disaggregated = sorted(set(found.disaggregated), key=lambda row: (*row[3:8], row[0]))
+    return found
+
+
+def _order(row: Row) -> tuple[object, ...]:
+    return (*row[5:8], row.engine, *row.layout, row.isl, row.osl, row.concurrency, row.id)
+
+
+def _take_aggregated(raw: Raw, found: Import) -> None:
+    model = _model(raw, found)
+    size = {name: int(raw[f"{name}_size"] or 0) for name in ("tp", "attention_dp")}
+    moe_tp, moe_ep = int(raw["moe_tp_size"] or 0), int(raw["moe_ep_size"] or 0)
+    is_listing = source_of(raw["silicon_data_source"]) != GAP_ANALYSIS
+    layout, repair = layout_of(size["tp"], size["attention_dp"], moe_tp, moe_ep, is_listing)
+    ttft_ms, tpot_ms = float(raw["silicon_ttft_ms"]), float(raw["silicon_tpot_ms"])
+    if layout[0] > MOST_TP:
+        found.left_out["pools"] += 1
+    elif model is None:
+        found.left_out["model"] += 1
+    elif ttft_ms <= 0 or tpot_ms <= 0:
+        found.left_out["values"] += 1
+    else:
+        if repair:
+            found.repairs[repair] += 1
+        written = size["tp"] or 1, size["attention_dp"] or 1, moe_ep or 1
+        published = measurements.layout_text(*written) if written != layout else ""
+        found.rows.append(
+            Row(
+                *_common(raw, model, found),
+                *layout,
+                mtp=None,
+                acceptance=None,
+                isl=int(raw["isl"]),
+                osl=int(raw["osl"]),
+                concurrency=_concurrency(raw),
+                ttft_ms=_rounded(ttft_ms),
+                tpot_ms=_rounded(tpot_ms),
+                published=published,
+            )
+        )
+
+
+def layout_of(
+    tp: int, attention_dp: int, moe_tp: int, moe_ep: int, is_listing: bool
+) -> tuple[tuple[int, int, int], str]:
+    """TP, attention DP and EP as they were run, and the name of the repair, if any.
+
+    Only listings of a public benchmark write the product of MoE TP and EP as a size.
+    """
+    tp, dp, moe_tp, moe_ep = (max(value, 1) for value in (tp, attention_dp, moe_tp, moe_ep))
+    if is_listing and moe_tp == moe_ep > 1 and moe_tp * moe_ep == tp * dp:
+        return ((moe_ep, 1, moe_ep) if dp == 1 else (1, moe_ep, moe_ep)), "square"
+    if tp == dp > 1 and moe_ep == tp * dp:
+        return (1, dp, dp), "dp_twice"
+    if dp == 1 and moe_tp * moe_ep > tp and tp <= MOST_TP:
+        return (tp, moe_tp * moe_ep // tp, moe_ep), "dp_missing"
+    return (tp, dp, moe_ep), ""
+
+
+def _take_disaggregated(raw: Raw, found: Import) -> None:
+    model = _model(raw, found)
+    names = [f"{pool}_tp_size" for pool in ("prefill", "decode")]
+    if model is None:
+        found.left_out["model"] += 1
+    elif not all(raw[name] for name in names):
+        found.left_out["role"] += 1
+    else:
+        found.disaggregated.append(
+            DisaggregatedRow(
+                *_common(raw, model, found),
+                *_pool(raw, "prefill"),
+                *_pool(raw, "decode"),
+                isl=int(raw["isl"]),
+                osl=int(raw["osl"]),
+                concurrency=_concurrency(raw),
+                ttft_ms=_rounded(float(raw["silicon_ttft_ms"])),
+                tpot_ms=_rounded(float(raw["silicon_tpot_ms"])),
+            )
+        )
+
+
+def _pool(raw: Raw, pool: str) -> tuple[int | None, int, int, int]:
+    """Workers of a pool of servers, and the layout of one."""
+    tp, dp, ep = (
+        int(raw[f"{pool}_{size}_size"] or 0) or 1 for size in ("tp", "attention_dp", "moe_ep")
+    )
+    return int(raw[f"{pool}_num_workers"] or 0) or None, tp, dp, ep
+
+
+def _common(raw: Raw, model: str, found: Import) -> tuple[str, str, str, str, str, str, str, str]:
+    """The columns that both kinds of rows begin with."""
+    day = re.search(r"measured=(\d{4}-\d{2}-\d{2})", raw["silicon_data_source"])
+    return (
+        raw["id"],
+        source_of(raw["silicon_data_source"]),
+        day[1] if day else "",
+        _ENGINES[raw["backend"]],
+        raw["backend_version"],
+        model,
+        models.gpu_name(raw["system"]),
+        _precision(raw, model, found),
+    )
+
+
+def source_of(text: str) -> str:
+    """The listing that a row comes from, by its name in `index.yaml`."""
+    name = text.split(";")[0].rpartition("=")[2].removesuffix(".csv").replace("/", "-")
+    return GAP_ANALYSIS if GAP_ANALYSIS in name else name
+
+
+def _model(raw: Raw, found: Import) -> str | None:
+    name = raw["model_path"]
+    if name == "deepseek-ai/DeepSeek-V3" and raw["id"].startswith("dsr1_"):
+        found.repairs["model"] += 1
+        name = "deepseek-ai/DeepSeek-R1"
+    return models.listed(name)
+
+
+def _precision(raw: Raw, model: str, found: Import) -> str:
+    if model == "gpt-oss-120b":  # one checkpoint, whose experts are MXFP4
+        found.repairs["precision"] += raw["precision"] != "fp4"
+        return "fp4"
+    if not raw["precision"]:
+        found.repairs["precision"] += 1
+        return "fp8" if "FP8" in raw["model_path"] else "bf16"
+    return raw["precision"]
+
+
+def _concurrency(raw: Raw) -> int:
+    said = re.search(r"silicon_concurrency=(\d+)", raw["silicon_data_source"])
+    return int(said[1] if said else raw["batch_size"] or raw["decode_batch_size"])
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _take_newer(raw: Raw, found: Import) -> None:
+    model, engine = models.listed(raw["checkpoint"]), _ENGINES.get(raw["engine"])
+    note = raw["note"].lower()
+    if model is None or engine is None:
+        found.left_out["model"] += 1
+    elif not raw["tpot_ms"]:
+        found.left_out["values"] += 1
+    elif "disagg" in note or "prefill" in note:
+        found.left_out["role"] += 1
+    elif not all(raw[name] for name in ("tp", "isl", "osl", "concurrency")):
+        found.left_out["layout"] += 1
+    else:
+        tp, dp = int(raw["tp"]), int(raw["dp"] or 1)
+        found.rows.append(
+            Row(
+                id=raw["id"],
+                source=raw["source"],
+                date=raw["date"],
+                engine=engine,
+                release=raw["release"] if re.match(r"\d", raw["release"]) else "",
+                model=model,
+                gpu=models.gpu_name(raw["gpu"].split()[0]),
+                precision=models.weight_precision(raw["precision"].split()[0]),
+                tp=tp // dp,
+                attention_dp=dp,
+                ep=int(raw["ep"] or 1),
+                mtp=int(raw["mtp_draft"]) if raw["mtp_draft"] else None,
+                acceptance=float(raw["acceptance"]) if raw["acceptance"] else None,
+                isl=int(raw["isl"]),
+                osl=int(raw["osl"]),
+                concurrency=int(raw["concurrency"]),
+                ttft_ms=_rounded(float(raw["ttft_ms"])) if raw["ttft_ms"] else None,
+                tpot_ms=_rounded(float(raw["tpot_ms"])),
+            )
+        )
+
+
+def _without_repeats(found: Import) -> Iterator[Row]:
+    """Of listings of one measurement the one with its exact release, or the first."""
+    seen: set[tuple[object, ...]] = set()
+    for row in sorted(found.rows, key=lambda row: (not row.release, bool(row.published), row.id)):
+        same = (*row[5:8], row.engine, *row.layout, *row[13:18])
+        if same in seen:
+            found.repairs["repeated"] += 1
+        else:
+            seen.add(same)
+            yield row
+
+
+def index(found: Import, texts: Mapping[str, str]) -> str:
+    """`index.yaml`: files with digests and rows, repairs and rows left out with their counts."""
+    return dump_yaml(
+        {
+            "files": {
+                name: {"rows": text.count("\n") - 1, "sha256": measurements.digest(text)}
+                for name, text in texts.items()
+            },
+            "repairs": {
+                name: {"rows": found.repairs[name], "what": what} for name, what in REPAIRS.items()
+            },
+            "left_out": {
+                name: {"rows": found.left_out[name], "what": what}
+                for name, what in LEFT_OUT.items()
+            },
+        }
+    )
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--newer", type=Path)
+    options = parser.parse_args(words)
+    return command.run(lambda: _run(options.rows, options.newer))
+
+
+def _run(rows: Path, newer: Path | None) -> None:
+    found = take(_raw(rows), _raw(newer) if newer else ())
+    texts = {
+        measurements.AGGREGATED.name: measurements.write(found.rows, Row._fields),
+        measurements.DISAGGREGATED.name: measurements.write(
+            found.disaggregated, DisaggregatedRow._fields
+        ),
+    }
+    measurements.MEASUREMENTS.mkdir(exist_ok=True)
+    for name, text in {**texts, "index.yaml": index(found, texts)}.items():
+        (measurements.MEASUREMENTS / name).write_text(text, encoding="utf-8")
+    print(index(found, texts), end="")
+
+
+def _raw(path: Path) -> list[Raw]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
