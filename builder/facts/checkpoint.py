@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -126,21 +126,24 @@ def same_model(one: Checkpoint, other: Checkpoint) -> bool:
 
 def known_names() -> dict[str, Path]:
     """Hub names whose facts ship with the toolkit, and their files."""
-    return {names[0]: path for path, names in _shipped_names()}
+    return {names[0]: path for path, names in _shipped_names(MODELS)}
 
 
 def known_aliases() -> dict[str, Path]:
     """Other names that the hub has or had for them, and their files."""
-    return {alias: path for path, names in _shipped_names() for alias in names[1:]}
+    return {alias: path for path, names in _shipped_names(MODELS) for alias in names[1:]}
 
 
-def _shipped_names() -> Iterator[tuple[Path, list[str]]]:
+@lru_cache(maxsize=4)
+def _shipped_names(folder: Path) -> tuple[tuple[Path, list[str]], ...]:
     """The names of each file, its own first: they stand in its first two lines."""
-    for path in sorted(MODELS.glob("*.yaml")):
+    found = []
+    for path in sorted(folder.glob("*.yaml")):
         with path.open(encoding="utf-8") as file:
             name = file.readline().removeprefix("name:").strip()
             label, _, listed = file.readline().partition(":")
-        yield path, [name, *(json.loads(listed) if label == "aliases" else [])]
+        found.append((path, [name, *(json.loads(listed) if label == "aliases" else [])]))
+    return tuple(found)
 
 
 def shipped_file(reference: str, exact: bool = False) -> Path | None:

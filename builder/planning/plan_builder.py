@@ -136,7 +136,7 @@ class PlanBuilder:
 
     def _refusal(self, option: str, value: Any) -> str | None:
         """Why the release does not run a value that was published, as a rule of its says it."""
-        found = violations(nested({option: value}), self.context)
+        found = violations(nested({option: value}), self.context, blamed=option)
         faults = (row for row in found if (row.where, row.severity) == (option, "error"))
         return next((row.message for row in faults), None)
 
@@ -149,7 +149,10 @@ class PlanBuilder:
         decided = {spell(path): row for path, row in self.decisions.items()}
         own = {path: row.value for path, row in decided.items() if row.evidence != "override"}
         return all(
-            any(row.where == option for row in violations(nested(options), self.context))
+            any(
+                row.where == option
+                for row in violations(nested(options), self.context, blamed=option)
+            )
             for options in (own | {option: value}, own | dict(self.overrides) | {option: value})
         )
 

@@ -81,6 +81,14 @@ class Rule:
         tests = self.must.items()
         return next((word for word, test in tests if holds(inputs, word, test) is False), None)
 
+    @property
+    def blamed(self) -> frozenset[str]:
+        """The paths that the rule can blame."""
+        if self.where:
+            return frozenset({self.where})
+        words = self.must or list(self.when or {})[:1]
+        return frozenset(word.removeprefix("effective.") for word in words)
+
     def applies(self, inputs: RuleInputs) -> bool:
         """Whether every test of `when` holds for certain."""
         return all_hold(self.when or {}, inputs)
@@ -179,17 +187,33 @@ def _all_names(engine: Engine) -> frozenset[str]:
     return frozenset(name for name in names if "_" in name)
 
 
+@lru_cache(maxsize=4096)
+def _judging(release: Release, blamed: str | None) -> tuple[Rule, ...]:
+    """The rules and known issues of a release; those that can blame a path, or stand for such."""
+    issues = (row for row in load(release.engine).known_issues if _has(release, row))
+    rules = (*of_release(release), *issues)
+    if blamed is None:
+        return rules
+    wanted = {rule.id for rule in rules if blamed in rule.blamed}
+    while more := {id for rule in rules if rule.id in wanted for id in rule.unless} - wanted:
+        wanted |= more
+    return tuple(rule for rule in rules if rule.id in wanted)
+
+
 def violations(
-    options: Mapping[str, Any], context: RuleContext, strict: bool = False
+    options: Mapping[str, Any],
+    context: RuleContext,
+    strict: bool = False,
+    blamed: str | None = None,
 ) -> Iterator[Diagnostic]:
     """Every rule that these options break; `where` is the dotted path of the value to blame.
 
-    With `strict`, a value that the engine ignores is an error instead of a warning.
+    With `strict`, a value that the engine ignores is an error instead of a warning. With `blamed`,
+    rules that cannot blame that path are not asked, as far as they matter to none that can.
     """
     inputs = RuleInputs(options, context)
     reported: set[str] = set()
-    issues = (row for row in load(context.release.engine).known_issues if _has(context, row))
-    for rule in (*of_release(context.release), *issues):
+    for rule in _judging(context.release, blamed):
         if reported.intersection(rule.unless):
             continue
         word = rule.broken(inputs)
@@ -200,9 +224,9 @@ def violations(
             yield replace(problem, severity="error") if strict and rule.ignored else problem
 
 
-def _has(context: RuleContext, issue: Rule) -> bool:
+def _has(release: Release, issue: Rule) -> bool:
     """Whether a version has a known issue; what follows one, like .post1, is not known to."""
-    return (context.release.stands_for or context.release.name) in issue.versions
+    return (release.stands_for or release.name) in issue.versions
 
 
 def disagreements(

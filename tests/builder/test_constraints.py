@@ -99,6 +99,17 @@ def test_a_problem_says_numbers_and_remedy_in_one_line(case: Mapping[str, Any]) 
         assert "\n" not in text and not re.search(r"[{}]|\bMISSING\b|object at", text), text
 
 
+@pytest.mark.parametrize("case", CASES, ids=title)
+def test_the_rules_that_can_blame_a_path_say_all_that_is_said_of_it(
+    case: Mapping[str, Any],
+) -> None:
+    given, options = context(case.get("context", {})), case["breaks"]
+    every = list(violations(options, given))
+    for path in {row.where for row in every}:
+        few = violations(options, given, blamed=path)
+        assert [row for row in few if row.where == path] == [r for r in every if r.where == path]
+
+
 def test_every_rule_that_a_release_lists_is_defined() -> None:
     defined = {rule.id for rule in ALL_RULES.every} | set(ALL_RULES.option_table)
     defined |= set(ALL_RULES.engine_conduct)
