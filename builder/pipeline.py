@@ -142,7 +142,8 @@ def _prefill_document(document: Document) -> Document | None:
 def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
     """The request with the other side's in the place of its name."""
     options = request.targets[site.TARGET]
-    given = {**options["prefill"], "deployment": prefill.model_dump()}
+    other = {name: value for name, value in prefill.model_dump().items() if value is not None}
+    given = {**options["prefill"], "deployment": other}
     targets = request.targets | {site.TARGET: {**options, "prefill": given}}
     return request.model_copy(update={"targets": targets})
 
