@@ -332,6 +332,22 @@ def own_argv(*arguments: object) -> list[str]:
     return [sys.executable, "-B", str(Path(__file__).resolve().parent), *map(str, arguments)]
 
 
+class Output:
+    """What a command adds to a log, which it may have from an earlier run of the same job."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._start = 0
+        with suppress(OSError):
+            self._start = path.stat().st_size
+
+    def read(self) -> str:
+        """Raises `OSError`."""
+        with self.path.open("rb") as file:
+            file.seek(self._start)
+            return file.read().decode(errors="replace")
+
+
 class AuxiliarySteps:
     """Small steps without GPUs beside the service's own: a check, a request, a wait.
 
@@ -348,15 +364,15 @@ class AuxiliarySteps:
 
     def start(
         self, name: str, nodes: Sequence[str], argv: Sequence[str]
-    ) -> tuple[subprocess.Popen[bytes], Path]:
+    ) -> tuple[subprocess.Popen[bytes], Output]:
         """The step and its log: in the job's folder, else of this node. Raises `OSError`."""
         command = self._cluster.auxiliary_step(name, nodes, *argv)
         try:
-            log = self._folder / f"{name}.log"
-            return self._cluster.start(command, log, self._bundle, {}), log
+            log = Output(self._folder / f"{name}.log")
+            return self._cluster.start(command, log.path, self._bundle, {}), log
         except OSError:  # the folder cannot be written for a while
-            log = Path(tempfile.gettempdir()) / f"{self._cluster.job_id}-{name}.log"
-            return self._cluster.start(command, log, Path("/"), {}), log
+            log = Output(Path(tempfile.gettempdir()) / f"{self._cluster.job_id}-{name}.log")
+            return self._cluster.start(command, log.path, Path("/"), {}), log
 
     def run(
         self, name: str, nodes: Sequence[str], argv: Sequence[str], timeout_s: float
@@ -377,6 +393,6 @@ class AuxiliarySteps:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(KILL_WAIT_S)
         try:
-            return code, log.read_text(errors="replace")
+            return code, log.read()
         except OSError as fault:
             return code, str(fault)

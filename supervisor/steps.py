@@ -21,6 +21,7 @@ from .slurm import (
     Allocation,
     AuxiliarySteps,
     Cluster,
+    Output,
     first_failed_rank,
     own_argv,
     task_failures,
@@ -52,7 +53,7 @@ class Step:
         self.ports = dict(spec.ports)
         self.mark = f"{MARK}={job.id}/{spec.name}"
         self.log = job.step_log(spec.name)
-        self.srun_log = job.step_log(f"{spec.name}.srun")
+        self._srun_log = Output(job.step_log(f"{spec.name}.srun"))
         self.process: subprocess.Popen[bytes] | None = None
         self.step_id: str | None = None
         self.probe: Probe | None = None
@@ -99,7 +100,7 @@ class Step:
         argv, group = map(fill, self._argv()), self.spec.het_group
         self.process = self._cluster.start(
             self._cluster.srun(self.spec.name, self.nodes, *argv, het_group=group),
-            *(self.srun_log, self._bundle, environment),
+            *(self._srun_log.path, self._bundle, environment),
         )
         self.state = "starting"
         self.deadline = time.monotonic() + self.spec.start_timeout_s
@@ -124,7 +125,7 @@ class Step:
 
     def srun_output(self) -> str:
         try:
-            return self.srun_log.read_text(errors="replace")
+            return self._srun_log.read()
         except OSError:  # not there yet, or its folder cannot be read for a while
             return ""
 

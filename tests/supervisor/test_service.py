@@ -408,6 +408,19 @@ def test_a_job_that_slurm_has_put_back_into_the_queue_was_preempted(
     assert job.run() == exit_code
 
 
+def test_what_srun_said_of_an_earlier_run_of_the_job_is_no_failure_of_this_one(job: Job) -> None:
+    """A job that Slurm has put back into the queue finds the logs that it left."""
+    job.path.mkdir(parents=True)
+    (job.path / state.RUN).write_text('{"outcome": "preempted"}')
+    for name in ("server0.srun", "smoke"):
+        said = f"srun: error: {NODE}: task 0: Terminated\nerror: of the earlier run\n"
+        (job.path / f"{name}.log").write_text(said)
+    job.once("published", job.stop)
+    assert job.run() == 0
+    assert (job.record["outcome"], job.record["restarts"]) == ("stopped", 1)
+    assert state.read_json(job.path / state.SMOKE)["what"] == ""  # type: ignore[index]
+
+
 def test_a_lost_node_ends_the_job(job: Job) -> None:
     job.once("published", lambda: job.slurm(nodes=f"{NODE} down*\n"))
     assert job.run() == 75
