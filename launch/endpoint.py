@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from .target import Target
 
 URL_FORMS = (
-    "http://HOST:PORT for trtllm-serve, with ?model=NAME where it does not report its model, "
+    "http://HOST:PORT for an engine's own server, with ?model=NAME where it does not report its "
+    "model, "
     "triton://HOST:HTTP_PORT?grpc=PORT&metrics=PORT&model=NAME for Triton, where PORT may be off, "
     "as in triton://HOST?http=off&grpc=8001"
 )
@@ -37,13 +38,13 @@ class Endpoint:
 
     `url` is that of HTTP and `metrics` that of Triton's metrics; what is off is missing.
 
-    `model` is the name in requests; without one trtllm-serve is asked for it, which the router
-    of disaggregated serving does not report (release 1.2.1, NVIDIA/TensorRT-LLM#12213).
+    `model` is the name in requests; without one an engine's server is asked for it, which the
+    router of disaggregated serving does not report (release 1.2.1, NVIDIA/TensorRT-LLM#12213).
 
     `model_folder` holds the rendered config.pbtxt of a Triton model, and `options` the rendered
     options, where a bundle is known. `pid` is that of a server that this program started;
-    `rehearsal` says that it runs random weights on the reference engine, whose model has so many
-    `positions`.
+    `rehearsal` says that it runs random weights. `positions` are those of the served model, where
+    they are known.
     """
 
     server: str
@@ -125,7 +126,6 @@ def from_url(text: str, access: Access | None = None) -> Endpoint:
 
     Raises `BadInput` for anything else than the two forms.
     """
-    from builder.facts import servers
 
     parts = urlsplit(text)
     try:
@@ -133,7 +133,7 @@ def from_url(text: str, access: Access | None = None) -> Endpoint:
     except ValueError:
         host, port = None, None
     scheme = parts.scheme.replace("https", "http")
-    records = {record.url_scheme: record for record in map(servers.load, servers.names())}
+    records = _by_scheme()
     if not host or scheme not in records:
         raise BadInput(Diagnostic(text, "is not the URL of a server", f"write {URL_FORMS}"))
     record = records[scheme]
@@ -166,7 +166,8 @@ def from_url(text: str, access: Access | None = None) -> Endpoint:
 
 def identified(endpoint: Endpoint, text: str) -> Endpoint:
     """The endpoint of a URL as what is found there: a server of another kind than its scheme says,
-    with those of its usual ports that take connections, and the only model that it has ready.
+    with those of its usual ports that take connections, and the only model that it has ready. Of
+    several kinds with one scheme, that whose models these are.
 
     Raises `BadInput` if it has several and the URL names none of them.
     """
@@ -183,7 +184,9 @@ def identified(endpoint: Endpoint, text: str) -> Endpoint:
                 grpc = found.grpc if found.grpc and _takes_connections(found.grpc) else None
                 endpoint = replace(found, grpc=grpc)
                 break
-    if endpoint.api != "kserve" or "model" in parse_qs(urlsplit(text).query):
+    if endpoint.api == "openai":
+        return _by_its_models(endpoint)
+    if "model" in parse_qs(urlsplit(text).query):
         return endpoint
     return replace(endpoint, model=_only_model(endpoint))
 
@@ -191,6 +194,33 @@ def identified(endpoint: Endpoint, text: str) -> Endpoint:
 def _answers(endpoint: Endpoint) -> bool:
     """Whether a server of this kind is there."""
     return _body(endpoint, endpoint.record.paths["live"]) is not None
+
+
+def _by_scheme() -> dict[str, servers.Server]:
+    """The servers by the scheme of their URLs; of several, that of the default engine."""
+    from builder.facts import engines, servers
+
+    records = list(map(servers.load, servers.names()))
+    records.sort(key=lambda record: engines.default().name in record.engines)
+    return {record.url_scheme: record for record in records}
+
+
+def _by_its_models(endpoint: Endpoint) -> Endpoint:
+    """The server whom its list of models names as their owner, and how long they take texts."""
+    import httpx
+
+    from builder.facts import servers
+
+    try:
+        listed = httpx.get(f"{endpoint.url}/v1/models", timeout=CONNECT_TIMEOUT_S, trust_env=False)
+        model = listed.json()["data"][0]
+        owner, positions = model.get("owned_by"), model.get("max_model_len")
+    except (httpx.HTTPError, ValueError, TypeError, AttributeError, LookupError):
+        return endpoint
+    records = map(servers.load, servers.names())
+    owned = (one.name for one in records if owner and one.model_owner == owner)
+    known = positions if isinstance(positions, int) else None
+    return replace(endpoint, server=next(owned, endpoint.server), positions=known)
 
 
 def _only_model(endpoint: Endpoint) -> str | None:

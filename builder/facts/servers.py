@@ -75,7 +75,9 @@ class Server:
     calls alone. `ports` are the usual ones, by protocol. `ready_log` is what it logs as soon as it
     is ready. `image` tells the published images: the end of their repository, and the product their
     tags tell of. `paths` are where it says over HTTP that it is ready and alive, and shows its
-    metrics.
+    metrics. `model_owner` is whom its list of models names as their owner, by which servers of one
+    protocol are told apart. `ignores_unknown_fields` says that it passes over fields of a request
+    that it does not know, and `json_schema_format` how it is asked for text that fits a schema.
     """
 
     name: Text
@@ -98,6 +100,9 @@ class Server:
     ready_log: Text | None
     canary: Canary
     files: ServerFiles
+    model_owner: Text | None = None
+    ignores_unknown_fields: bool = False
+    json_schema_format: Literal["json", "json_schema"] = "json"
 
     def url(self, host: str, ports: Mapping[str, int | str], model: str | None = None) -> str:
         """The URL by which `launch` takes it; protocols without a port are off."""

@@ -103,8 +103,9 @@ def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> st
         return "reference"
     if run:
         return str(run["engine"]["used"])
-    is_known = endpoint.api == "openai" or ENGINE_WORD in version
-    return engines.default().name if is_known else UNKNOWN
+    if endpoint.api == "openai":  # an engine's own server
+        return endpoint.record.engines[0]
+    return engines.default().name if ENGINE_WORD in version else UNKNOWN
 
 
 def reported(endpoint: Endpoint) -> tuple[str, str | None]:

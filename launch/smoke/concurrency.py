@@ -44,7 +44,6 @@ SUCCESSES, PENDING = "nv_inference_request_success", "nv_inference_pending_reque
 RUNNING, KV_CACHE = f"{MODEL}requests_running", f"{MODEL}kv_cache_utilization"
 # How trtllm-serve labels its metrics where it does not know the model's name.
 UNDEFINED = {"undefined"}
-OPENAI_SUCCESSES = "request_success_total"
 
 
 async def own_answers(client: SmokeClient, _: Endpoint) -> str:
@@ -134,20 +133,20 @@ async def counters(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 def _success_counters(found: metrics.Metrics, endpoint: Endpoint) -> dict[str, dict[str, str]]:
-    """Names and labels of the counters. Raises `NotSupported` where trtllm-serve has none."""
+    """Names and labels of the counters. Raises `NotSupported` where an engine's server has none."""
     if endpoint.api == "kserve":
         names = {SUCCESSES: {"model": endpoint.model or ""}}
         if metrics.total(found, REQUESTS) is not None:
             names[REQUESTS] = {"outcome": "finished"}
         return names
-    families = {key.partition("{")[0] for key in found if OPENAI_SUCCESSES in key}
-    if not families:
-        raise NotSupported(f"no {OPENAI_SUCCESSES} among the metrics")
-    return {min(families): {}}
+    counter = metrics.by_word(found, endpoint, "succeeded")
+    if counter is None:
+        raise NotSupported("no counter of successful requests is among the metrics")
+    return {counter: {}}
 
 
 async def served_name(_: SmokeClient, endpoint: Endpoint) -> str:
-    """`/v1/models` and the metrics of trtllm-serve; some releases name none in these."""
+    """`/v1/models` and the metrics of an engine's server; some releases name none in these."""
     async with session(endpoint.url or "", metrics.TIMEOUT_S) as http:
         response = await receive(http.get("/v1/models"))
     if response.status_code == httpx.codes.NOT_FOUND:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..endpoint import Endpoint
+from . import metrics
 from .client import (
     PROMPT,
     CheckFailure,
@@ -100,10 +101,24 @@ async def prefix(client: SmokeClient, endpoint: Endpoint) -> str:
     names = ("kv_cache_reused_block", "cached_tokens")
     found = {name: response.measured[name] for name in names if name in response.measured}
     if not found:
-        raise NotSupported("the server does not report reused blocks")
+        found = await _reused_by_metrics(client, endpoint, request)
     if not any(found.values()):
         raise Inconclusive(f"nothing is reused of the same prompt again: {found}")
     return ", ".join(f"{name} {value:.0f}" for name, value in found.items())
+
+
+async def _reused_by_metrics(
+    client: SmokeClient, endpoint: Endpoint, request: SmokeRequest
+) -> dict[str, float]:
+    """What the metrics say of the same prompt once more, where the answers say nothing."""
+    before = await metrics.read_if_any(endpoint)
+    name = metrics.by_word(before, endpoint, "reused")
+    if name is None:
+        raise NotSupported("the server does not report reused blocks")
+    start = metrics.total(before, name) or 0
+    await client.generate(request)
+    after = await metrics.wait_until(endpoint, lambda now: (metrics.total(now, name) or 0) > start)
+    return {name: (metrics.total(after, name) or 0) - start}
 
 
 async def drafts(client: SmokeClient, endpoint: Endpoint) -> str:
@@ -126,7 +141,10 @@ async def drafts(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
-    """A schema is enforced, or the request refused where the deployment has no backend for it."""
+    """A schema is enforced, or the request refused where the deployment has no backend for it.
+
+    Random weights may write blanks for ever where the schema allows them.
+    """
     request = SmokeRequest("A person as JSON:", max_tokens=128, json_schema=SCHEMA)
     try:
         response = await client.generate(request)
@@ -136,7 +154,10 @@ async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
         raise NotSupported(f"no backend for guided decoding; refused: {rejection}") from None
     try:
         document = json.loads(response.text)
-    except ValueError:
+    except json.JSONDecodeError as error:
+        if response.finish_reason == "length" and _is_cut_off(error):
+            what = f"cut off at max_tokens, as JSON so far: {response.text[:30]!r}"
+            raise Inconclusive(what) from None
         what = f"the schema was not enforced, finish_reason {response.finish_reason}"
         raise CheckFailure(f"{what}: {response.text[:80]!r}") from None
     if not _fits(document):
@@ -183,6 +204,13 @@ def _steps(measured: Mapping[str, float], endpoint: Endpoint) -> str:
     if steps == 1 and not endpoint.rehearsal:
         raise Inconclusive("1 token per step: no drafted token was accepted")
     return f"{steps:.2f} tokens per step"
+
+
+def _is_cut_off(error: json.JSONDecodeError) -> bool:
+    """Whether a text is JSON up to its end, which is missing."""
+    rest = error.doc[error.pos :]
+    begins_a_word = any(word.startswith(rest) for word in ("true", "false", "null", "-"))
+    return begins_a_word or (rest.startswith('"') and "string" in error.msg)
 
 
 def _fits(document: Any) -> bool:

@@ -1,8 +1,8 @@
-"""The HTTP transports: the OpenAI API of trtllm-serve, and Triton's REST API with `generate`."""
+"""The HTTP transports: the OpenAI API of engines' own servers, and Triton's REST API."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,15 @@ CHAT = "/v1/chat/completions"
 TEXTS = ("content", "reasoning_content", "reasoning")
 EMPTY = Completion("", None, final=False)
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+# How a server is asked for text that fits a schema.
+SCHEMA_FORMATS: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+    "json": lambda schema: {"type": "json", "schema": schema},
+    "json_schema": lambda schema: {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema},
+    },
+}
 
 # A harmless request to each API of Triton that may be restricted.
 RESTRICTED_APIS = {
@@ -43,6 +52,7 @@ class OpenAIClient:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._http = session(endpoint.url or "", timeout_s)
+        self._server = endpoint.record
         self._model = endpoint.model
 
     async def ready(self) -> str:
@@ -58,13 +68,13 @@ class OpenAIClient:
             version = (await get_json(self._http, "/version")).get("version")
         except RequestRejected:
             version = "without a version"
-        return f"trtllm-serve {version}, model {model}"
+        return f"{self._server.title} {version}, model {model}"
 
     async def metadata(self) -> Mapping[str, Any]:
-        raise NotSupported("trtllm-serve reports no tensors")
+        raise NotSupported(f"{self._server.title} reports no tensors")
 
     async def config(self) -> Mapping[str, Any]:
-        raise NotSupported("trtllm-serve reports no model configuration")
+        raise NotSupported(f"{self._server.title} reports no model configuration")
 
     async def generate(self, request: SmokeRequest) -> Completion:
         body = await self._body(request)
@@ -107,7 +117,7 @@ class OpenAIClient:
             "image_file": ("POST", CHAT, {"json": chat}),
         }  # fmt: skip
         if how not in misuses:
-            raise NotSupported(f"trtllm-serve has no {how.replace('_', ' ')}")
+            raise NotSupported(f"{self._server.title} has no {how.replace('_', ' ')}")
         method, path, content = misuses[how]
         return await call(self._http, method, path, **content)
 
@@ -126,7 +136,7 @@ class OpenAIClient:
     async def _body(self, request: SmokeRequest) -> dict[str, Any]:
         """`top_k` is left out: it is an extension, and temperature 0 is greedy without it."""
         if request.metrics:
-            raise NotSupported("trtllm-serve reports no metrics in its answers")
+            raise NotSupported(f"{self._server.title} reports no metrics in its answers")
         schema = request.json_schema
         values = {
             "prompt": request.prompt if request.messages is None else None,
@@ -139,7 +149,7 @@ class OpenAIClient:
             "ignore_eos": request.ignore_eos or None,
             "logprobs": 1 if request.logprobs else None,
             "top_k": request.top_k if request.top_k != 1 else None,
-            "response_format": schema and {"type": "json", "schema": schema},
+            "response_format": schema and SCHEMA_FORMATS[self._server.json_schema_format](schema),
         }
         body = {name: value for name, value in values.items() if value is not None}
         return {"model": request.model or await self._served_model(), **body, **request.parameters}

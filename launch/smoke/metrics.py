@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from builder.observability import metrics as server_metrics
+
 from ..endpoint import Endpoint
 from .client import CheckFailure, NotSupported, RequestRejected
 from .http import get_json, receive, session
@@ -35,7 +37,7 @@ async def read(endpoint: Endpoint) -> Metrics:
     """All samples of a server. Raises `NotSupported` where it has no metrics."""
     if endpoint.api == "kserve" and endpoint.metrics is None:
         raise NotSupported("the server has no metrics port")
-    base = endpoint.metrics or f"{endpoint.url}/prometheus/metrics"
+    base = endpoint.metrics or f"{endpoint.url}{endpoint.record.paths['metrics']}"
     async with session(base.rpartition("/")[0], TIMEOUT_S) as http:
         response = await receive(http.get(base))
     if response.status_code in (404, 501):
@@ -66,6 +68,16 @@ def total(metrics: Metrics, name: str, **labels: str) -> float | None:
         if key.partition("{")[0] == name and all(word in key for word in words)
     ]
     return sum(values) if values else None
+
+
+def by_word(metrics: Metrics, endpoint: Endpoint, word: str) -> str | None:
+    """The server's name for what signals call `word`, whatever its release puts before it.
+
+    `None` where it shows no such metric.
+    """
+    known = server_metrics.names(endpoint.server, prefix="").get(word)
+    families = {key.partition("{")[0] for key in metrics}
+    return min((name for name in families if known and name.endswith(known)), default=None)
 
 
 def label(metrics: Metrics, name: str, key: str) -> str | None:

@@ -15,6 +15,7 @@ from .client import (
     SHORT,
     CheckFailure,
     CheckFunction,
+    Inconclusive,
     NotSupported,
     RequestRejected,
     SmokeClient,
@@ -25,7 +26,8 @@ from .concurrency import RUNNING
 from .features import limit_tokens
 from .metrics import REQUESTS
 
-LONG = SmokeRequest(PROMPT, max_tokens=256)
+LONG_TOKENS = 256
+LONG = SmokeRequest(PROMPT, max_tokens=LONG_TOKENS)
 DEADLINE_S = 0.1
 # Internals of the server, which an error must not show: they have been used in attacks.
 INTERNALS = ("Traceback", "shm_region", "/dev/shm")
@@ -37,8 +39,13 @@ LEAVES_S, LEFT_TOKENS = 0.2, 64
 RETRY_S = 0.05
 
 
-def rejects(may_serve: tuple[str, ...] = (), **wrong: Any) -> CheckFunction:
-    """A check that an invalid request is rejected, by all kinds of server but `may_serve`."""
+def rejects(
+    may_serve: tuple[str, ...] = (), unknown_field: bool = False, **wrong: Any
+) -> CheckFunction:
+    """A check that an invalid request is rejected, by all kinds of server but `may_serve`.
+
+    With `unknown_field` it is a field that the server does not know.
+    """
     request = replace(SHORT, **wrong)
 
     async def check(client: SmokeClient, endpoint: Endpoint) -> str:
@@ -48,15 +55,17 @@ def rejects(may_serve: tuple[str, ...] = (), **wrong: Any) -> CheckFunction:
             return _rejection(rejection)
         if endpoint.api in may_serve:
             return "served, which this kind of server may do"
+        if unknown_field:
+            _check_ignored(endpoint)
         raise CheckFailure(f"served with text {response.text[:40]!r}, an error is expected")
 
     return check
 
 
-def rejects_misuse(*ways: str) -> CheckFunction:
+def rejects_misuse(*ways: str, unknown_field: bool = False) -> CheckFunction:
     """A check that misuse of the protocol is rejected."""
 
-    async def check(client: SmokeClient, _: Endpoint) -> str:
+    async def check(client: SmokeClient, endpoint: Endpoint) -> str:
         evidence = []
         for how in ways:
             try:
@@ -64,10 +73,19 @@ def rejects_misuse(*ways: str) -> CheckFunction:
             except RequestRejected as rejection:
                 evidence.append(_rejection(rejection))
             else:
+                if unknown_field:
+                    _check_ignored(endpoint)
                 raise CheckFailure(f"{how.replace('_', ' ')} is answered with {answer[:80]!r}")
         return "; ".join(evidence)
 
     return check
+
+
+def _check_ignored(endpoint: Endpoint) -> None:
+    """Raises `Inconclusive` for a server that is known to pass over fields without a word."""
+    if endpoint.record.ignores_unknown_fields:
+        what = f"{endpoint.record.title} passes over fields that it does not know"
+        raise Inconclusive(f"{what}: a misspelt one goes unnoticed")
 
 
 async def many_responses(client: SmokeClient, _: Endpoint) -> str:
@@ -96,14 +114,15 @@ async def too_long(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
-    """Where the model counts its requests, this one is counted as cancelled."""
+    """Where the model counts its requests, this one is counted as cancelled; where an engine counts
+    what runs and what it generates, this one ends before its last token."""
     before = await metrics.read_if_any(endpoint)
     async with aclosing(client.stream(LONG)) as responses:
         async for response in responses:
             if response.text:
                 break
     if metrics.total(before, REQUESTS) is None:
-        return "left after the first text"
+        return await _ended_early(endpoint, before)
 
     def cancelled(now: metrics.Metrics) -> float:
         return metrics.total(now, REQUESTS, outcome="cancelled") or 0
@@ -116,6 +135,21 @@ async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
     if running := metrics.total(after, RUNNING):
         raise CheckFailure(f"{running:.0f} requests still run, none expected")
     return "left after the first text; the model counts it as cancelled"
+
+
+async def _ended_early(endpoint: Endpoint, before: metrics.Metrics) -> str:
+    """That nothing runs any more, and that not all of `LONG` was generated."""
+    names = [metrics.by_word(before, endpoint, word) for word in ("running", "tokens_out")]
+    running, tokens = names
+    if running is None or tokens is None:
+        return "left after the first text"
+    after = await metrics.wait_until(endpoint, lambda now: not metrics.total(now, running))
+    if count := metrics.total(after, running):
+        raise CheckFailure(f"{count:.0f} requests still run, none expected")
+    generated = (metrics.total(after, tokens) or 0) - (metrics.total(before, tokens) or 0)
+    if generated >= LONG_TOKENS:
+        raise CheckFailure(f"all {generated:.0f} tokens were generated for a client that had left")
+    return f"left after the first text; the engine ended after {generated:.0f} tokens"
 
 
 async def deadline(client: SmokeClient, _: Endpoint) -> str:

@@ -69,6 +69,7 @@ class Server(ThreadingHTTPServer):
         self.running = 0
         self.served = itertools.count(1)
         self.succeeded = 0
+        self.generated = 0
         self.cancelled = 0
         self.lock = threading.Condition()
         at_once = AT_ONCE.get(fault)
@@ -99,7 +100,13 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/prometheus/metrics":
             name = "checkpoint" if fault == "other_name" else "model"
             labels = f'{{model_name="{name}",finished_reason="stop"}}'
-            self._text(200, f"x_request_success_total{labels} {self.server.settled()}\n")
+            counts = {
+                "request_success_total": self.server.settled(),
+                "generation_tokens_total": self.server.generated,
+                "num_requests_running": int(fault == "stuck"),
+            }
+            rows = [f"x_{metric}{labels} {count}\n" for metric, count in counts.items()]
+            self._text(200, "".join(rows))
         elif self.path in ("/health", "/version") or fault == "any_url":
             self._json(200, {"version": version(fault)})
         else:
@@ -151,6 +158,8 @@ class Handler(BaseHTTPRequestHandler):
         limit = body.get("max_tokens") or (20_000 if fault in AT_ONCE else 32)
         prompt = str(body.get("prompt") or body.get("messages"))
         if "response_format" in body and fault != "ignores_format":
+            if fault == "blank_json":
+                return ["{", *["\t"] * (limit - 1)], "length"
             return ["{}" if fault == "guided" else '{"name": "a", "age": 1}'], "stop"
         if together and fault == "mixes_requests":
             prompt = "A short text about rivers:"
@@ -199,9 +208,12 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "loses_text":
             del tokens[5]
         last = len(tokens) - 1
+        if fault == "generates_for_nobody":
+            self.server.generated += len(tokens)
         for index, token in enumerate(self._streamed(tokens)):
             final = index == last or (fault == "two_finals" and index == 1)
             self._event(json.dumps(_chunk(token, reason if final else None)))
+            self.server.generated += fault != "generates_for_nobody"
         if fault != "no_done":
             self._event("[DONE]")
         if fault == "more_after_done":

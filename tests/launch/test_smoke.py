@@ -78,6 +78,8 @@ OPENAI_FAULTS: dict[str, list[str]] = {
     "any_url": ["N13.url", "N13.verb"],
     "accepts_stream_options": ["N16"],
     "accepts_image": ["N17"],
+    "generates_for_nobody": ["N10"],
+    "stuck": ["N10"],
 }
 OPENAI_FAULTS["breaks_on_bad_value"] += ["N16", "N17"]
 HTTP_FAULTS: dict[str, list[str]] = {
@@ -109,7 +111,7 @@ GRPC_FAULTS: dict[str, list[str]] = {
     "wrong_id": ["P10"],
     "unary": ["N5"],
 }
-WARNINGS = {"batching": ["P7.batch"], "forgets": ["P16"]}
+WARNINGS = {"batching": ["P7.batch"], "forgets": ["P16"], "blank_json": ["P21"]}
 
 # What a server that tells no version is.
 UNKNOWN: dict[str, Any] = {"version": None, "rehearsal": None}
@@ -343,12 +345,19 @@ def test_evidence_says_what_was_expected_and_what_came(found: Results) -> None:
         (["a", "ab", "abc"], "cumulative"),
         (["a", "a", "a", "a"], "delta"),
         (["ha", "ha", "ha!"], "cumulative"),
+        (["ha", "ha", "ha", "ho"], "delta"),
         (["a"], "delta"),
         ([], "delta"),
     ],
 )
 def test_the_kind_of_a_stream_is_seen_from_its_texts(texts: list[str], mode: str) -> None:
     assert generation.detect_stream_mode(texts) == mode
+
+
+@pytest.mark.parametrize("whole", ["to together", "together"])
+def test_few_texts_of_either_kind_are_what_the_whole_text_says(whole: str) -> None:
+    texts = ["to ", "together"] if whole == "to together" else ["to", "together"]
+    assert generation.whole_text(texts, whole) == whole
 
 
 def test_texts_that_grow_and_shrink_are_a_fault() -> None:

@@ -113,7 +113,7 @@ class OpenAIServer:
 
     async def _models(self) -> dict[str, Any]:
         card = {"id": self.model_name, "object": "model", "created": self._started}
-        return {"object": "list", "data": [{**card, "owned_by": "reference"}]}
+        return {"object": "list", "data": [{**card, "owned_by": "tensorrt_llm"}]}
 
     async def _iteration_stats(self) -> list[dict[str, Any]]:
         return self._llm.get_stats()
