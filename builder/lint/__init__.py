@@ -14,7 +14,7 @@ from ..errors import BadInput
 from ..facts import checkpoint, hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
-from . import data_files, kinds
+from . import data_files, kinds, workers
 from .coverage import NOTHING, Verdict
 from .files import BundleContext, SourceFile, expand
 from .judging import by_neighbours, by_statement, of_old
@@ -22,6 +22,7 @@ from .kinds import DEPLOYMENT
 from .report import Checked, FindingsByRelease, Report, Skipped, drift
 from .section import Section, disagreements, stated_context
 from .serving import UNKNOWN
+from .starters import Starter, starters
 from .stated import Stated
 from .validate import (
     MODEL_CONFIG,
@@ -63,13 +64,15 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
         checkpoint.gather(request.model)
     report = Report()
     seen = set()
-    workers = []
-    for target in expand(paths, report.unread):
-        if (target.path, target.diagnostic) not in seen:
-            _check(target, request, planner, report)
-            workers += [target] if _is_worker(target) else []
+    sides = []
+    targets = list(expand(paths, report.unread))
+    started = starters({row.path for row in targets if not (row.context or row.diagnostic)})
+    for target in targets:
+        if (target.path, target.diagnostic) not in seen and not _is_bundles_own(target):
+            _check(target, request, planner, report, started.get(target.path))
+            sides += [target] if _is_worker(target) else []
         seen.add((target.path, target.diagnostic))
-    report.findings += _disagreements(workers)
+    report.findings += _disagreements(sides)
     _say_unknown_models(report)
     guessed = [row.file for row in report.files if row.assumed]
     if guessed:
@@ -89,12 +92,16 @@ def _assumed(files: Sequence[str]) -> str:
     )
 
 
-def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: Report) -> None:
+def _check(
+    target: SourceFile,
+    request: CheckOptions,
+    planner: Planner,
+    report: Report,
+    starter: Starter | None,
+) -> None:
     name = str(target.path)
     if target.diagnostic:
         report.findings.append(target.diagnostic.in_file(name))
-        return
-    if _is_bundles_own(target):
         return
     if data_files.schema_of(target.path):
         report.files.append(Checked(name, "data file", ()))
@@ -102,16 +109,14 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
         return
     try:
         source = read(target.path)
-        releases, stated = _releases(request, target.context, source)
+        releases, stated = _releases(request, target.context, source, starter)
     except BadInput as error:
-        report.findings += (_unreadable(row, name) for row in error.diagnostics)
-        report.files.append(Checked(name, "unreadable", (), judged=NOTHING))
-        report.skipped.append(Skipped(name, "cannot be read"))
+        _of_unreadable(error, name, report)
         return
     accepted = target.context.accepted if target.context else ()
 
     def judge(table: Release) -> Verdict:
-        return validate(source, _rule_context(table, request, target.context), accepted)
+        return validate(source, _rule_context(table, request, target.context, starter), accepted)
 
     by_release: dict[Release, list[Diagnostic]] = {}
     verdicts = []
@@ -124,8 +129,7 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
             if target.context:
                 found += _rendered(source.documents[0], each.name)
             else:
-                name_given = each.name if request.releases else ""
-                found += _planned(source.documents[0], name_given, target, planner)
+                found += _planned(source.documents[0], request, each, target, planner)
         by_release[each] = found
     if stated and named:
         verdicts = [by_statement(stated, releases[0], judge)]
@@ -138,7 +142,7 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
     judged, names = verdicts[0].judged, tuple(dict.fromkeys(each.name for each in releases))
     if kind == MODEL_CONFIG or not judged:
         names = ()
-    words = stated.words if stated and named else ()
+    words = stated.words if stated and named else starter.words if starter and names else ()
     report.files.append(Checked(name, kind, names, assumed and bool(names), judged, words))
     if names:
         report.say_once(row.statement for row in releases)
@@ -146,9 +150,8 @@ def _check(target: SourceFile, request: CheckOptions, planner: Planner, report: 
     if not judged:
         _of_nothing(target, f"{kind}: holds no engine options and no server command", report)
     report.findings += _findings(by_release, name)
-    wrong = any(row.severity == "error" for row in next(iter(by_release.values())))
-    if wrong and assumed and kind != DEPLOYMENT:  # planning was for the one it names
-        report.notes += _other_releases(source, name, releases[0], request)
+    if assumed and kind != DEPLOYMENT:  # planning was for the one it names
+        report.notes += _other_releases(source, name, by_release, request)
 
 
 def _say_unknown_models(report: Report) -> None:
@@ -176,6 +179,12 @@ def _of_no_kind(
     broken = broken or (_is_malformed(source) and source.path.suffix in YAML_SUFFIXES)
     report.files.append(Checked(name, "unknown kind", (), judged=NOTHING))
     report.findings += (row.in_file(name) for row in (found if broken else [unknown]))
+
+
+def _of_unreadable(error: BadInput, name: str, report: Report) -> None:
+    report.findings += (_unreadable(row, name) for row in error.diagnostics)
+    report.files.append(Checked(name, "unreadable", (), judged=NOTHING))
+    report.skipped.append(Skipped(name, "cannot be read"))
 
 
 def _of_nothing(target: SourceFile, reason: str, report: Report) -> None:
@@ -211,7 +220,7 @@ def _findings(by_release: FindingsByRelease, name: str) -> Iterator[Diagnostic]:
 
 
 def _releases(
-    request: CheckOptions, context: BundleContext | None, source: Text
+    request: CheckOptions, context: BundleContext | None, source: Text, starter: Starter | None
 ) -> tuple[list[Release], Stated | None]:
     """The releases to check by; where it is a guess, with what the file itself says of it."""
     if source.form == MODEL_CONFIG:  # Triton reads it, whatever the engine's release
@@ -222,7 +231,10 @@ def _releases(
         return [release.load(context.release, context.folder)], None
     newest = release.load(release.newest_stable())
     if not kinds.holds_deployment(source.documents):
-        return [newest], Stated(source.text, source.documents)
+        stated = Stated(source.text, source.documents)
+        if starter and starter.named and not stated.named:
+            return list(starter.named.releases), None
+        return [newest], stated
     try:
         asked = kinds.stated_release(source.documents)
         return [release.load(asked, source.path.parent) if asked else newest], None
@@ -231,10 +243,13 @@ def _releases(
 
 
 def _rule_context(
-    known: Release, request: CheckOptions, context: BundleContext | None
+    known: Release,
+    request: CheckOptions,
+    context: BundleContext | None,
+    starter: Starter | None = None,
 ) -> RuleContext:
     """Where the options of a file are to be used, as far as that is known."""
-    rule_context = RuleContext(known)
+    rule_context = workers.context(RuleContext(known), starter.worker if starter else None)
     if request.model:
         rule_context = RuleContext.of(known, checkpoint.gather(request.model))
     if context:
@@ -254,10 +269,10 @@ def _is_readable(source: Text) -> bool:
 
 
 def _planned(
-    document: Yaml, release_name: str, target: SourceFile, planner: Planner
+    document: Yaml, request: CheckOptions, known: Release, target: SourceFile, planner: Planner
 ) -> Iterator[Diagnostic]:
-    """Whether a deployment file can be planned."""
-    overrides = [f"engine.release={release_name}"] if release_name else []
+    """Whether a deployment file can be planned, by another release than its own if asked."""
+    overrides = [f"engine.release={known.name}"] if request.releases else []
     for diagnostic in planner(target.path, overrides):
         yield _located(diagnostic, document)
 
@@ -314,9 +329,12 @@ def _unknown(source: Text) -> Diagnostic:
 
 
 def _other_releases(
-    source: Text, name: str, assumed: Release, request: CheckOptions
+    source: Text, name: str, by_release: FindingsByRelease, request: CheckOptions
 ) -> Iterator[str]:
     """Releases for which a file has no errors, where the one that was assumed finds some."""
+    [(assumed, found_first)] = by_release.items()
+    if not any(row.severity == "error" for row in found_first):
+        return
     fitting = []
     for other in release.known():
         if other == assumed.name:

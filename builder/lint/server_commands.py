@@ -86,12 +86,16 @@ def _at_location(diagnostic: Diagnostic, place: Location) -> Diagnostic:
 
 
 def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
-    """The options of a file beside a script, or nothing where that cannot be known."""
+    """The options of a file beside a script, or nothing where that cannot be known.
+
+    Where the file is not where the script says, as it is mounted there, it lies beside the script.
+    """
     beside = re.sub(r"^(\$\{?\w+\}?|\$\(.*\))/", "", name)
-    if "$" in beside:
+    if not beside or "$" in beside:
         return {}
+    named, mounted = folder / beside, folder / Path(beside).name
     try:
-        data = scan_yaml(read_text(folder / beside))[0].data
+        data = scan_yaml(read_text(named if named.is_file() else mounted))[0].data
     except BadInput:
         return {}
     return data if isinstance(data, Mapping) else {}

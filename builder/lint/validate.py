@@ -193,7 +193,14 @@ def _around(
     for document in source.documents if servers else ():
         for run in container_commands(document):
             options |= _written_options(run.script, rule_context)
-    yield from workers.diagnostics(servers, options)
+    yield from workers.diagnostics(servers, _on_disk(source, servers) | options)
+
+
+def _on_disk(source: Text, servers: Sequence[Worker]) -> dict[str, Mapping[str, Any]]:
+    """The options of each file beside this one that its servers read, by its name."""
+    folder = source.path.parent
+    read_files = {row.file: read_option_file(row.file_path, folder) for row in servers if row.file}
+    return {name: options for name, options in read_files.items() if options}
 
 
 def _written_options(
@@ -258,7 +265,7 @@ def _around_script(
     yield from surroundings.misspelt_variables(source.text)
     if not rule_context.checkpoint:
         yield from workers.unknown_models(servers)
-    options = _written_options(found, rule_context)
+    options = _on_disk(source, servers) | _written_options(found, rule_context)
     yield from workers.diagnostics(servers, options, job_script.is_job(source.text))
 
 

@@ -6,9 +6,11 @@ Kubernetes, Dynamo graphs and Compose files, and in scripts.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
@@ -76,10 +78,15 @@ class Worker:
         return None
 
     @property
+    def file_path(self) -> str:
+        """Its option file as the command names it."""
+        found = self.flag(_FILE_FLAGS)
+        return found[0].strip("\"'") if found else ""
+
+    @property
     def file(self) -> str:
         """The last part of the name of its option file."""
-        found = self.flag(_FILE_FLAGS)
-        return found[0].rpartition("/")[2].strip("\"'") if found else ""
+        return self.file_path.rpartition("/")[2]
 
     @property
     def sizes(self) -> dict[str, str]:
@@ -320,6 +327,20 @@ def _models(workers: Sequence[Worker]) -> Iterator[Diagnostic]:
             what = f"{model.name}, but the prefill worker has {prefill[0].name}"
             fix = "serve the same checkpoint on both"
             yield located(model.location, model.path, what, fix, "disagg-model")
+
+
+def may_name_a_file(text: str) -> bool:
+    """Whether a text can hold a server's command with an option file."""
+    return script.COMMAND in text and any(flag in text for flag in _FILE_FLAGS)
+
+
+def option_files(worker: Worker, folder: Path) -> Iterator[Path]:
+    """Where the option file of a command may lie that stands in a folder: where it says, or, as it
+    may be mounted elsewhere, in the folder itself."""
+    if worker.file and not serving.is_open(worker.file_path):
+        yield Path(os.path.normpath(folder / worker.file_path))
+    if worker.file and not serving.is_open(worker.file):
+        yield folder / worker.file
 
 
 def of_file(workers: Sequence[Worker], name: str) -> Worker | None:
