@@ -12,7 +12,8 @@ from . import __version__
 from .diagnostics import Diagnostic
 from .documents import DATA
 from .engines import EngineConfig
-from .facts import advisories, hardware, published_results
+from .facts import advisories, hardware, published_results, servers
+from .facts.engines import Engine
 from .planning import Facts, Plan
 from .rules import heuristics, vulnerability_policy
 
@@ -60,8 +61,15 @@ def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
         DATA / facts.release.engine.rules,
     ):
         yield path.relative_to(Path(__file__).parent).as_posix(), _sha256(path)
-    for path in advisories.files():  # which may be newer than those that ship
+    for path in _advisories(facts.release.engine):  # which may be newer than those that ship
         yield f"data/advisories/{path.name}", _sha256(path)
+
+
+def _advisories(engine: Engine) -> Iterator[Path]:
+    """The advisories of an engine and of the servers that it may be behind."""
+    carriers = [row for row in map(servers.load, servers.names()) if engine.name in row.engines]
+    products = {engine.product, *(row.image["product"] for row in carriers)}
+    return (path for path in advisories.files() if path.stem in products)
 
 
 def memory(plan: Plan) -> dict[str, Any]:

@@ -37,8 +37,14 @@ def add_release(parser: Parser) -> None:
         help="a Python that has tensorrt_llm (default: this one)",
     )
     source.add_argument("--manifest", type=Path, help="llm_args_golden_manifest.json of a release")
+    source.add_argument(
+        "--source",
+        type=Path,
+        metavar="PATH",
+        help="a vLLM wheel, or the site-packages that it is installed in; nothing of it is run",
+    )
     sub.add_argument("--name", required=True, help="the name of the release")
-    sub.add_argument("--like", required=True, help="the release to carry over from what is unknown")
+    sub.add_argument("--like", help="the release to carry over from what is unknown")
     sub.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.json")
 
 
@@ -54,18 +60,22 @@ def _release_list(options: argparse.Namespace) -> None:
 
 
 def _release_import(options: argparse.Namespace) -> None:
-    from ..facts import release, release_import
+    from ..facts import engines, release, release_import
 
     if options.output.suffix != ".json":
         raise BadInput(Diagnostic(str(options.output), "must end in .json", "name the table .json"))
-    like = release.load(options.like)
-    if like.neighbours:
-        names = " or ".join(row.name for row in like.neighbours)
-        what = f"release {like.name} has no option table to carry over from"
-        raise BadInput(Diagnostic("--like", what, f"name {names}"))
-    if options.manifest:
+    if options.source:
+        engine = engines.load(release_import.SOURCE_ENGINE)
+        like = _like(release.load(options.like, engine=engine)) if options.like else None
+        table = release_import.from_source(options.source, options.name, like)
+    elif not options.like:
+        remedy = "name the release whose table is the nearest"
+        raise BadInput(Diagnostic("--like", "is needed for what the source does not tell", remedy))
+    elif options.manifest:
+        like = _like(release.load(options.like))
         table = release_import.from_manifest(options.manifest, options.name, like)
     else:
+        like = _like(release.load(options.like))
         table = release_import.from_installed(options.from_installed, options.name, like)
     release_import.write(table, options.output)
     imported = release.load(str(options.output))
@@ -73,6 +83,15 @@ def _release_import(options: argparse.Namespace) -> None:
     print(f"{options.output}: {options_given} options at the top, {flags} flags")
     for part, name in imported.carried_from.items():
         print(f"carried from {name}: {part}", file=sys.stderr)
+
+
+def _like(found: Release) -> Release:
+    """The release to carry over from. Raises `BadInput` for one without a table."""
+    if found.neighbours:
+        names = " or ".join(row.name for row in found.neighbours)
+        what = f"release {found.name} has no option table to carry over from"
+        raise BadInput(Diagnostic("--like", what, f"name {names}"))
+    return found
 
 
 def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from ..documents import DATA
 from .data_file import load as load_file
-from .schema import Text
+from .schema import Positive, Text
 
 ENGINES = DATA / "engines"
 
@@ -24,8 +25,16 @@ class Engine:
     `package` is its name on a package index, `module` what Python imports, and `product` its name
     in advisories. `releases` is the folder of its option tables, `heuristics` that of its
     heuristics and `rules` the file of its cross-field rules, all relative to `builder/data`.
-    `rank_launcher` starts the command that follows it on every rank. Any of `telemetry_variables`,
-    set to 1, keeps it from sending usage data.
+    `option_file_flag` is the server flag of the option file, `needed_options` and `needed_numbers`
+    are options without which, or without a number as whose default, nothing can be planned.
+
+    `draft_method` is its value for drafting with the model's own layers. Where no option says it,
+    it reads long prompts in parts if it `chunks_prompts`, and batches of up to `largest_graph`
+    requests run as CUDA graphs. Its `memory_share` is of what is left beside the model, or of all
+    of a GPU; `memory_source` says who says so, `memory_verified` whether logs confirm it.
+
+    `rank_launcher` starts the command that follows it on every rank, where there is one. Any of
+    `telemetry_variables`, set to 1, keeps it from sending usage data.
     """
 
     name: Text
@@ -37,7 +46,16 @@ class Engine:
     releases: Text
     rules: Text
     heuristics: Text
-    rank_launcher: Text
+    option_file_flag: Text
+    needed_options: tuple[Text, ...]
+    needed_numbers: tuple[Text, ...]
+    draft_method: Text
+    memory_share: Literal["left", "total"]
+    chunks_prompts: bool
+    largest_graph: Positive
+    memory_source: Text
+    memory_verified: bool
+    rank_launcher: Text | None
     telemetry_variables: tuple[Text, ...]
     default: bool = False
 

@@ -53,6 +53,7 @@ SCHEMAS: Mapping[str, Any] = {
     "releases/*.yaml": CHANGED_TABLE,
     "results/*.yaml": Publication,
     "rules.yaml": RulesFile,
+    "rules/*.yaml": RulesFile,
     "runbook.yaml": plain_data.RUNBOOK_FILE,
     "servers/*.yaml": Server,
     "signals.yaml": plain_data.SIGNALS_FILE,

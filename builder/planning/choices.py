@@ -13,11 +13,11 @@ from ..facts.release.support import moe_backend as moe_backend_support
 from ..rules import heuristics
 from ..rules.heuristics import HeuristicRow
 from .decision import Decision, concurrency_per_instance, gpus_per_instance
-from .plan_builder import PlanBuilder
+from .plan_builder import DRAFT_METHOD, PlanBuilder
 from .requirements import check_division, check_gpus
 
 _SIZE, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
-_DECODING_TYPE = "speculative_config.decoding_type"
+_COPIES = "data_parallel_size"  # of the attention; an engine that has no such option has a switch
 _MOE_BACKEND = "moe_config.backend"
 _IN_THE_OPTION_FILE = "env_overrides"
 _MANY_REQUESTS, _MANY_REQUESTS_PER_GPU = 4096, 512  # at once; from there on drafts cost others time
@@ -35,12 +35,18 @@ def parallelism(builder: PlanBuilder) -> bool:
         remedy = "give a divisor of them"
         builder.refuse(f"engine_config.{_STAGES}", what, remedy)
         return False
-    size = gpus // stages
+    copies = _copies(builder, gpus // stages)
+    size = gpus // stages // copies
     reason, source = _parallel_reason(builder, size, stages), _parallel_source(builder, stages)
     builder.decide(_SIZE, size, reason, "derived", source)
     given = builder.value(_SIZE)
-    if given * stages != gpus:
-        what = f"{given} x {_STAGES} {stages} uses {given * stages} GPUs"
+    if (used := given * stages * copies) != gpus:
+        parts = [
+            f"{given}",
+            f"{_STAGES} {stages}",
+            *([f"{_COPIES} {copies}"] if copies > 1 else []),
+        ]
+        what = f"{' x '.join(parts)} uses {used} GPUs"
         owner = "hardware.num_gpus is" if builder.deployment.instances == 1 else "an instance has"
         builder.refuse(f"engine_config.{_SIZE}", what, f"{owner} {gpus}")
     if given < 1:
@@ -50,6 +56,19 @@ def parallelism(builder: PlanBuilder) -> bool:
         check_division(builder, given, builder.facts.draft)
     builder.apply("parallelism.rules")
     return True
+
+
+def _copies(builder: PlanBuilder, gpus: int) -> int:
+    """The copies of the attention that share the GPUs of a stage, each with requests of its own."""
+    if _COPIES not in builder.facts.release.paths:
+        return 1
+    builder.apply("parallelism.copies")
+    copies = int(builder.value(_COPIES))
+    if copies < 1 or gpus % copies:
+        what = f"{copies} copies of the attention cannot share {gpus} GPUs"
+        builder.refuse(f"engine_config.{_COPIES}", what, "give a divisor of them")
+        return 1
+    return copies
 
 
 def _parallel_reason(builder: PlanBuilder, size: int, stages: int) -> str:
@@ -79,22 +98,22 @@ def speculation(builder: PlanBuilder) -> None:
 
 
 def _mtp(builder: PlanBuilder) -> None:
-    model = builder.facts.checkpoint
-    if not builder.overriding(_DECODING_TYPE):
-        if not builder.is_valid_choice(_DECODING_TYPE, "MTP"):
+    model, own = builder.facts.checkpoint, builder.facts.release.engine.draft_method
+    if not builder.overriding(builder.facts.release.option_path(DRAFT_METHOD)):
+        if not builder.is_valid_choice(DRAFT_METHOD, own):
             return
         if why := _without_drafts(builder):
-            builder.leave_out(_DECODING_TYPE, *why)
+            builder.leave_out(DRAFT_METHOD, *why)
             return
     builder.decide(
-        _DECODING_TYPE,
-        "MTP",
+        DRAFT_METHOD,
+        own,
         "The checkpoint carries a multi-token-prediction layer: several tokens per step at the "
         "same output.",
         "documented",
         f"config.json: {model.architecture.mtp_field} {model.mtp_layers}",
     )
-    if builder.given(_DECODING_TYPE) == "MTP":
+    if builder.given(DRAFT_METHOD) == own:
         builder.apply("speculation.depth")
 
 
@@ -102,7 +121,7 @@ def _without_drafts(builder: PlanBuilder) -> tuple[str, str] | None:
     """Why nothing is drafted although the checkpoint could, and what that rests on."""
     wanted = concurrency_per_instance(builder.deployment)
     if builder.published_options:
-        if _DECODING_TYPE in builder.published_options:
+        if DRAFT_METHOD in builder.published_options:
             return None
         sources = {row.source for row in builder.published}
         return "the published deployment of this shape drafts no tokens.", "; ".join(
@@ -132,8 +151,8 @@ def _draft_model(builder: PlanBuilder) -> None:
         return
     source = f"draft.checkpoint {draft.checkpoint}"
     reason = "The deployment names a draft model, whose tokens this model checks several at once."
-    builder.decide(_DECODING_TYPE, known, reason, "derived", source)
-    if builder.given(_DECODING_TYPE) != known:
+    builder.decide(DRAFT_METHOD, known, reason, "derived", source)
+    if builder.given(DRAFT_METHOD) != known:
         return
     reason = "Tokens that the draft proposes per step; the deployment sets them."
     tokens = f"draft.tokens {draft.tokens}"
@@ -150,7 +169,8 @@ def _draft_model(builder: PlanBuilder) -> None:
 
 
 def _knows(builder: PlanBuilder, name: str) -> bool:
-    return any(name in row["values"] for row in builder.facts.release.paths[_DECODING_TYPE])
+    path = builder.facts.release.option_path(DRAFT_METHOD)
+    return any(name in row["values"] for row in builder.facts.release.paths[path])
 
 
 def moe_backend(builder: PlanBuilder) -> None:

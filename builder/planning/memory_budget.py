@@ -10,16 +10,18 @@ from .plan_builder import PlanBuilder
 _CACHE = "kv_cache_config"
 _POLICY = "scheduler_config.capacity_scheduler_policy"
 _PAUSES = "MAX_UTILIZATION"
-_ENGINE_LARGEST_GRAPH = 128  # where no option says it, in every release
 
 
 def budget_of(builder: PlanBuilder) -> Budget:
     """The budget of one GPU; every instance has GPUs of its own."""
+    copies = builder.copies
+    size = builder.value("tensor_parallel_size") * copies
+    whole_experts = size if builder.value("enable_expert_parallel") else 1
     sharding = Sharding(
-        tensor_parallel_size=builder.value("tensor_parallel_size"),
+        tensor_parallel_size=size,
         pipeline_parallel_size=builder.value("pipeline_parallel_size"),
-        enable_attention_dp=builder.value("enable_attention_dp"),
-        moe_expert_parallel_size=builder.value("moe_expert_parallel_size") or 1,
+        enable_attention_dp=copies > 1 or builder.value("enable_attention_dp"),
+        moe_expert_parallel_size=builder.value("moe_expert_parallel_size") or whole_experts,
     )
     facts = builder.facts
     return budget(facts.checkpoint, facts.gpu, sharding, _load(builder), facts.draft)
@@ -44,13 +46,15 @@ def _load(builder: PlanBuilder) -> Load:
         mtp_kv_layers=release.mtp_kv_layers,
         moe_backend=builder.value("moe_config.backend") if has_experts else None,
         moe_max_num_tokens=builder.value("moe_config.max_num_tokens") if has_experts else None,
+        share_of=release.engine.memory_share,
     )
 
 
 def limits_of(builder: PlanBuilder, result: Budget) -> Limits:
     """The longest prompt that is accepted, and how many requests run at once."""
+    spell = builder.facts.release.option_path
     longest = {
-        "max_seq_len": builder.value("max_seq_len"),
+        spell("max_seq_len"): builder.value("max_seq_len"),
         "the model's longest context": builder.facts.checkpoint.text_config.get(
             "max_position_embeddings"
         ),
@@ -58,10 +62,10 @@ def limits_of(builder: PlanBuilder, result: Budget) -> Limits:
     }
     bounds = {name: max(0, int(end) - 1) for name, end in longest.items() if end}
     # A decode server gets the prompt's KV cache from elsewhere, in no step of its own.
-    whole = builder.deployment.role == "decode" or builder.value("enable_chunked_prefill")
+    whole = builder.deployment.role == "decode" or _chunks_prompts(builder)
     step = int(builder.value("max_num_tokens"))
     if not whole:
-        bounds["max_num_tokens"] = step
+        bounds[spell("max_num_tokens")] = step
     bounded_by = min(bounds, key=lambda name: bounds[name])
     ranks = _ranks(builder)
     return Limits(
@@ -78,8 +82,16 @@ def limits_of(builder: PlanBuilder, result: Budget) -> Limits:
     )
 
 
+def _chunks_prompts(builder: PlanBuilder) -> bool:
+    """Whether a prompt may be longer than a step."""
+    chunked = builder.value("enable_chunked_prefill")
+    return bool(builder.facts.release.engine.chunks_prompts if chunked is None else chunked)
+
+
 def _ranks(builder: PlanBuilder) -> int:
     """The ranks that each have requests, and a batch, of their own."""
+    if builder.copies > 1:
+        return builder.copies
     return int(builder.value("tensor_parallel_size") if builder.value("enable_attention_dp") else 1)
 
 
@@ -111,7 +123,10 @@ def _graphs(builder: PlanBuilder) -> list[int]:
     for where in (builder.overrides, {path: row.value for path, row in builder.decisions.items()}):
         if where.get("cuda_graph_config", {}) is None:
             return []
-    largest = builder.given("cuda_graph_config.max_batch_size") or _ENGINE_LARGEST_GRAPH
+    largest = (
+        builder.given("cuda_graph_config.max_batch_size")
+        or builder.facts.release.engine.largest_graph
+    )
     return [min(int(largest), _largest_graph(builder))]
 
 
@@ -140,7 +155,14 @@ def check_budget(builder: PlanBuilder, result: Budget) -> None:
 
 def _warn_unmeasured(builder: PlanBuilder) -> None:
     """A GPU of a kind whose memory no log of the engine tells."""
-    gpu = builder.facts.gpu
+    gpu, engine = builder.facts.gpu, builder.facts.release.engine
+    if not engine.memory_verified:
+        what = (
+            f"the memory budget follows the sum that {engine.title} makes, with parts that were "
+            "measured with another engine: no published log of this one was held against it"
+        )
+        remedy = "compare the budget with the engine's log of its first start"
+        builder.warn("engine.name", what, remedy)
     if gpu.sm.value in MEASURED_SM:
         return
     measured = ", ".join(map(compute_capability, MEASURED_SM))

@@ -20,6 +20,7 @@ from ..rules.rule_inputs import RuleInputs
 from ..rules.validation import validate
 from .decision import Decision, Evidence, Facts
 
+DRAFT_METHOD = "speculative_config.decoding_type"
 MTP_DRAFT_TOKENS = "mtp_draft_tokens"  # an alias: each release has its own option for it
 
 # Options that a user may set instead; the engine refuses or ignores both together.
@@ -61,7 +62,13 @@ class PlanBuilder:
         concurrency = self.deployment.workload.concurrency
         if self.deployment.instances > 1:
             return []  # each of them was one server on all its GPUs
-        return [row for row in self.facts.published if concurrency <= row.max_concurrency]
+        own = self.facts.release.engine.name
+        return [
+            row
+            for row in self.facts.published
+            if concurrency <= row.max_concurrency
+            and (not row.options or row.engine.partition(" ")[0].replace("-", "_") == own)
+        ]
 
     @cached_property
     def published_options(self) -> frozenset[str]:
@@ -93,6 +100,9 @@ class PlanBuilder:
         inputs = self.inputs()
         for row in heuristic.fitting(inputs):
             if row.use_engine_default:
+                if row.said and self.overriding(self.facts.release.option_path(option)) is None:
+                    default = self.facts.release.default(option)
+                    self.leave_out(option, row.reason, row.source, default)
                 return
             value = row.evaluate(inputs)
             if not self.is_valid_choice(option, value):
@@ -128,7 +138,8 @@ class PlanBuilder:
         parent, _, _ = option.rpartition(".")
         options = {option: value}
         if parent == "speculative_config":
-            options = {f"{parent}.decoding_type": self.given(f"{parent}.decoding_type")} | options
+            method = self.facts.release.option_path(DRAFT_METHOD)
+            options = {method: self.given(DRAFT_METHOD)} | options
         found = validate(self.facts.release, nested(options))
         if any(row.severity == "error" and row.rule != "missing-key" for row in found):
             return False
@@ -197,18 +208,26 @@ class PlanBuilder:
 
     def given(self, path: str) -> Any:
         """What is decided or set for a path so far, or `None`."""
-        if path in self.decisions:
-            return self.decisions[path].value
-        return self.overrides.get(self.facts.release.option_path(path))
+        spelled = self.facts.release.option_path(path)
+        for name in (path, spelled):
+            if name in self.decisions:
+                return self.decisions[name].value
+        return self.overrides.get(spelled)
 
     def value(self, path: str) -> Any:
         """What the engine will use for an option: what is given, or its own default."""
         given = self.given(path)
         if given is not None:
             return given
-        if path in self.facts.release.paths:
-            self.asked[path] = None
-        return self.facts.release.default(path)
+        spelled = self.facts.release.option_path(path)
+        if spelled in self.facts.release.paths:
+            self.asked[spelled] = None
+        return self.facts.release.default(spelled)
+
+    @property
+    def copies(self) -> int:
+        """Copies of the attention, each with a batch of its own, in an engine that counts them."""
+        return int(self.value("data_parallel_size") or 1)
 
     def draft_tokens(self) -> int:
         """Tokens that are drafted per step, as far as it is decided."""
@@ -216,7 +235,8 @@ class PlanBuilder:
         if given is None and self.deployment.draft:
             given = self.given("speculative_config.max_draft_len")
         if given is None:
-            given = 1 if self.given("speculative_config.decoding_type") == "MTP" else 0
+            own = self.facts.release.engine.draft_method
+            given = 1 if self.given(DRAFT_METHOD) == own else 0
         return int(given)
 
     def inputs(self) -> RuleInputs:

@@ -98,6 +98,11 @@ def check_gpus(builder: PlanBuilder) -> None:
     if gpus <= limit:
         return
     what = f"{gpus} GPUs need more than one node: a {name} node has {limit}"
+    if builder.facts.release.engine.rank_launcher is None:
+        title = builder.facts.release.engine.title
+        remedy = f"give at most {limit}: a server of {title} is started on one node here"
+        builder.refuse("hardware.num_gpus", what, remedy)
+        return
     if (
         builder.deployment.role != "prefill"
         and not _SEVERAL_NODES & builder.deployment.targets.keys()

@@ -34,7 +34,7 @@ def server_flags(builder: PlanBuilder) -> Iterator[Decision]:
     yield _served_name(builder)
     if builder.deployment.role != "prefill":  # the other side writes the answers
         yield from (_parser(builder, name) for name in _PARSERS if not builder.overriding(name))
-    if builder.given(_GUIDES) is None:
+    if _GUIDES in release.paths and builder.given(_GUIDES) is None:
         what = (
             "a request with response_format or another guide is refused, or over the OpenAI API "
             f"answered as if it had none; {_GUIDES}: xgrammar in engine_config makes it heeded"

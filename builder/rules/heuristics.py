@@ -35,7 +35,8 @@ class HeuristicRow:
     """One answer of a heuristic: `value`, which may be an expression, where all of `when` holds.
 
     `count` says in how many configurations it was found. `reason`, `evidence` and `source` are
-    those of the heuristic where the file gives none.
+    those of the heuristic where the file gives none. A row without a value that is `said` tells in
+    the plan why the engine decides.
     """
 
     when: Mapping[str, Any] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class HeuristicRow:
     evidence: Literal["documented", "derived", "assumed"] | None = None
     count: str = ""
     source: str = ""
+    said: bool = False
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         """Conditions and values that cannot be evaluated, and values without a source."""

@@ -33,6 +33,22 @@ def _world_size(inputs: Inputs) -> int | None:
     return _product(inputs.count(f"effective.{name}") for name in sizes)
 
 
+def _requests_per_rank(inputs: Inputs) -> int | None:
+    """Requests at once of each group of GPUs that shares the attention."""
+    concurrency, size = inputs.context.concurrency, inputs.count("effective.tensor_parallel_size")
+    if concurrency is None or size is None:
+        return None
+    if (copies := inputs.count("effective.data_parallel_size")) is not None:
+        return ceil(concurrency / max(1, copies))
+    return ceil(concurrency / (size if inputs.value("attention_dp") is True else 1))
+
+
+def _attention_dp(inputs: Inputs) -> Any:
+    """Whether whole requests stay on one rank: by a switch, or by copies of the attention."""
+    copies = inputs.count("effective.data_parallel_size")
+    return inputs.value("effective.enable_attention_dp") if copies is None else copies > 1
+
+
 def _head_ranks(inputs: Inputs) -> int | None:
     """The ranks that share the attention heads; with attention DP each has all of them."""
     dp = inputs.value("attention_dp") is True
@@ -80,6 +96,8 @@ def _gpu_memory_gib(inputs: Inputs) -> float | None:
 
 
 DERIVED: Mapping[str, Callable[[Inputs], Any]] = {
+    "attention_dp": _attention_dp,
+    "requests_per_rank": _requests_per_rank,
     "world_size": _world_size,
     "head_ranks": _head_ranks,
     "head_sizes": _head_sizes,

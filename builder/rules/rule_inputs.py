@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil, prod
+from math import prod
 from typing import Any, Final
 
 from ..documents import Variable
@@ -122,12 +122,13 @@ class RuleInputs:
     def _effective(self, path: str) -> Any:
         """What the engine uses: its own default where an option is not given."""
         given, release = self._given(path), self.context.release
-        use_default = given in (MISSING, None) and path in release.paths
-        return release.default(path) if use_default else given
+        spelled = release.option_path(path)
+        use_default = given in (MISSING, None) and spelled in release.paths
+        return release.default(spelled) if use_default else given
 
     def _given(self, path: str) -> Any:
         value: Any = self.options
-        for key in path.split("."):
+        for key in self.context.release.option_path(path).split("."):
             if not isinstance(value, Mapping) or key not in value:
                 return MISSING
             value = value[key]
@@ -215,7 +216,7 @@ def _draft_tokens(inputs: RuleInputs) -> int | None:
     if inputs.value(_SPECULATION) in (MISSING, None):
         return 0
     paths = [f"{_SPECULATION}.max_draft_len"]
-    if inputs.value(f"{_SPECULATION}.decoding_type") == "MTP":
+    if inputs.value(f"{_SPECULATION}.decoding_type") == inputs.context.release.engine.draft_method:
         spelled = inputs.context.release.option_path("mtp_draft_tokens")
         paths = [f"effective.{spelled}", f"{_SPECULATION}.num_nextn_predict_layers"]
     return next((n for path in paths if (n := inputs.count(path)) is not None), None)
@@ -340,14 +341,6 @@ def _batch_sequence_tokens(inputs: RuleInputs) -> float | None:
     return _product(inputs.count("max_batch_size"), inputs.count("max_seq_len"))
 
 
-def _requests_per_rank(inputs: RuleInputs) -> int | None:
-    """Requests at once of each group of GPUs that shares the attention."""
-    concurrency, size = inputs.context.concurrency, inputs.count("effective.tensor_parallel_size")
-    if concurrency is None or size is None:
-        return None
-    return ceil(concurrency / (size if inputs.value("attention_dp") is True else 1))
-
-
 def _batch_tokens(inputs: RuleInputs) -> float | None:
     """Tokens of one decode step with a full batch, which may be the engine's own.
 
@@ -365,9 +358,7 @@ def _prompt_tokens(inputs: RuleInputs) -> float | None:
 _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "version": lambda inputs: inputs.context.release.stands_for or inputs.context.release.name,
     "speculation": _speculation,
-    "attention_dp": lambda inputs: inputs.value("effective.enable_attention_dp"),
     "request_tokens": _request_tokens,
-    "requests_per_rank": _requests_per_rank,
     "model_seq_len": _model_seq_len,
     "batch_sequence_tokens": _batch_sequence_tokens,
     "batch_tokens": _batch_tokens,

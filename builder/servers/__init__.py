@@ -216,6 +216,14 @@ def variables(environment: tuple[Decision, ...]) -> dict[str, str]:
     return {row.path.partition(".")[2]: row.value for row in environment}
 
 
+def served_name(context: RenderContext) -> dict[str, Any]:
+    """The name by which clients ask for the model, where the release has a flag for it."""
+    known = (flag for flag in context.release.serve_flags if flag.name == "served_model_name")
+    spelled = {spelling for flag in known for spelling in flag.spellings}
+    names = [flag.value for flag in context.flags if flag.path in spelled]
+    return {"model_name": names[0]} if names else {}
+
+
 def with_reasons(engine: EngineConfig) -> dict[str, Any]:
     """The engine options in the order of their decisions, each with its reason."""
     reasons = {row.path: f"{row.reason} [{row.evidence}]" for row in engine.decisions}

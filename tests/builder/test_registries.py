@@ -20,6 +20,7 @@ from builder.documents import DATA
 from builder.engines import tensorrt_llm
 from builder.errors import BadFacts, BadInput
 from builder.facts import engines, release, servers
+from builder.facts.release.version import is_stable
 from builder.rules import constraints
 from builder.rules.context import RuleContext
 from builder.servers import Port, RenderContext, RenderedServer, ServerOptions, triton, trtllm_serve
@@ -27,12 +28,13 @@ from tests.conftest import ROOT
 
 ENGINE, SERVER = "second_engine", "third_server"
 NAMES = {*engines.names(), *servers.names()}
-# Where a name of an engine or a server may stand: its own module, the program that runs in the
-# engine's own Python, the check of Triton's own files, and the engine's stand-in.
+# Where a name of an engine or a server may stand: its own module, what reads an engine's own
+# Python, the check of Triton's own files, and the engine's stand-in.
 OWN_MODULES = (
     *(f"builder/engines/{name}.py" for name in engines.names()),
     *(f"builder/servers/{name}.py" for name in servers.names()),
-    *("builder/facts/release_import/probe.py", "builder/lint/model_config.py"),
+    *("builder/facts/release_import/probe.py", "builder/facts/release_import/vllm.py"),
+    "builder/lint/model_config.py",
     "launch/reference/",
 )
 PACKAGES = ("builder", "launch", "model_repository", "supervisor")
@@ -69,7 +71,12 @@ def test_a_record_of_a_server_fits_its_module(name: str) -> None:
     assert row.name == name
     assert set(row.engines) <= set(engines.names())
     assert row.metrics.protocol in row.ports
-    planned = pipeline.plan("llama-tiny", [f"targets={{{name}: {{}}}}"])
+    (engine, *_) = row.engines
+    newest = [one.name for one in release.of_engine(engines.load(engine)) if is_stable(one.name)][
+        -1
+    ]
+    request = [f"engine={{name: {engine}, release: {newest}}}", f"targets={{{name}: {{}}}}"]
+    planned = pipeline.plan("llama-tiny", request)
     rendered = planned.context.servers[name]
     assert dict(rendered.ports) == dict(row.ports)
     assert rendered.entry["ready"]["path"] == row.paths["ready"]
@@ -286,4 +293,4 @@ def test_an_unknown_engine_is_refused_with_the_known_ones() -> None:
     with pytest.raises(BadInput) as caught:
         pipeline.plan("llama-tiny", ["engine={name: third_engine, release: 1.2.1}"])
     [problem] = caught.value.diagnostics
-    assert problem.fix == f"allowed: '{ENGINE}' or 'tensorrt_llm'"
+    assert problem.fix == f"allowed: '{ENGINE}', 'tensorrt_llm' or 'vllm'"

@@ -152,7 +152,7 @@ def test_a_release_without_a_table_stands_between_its_neighbours(
     found = release.load(name)
     assert found.name == name and [row.name for row in found.judges] == names
     assert found.statement.startswith(f"{name} has no option table") and words in found.statement
-    assert not list(lacking(found.paths, found.default))
+    assert not list(lacking(found.engine, found.paths, found.default))
 
 
 def test_the_table_between_two_holds_what_both_accept() -> None:

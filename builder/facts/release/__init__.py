@@ -22,7 +22,7 @@ from ..engines import Engine
 from ..schema import Consistent, build
 from . import changes, common
 from .record import Field, Flag, Release, ServerRole, discriminator, record_types
-from .table import RELEASE_TABLE, Fault, lacking
+from .table import RELEASE_TABLE, Fault, engine_of, lacking
 from .version import is_stable, is_version, oldest_first, order, without_post
 
 __all__ = [
@@ -75,9 +75,9 @@ def load(name: str, folder: Path = Path(), engine: Engine | None = None) -> Rele
     A release without a table that is later than the oldest one is known by its `neighbours`. Raises
     `BadInput` with the known ones for any other name.
     """
-    engine = engine or engines.default()
     if name.endswith(".json"):
         return _read(folder / name, engine)
+    engine = engine or engines.default()
     if name not in known(engine):
         return _between(name.strip().removeprefix("v"), engine)
     (path,) = _files(name, engine)
@@ -153,15 +153,18 @@ def _changed_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
         for found in build(RELEASE_TABLE, expanded)[1]:
             yield "changes", f"make a table of which {found.path} {found.message}"
         release = Release(expanded, Path(), base.engine)
-        for path, what in lacking(release.paths, release.default):
+        for path, what in lacking(release.engine, release.paths, release.default):
             yield "changes", f"make a table of which {path} {what}"
 
 
 CHANGED_TABLE: Any = Consistent(changes.CHANGES, _changed_faults)
 
 
-def _read(path: Path, engine: Engine) -> Release:
-    """An imported table, of which all that the toolkit reads is there and of its type."""
+def _read(path: Path, engine: Engine | None) -> Release:
+    """An imported table, of which all that the toolkit reads is there and of its type.
+
+    It is of the `engine` that is given, or of any where none is.
+    """
     try:
         table = parse_json(read_text(path, max_bytes=MAX_BYTES))
     except ValueError as fault:
@@ -170,8 +173,12 @@ def _read(path: Path, engine: Engine) -> Release:
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         what = f"is not an option table (format {FORMAT})"
         raise BadFacts(Diagnostic(str(path), what, "write it with `release import`"))
+    own = engine_of(table)
+    if engine and own != engine:
+        what = f"is an option table of {own.title}, not of {engine.title}"
+        raise BadInput(Diagnostic(str(path), what, f"give engine.name {own.name}"))
     try:
-        return _usable(Release(data_file.read(path, RELEASE_TABLE), path, engine))
+        return _usable(Release(data_file.read(path, RELEASE_TABLE), path, own))
     except BadFacts as error:
         raise BadFacts(error.diagnostics[:MAX_FAULTS]) from None
 
@@ -181,13 +188,13 @@ def checked(table: Mapping[str, Any], path: Path) -> Release:
     _, found = build(RELEASE_TABLE, table)
     if found:
         raise BadFacts(replace(each, where=f"{path}: {each.path}") for each in found[:MAX_FAULTS])
-    return _usable(Release(table, path))
+    return _usable(Release(table, path, engine_of(table)))
 
 
 def _usable(release: Release) -> Release:
     """A release with all that planning needs. Raises `BadFacts`."""
     remedy = "without it nothing can be planned or checked"
-    found = list(lacking(release.paths, release.default))
+    found = list(lacking(release.engine, release.paths, release.default))
     if found:
         raise BadFacts(
             Diagnostic(f"{release.path}: {where}", what, remedy) for where, what in found

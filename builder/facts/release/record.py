@@ -126,19 +126,19 @@ class Release:
 
     @cached_property
     def serve_flags(self) -> tuple[Flag, ...]:
-        """The flags of `trtllm-serve serve`."""
+        """The flags of the engine's own server."""
         return tuple(map(_flag, self.table["serve"]["flags"]))
 
     @property
     def subcommands(self) -> Mapping[str, tuple[Flag, ...]]:
-        """The other subcommands of `trtllm-serve` and their flags."""
+        """The other subcommands of the engine's server and their flags."""
         rows = self.table["subcommands"]
         return {name: tuple(map(_flag, flags)) for name, flags in rows.items()}
 
     @property
     def config_flag(self) -> str:
         """The spelling of the option-file flag that every release understands."""
-        (flag,) = (row for row in self.serve_flags if row.name == "extra_llm_api_options")
+        (flag,) = (row for row in self.serve_flags if row.name == self.engine.option_file_flag)
         return flag.spellings[-1]
 
     def flags_for(self, architecture: str) -> list[Mapping[str, str]]:
@@ -222,6 +222,12 @@ class Release:
     def top_level(self) -> Mapping[str, Field]:
         """The options at the top of an option file."""
         return self.table["types"][self.table["root"]]["fields"]  # type: ignore[no-any-return]
+
+    @property
+    def server_options(self) -> Mapping[str, Field]:
+        """Options of the server that may stand beside the engine's in an option file."""
+        root = self.table.get("server_root")
+        return self.table["types"][root]["fields"] if root else {}
 
     @cached_property
     def paths(self) -> Mapping[str, tuple[Field, ...]]:

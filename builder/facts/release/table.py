@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
+from .. import engines
+from ..engines import Engine
 from ..schema import Check, Consistent, Text
 
 Fault = tuple[str, str]
@@ -18,10 +20,14 @@ MAX_DEPTH = 20  # of options within options
 
 Scalar = bool | int | float | str | None
 ReleaseName = Annotated[str, Check(lambda text: not set(text) & set(" \t\n"), "must be one word")]
+EngineName = Annotated[
+    str, Check(lambda text: text in engines.names(), "must be the name of an engine")
+]
 Evidence = Literal["documented", "assumed"]
 
 
-# One option. `values`, `items` and `of` are needed by type, see `faults`.
+# One option. `values`, `items` and `of` are needed by type, see `faults`. A `human_readable` number
+# is also given as 8k or 1M.
 OPTION_ROW: Any = {
     "type?": str,
     "values?": [bool | int | float | str],
@@ -33,6 +39,7 @@ OPTION_ROW: Any = {
     "open?": bool,
     "internal?": bool,
     "case_insensitive?": bool,
+    "human_readable?": bool,
     "ge?": float,
     "gt?": float,
     "le?": float,
@@ -183,12 +190,16 @@ OPTION_TABLE: Any = {
 # A file format that is none of a release's.
 FORMAT_ROW: Any = {**OPTION_TABLE, "release": Text, "source": Text, "serve": {"flags": [FLAG_ROW]}}
 
-# A release of an engine. `aliases` are choices whose name changed -> their option path; `nearest`
-# is the numbered release that a development table comes closest to.
+# A release of an engine, of the usual one where it names none. `server_root` is the type of the
+# options that an option file may hold for the server beside those of the engine. `aliases` are
+# choices whose name changed, or is another one in this engine -> their option path; `nearest` is
+# the numbered release that a development table comes closest to.
 RELEASE_ROW: Any = {
     **OPTION_TABLE,
     "format": int,
+    "engine?": EngineName,
     "release": ReleaseName,
+    "server_root?": str,
     "nearest?": ReleaseName,
     "provenance": PROVENANCE,
     "carried_from?": {"*": str},
@@ -220,13 +231,6 @@ _REQUIRED: Mapping[str, tuple[str, Any]] = {
 _PLAIN = ("int", "float", "bool", "str", "any", "object")
 _NUMBER = (int, float)
 
-# What planning asks for: the kinds of speculation, and defaults that it computes with.
-_SPECULATION = "speculative_config.decoding_type"
-_NUMERIC_DEFAULTS = (
-    *("tensor_parallel_size", "pipeline_parallel_size", "max_batch_size", "max_num_tokens"),
-    "kv_cache_config.free_gpu_memory_fraction",
-)
-
 
 def faults(table: Mapping[str, Any]) -> Iterator[Fault]:
     """Names that stand for nothing, and options without what their type needs."""
@@ -234,14 +238,23 @@ def faults(table: Mapping[str, Any]) -> Iterator[Fault]:
     yield from wrong or (_names(table) if "precedence" in table["serve"] else ())
 
 
-def lacking(paths: Collection[str], default: Callable[[str], Any]) -> Iterator[Fault]:
+def lacking(
+    engine: Engine, paths: Collection[str], default: Callable[[str], Any]
+) -> Iterator[Fault]:
     """What planning needs of the options by path and of their defaults, and does not find."""
-    if _SPECULATION not in paths:
-        yield _SPECULATION, "is not an option, and planning asks for it"
-    for path in _NUMERIC_DEFAULTS:
+    for path in engine.needed_options:
+        if path not in paths:
+            yield path, "is not an option, and planning asks for it"
+    for path in engine.needed_numbers:
         value = default(path)
         if not isinstance(value, _NUMBER) or isinstance(value, bool):
             yield path, "has no default that is a number, and planning computes with it"
+
+
+def engine_of(table: Mapping[str, Any]) -> Engine:
+    """The engine that a table is of."""
+    name = table.get("engine")
+    return engines.load(name) if name in engines.names() else engines.default()
 
 
 def _types(table: Mapping[str, Any]) -> Iterator[Fault]:
@@ -292,8 +305,12 @@ def _names(table: Mapping[str, Any]) -> Iterator[Fault]:
     for index, flag in enumerate(table["serve"]["flags"]):
         if not flag["flags"] or names.count(flag["name"]) > 1:
             yield f"serve.flags.{index}", "has no spelling, or the name of another flag"
-    if "extra_llm_api_options" not in names:
-        yield "serve.flags", "has no extra_llm_api_options, the flag of the option file"
+    option_file = engine_of(table).option_file_flag
+    if option_file not in names:
+        yield "serve.flags", f"has no {option_file}, the flag of the option file"
+    server = table.get("server_root")
+    if server is not None and server not in table["types"]:
+        yield "server_root", f"{server} is not among the types"
     for index, row in enumerate(table["serve"]["flags_by_architecture"]):
         if row["flag"] not in names:
             yield f"serve.flags_by_architecture.{index}.flag", f"{row['flag']} is not a flag"

@@ -15,7 +15,8 @@ from typing import Any
 from ...diagnostics import Diagnostic
 from ...errors import BadInput
 from ..release import FORMAT, Release, checked
-from . import installed, manifest
+from ..release.table import engine_of
+from . import installed, manifest, vllm
 
 PARTS = (
     *("aliases", "llmapi_launch", "endpoints", "metrics", "moe", "cuda_graphs_engine_default"),
@@ -23,6 +24,8 @@ PARTS = (
     *("supported_architectures", "unsupported_architectures", "rules", "containers"),
     "support_matrix",
 )
+# The engine that is read as source.
+SOURCE_ENGINE = vllm.PACKAGE
 # Facts about the server command that are not among its options.
 SERVE_PARTS = ("precedence", "injected", "flags_by_architecture")
 
@@ -60,6 +63,15 @@ def from_manifest(path: Path, name: str, like: Release) -> dict[str, Any]:
     _inherit_options(table, like)
     manifest.Update(table, f"not in the manifest of {name}").apply(rows)
     return without_dead_names(table)
+
+
+def from_source(path: Path, name: str, like: Release | None) -> dict[str, Any]:
+    """The table of the vLLM in a wheel, or in the folder of packages that it is installed in.
+
+    Raises `BadInput` or `BadFacts` where there is none, or one that is laid out otherwise.
+    """
+    _check_name(name)
+    return without_dead_names(vllm.table(path, name, like))
 
 
 def write(table: Mapping[str, Any], path: Path) -> None:
@@ -106,10 +118,10 @@ def _inherit_options(table: dict[str, Any], like: Release) -> None:
 
 def without_dead_names(table: dict[str, Any]) -> dict[str, Any]:
     """The table without carried names of options and flags that it does not have."""
-    paths, serve = Release(table, Path()).paths, table["serve"]
+    paths, serve = Release(table, Path(), engine_of(table)).paths, table["serve"]
     table["aliases"] = {alias: path for alias, path in table["aliases"].items() if path in paths}
     for flag in serve["flags"]:
-        if flag.get("yaml_path", "model") not in paths:
+        if "yaml_path" in flag and flag["yaml_path"] not in paths:
             del flag["yaml_path"]
     names = {flag["name"] for flag in serve["flags"]}
     rows = serve["flags_by_architecture"]

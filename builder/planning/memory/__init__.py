@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Literal
 
 from ...facts.checkpoint import Checkpoint
 from ...facts.hardware import Gpu
@@ -63,7 +64,8 @@ class Load:
     `kv_cache_dtype` and `max_attention_window` are those of `kv_cache_config`, `moe_backend` and
     `moe_max_num_tokens` those of `moe_config`. `mtp_draft_tokens` are drafted by the model's own
     layer; how many of its layers a release keeps a cache for is `mtp_kv_layers`. `concurrency` are
-    the requests that the server is to hold at once, each of `tokens_per_request`.
+    the requests that the server is to hold at once, each of `tokens_per_request`. What the share
+    for the KV cache is of is `share_of`: what is left, or the whole GPU with all that lies in it.
     """
 
     max_num_tokens: int
@@ -81,6 +83,7 @@ class Load:
     mtp_kv_layers: MtpLayers = "per_draft_token"
     moe_backend: str | None = None
     moe_max_num_tokens: int | None = None
+    share_of: Literal["left", "total"] = "left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,9 @@ def budget(
     decode = load.role == "decode"
     other = other_gib(checkpoint, sharding, load.max_num_tokens, with_mtp, decode)
     left = gpu.memory_gib - weights - activations - graphs - other
-    pool = max(0.0, left * load.free_gpu_memory_fraction)
+    taken = gpu.memory_gib - left
+    share = load.free_gpu_memory_fraction
+    pool = max(0.0, left * share if load.share_of == "left" else gpu.memory_gib * share - taken)
     per_token = _kv_bytes_per_token(checkpoint, sharding, load, draft)
     request, block = _request_bytes(checkpoint, sharding, load, per_token), load.tokens_per_block
     ranks, held = sharding.data_parallel_ranks, int(pool * GIB // request)

@@ -1,0 +1,69 @@
+"""What the engines' own OpenAI-compatible servers share: a start script beside an option file."""
+
+from __future__ import annotations
+
+from ..contents import File
+from ..facts import servers
+from ..render import option_file, text
+from . import (
+    START_TIMEOUT_S,
+    Port,
+    RenderContext,
+    RenderedServer,
+    ServerOptions,
+    served_name,
+    with_reasons,
+)
+
+
+class Options(ServerOptions):
+    """Where the server listens."""
+
+    port: Port = 8000
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return {"http": self.port}
+
+
+def rendered(name: str, context: RenderContext, options: Options) -> RenderedServer:
+    """The files of the server of this name, and its entry in `launch.json`."""
+    record, deployment = servers.load(name), context.deployment
+    config = option_file(
+        f"Engine options of {deployment.name} for {context.engine_record.title} "
+        f"{context.release.name}. All settings live here; the command line names model, host and "
+        "port only.",
+        with_reasons(context.engine),
+    )
+    environment = {
+        **context.checkpoints,
+        "SERVE_HOST": options.host,
+        "SERVE_HTTP_PORT": str(options.port),
+    }
+    script = text(
+        "_shared/openai_serve.sh.j2",
+        title=record.title,
+        program=record.program,
+        environment=environment,
+        config_flag=context.release.config_flag,
+        flags=context.flags,
+        **context.layout,
+    )
+    return RenderedServer(
+        record,
+        options,
+        {
+            f"{name}/config.yaml": config,
+            f"{name}/serve.sh": File(script.encode(), executable=True),
+        },
+        {
+            "argv": ["bash", f"{name}/serve.sh"],
+            "host": options.host,
+            "ports": options.ports,
+            "environment": environment,
+            **context.several_nodes,
+            **served_name(context),
+            "ready": {"port": "http", "path": record.paths["ready"]},
+            "start_timeout_s": START_TIMEOUT_S,
+        },
+    )

@@ -1,0 +1,214 @@
+"""A vLLM release's table, read from its source without importing it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from builder.errors import BadFacts, BadInput
+from builder.facts import engines, release, release_import
+from builder.rules.validation import validate
+
+PACKAGE = {
+    "vllm-9.9.1.dist-info/METADATA": "Name: vllm\n",
+    "vllm/__init__.py": "raise SystemExit('nothing of the package is run')\n",
+    "vllm/envs.py": "environment_variables: dict = {'VLLM_PORT': lambda: 1}\n",
+    "vllm/config/__init__.py": "from vllm.config.cache import CacheConfig, Method\n",
+    "vllm/config/cache.py": '''
+from typing import Literal, get_args
+from pydantic import Field
+from enum import Enum
+Draft = Literal["eagle"]
+Method = Literal["ngram", Draft, Literal["mtp"]]
+DType = Literal["auto", "fp8"]
+class Mode(Enum):
+    NONE = 0
+    FULL = 1
+class Inner:
+    pass
+@config
+class SpeculativeConfig:
+    method: Method | None = None
+    model: str | None = None
+    num_speculative_tokens: int | None = Field(default=None, gt=0)
+    made_here: int = field(default=0, init=False)
+@config
+class VllmConfig:
+    speculative_config: SpeculativeConfig | None = None
+@config
+class CacheConfig:
+    dtype: DType = "auto"
+    share: float = Field(default=0.9, gt=0, le=1)
+    sizes: list[int] = Field(default_factory=list)
+    mode: Mode = Mode.FULL
+    tokens: int | None = None
+    whatever: Inner | None = None
+    old: bool = False
+    """Deprecated: it does nothing."""
+''',
+    "vllm/engine/arg_utils.py": """
+from dataclasses import dataclass
+from vllm.config import CacheConfig
+from vllm.config.cache import SpeculativeConfig, VllmConfig
+@dataclass
+class EngineArgs:
+    cache_dtype: str = CacheConfig.dtype
+    gpu_memory_utilization: float = CacheConfig.share
+    sizes: list[int] = get_field(CacheConfig, "sizes")
+    mode: str = CacheConfig.mode
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    max_num_batched_tokens: int | None = None
+    speculative_config: dict | None = None
+    old: bool = CacheConfig.old
+    _hidden: int = 0
+    def add_cli_args(parser):
+        kwargs = get_kwargs(CacheConfig)
+        parser.add_argument("--cache-dtype", **kwargs["dtype"])
+        parser.add_argument("--gpu-memory-utilization", **kwargs["share"])
+        parser.add_argument("--mode", **kwargs["mode"])
+        parser.add_argument("--old", **kwargs["old"])
+        parser.add_argument("--tensor-parallel-size", "-tp", type=int)
+        parser.add_argument("--max-num-batched-tokens", **{**kwargs["tokens"], "default": None})
+        more = get_kwargs(VllmConfig)
+        parser.add_argument("--speculative-config", **more["speculative_config"])
+        parser.add_argument("--quiet", action="store_true")
+@dataclass
+class AsyncEngineArgs(EngineArgs):
+    enable_log_requests: bool = False
+    def add_cli_args(parser):
+        human_readable_int_args = {"max_num_batched_tokens"}
+""",
+    "vllm/entrypoints/openai/cli_args.py": """
+@config
+class FrontendArgs:
+    port: int = 8000
+    tool_call_parser: str | None = None
+def make_arg_parser(parser):
+    parser.add_argument("model_tag", type=str, nargs="?")
+    parser.add_argument("--config", help="a file")
+""",
+    "vllm/entrypoints/openai/api_server.py": '@router.post("/v1/completions")\ndef create(): ...\n',
+    "vllm/tool_parsers/__init__.py": '_TOOL_PARSERS = {"hermes": ("a", "B")}\n',
+    "vllm/v1/metrics/loggers.py": 'name = "vllm:num_requests_running"\n',
+    "vllm/model_executor/models/registry.py": """
+_TEXT = {"LlamaForCausalLM": ("llama", "LlamaForCausalLM")}
+_VLLM_MODELS = {**_TEXT}
+_PREVIOUSLY_SUPPORTED_MODELS = {"OldModel": "0.1.0"}
+""",
+}
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    path = tmp_path / "vllm-9.9.1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in PACKAGE.items():
+            archive.writestr(name, text)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in PACKAGE.items():
+        path = tmp_path / "site-packages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "site-packages"
+
+
+def options(path: Path) -> dict[str, dict[str, object]]:
+    table = release_import.from_source(path, "9.9.1", None)
+    return dict(table["types"][table["root"]]["fields"])
+
+
+def test_an_option_has_the_type_the_bounds_and_the_default_of_its_class(wheel: Path) -> None:
+    found = options(wheel)
+    assert found["cache_dtype"] == {"type": "enum", "values": ["auto", "fp8"], "default": "auto"}
+    assert found["gpu_memory_utilization"] == {"type": "float", "gt": 0, "le": 1, "default": 0.9}
+    assert found["sizes"] == {"type": "list", "items": {"type": "int"}, "default": []}
+    assert found["mode"]["values"] == ["NONE", 0, "FULL", 1]
+
+
+def test_private_fields_are_no_options_and_counts_may_be_written_short(wheel: Path) -> None:
+    found = options(wheel)
+    assert "_hidden" not in found
+    assert found["max_num_batched_tokens"]["human_readable"] is True
+
+
+def test_what_the_source_calls_deprecated_is_marked(wheel: Path) -> None:
+    assert options(wheel)["old"]["status"] == "deprecated"
+
+
+def test_a_wheel_and_the_installed_package_give_the_same_options(wheel: Path, folder: Path) -> None:
+    assert options(wheel) == options(folder)
+
+
+def test_flags_have_their_spellings_and_switches_their_opposite(wheel: Path) -> None:
+    table = release_import.from_source(wheel, "9.9.1", None)
+    flags = {flag["name"]: flag["flags"] for flag in table["serve"]["flags"]}
+    assert flags["tensor_parallel_size"] == ["--tensor-parallel-size", "-tp"]
+    assert flags["old"] == ["--old", "--no-old"]
+    assert flags["quiet"] == ["--quiet"]
+    assert flags["port"] == ["--port"]
+    assert flags["model_tag"] == ["MODEL_TAG"]
+
+
+def test_what_else_a_release_says_is_read(wheel: Path) -> None:
+    table = release_import.from_source(wheel, "9.9.1", None)
+    assert ["POST", "/v1/completions"] in table["endpoints"]["server"]
+    assert table["metrics"]["names"] == ["vllm:num_requests_running"]
+    assert list(table["supported_architectures"]) == ["LlamaForCausalLM"]
+    assert table["unsupported_architectures"] == {"OldModel": "taken out after 0.1.0"}
+    assert table["environment"] == {"VLLM_PORT": "vllm/envs.py"}
+
+
+def test_a_wheel_of_something_else_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other.whl"
+    with zipfile.ZipFile(other, "w") as archive:
+        archive.writestr("other-1.0.dist-info/METADATA", "Name: other\n")
+    with pytest.raises(BadFacts, match="holds no vllm"):
+        release_import.from_source(other, "1.0", None)
+    (tmp_path / "no.whl").write_text("no archive")
+    with pytest.raises(BadInput, match="cannot be read"):
+        release_import.from_source(tmp_path / "no.whl", "1.0", None)
+
+
+@pytest.mark.parametrize("name", ["0.14.1", "0.20.0", "0.32.0"])
+def test_the_tables_that_ship_judge_options_of_the_engine(name: str) -> None:
+    table = release.load(name, engine=engines.load("vllm"))
+    good = {
+        "tensor_parallel_size": 4,
+        "kv_cache_dtype": "fp8",
+        "speculative_config": {"method": "mtp", "num_speculative_tokens": 3},
+        "compilation_config": {"cudagraph_mode": "FULL_AND_PIECEWISE"},
+    }
+    assert list(validate(table, good)) == []
+    bad = {"tensor_paralel_size": 4, "kv_cache_dtype": "fp7", "gpu_memory_utilization": 1.5}
+    rules = {row.where: row.rule for row in validate(table, bad)}
+    assert rules == {
+        "tensor_paralel_size": "unknown-key",
+        "kv_cache_dtype": "unknown-value",
+        "gpu_memory_utilization": "value-range",
+    }
+
+
+def test_options_that_came_and_went_are_known_by_their_release() -> None:
+    tables = {
+        name: release.load(name, engine=engines.load("vllm")) for name in ("0.14.1", "0.32.0")
+    }
+    assert "moe_backend" not in tables["0.14.1"].top_level
+    assert "moe_backend" in tables["0.32.0"].top_level
+
+
+def test_an_imported_table_is_of_its_engine(tmp_path: Path, wheel: Path) -> None:
+    table = release_import.from_source(wheel, "9.9.1", None)
+    release_import.write(table, tmp_path / "table.json")
+    assert release.load("table.json", tmp_path).engine.name == "vllm"
+    with pytest.raises(BadInput, match="option table of vLLM, not of TensorRT-LLM"):
+        release.load("table.json", tmp_path, engines.default())
+    assert json.loads((tmp_path / "table.json").read_text())["engine"] == "vllm"
