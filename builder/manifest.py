@@ -38,6 +38,7 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
         "limits": asdict(plan.limits),
         "memory": memory(plan),
         "published": [_published(row) for row in facts.published],
+        **({"choice": request.choice.model_dump()} if request.choice else {}),
     }
 
 

@@ -93,7 +93,12 @@ def plan(
 
     Raises `BadInput` or `BadFacts` with every independent error, each at its file and line.
     """
-    return _plan(site.with_profile(deployment.read(reference, overrides, more_targets)), {})
+    return plan_document(site.with_profile(deployment.read(reference, overrides, more_targets)))
+
+
+def plan_document(document: Document) -> ServicePlan:
+    """The same of a document that was read."""
+    return _plan(document, {})
 
 
 def _plan(document: Document, known: Known) -> ServicePlan:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import get_args
 
 from .. import __version__, command, completion
-from . import bundles, check, deployments, plans, releases
+from . import bundles, check, choices, deployments, plans, releases
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +55,11 @@ VERBS: dict[str, _Verb] = {
         "show limits, memory and options on one screen, with --why their reasons",
         plans.add_plan,
         plans.run_plan,
+    ),
+    "choose": (
+        "choose GPUs, layout and batch that keep the objectives, from measured rows",
+        choices.add_choose,
+        choices.run_choose,
     ),
     "render": ("write the bundle of a deployment", deployments.add_render, deployments.run_render),
     "check": (

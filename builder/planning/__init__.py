@@ -107,7 +107,9 @@ def _add_remaining_overrides(builder: PlanBuilder) -> None:
     for path, value in builder.overrides.items():
         if path not in spelled:
             reason = "Set in engine_config; no rule decides it."
-            builder.decisions[path] = Decision(path, value, reason, "override", "deployment")
+            builder.decisions[path] = builder.chosen(path) or Decision(
+                path, value, reason, "override", "deployment"
+            )
 
 
 def _warn_without_evidence(builder: PlanBuilder) -> None:

@@ -15,7 +15,9 @@ from ..rules.context import RuleContext
 from .memory import Budget
 
 MONITORING = "monitoring"  # the target that asks the engine for metrics
-Evidence = Literal["measured", "documented", "derived", "assumed", "override", "engine default"]
+Evidence = Literal[
+    "measured", "documented", "derived", "estimated", "assumed", "override", "engine default"
+]
 
 
 def gpus_per_instance(deployment: Deployment) -> int:

@@ -174,7 +174,9 @@ class PlanBuilder:
         """
         spelled = self.facts.release.option_path(path)
         if owner := self.overriding(spelled):
-            if owner == spelled:
+            if owner == spelled and (choice := self.chosen(spelled)):
+                self.decisions[path] = choice
+            elif owner == spelled:
                 text = f"Set in engine_config. The rule would give {json.dumps(value)}: {reason}"
                 given = self.overrides[owner]
                 self.decisions[path] = Decision(path, given, text, "override", "deployment")
@@ -197,6 +199,15 @@ class PlanBuilder:
                 reason = f"The published deployment uses it; the rule would give {rule}."
             value, evidence, source = published, "documented", f"{row.source}; {source}"
         self.decisions[path] = Decision(path, value, reason, evidence, source)
+
+    def chosen(self, path: str) -> Decision | None:
+        """What `choose` decided, as long as `engine_config` still has its value."""
+        choice = self.deployment.choice
+        if choice is None or path not in choice.settings or path not in self.overrides:
+            return None
+        if (value := self.overrides[path]) != choice.settings[path]:
+            return None
+        return Decision(path, value, choice.reason, "estimated", choice.source)
 
     def overriding(self, path: str) -> str | None:
         """The override that sets `path` itself or a mapping above it."""

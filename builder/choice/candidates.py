@@ -1,0 +1,252 @@
+"""Candidates: every way to spread the model and the load that the planner makes valid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import planning, targets
+from ..diagnostics import Diagnostic
+from ..errors import BadInput
+from ..estimates import Question
+from ..estimates.measurements import layout_text
+from ..facts import published_results
+from ..facts.published_results import flatten
+from ..planning import Plan
+from ..planning.plan_builder import MTP_DRAFT_TOKENS
+from .request import Base, ChoiceRequest
+
+MOST_DRAFT_TOKENS = 3  # of the depths that are tried; no published server drafts more with MTP
+MOST_INSTANCE_GPUS = 64
+MOST_COUNTS = 16  # of instances that are tried for one layout
+
+_SIZE, _EXPERTS, _ATTENTION_DP = (
+    "tensor_parallel_size",
+    "moe_expert_parallel_size",
+    "enable_attention_dp",
+)
+_SPECULATION, _BATCH = "speculative_config", "max_batch_size"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one server spreads the model over its GPUs, and how many tokens it drafts a step.
+
+    `mtp_draft_tokens` is `None` where the model drafts none by itself or the user decided it.
+    """
+
+    num_gpus: int
+    attention_dp: bool
+    ep: int
+    mtp_draft_tokens: int | None
+
+    @property
+    def tp(self) -> int:
+        """The GPUs that share the attention of a request."""
+        return 1 if self.attention_dp else self.num_gpus
+
+    @property
+    def ranks(self) -> int:
+        """The groups of GPUs that take requests in turn, each with a batch of its own."""
+        return self.num_gpus if self.attention_dp else 1
+
+    def __str__(self) -> str:
+        text = layout_text(self.tp, self.ranks, self.ep)
+        return f"{text} MTP{self.mtp_draft_tokens}" if self.mtp_draft_tokens else text
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Servers of one layout on one kind of GPU, which share the load evenly.
+
+    `max_batch_size`, of a rank, is `None` where every request of the workload is to run at once.
+    """
+
+    base: Base
+    layout: Layout
+    instances: int
+    max_batch_size: int | None = None
+
+    @property
+    def gpu(self) -> str:
+        return self.base.deployment.hardware.gpu
+
+    @property
+    def num_gpus(self) -> int:
+        return self.layout.num_gpus * self.instances
+
+    def settings(self) -> dict[str, Any]:
+        """The engine options that make the layout, by their paths."""
+        release, layout = self.base.facts.release, self.layout
+        found: dict[str, Any] = {_SIZE: layout.num_gpus}
+        if self.base.facts.checkpoint.architecture.experts_field is not None:
+            found |= {_ATTENTION_DP: layout.attention_dp, _EXPERTS: layout.ep}
+        if layout.mtp_draft_tokens == 0:
+            found[_SPECULATION] = None
+        elif layout.mtp_draft_tokens:
+            depth = release.option_path(MTP_DRAFT_TOKENS)
+            found |= {f"{_SPECULATION}.decoding_type": "MTP", depth: layout.mtp_draft_tokens}
+        if self.max_batch_size is not None:
+            found[_BATCH] = self.max_batch_size
+        return found
+
+    def question(self, concurrency: int) -> Question:
+        """How fast one of the servers is with so many requests at a time."""
+        request, facts = self.base.deployment, self.base.facts
+        return Question(
+            model=self.base.model,
+            gpu=facts.gpu.name,
+            precision=facts.checkpoint.precision.removesuffix("_BLOCK_SCALES"),
+            engine=request.engine.name,
+            tp=self.layout.tp,
+            ep=self.layout.ep,
+            attention_dp=self.layout.ranks,
+            isl=request.workload.isl,
+            osl=request.workload.osl,
+            concurrency=concurrency,
+            release=facts.release.name,
+            mtp=self.layout.mtp_draft_tokens or 0,
+        )
+
+
+def candidates(request: ChoiceRequest) -> list[Candidate]:
+    """Every layout and count of servers within the GPUs, as far as the user's options allow it.
+
+    Whether the planner accepts them is not known yet.
+    """
+    return [
+        Candidate(base, layout, count)
+        for base in request.bases
+        for layout in _layouts(request, base)
+        for count in _counts(request, base, layout)
+    ]
+
+
+def _layouts(request: ChoiceRequest, base: Base) -> Iterator[Layout]:
+    facts = base.facts
+    has_experts = facts.checkpoint.architecture.experts_field is not None
+    decided = any(path.partition(".")[0] == _SPECULATION for path in base.overrides)
+    drafts = facts.checkpoint.mtp_layers and not decided
+    depths: tuple[int | None, ...] = tuple(range(MOST_DRAFT_TOKENS + 1)) if drafts else (None,)
+    for size in _sizes(request, base):
+        shared = has_experts and size > 1
+        for attention_dp in (False, True) if shared else (False,):
+            for ep in (1, size) if shared else (1,):
+                for depth in depths:
+                    layout = Layout(size, attention_dp, ep, depth)
+                    if _is_allowed(base, layout):
+                        yield layout
+
+
+def _sizes(request: ChoiceRequest, base: Base) -> list[int]:
+    """GPUs of one server: powers of two, and the number that the user fixed."""
+    most = request.num_gpus.at_most
+    powers = [2**power for power in range(MOST_INSTANCE_GPUS.bit_length())]
+    given = base.overrides.get(_SIZE)
+    found = {size for size in powers if size <= most}
+    if request.num_gpus.at_least == most:
+        found = {size for size in found if most % size == 0} | {min(most, MOST_INSTANCE_GPUS)}
+    return sorted({given} if isinstance(given, int) else found)
+
+
+def _is_allowed(base: Base, layout: Layout) -> bool:
+    """Whether the user's own options leave room for the layout."""
+    wanted = {_EXPERTS: layout.ep, _ATTENTION_DP: layout.attention_dp}
+    return all(base.overrides.get(path, value) == value for path, value in wanted.items())
+
+
+def _counts(request: ChoiceRequest, base: Base, layout: Layout) -> list[int]:
+    """How many servers: all counts within the GPUs, of many those that differ by a quarter."""
+    most = request.num_gpus.at_most // layout.num_gpus
+    least = max(1, -(-request.num_gpus.at_least // layout.num_gpus))
+    if (load := request.workload.concurrency) is not None:
+        most = min(most, load)
+    given = base.deployment.instances
+    if given > 1:
+        return [given] if least <= given <= most else []
+    found: list[int] = []
+    count = least
+    while count <= most:
+        found.append(count)
+        count = max(count + 1, count * 5 // 4 if len(found) > MOST_COUNTS // 2 else 0)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A candidate's plan under a load, or why there is none."""
+
+    plan: Plan | None
+    objections: tuple[Diagnostic, ...] = ()
+
+    @property
+    def holds(self) -> int:
+        """Requests that one server holds and runs at once; 0 without a plan."""
+        return self.plan.budget.max_concurrency if self.plan else 0
+
+
+class Planner:
+    """Plans candidates; one that differs in nothing that a plan sees is planned once."""
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple[Any, ...], Planned] = {}
+
+    def plan(self, candidate: Candidate, concurrency: int) -> Planned:
+        """The plan of one server under its share of the load."""
+        key = (
+            candidate.gpu,
+            candidate.layout,
+            candidate.instances > 1,
+            concurrency,
+            candidate.max_batch_size,
+        )
+        if key not in self._plans:
+            self._plans[key] = _plan(candidate, concurrency)
+        return self._plans[key]
+
+
+def _plan(candidate: Candidate, concurrency: int) -> Planned:
+    base = candidate.base
+    request = base.deployment.model_copy(
+        update={
+            "hardware": base.deployment.hardware.model_copy(
+                update={"num_gpus": candidate.num_gpus}
+            ),
+            "workload": base.deployment.workload.model_copy(
+                update={"concurrency": concurrency * candidate.instances}
+            ),
+            "instances": candidate.instances,
+            "engine_config": with_settings(
+                base.deployment.engine_config, base.overrides, candidate.settings()
+            ),
+        }
+    )
+    if objections := tuple(targets.diagnostics(request)):
+        return Planned(None, objections)
+    published = published_results.published(
+        base.facts.checkpoint, base.facts.gpu.name, candidate.num_gpus, request.role
+    )
+    try:
+        return Planned(planning.plan(request, replace(base.facts, published=published)))
+    except BadInput as error:
+        return Planned(None, tuple(error.diagnostics))
+
+
+def with_settings(
+    given: Mapping[str, Any], overrides: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The user's `engine_config` with chosen settings that it does not have."""
+    merged = {name: dict(v) if isinstance(v, dict) else v for name, v in given.items()}
+    for path, value in settings.items():
+        parent, _, last = path.rpartition(".")
+        if path in overrides or (parent and parent in overrides):
+            continue
+        place = merged.setdefault(parent, {}) if parent else merged
+        place.setdefault(last, value)
+    return merged
+
+
+def taken(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the choice decided, the user's own left out."""
+    return {path: value for path, value in settings.items() if path not in flatten(overrides)}

@@ -1,0 +1,224 @@
+"""The page of a selection: one HTML file without a script that loads nothing.
+
+The picture has every estimated option by what a user and what a GPU gets, each with its interval;
+`templates/choice` has its layout.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
+from pathlib import Path
+from typing import Any
+
+from .. import render
+from ..diagnostics import Diagnostic
+from ..errors import BadInput
+from ..estimates import Interval, Refusal
+from ..files import whole_file
+from . import verdict
+from .record import UNITS, figures, number, reason, servers_text, source
+from .selection import Option, Selection
+
+WIDTH, HEIGHT = 640, 420
+LEFT, RIGHT, TOP, BOTTOM = 70, 620, 34, 366
+MOST_TICKS = 6
+LETTER, LINE = 7.6, 15  # width of a letter and height of a line of a label
+NAMES = {
+    "ttft_ms": ("time to first token", "ms"),
+    "itl_ms": ("time between tokens", "ms"),
+    "e2e_ms": ("time to the last token", "ms"),
+    "output_tokens_per_s_per_user": ("tokens/s of a user", ""),
+    "output_tokens_per_s_per_gpu": ("tokens/s of a GPU", ""),
+    "usd_per_million_output_tokens": ("USD per million tokens", ""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A linear scale from 0 to a round number."""
+
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+
+    def at(self, value: float) -> float:
+        share = min(max(value / self.high, 0.0), 1.0)
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+def axis(values: Sequence[float], start: float, end: float) -> Axis:
+    """The scale that reaches all values."""
+    top = max([*values, 0.0]) or 1.0
+    power = 10.0 ** floor(log10(top / MOST_TICKS))
+    step = next(one * power for one in (1, 2, 2.5, 5, 10, 20) if top / (one * power) <= MOST_TICKS)
+    count = ceil(top / step - 1e-9)
+    return Axis(step * count, start, end, tuple(step * tick for tick in range(count + 1)))
+
+
+def write(selection: Selection, chosen: Option | None, file: Path) -> None:
+    """The page as a file. Raises `BadInput` if it cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(file) as new:
+            new.write_text(text(selection, chosen), encoding="utf-8")
+    except OSError as error:
+        what = f"cannot be written: {error.strerror}"
+        raise BadInput(Diagnostic(str(file), what, "choose another file with --html")) from None
+
+
+def text(selection: Selection, chosen: Option | None) -> str:
+    css = render.html("choice/page.css")
+    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
+    deployment = selection.request.bases[0].deployment
+    errors = [] if chosen else [str(row) for row in verdict.refusal(selection).diagnostics]
+    return render.html(
+        "choice/page.html.j2",
+        style_hash=f"sha256-{digest}",
+        name=deployment.name,
+        question=verdict.question_text(selection),
+        counts=verdict.counts_text(selection),
+        chosen=chosen and servers_text(chosen),
+        reason=chosen and reason(selection, chosen),
+        source=chosen and source(chosen),
+        tiles=list(_tiles(selection, chosen)) if chosen else [],
+        errors=errors,
+        chart=_chart(selection, chosen) if selection.estimated else None,
+        rows=[_row(option, selection, chosen) for option in _ordered(selection, chosen)],
+        priced=bool(selection.request.prices_usd),
+        left_out=_left_out(selection),
+        measurements=verdict.measurement_texts(selection),
+        notes=verdict.notes(selection, chosen),
+    )
+
+
+def _ordered(selection: Selection, chosen: Option | None) -> list[Option]:
+    first = [chosen] if chosen else []
+    return [*first, *(o for o in selection.kept if o is not chosen), *selection.nearest]
+
+
+def _tiles(selection: Selection, chosen: Option) -> Iterator[dict[str, str]]:
+    limits = selection.request.slo.limits_ms
+    for name, found in figures(chosen, selection.request).items():
+        if name in NAMES:
+            title, unit = NAMES[name]
+            limit = f"objective {limits[name]:g} ms" if name in limits else ""
+            yield {
+                "title": title,
+                "value": f"{number(found.value)} {unit}".strip(),
+                "range": f"{number(found.low)} to {number(found.high)}",
+                "limit": limit,
+            }
+
+
+def _row(option: Option, selection: Selection, chosen: Option | None) -> dict[str, Any]:
+    found, plan = option.forecast, option.planned.plan
+    assert found is not None and plan is not None
+    named = figures(option, selection.request)
+    shown = [named[name] for name in NAMES if name in named]
+    return {
+        "servers": servers_text(option),
+        "chosen": option is chosen,
+        "figures": [(number(v.value), f"{number(v.low)} to {number(v.high)}") for v in shown],
+        "rows": found.estimate.rows,
+        "free": number(plan.budget.margin_gib),
+        "missed": ", ".join(f"{UNITS[m.name]} by {m.excess:.0%}" for m in option.misses),
+    }
+
+
+def _left_out(selection: Selection) -> list[tuple[str, int]]:
+    """Why candidates have no place in the table, the most frequent reason first."""
+    reasons: Counter[str] = Counter()
+    for option in selection.options:
+        if option.planned.objections:
+            row = option.planned.objections[0]
+            reasons[f"{row.where}: {row.message.partition(':')[0]}"] += 1
+        elif not option.fits:
+            reasons["the memory does not hold what runs at once"] += 1
+        elif isinstance(option.outcome, Refusal):
+            reasons[option.outcome.reason] += 1
+    return reasons.most_common()
+
+
+def _chart(selection: Selection, chosen: Option | None) -> dict[str, Any]:
+    options = selection.estimated
+    users = {id(o): _speed(o)[0] for o in options}
+    per_gpu = {id(o): _speed(o)[1] for o in options}
+    x = axis([found.high for found in users.values()], LEFT, RIGHT)
+    y = axis([found.high for found in per_gpu.values()], BOTTOM, TOP)
+    labelled = [*([chosen] if chosen else []), *(o for o in selection.front if o is not chosen)]
+    labels = _labels(labelled, x, y)
+    front = [(x.at(users[id(o)].value), y.at(per_gpu[id(o)].value)) for o in selection.front]
+    return {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "frame": {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM},
+        "x_ticks": [(x.at(tick), number(tick)) for tick in x.ticks],
+        "y_ticks": [(y.at(tick), number(tick)) for tick in y.ticks],
+        "front": " ".join(f"{a},{b}" for a, b in front),
+        "marks": [
+            _mark(o, o is chosen, users[id(o)], per_gpu[id(o)], x, y, labels.get(id(o)))
+            for o in reversed([*labelled, *(o for o in options if o not in labelled)])
+        ],
+    }
+
+
+def _speed(option: Option) -> tuple[Interval, Interval]:
+    assert option.forecast is not None
+    return option.forecast.tok_s_per_user, option.forecast.tok_s_per_gpu
+
+
+def _mark(
+    option: Option,
+    is_chosen: bool,
+    user: Interval,
+    per_gpu: Interval,
+    x: Axis,
+    y: Axis,
+    label: tuple[float, float, str] | None,
+) -> dict[str, Any]:
+    kind = "chosen" if is_chosen else "kept" if option.keeps else "missed"
+    tip = (
+        f"{servers_text(option)}: {number(user.value)} tokens/s of a user ({number(user.low)} to "
+        f"{number(user.high)}), {number(per_gpu.value)} of a GPU ({number(per_gpu.low)} to "
+        f"{number(per_gpu.high)})"
+    )
+    return {
+        "kind": kind,
+        "tip": tip,
+        "x": x.at(user.value),
+        "y": y.at(per_gpu.value),
+        "x_bar": (x.at(user.low), x.at(user.high)),
+        "y_bar": (y.at(per_gpu.low), y.at(per_gpu.high)),
+        "label": label,
+    }
+
+
+def _labels(options: Sequence[Option], x: Axis, y: Axis) -> dict[int, tuple[float, float, str]]:
+    """Where the names of options stand beside their marks; one without room is left out."""
+    taken: list[tuple[float, float, float, float]] = []
+    found: dict[int, tuple[float, float, str]] = {}
+    for option in options:
+        user, per_gpu = _speed(option)
+        a, b = x.at(user.value), y.at(per_gpu.value)
+        words = servers_text(option).partition(" on ")[0]
+        width = len(words) * LETTER
+        for left, base in ((a + 9, b - 9), (a - 9 - width, b - 9), (a + 9, b + 19)):
+            box = (left, base - LINE, left + width, base + 3)
+            inside = left > LEFT and left + width < WIDTH - 2 and TOP < base < BOTTOM
+            if inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                found[id(option)] = (round(left, 1), round(base, 1), words)
+                break
+    return found
+
+
+def _overlap(
+    one: tuple[float, float, float, float], other: tuple[float, float, float, float]
+) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

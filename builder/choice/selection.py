@@ -1,0 +1,215 @@
+"""What fits, what keeps the objectives by the upper end of its interval, and the best of these."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..estimates import Estimator, Question, Refusal
+from ..objective import Objective, Slo
+from .candidates import Candidate, Planned, Planner, candidates
+from .load import Forecast, LoadModel, Outcome
+from .request import ChoiceRequest
+
+MOST_MEASUREMENTS = 4  # that are proposed where evidence is missing
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """An objective that is not promised: the upper end of the interval lies above the limit."""
+
+    name: str
+    limit_ms: float
+    upper_ms: float
+
+    @property
+    def excess(self) -> float:
+        """How much too large the upper end is, as a share of the limit."""
+        return self.upper_ms / self.limit_ms - 1
+
+
+@dataclass(frozen=True)
+class Option:
+    """A candidate with its plan and how fast the workload runs on it."""
+
+    candidate: Candidate
+    planned: Planned
+    outcome: Outcome
+    slo: Slo
+
+    @property
+    def fits(self) -> bool:
+        """Whether the planner accepts it and its memory holds what runs at once."""
+        running = self.forecast.running if self.forecast else 1
+        return self.planned.plan is not None and self.planned.holds >= running
+
+    @property
+    def forecast(self) -> Forecast | None:
+        return self.outcome if isinstance(self.outcome, Forecast) else None
+
+    @cached_property
+    def misses(self) -> tuple[Miss, ...]:
+        found = self.forecast
+        if found is None:
+            return ()
+        return tuple(
+            Miss(name, limit, found.latency(name).high)
+            for name, limit in self.slo.limits_ms.items()
+            if found.latency(name).high > limit
+        )
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it fits and every objective is kept by the upper end."""
+        return self.fits and self.forecast is not None and not self.misses
+
+    @property
+    def excess(self) -> float:
+        """By how much the objective that is missed most is missed."""
+        return max((miss.excess for miss in self.misses), default=0.0)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Every option, the best first among those that keep the objectives."""
+
+    request: ChoiceRequest
+    options: tuple[Option, ...]
+
+    @cached_property
+    def kept(self) -> list[Option]:
+        """Those that keep the objectives, the best first."""
+        return self._ranked(option for option in self.options if option.keeps)
+
+    @cached_property
+    def estimated(self) -> list[Option]:
+        """Those that fit and have an estimate, the best first."""
+        return self._ranked(o for o in self.options if o.fits and o.forecast is not None)
+
+    @cached_property
+    def refused(self) -> list[Option]:
+        """Those that fit and have none, since nothing near them was measured."""
+        return [o for o in self.options if o.fits and isinstance(o.outcome, Refusal)]
+
+    @cached_property
+    def nearest(self) -> list[Option]:
+        """Those that fit and miss an objective, the nearest to keeping all first."""
+        missing = (option for option in self.estimated if option.misses)
+        return sorted(missing, key=lambda option: option.excess)
+
+    @cached_property
+    def front(self) -> list[Option]:
+        """The Pareto front: no other gives a user and a GPU more tokens a second."""
+        found: list[Option] = []
+        for option in sorted(self.estimated, key=_speeds, reverse=True):
+            if not found or _speeds(option)[1] > _speeds(found[-1])[1]:
+                found.append(option)
+        return found
+
+    @property
+    def overloaded(self) -> list[Option]:
+        """Those that fit, and cannot keep up with the rate of requests."""
+        return [o for o in self.options if o.fits and not isinstance(o.outcome, Forecast | Refusal)]
+
+    def least_ms(self) -> dict[str, float]:
+        """The least upper end of each objective, whatever becomes of the others."""
+        forecasts = [option.forecast for option in self.estimated if option.forecast]
+        return {
+            name: min(found.latency(name).high for found in forecasts)
+            for name in self.request.slo.limits_ms
+            if forecasts
+        }
+
+    def measurements(self) -> list[Question]:
+        """What to measure where evidence is missing: what answers for most candidates first."""
+        asked: Counter[Question] = Counter()
+        for option in self.refused:
+            assert isinstance(option.outcome, Refusal)
+            for place, question in enumerate(option.outcome.measure):
+                asked[replace(question, mtp=question.mtp or None)] += len(option.outcome.measure)
+                asked[replace(question, mtp=question.mtp or None)] -= place
+        return [question for question, _ in asked.most_common(MOST_MEASUREMENTS)]
+
+    def _ranked(self, options: Iterable[Option]) -> list[Option]:
+        return sorted(options, key=lambda option: rank(option, self.request))
+
+
+def rank(option: Option, request: ChoiceRequest) -> tuple[float, ...]:
+    """The order of options: by the objective, then by latency and by GPUs; the least is best."""
+    found = option.forecast
+    assert found is not None
+    gpus = option.candidate.num_gpus
+    value = _VALUES[request.objective](found, request.prices_usd.get(option.candidate.gpu, 0.0))
+    return round(value, 6), round(found.e2e_ms.high, 3), gpus, option.candidate.instances
+
+
+_VALUES: Mapping[Objective, Callable[[Forecast, float], float]] = {
+    "output_tokens_per_s_per_gpu": lambda found, _usd: -found.tok_s_per_gpu.value,
+    "cost": lambda found, usd: found.usd_per_million_tokens(usd).value,
+    "latency": lambda found, _usd: found.e2e_ms.value,
+}
+
+
+def _speeds(option: Option) -> tuple[float, float]:
+    assert option.forecast is not None
+    return option.forecast.tok_s_per_user.value, option.forecast.tok_s_per_gpu.value
+
+
+def select(request: ChoiceRequest, estimator: Estimator) -> Selection:
+    """Plan and estimate every candidate."""
+    load, planner = LoadModel(estimator, request), Planner()
+    found: list[Option] = []
+    for candidate in candidates(request):
+        option = _option(candidate, load, planner, request)
+        found.append(option)
+        found += _with_smaller_batch(option, load, planner, request)
+    return Selection(request, tuple(found))
+
+
+def _option(
+    candidate: Candidate, load: LoadModel, planner: Planner, request: ChoiceRequest
+) -> Option:
+    """The candidate as the planner sets it; where the cache holds fewer requests, some wait."""
+    if request.workload.concurrency is None:
+        outcome = load.forecast(candidate)
+        running = outcome.running if isinstance(outcome, Forecast) else 1
+        return Option(candidate, planner.plan(candidate, running), outcome, request.slo)
+    share = load.share(candidate)
+    planned = planner.plan(candidate, share)
+    ranks = candidate.layout.ranks
+    if 0 < planned.holds < share and (room := planned.holds // ranks):
+        return _of_batch(replace(candidate, max_batch_size=room), load, planner, request)
+    return Option(candidate, planned, load.forecast(candidate), request.slo)
+
+
+def _of_batch(
+    candidate: Candidate, load: LoadModel, planner: Planner, request: ChoiceRequest
+) -> Option:
+    assert candidate.max_batch_size is not None
+    outcome = load.forecast(candidate, candidate.max_batch_size * candidate.layout.ranks)
+    planned = planner.plan(candidate, load.share(candidate))
+    return Option(candidate, planned, outcome, request.slo)
+
+
+def _with_smaller_batch(
+    option: Option, load: LoadModel, planner: Planner, request: ChoiceRequest
+) -> Sequence[Option]:
+    """Where tokens come too slowly: smaller batches, down to the first that is fast enough."""
+    names = {miss.name for miss in option.misses}
+    if request.workload.concurrency is None or "itl_ms" not in names or not option.fits:
+        return ()
+    candidate, found = option.candidate, []
+    if "max_batch_size" in candidate.base.overrides:
+        return ()
+    batch = candidate.max_batch_size or -(-load.share(candidate) // candidate.layout.ranks)
+    while batch > 1:
+        batch //= 2
+        smaller = _of_batch(replace(candidate, max_batch_size=batch), load, planner, request)
+        if smaller.forecast is None:
+            break
+        found.append(smaller)
+        if "itl_ms" not in {miss.name for miss in smaller.misses}:
+            break
+    return found
