@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import planning, targets
+from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..estimates import Question
@@ -202,13 +203,26 @@ class Planner:
             candidate.max_batch_size,
         )
         if key not in self._plans:
-            self._plans[key] = _plan(candidate, concurrency)
+            self._plans[key] = self._plan(candidate, concurrency)
         return self._plans[key]
 
+    def _plan(self, candidate: Candidate, concurrency: int) -> Planned:
+        request, facts = _request(candidate, concurrency), candidate.base.facts
+        if objections := tuple(targets.diagnostics(request)):
+            return Planned(None, objections)
+        published = published_results.published(
+            facts.checkpoint, facts.gpu.name, candidate.num_gpus, request.role
+        )
+        try:
+            return Planned(planning.plan(request, replace(facts, published=published)))
+        except BadInput as error:
+            return Planned(None, tuple(error.diagnostics))
 
-def _plan(candidate: Candidate, concurrency: int) -> Planned:
+
+def _request(candidate: Candidate, concurrency: int) -> Deployment:
+    """The deployment whose servers have so many requests at a time each."""
     base = candidate.base
-    request = base.deployment.model_copy(
+    return base.deployment.model_copy(
         update={
             "hardware": base.deployment.hardware.model_copy(
                 update={"num_gpus": candidate.num_gpus}
@@ -222,15 +236,6 @@ def _plan(candidate: Candidate, concurrency: int) -> Planned:
             ),
         }
     )
-    if objections := tuple(targets.diagnostics(request)):
-        return Planned(None, objections)
-    published = published_results.published(
-        base.facts.checkpoint, base.facts.gpu.name, candidate.num_gpus, request.role
-    )
-    try:
-        return Planned(planning.plan(request, replace(base.facts, published=published)))
-    except BadInput as error:
-        return Planned(None, tuple(error.diagnostics))
 
 
 def with_settings(

@@ -21,7 +21,7 @@ from ..errors import BadInput
 from ..estimates import Interval, Refusal
 from ..files import whole_file
 from . import verdict
-from .record import UNITS, figures, number, reason, servers_text, source
+from .record import SHORT_NAMES, figures, number, reason, servers_text, source
 from .selection import Option, Selection
 
 WIDTH, HEIGHT = 640, 420
@@ -127,7 +127,7 @@ def _row(option: Option, selection: Selection, chosen: Option | None) -> dict[st
         "figures": [(number(v.value), f"{number(v.low)} to {number(v.high)}") for v in shown],
         "rows": found.estimate.rows,
         "free": number(plan.budget.margin_gib),
-        "missed": ", ".join(f"{UNITS[m.name]} by {m.excess:.0%}" for m in option.misses),
+        "missed": ", ".join(f"{SHORT_NAMES[m.name]} by {m.excess:.0%}" for m in option.misses),
     }
 
 

@@ -23,7 +23,13 @@ AIMS: Mapping[Objective, str] = {
     "cost": "the least cost of a token",
     "latency": "the shortest time to the last token",
 }
-UNITS = {"ttft_ms": "TTFT", "itl_ms": "ITL", "e2e_ms": "E2E"}
+SHORT_NAMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "e2e_ms": "E2E"}
+_WORDS = {
+    **{name: (short, " ms") for name, short in SHORT_NAMES.items()},
+    "output_tokens_per_s_per_user": ("a user's output tokens/s", ""),
+    "output_tokens_per_s_per_gpu": ("a GPU's", ""),
+    "usd_per_million_output_tokens": ("USD per million", ""),
+}
 
 
 def chosen(selection: Selection) -> tuple[Option, Document] | None:
@@ -88,17 +94,21 @@ def reason(selection: Selection, option: Option) -> str:
     found = option.forecast
     assert found is not None
     request = selection.request
-    limits = [f"{UNITS[n]} within {limit:g} ms" for n, limit in request.slo.limits_ms.items()]
-    kept = f"{len(selection.kept)} keep {' and '.join(limits)} up to the end of the interval; "
-    what = f"{servers_text(option)} gives {AIMS[request.objective]} of them"
+    limits = [f"{SHORT_NAMES[n]} within {limit:g} ms" for n, limit in request.slo.limits_ms.items()]
+    kept = (
+        f", {len(selection.kept)} keep {' and '.join(limits)} up to the end of the interval"
+        if limits
+        else ""
+    )
+    named = figures(option, request)
     shown = ", ".join(
-        f"{UNITS.get(name, name)} {interval_text(value)}" + (" ms" if name in UNITS else "")
-        for name, value in figures(option, request).items()
-        if name != "output_tokens_per_s"
+        f"{words} {interval_text(named[name])}{unit}"
+        for name, (words, unit) in _WORDS.items()
+        if name in named
     )
     return (
-        f"Chosen by estimates: of {len(selection.estimated)} candidates that fit and have one, "
-        f"{kept if limits else ''}{what}: {shown}."
+        f"Of {len(selection.estimated)} candidates that fit and have an estimate{kept}; of these, "
+        f"{servers_text(option)} has {AIMS[request.objective]}: {shown}."
     )
 
 

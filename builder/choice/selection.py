@@ -10,7 +10,7 @@ from functools import cached_property
 from ..estimates import Estimator, Question, Refusal
 from ..objective import Objective, Slo
 from .candidates import Candidate, Planned, Planner, candidates
-from .load import Forecast, LoadModel, Outcome
+from .load import Forecast, LoadModel, Outcome, Overload
 from .request import ChoiceRequest
 
 MOST_MEASUREMENTS = 4  # that are proposed where evidence is missing
@@ -32,11 +32,11 @@ class Miss:
 
 @dataclass(frozen=True)
 class Option:
-    """A candidate with its plan and how fast the workload runs on it."""
+    """A candidate with its plan and how fast the workload runs on it; only planned ones run."""
 
     candidate: Candidate
     planned: Planned
-    outcome: Outcome
+    outcome: Outcome | None
     slo: Slo
 
     @property
@@ -111,7 +111,7 @@ class Selection:
     @property
     def overloaded(self) -> list[Option]:
         """Those that fit, and cannot keep up with the rate of requests."""
-        return [o for o in self.options if o.fits and not isinstance(o.outcome, Forecast | Refusal)]
+        return [o for o in self.options if o.fits and isinstance(o.outcome, Overload)]
 
     def least_ms(self) -> dict[str, float]:
         """The least upper end of each objective, whatever becomes of the others."""
@@ -172,12 +172,14 @@ def _option(
     candidate: Candidate, load: LoadModel, planner: Planner, request: ChoiceRequest
 ) -> Option:
     """The candidate as the planner sets it; where the cache holds fewer requests, some wait."""
+    share = load.share(candidate)
+    planned = planner.plan(candidate, share)
+    if planned.plan is None:
+        return Option(candidate, planned, None, request.slo)
     if request.workload.concurrency is None:
         outcome = load.forecast(candidate)
         running = outcome.running if isinstance(outcome, Forecast) else 1
         return Option(candidate, planner.plan(candidate, running), outcome, request.slo)
-    share = load.share(candidate)
-    planned = planner.plan(candidate, share)
     ranks = candidate.layout.ranks
     if 0 < planned.holds < share and (room := planned.holds // ranks):
         return _of_batch(replace(candidate, max_batch_size=room), load, planner, request)

@@ -10,7 +10,7 @@ from ..estimates import Question, Refusal
 from ..estimates.measurements import layout_text
 from ..objective import USUAL_PERCENTILE
 from .load import Forecast, Overload
-from .record import AIMS, UNITS, figures, number, reason, servers_text
+from .record import AIMS, SHORT_NAMES, figures, number, reason, servers_text
 from .selection import Option, Selection
 
 CLIENT = "python -m launch bench"
@@ -28,7 +28,7 @@ def question_text(found: Selection) -> list[str]:
         if load.concurrency is not None
         else f"{load.request_rate:g} requests/s"
     )
-    limits = [f"{UNITS[n]} within {limit:g} ms" for n, limit in request.slo.limits_ms.items()]
+    limits = [f"{SHORT_NAMES[n]} within {limit:g} ms" for n, limit in request.slo.limits_ms.items()]
     return [
         f"{base.facts.checkpoint.name} on {count} {gpus}, {base.deployment.engine.name} "
         f"{base.deployment.engine.release}",
@@ -114,7 +114,7 @@ def refusal(found: Selection) -> ToolkitError:
 def _objectives_missed(found: Selection) -> list[Diagnostic]:
     """One diagnostic for each objective that no candidate keeps, or for all of them together."""
     limits, nearest = found.request.slo.limits_ms, found.nearest[0]
-    near = ", ".join(f"{UNITS[m.name]} {number(m.upper_ms)} ms" for m in nearest.misses)
+    near = ", ".join(f"{SHORT_NAMES[m.name]} {number(m.upper_ms)} ms" for m in nearest.misses)
     remedy = f"the nearest is {servers_text(nearest)} with {near} at the upper end"
     rows = [
         _at(
@@ -127,7 +127,7 @@ def _objectives_missed(found: Selection) -> list[Diagnostic]:
         for name, least in found.least_ms().items()
         if least > limits[name]
     ]
-    whole = f"no candidate keeps {' and '.join(UNITS[name] for name in limits)} together"
+    whole = f"no candidate keeps {' and '.join(SHORT_NAMES[name] for name in limits)} together"
     return rows or [_at(found, "slo", whole, remedy)]
 
 
@@ -209,7 +209,7 @@ def _option(option: Option, found: Selection, on_front: bool) -> dict[str, Any]:
         row["misses"] = {miss.name: round(miss.excess, 4) for miss in option.misses}
     elif isinstance(outcome, Overload):
         row["most_requests_per_s"] = outcome.requests_per_s
-    else:
+    elif outcome is not None:
         row["refused"] = outcome.reason
     return row
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .arguments import Parser, add_deployment, add_json
-from .terminal import columns, print_json, wrapped
+from .terminal import WIDTH, columns, print_json, wrapped
 
 if TYPE_CHECKING:
     from ..choice.selection import Option, Selection
 
 _SHOWN = 12  # options in the table; --json has all
 _SUMMARY = "and {count} more: --json has all"
+_GPU, _LAYOUT = "GPU", "LAYOUT"
+_NUMBERS = frozenset(("FREE", "TTFT MS", "ITL MS", "E2E S", "ROWS", "TOK/S/GPU", "$/M", "GPUS"))
+_SPARE = ("E2E S", "FREE", "TTFT MS", "ROWS")  # columns that give way, the first one first
+_LEGEND = (
+    "value<upper end of the 80 % interval, ! where that misses the objective; FREE: GiB of KV "
+    "cache to spare on each GPU; ROWS: measured rows behind the estimate; $/M: USD per million "
+    "output tokens"
+)
 
 
 def add_choose(parser: Parser) -> None:
@@ -56,12 +64,12 @@ def text(found: Selection, chosen: Option | None) -> str:
     shown = _order(found, chosen)
     if shown:
         parts.append(_table(found, shown[:_SHOWN], chosen))
-        if more := len(shown) - _SHOWN:
-            parts[-1] += f"\n{_SUMMARY.format(count=more)}" if more > 0 else ""
+        if (more := len(shown) - _SHOWN) > 0:
+            parts[-1] += f"\n{_SUMMARY.format(count=more)}"
     lines = wrapped("", verdict.counts_text(found))
     if chosen is not None:
-        lines += ["", *wrapped("chosen: ", record.reason(found, chosen))]
-        lines += wrapped("  evidence: ", record.source(chosen))
+        lines += ["", *wrapped("chosen:   ", record.reason(found, chosen))]
+        lines += wrapped("evidence: ", record.source(chosen))
     parts.append("\n".join(lines))
     parts += ("\n".join(wrapped("note: ", note)) for note in verdict.notes(found, chosen))
     if chosen is None or not shown:
@@ -77,49 +85,58 @@ def _order(found: Selection, chosen: Option | None) -> list[Option]:
 
 
 def _table(found: Selection, shown: Sequence[Option], chosen: Option | None) -> str:
+    """The options in columns; what is least needed is left out where they would be too wide."""
+    rows = [_cells(found, option, option is chosen) for option in shown]
+    heads = list(rows[0])
+    if len(found.request.bases) == 1:
+        heads.remove(_GPU)
+    while True:
+        cells = [heads, *([row[head] for head in heads] for row in rows)]
+        table = columns(cells, [place for place, head in enumerate(heads) if head in _NUMBERS])
+        if max(map(len, table.splitlines())) <= WIDTH or not (spare := _spare(heads)):
+            break
+        heads.remove(spare)
+    legend = (
+        f"{_LEGEND}; B: max_batch_size" if any("B" in row[_LAYOUT] for row in rows) else _LEGEND
+    )
+    return "\n".join([table, "", *wrapped("", legend)])
+
+
+def _spare(heads: Sequence[str]) -> str | None:
+    return next((head for head in _SPARE if head in heads), None)
+
+
+def _cells(found: Selection, option: Option, is_chosen: bool) -> dict[str, str]:
+    """One row of the table, by the heads of its columns."""
     from ..choice.record import number
 
-    priced = bool(found.request.prices_usd)
-    heads = ["", "GPUS", "LAYOUT", "FREE GIB", "ITL MS", "TTFT MS", "ROWS", "TOK/S/GPU"]
-    rows = [[*heads, *(["$/MTOK"] if priced else []), "KEEPS"]]
-    for option in shown:
-        forecast, candidate = option.forecast, option.candidate
-        assert forecast is not None and option.planned.plan is not None
-        batch = f" B{candidate.max_batch_size}" if candidate.max_batch_size else ""
-        several = f"{candidate.instances}x" if candidate.instances > 1 else ""
-        row = [
-            "*" if option is chosen else "",
-            f"{candidate.num_gpus} {candidate.gpu}",
-            f"{several}{candidate.layout}{batch}",
-            number(option.planned.plan.budget.margin_gib),
-            *(f"{number(value.value)}<{number(value.high)}" for value in _latencies(option)),
-            str(forecast.estimate.rows),
-            _bar(forecast.tok_s_per_gpu),
-        ]
-        if priced:
-            usd = forecast.usd_per_million_tokens(found.request.prices_usd[candidate.gpu])
-            row.append(number(usd.value))
-        rows.append([*row, ", ".join(_missed(option)) or "yes"])
-    legend = "VALUE<UPPER END of the 80 % interval; B: max_batch_size; FREE: KV cache to spare"
-    return f"{columns(rows, range(3, len(rows[0]) - 1))}\n\n{legend}"
-
-
-def _latencies(option: Option) -> Iterator[Any]:
-    assert option.forecast is not None
-    yield option.forecast.itl_ms
-    yield option.forecast.ttft_ms
-
-
-def _bar(found: Any) -> str:
-    from ..choice.record import number
-
-    return f"{number(found.value)} ±{found.half_width:.0%}"
-
-
-def _missed(option: Option) -> list[str]:
-    from ..choice.record import UNITS
-
-    return [f"{UNITS[miss.name]} +{miss.excess:.0%}" for miss in option.misses]
+    forecast, candidate = option.forecast, option.candidate
+    assert forecast is not None and option.planned.plan is not None
+    batch = f" B{candidate.max_batch_size}" if candidate.max_batch_size else ""
+    several = f"{candidate.instances}x " if candidate.instances > 1 else ""
+    missed = {miss.name for miss in option.misses}
+    times = {
+        head: f"{number(value.value)}<{number(value.high)}{'!' if name in missed else ''}"
+        for head, name, value in (
+            ("TTFT MS", "ttft_ms", forecast.ttft_ms),
+            ("ITL MS", "itl_ms", forecast.itl_ms),
+            ("E2E S", "e2e_ms", forecast.e2e_ms.map(1 / 1000)),
+        )
+    }
+    price = found.request.prices_usd.get(candidate.gpu)
+    cost = {} if price is None else {"$/M": number(forecast.usd_per_million_tokens(price).value)}
+    speed = forecast.tok_s_per_gpu
+    return {
+        "": "*" if is_chosen else "",
+        "GPUS": str(candidate.num_gpus),
+        _GPU: candidate.gpu,
+        _LAYOUT: f"{several}{candidate.layout}{batch}",
+        "FREE": number(option.planned.plan.budget.margin_gib),
+        **times,
+        "ROWS": str(forecast.estimate.rows),
+        "TOK/S/GPU": f"{number(speed.value)} ±{speed.half_width:.0%}",
+        **cost,
+    }
 
 
 def _measurements(found: Selection) -> Iterator[str]:

@@ -106,7 +106,7 @@ class Checkpoint:
     def nbytes(self) -> int:
         return sum(group.nbytes for group in self.groups)
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         return sum(tensors.parameters for tensors in self.architecture.tensors(self.text_config))
 

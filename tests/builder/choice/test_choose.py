@@ -1,0 +1,282 @@
+"""`choose`: what a deployment file leaves open is closed by measured rows, or it says why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.choice import load, record, request, selection
+from builder.choice.selection import Selection, rank
+from builder.estimates import Estimator
+from tests.conftest import Run
+
+OPEN = """\
+name: r1
+checkpoint: nvidia/DeepSeek-R1-0528-NVFP4-v2
+hardware: {gpu: b200, num_gpus: {at_most: 8}}
+engine: {release: 1.2.1}
+workload: {isl: 1024, osl: 1024, concurrency: 32}
+slo: {ttft_ms: 1000, itl_ms: 20, percentile: p50}
+objective: cost
+price_per_gpu_hour_usd: {b200: 4.5}
+targets: [trtllm_serve]
+"""
+
+Write = Callable[..., Path]
+Select = Callable[..., Selection]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """The open deployment with texts replaced, as a file."""
+
+    def new(replaced: Mapping[str, str] | None = None) -> Path:
+        text = OPEN
+        for old, by in (replaced or {}).items():
+            assert old in text
+            text = text.replace(old, by)
+        file = tmp_path / "open.yaml"
+        file.write_text(text)
+        return file
+
+    return new
+
+
+@pytest.fixture(scope="module")
+def estimator() -> Estimator:
+    return Estimator.load()
+
+
+@pytest.fixture
+def select(write: Write, estimator: Estimator) -> Select:
+    def new(replaced: Mapping[str, str] | None = None) -> Selection:
+        return selection.select(request.read(str(write(replaced))), estimator)
+
+    return new
+
+
+def test_the_chosen_one_has_the_least_of_the_objective_among_those_that_keep_it(
+    select: Select,
+) -> None:
+    found = select()
+    best, *others = found.kept
+    assert others
+    assert all(rank(best, found.request) <= rank(option, found.request) for option in others)
+    for option in found.kept:
+        assert option.forecast is not None
+        assert option.forecast.itl_ms.high <= 20
+        assert option.forecast.ttft_ms.high <= 1000
+
+
+def test_an_objective_between_value_and_upper_end_is_not_promised(select: Select) -> None:
+    first = select().kept[0]
+    assert first.forecast is not None
+    itl = first.forecast.itl_ms
+    between = select({"itl_ms: 20": f"itl_ms: {(itl.value + itl.high) / 2:.4f}"})
+    same = [o for o in between.options if o.candidate.layout == first.candidate.layout]
+    assert same and not any(o.keeps for o in same if o.candidate.instances == 1)
+    assert any(o.misses for o in same)
+
+
+def test_what_the_memory_does_not_hold_is_never_chosen(select: Select) -> None:
+    found = select(
+        {"concurrency: 32": "concurrency: 4096", "slo: {ttft_ms: 1000, itl_ms: 20, ": "slo: {"}
+    )
+    for option in found.estimated:
+        assert option.forecast is not None
+        assert option.planned.holds >= option.forecast.running
+
+
+def test_the_front_has_nobody_below_another(select: Select) -> None:
+    found = select()
+    speeds = [
+        (o.forecast.tok_s_per_user.value, o.forecast.tok_s_per_gpu.value)
+        for o in found.estimated
+        if o.forecast
+    ]
+    for option in found.front:
+        assert option.forecast is not None
+        user = option.forecast.tok_s_per_user.value
+        per_gpu = option.forecast.tok_s_per_gpu.value
+        assert not any(u > user and g > per_gpu for u, g in speeds)
+
+
+def test_requests_that_do_not_run_at_once_wait_their_turns(select: Select) -> None:
+    found = select({"itl_ms: 20": "itl_ms: 9.5"})
+    smaller = [o for o in found.estimated if o.candidate.max_batch_size]
+    assert smaller
+    for option in smaller:
+        forecast = option.forecast
+        assert forecast is not None and forecast.waiting > 0
+        turns = (forecast.waiting + forecast.running) / forecast.running
+        assert forecast.e2e_ms.value == pytest.approx(turns * forecast.estimate.e2e_ms.value)
+        assert forecast.ttft_ms.value > forecast.estimate.ttft_ms.value
+
+
+def test_a_rate_runs_as_many_requests_at_once_as_little_says(select: Select) -> None:
+    found = select({"concurrency: 32": "request_rate: 2", "itl_ms: 20, ": ""})
+    for option in found.estimated:
+        forecast, share = option.forecast, 2 / option.candidate.instances
+        assert forecast is not None
+        assert forecast.running * 1000 / forecast.e2e_ms.high >= share
+        assert forecast.output_tok_s.value == pytest.approx(2 * 1024)
+
+
+def test_a_rate_that_nobody_keeps_up_with_is_refused_with_the_most(
+    write: Write, builder: Run
+) -> None:
+    done = builder("choose", write({"concurrency: 32": "request_rate: 500"}))
+    assert done.returncode == 2
+    assert ":5: workload.request_rate: no candidate keeps up:" in done.stderr
+    assert "requests/s is the most" in done.stderr
+
+
+def test_load_levels_rise_by_about_a_quarter() -> None:
+    levels = load.load_levels()
+    assert all(1 < two / one <= 2 for one, two in pairwise(levels))
+    assert all(two / one <= 1.26 for one, two in pairwise(levels) if one > 8)
+
+
+def test_the_options_of_the_user_are_not_chosen_again(select: Select) -> None:
+    fixed = "targets: [trtllm_serve]\nengine_config: {moe_expert_parallel_size: 1}"
+    found = select({"targets: [trtllm_serve]": fixed})
+    assert {option.candidate.layout.ep for option in found.options} == {1}
+    document = record.chosen_document(found, found.kept[0])
+    assert "moe_expert_parallel_size" not in document.data["choice"]["settings"]
+    assert document.data["engine_config"]["moe_expert_parallel_size"] == 1
+
+
+def test_the_table_fits_a_terminal_and_marks_the_chosen_one(write: Write, builder: Run) -> None:
+    several = {"gpu: b200": "gpu: [b200, gb200, h200]", "{b200: 4.5}": "4.5"}
+    done = builder("choose", write(several), "--set", "slo.itl_ms=13")
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    rows = [line for line in done.stdout.splitlines() if line.startswith("* ")]
+    assert len(rows) == 1
+    assert "b200" in rows[0]
+    assert "evidence:" in done.stdout
+
+
+def test_the_chosen_deployment_is_rendered_with_its_reason(
+    write: Write, builder: Run, tmp_path: Path
+) -> None:
+    done = builder("choose", write(), "-o", "chosen.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    done = builder("render", "chosen.yaml", "-o", "bundle")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
+    assert manifest["choice"]["reason"] == said["reason"]
+    assert manifest["choice"]["objective"] == "cost"
+    decided = {row["path"]: row for row in manifest["decisions"]}
+    size = decided["tensor_parallel_size"]
+    assert size["value"] == said["chosen"]["tensor_parallel_size"]
+    assert (size["evidence"], size["reason"]) == ("estimated", said["reason"])
+    assert "measured rows" in size["source"]
+    assert builder("verify", "bundle").returncode == 0
+
+
+def test_a_chosen_value_that_was_changed_is_the_users_own(
+    write: Write, builder: Run, tmp_path: Path
+) -> None:
+    builder("choose", write(), "-o", "chosen.yaml")
+    ep = "engine_config.moe_expert_parallel_size=2"
+    done = builder("plan", "chosen.yaml", "--json", "--set", ep)
+    decided = {row["path"]: row for row in json.loads(done.stdout)["decisions"]}
+    assert decided["moe_expert_parallel_size"]["evidence"] == "override"
+    assert decided["tensor_parallel_size"]["evidence"] == "estimated"
+
+
+def test_the_same_file_is_chosen_every_time(write: Write, builder: Run, tmp_path: Path) -> None:
+    for name in ("one.yaml", "two.yaml"):
+        assert builder("choose", write(), "-o", name).returncode == 0
+    assert (tmp_path / "one.yaml").read_bytes() == (tmp_path / "two.yaml").read_bytes()
+
+
+def test_an_objective_that_nobody_keeps_says_by_how_much_and_the_nearest(
+    write: Write, builder: Run, tmp_path: Path
+) -> None:
+    file = write({"ttft_ms: 1000, itl_ms: 20": "e2e_ms: 400, itl_ms: 3"})
+    done = builder("choose", file, "--json", "-o", "chosen.yaml")
+    assert done.returncode == 2
+    assert ":6: slo.itl_ms: 3 is kept by no candidate: the least upper end is " in done.stderr
+    assert ":6: slo.e2e_ms: 400 is kept by no candidate" in done.stderr
+    assert "the nearest is " in done.stderr
+    said = json.loads(done.stdout)
+    assert said["chosen"] is None
+    assert {row["objective"] for row in said["failing"]} == {"itl_ms", "e2e_ms"}
+    assert all(row["excess"] > 0 for row in said["failing"])
+    assert said["nearest"][0]["misses"]
+    assert not (tmp_path / "chosen.yaml").exists()
+
+
+def test_without_evidence_there_is_a_plan_to_measure_and_no_number(
+    builder: Run, tmp_path: Path
+) -> None:
+    done = builder("choose", "deepseek-v3.2-nvfp4-gb200", "--json", "-o", "chosen.yaml")
+    assert done.returncode == 3
+    assert "no candidate has an estimate" in done.stderr
+    said = json.loads(done.stdout)
+    assert not any("estimate" in row for row in said["candidates"])
+    assert 1 <= len(said["measure"]) <= 4
+    assert {"tp", "attention_dp", "ep", "isl", "osl", "concurrency"} <= said["measure"][0].keys()
+    assert not (tmp_path / "chosen.yaml").exists()
+
+
+WRONG: dict[str, tuple[dict[str, str], str]] = {
+    "no price for a cost": (
+        {"price_per_gpu_hour_usd: {b200: 4.5}\n": ""},
+        "price_per_gpu_hour_usd: has no price of b200",
+    ),
+    "a price of another GPU": (
+        {"{b200: 4.5}": "{b200: 4.5, h100: 2}"},
+        ":8: price_per_gpu_hour_usd: prices h100, which hardware.gpu does not name",
+    ),
+    "a misspelt range": (
+        {"at_most": "at_mots"},
+        ":3: hardware.num_gpus.at_mots: unknown key; did you mean at_most?",
+    ),
+    "a range the wrong way round": (
+        {"{at_most: 8}": "{at_most: 2, at_least: 4}"},
+        "at_least 4 is above at_most 2",
+    ),
+    "two loads": (
+        {"concurrency: 32": "concurrency: 32, request_rate: 2"},
+        ":5: workload: has not one load; give either concurrency or request_rate",
+    ),
+    "an unknown GPU": ({"gpu: b200": "gpu: [b200, b2000]"}, "b2000 is unknown"),
+    "one side of disaggregated serving": (
+        {"targets:": "role: decode\ntargets:"},
+        "role: is decode: only servers that read prompts and answer them are chosen",
+    ),
+    "an unknown key": ({"name: r1": "nmae: r1"}, "nmae: unknown key; did you mean name?"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_file_is_refused_with_place_and_remedy(
+    case: str, write: Write, builder: Run
+) -> None:
+    replaced, line = WRONG[case]
+    done = builder("choose", write(replaced))
+    assert done.returncode in (2, 3)
+    assert line in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+
+
+def test_json_has_every_candidate_with_its_fate(write: Write, builder: Run) -> None:
+    said: dict[str, Any] = json.loads(builder("choose", write(), "--json").stdout)
+    for row in said["candidates"]:
+        fates = [name for name in ("estimate", "refused", "objections") if name in row]
+        assert len(fates) == 1, row
+        if "estimate" in row:
+            assert row["rows"] > 0
+            for interval in row["estimate"].values():
+                assert interval["low"] <= interval["value"] <= interval["high"]
+    assert said["counts"]["candidates"] == len(said["candidates"])

@@ -1,0 +1,80 @@
+"""The page of a choice in a real browser, as its readers have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from builder.choice import page, record, request, selection
+from builder.choice.page import axis
+from builder.estimates import Estimator
+from tests.builder.choice.test_choose import OPEN
+from tests.launch.report.conftest import browser as browser
+from tests.launch.report.conftest import opened as opened
+
+Open = Callable[..., Page]
+WIDE = {"width": 1320, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("choice")
+    (folder / "open.yaml").write_text(OPEN.replace("name: r1", "name: r1-b"))
+    found = selection.select(request.read(str(folder / "open.yaml")), Estimator.load())
+    chosen = record.chosen(found)
+    assert chosen is not None
+    page.write(found, chosen[0], folder / "choice.html")
+    return folder / "choice.html"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", [WIDE, PHONE], ids=["wide", "phone"])
+def test_nothing_is_wider_than_the_screen(
+    scheme: str, screen: dict[str, int], file: Path, opened: Open
+) -> None:
+    shown = opened(file, viewport=screen, color_scheme=scheme)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= screen["width"]
+
+
+def test_a_dark_screen_gets_a_dark_page(file: Path, opened: Open) -> None:
+    papers = {
+        scheme: opened(file, color_scheme=scheme).evaluate(
+            "getComputedStyle(document.documentElement).backgroundColor"
+        )
+        for scheme in ("light", "dark")
+    }
+    assert papers == {"light": "rgb(255, 255, 255)", "dark": "rgb(16, 19, 23)"}
+
+
+def test_the_picture_has_the_chosen_one_the_front_and_every_option(
+    file: Path, opened: Open
+) -> None:
+    shown = opened(file, viewport=WIDE)
+    marks = shown.locator("svg.plot g")
+    assert marks.count() == shown.locator("tbody tr").count()
+    assert shown.locator("svg.plot g.chosen").count() == 1
+    box = shown.locator("svg.plot").bounding_box()
+    for place in range(marks.count()):
+        mark = marks.nth(place).bounding_box()
+        assert box and mark
+        assert box["x"] <= mark["x"] and mark["x"] + mark["width"] <= box["x"] + box["width"]
+        assert box["y"] <= mark["y"] and mark["y"] + mark["height"] <= box["y"] + box["height"]
+
+
+def test_a_phone_can_read_the_picture(file: Path, opened: Open) -> None:
+    shown = opened(file, viewport=PHONE)
+    tick = shown.locator("svg.plot text").first.bounding_box()
+    assert tick and tick["height"] >= 10
+
+
+@pytest.mark.parametrize("top", [0.0, 0.3, 1.0, 7.0, 113.0, 999.0, 12345.6])
+def test_an_axis_reaches_its_values_in_few_round_steps(top: float) -> None:
+    found = axis([top], 0, 100)
+    assert found.high >= top
+    assert 2 <= len(found.ticks) <= 8
+    assert found.at(0) == 0
+    assert found.at(found.high) == 100
