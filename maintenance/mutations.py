@@ -1,6 +1,6 @@
 """Mutates the code of a room, one small change at a time, and tells which changes no test notices.
 
-    python -m maintenance.mutations [ROOM...] [--folder FOLDER] [--sample N] [--processes N]
+    python -m maintenance.mutations [ROOM...] [--folder FOLDER] [--sample N [--seed N]]
 
 mutmut makes the mutants and runs, for each, the tests that reach its function; a mutant that mypy
 refuses counts as caught, since the types are checked with every change. What rooms there are, and
@@ -27,10 +27,12 @@ from typing import Any
 
 import yaml
 
+from launch.bench.samples import wilson
+
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).with_suffix(".yaml")
 LEAST_PERCENT = 85.0
-SEED = 7  # so that two runs try the same sample
+SEED = 7  # so that two runs try the same sample, unless told otherwise
 # Exit codes of a mutant in mutmut's files: a failed test, an internal error of pytest, what mypy
 # refused, and the ways in which a time limit ends it. None is one that has not run.
 CAUGHT = {1, 3, 37, 36, 24, -24, 152, 255}
@@ -55,6 +57,7 @@ class Room:
     tests: tuple[str, ...]
     left_out: tuple[str, ...] = ()  # names of tests that cannot run on mutants
     beside: dict[str, str] = field(default_factory=dict)  # links to packages that lie deeper
+    options: tuple[str, ...] = ()  # of pytest
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ def read(path: Path = DATA) -> tuple[dict[str, Room], list[Judgement]]:
             tuple(row["tests"]),
             tuple(row.get("left_out", ())),
             row.get("beside", {}),
+            tuple(row.get("options", ())),
         )
         for name, row in document["rooms"].items()
     }
@@ -128,7 +132,7 @@ def prepare(room: Room, folder: Path) -> None:
         "source_paths": packages,
         "only_mutate": list(room.modules),
         "also_copy": [top for top in tops if top not in packages],
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", *_left_out(room)],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", *room.options, *_left_out(room)],
         "pytest_add_cli_args_test_selection": list(room.tests),
         "type_check_command": [*types, *(str(Path(one).relative_to(folder)) for one in checked)],
     }
@@ -141,26 +145,40 @@ def _left_out(room: Room) -> list[str]:
     return ["-k", " and ".join(f"not {name}" for name in room.left_out)] if room.left_out else []
 
 
-def forget_survivors(folder: Path) -> None:
-    """So that mutmut tries again what survived an earlier run in the folder."""
+def forget(folder: Path, caught: bool) -> None:
+    """So that mutmut tries again what survived an earlier run in the folder, or also the others."""
     for path in _results(folder):
         document = json.loads(path.read_text(encoding="utf-8"))
         codes = document["exit_code_by_key"]
         document["exit_code_by_key"] = {
-            key: code if code in CAUGHT else None for key, code in codes.items()
+            key: code if code in CAUGHT and not caught else None for key, code in codes.items()
         }
         path.write_text(json.dumps(document), encoding="utf-8")
 
 
-def run(room: Room, folder: Path, processes: int, sample: int | None) -> None:
+def run(room: Room, folder: Path, processes: int, sample: int | None, seed: int) -> None:
     """Make and try the mutants, or so many of them. Raises `CalledProcessError` where it cannot."""
     prepare(room, folder)
-    forget_survivors(folder)
+    forget(folder, caught=sample is not None)  # those of an earlier sample are none of this one
     subprocess.run([sys.executable, "-c", MAKE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     names = sorted(key for path in _results(folder) for key in _codes(path))
-    chosen = random.Random(SEED).sample(names, min(sample, len(names))) if sample else []
+    chosen = chosen_of(names, sample, seed) if sample else []
     command = [sys.executable, "-c", MUTMUT, "run", "--max-children", str(processes), *chosen]
     subprocess.run(command, cwd=folder, check=True)
+
+
+def chosen_of(names: Sequence[str], sample: int | None, seed: int) -> list[str]:
+    """So many of them at random, or all."""
+    if sample is None or sample >= len(names):
+        return list(names)
+    return random.Random(seed).sample(names, sample)
+
+
+def sources(room: Room, pattern: str) -> set[str]:
+    """The files of a pattern of the room, by the names that mutants have for them."""
+    first, _, rest = pattern.partition("/")
+    folder = ROOT / room.beside.get(first, first)
+    return {f"{first}/{path.relative_to(folder).as_posix()}" for path in folder.glob(rest)}
 
 
 def _results(folder: Path) -> list[Path]:
@@ -208,15 +226,25 @@ def _change(before: Sequence[str], after: Sequence[str]) -> str:
     return " => ".join(sides)
 
 
-def report(room: Room, found: Sequence[Mutant], judged: Sequence[Judgement]) -> bool:
-    """Print the score of a room and the survivors that nobody judged; whether all is well."""
+def report(
+    room: Room, found: Sequence[Mutant], judged: Sequence[Judgement], whole: int | None = None
+) -> bool:
+    """Print the score of a room and the survivors that nobody judged; whether all is well.
+
+    Of a sample of the `whole` room it has an interval, which is Wilson's.
+    """
     found = [one for one in found if one.exit_code is not None]
     survivors = [one for one in found if one.exit_code not in CAUGHT]
     open_ones = [one for one in survivors if not any(row.covers(one) for row in judged)]
     percent = 100 * (1 - len(survivors) / len(found)) if found else 0.0
     unreached = sum(one.exit_code in UNREACHED for one in survivors)
+    score = f"{room.name}: {len(found)} mutants, {percent:.1f} % caught"
+    if found and whole is not None and whole > len(found):
+        low, high = (100 * bound for bound in wilson(percent / 100, len(found)))
+        score = f"{room.name}: {len(found)} of {whole} mutants, {percent:.1f} % caught"
+        score += f" (95 %: {low:.1f} to {high:.1f})"
     print(
-        f"{room.name}: {len(found)} mutants, {percent:.1f} % caught; {len(survivors)} survived, "
+        f"{score}; {len(survivors)} survived, "
         f"{unreached} of them where no test goes, {len(open_ones)} not judged"
     )
     place = None
@@ -235,6 +263,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where results stay for the next run")
     parser.add_argument("--processes", type=int, default=1, help="mutants tried at a time; 1")
     parser.add_argument("--sample", type=int, help="try so many of a room, chosen at random")
+    parser.add_argument("--seed", type=int, default=SEED, help=f"of the sample; {SEED}")
     parser.add_argument("--report", action="store_true", help="of the last run in the folder only")
     chosen = parser.parse_args()
     if unknown := set(chosen.rooms) - set(rooms):
@@ -246,8 +275,9 @@ def main() -> int:
         for name in chosen.rooms or rooms:
             folder = (chosen.folder or Path(temporary)).resolve() / name
             if not chosen.report:
-                run(rooms[name], folder, chosen.processes, chosen.sample)
-            passed.append(report(rooms[name], list(mutants(folder)), judged))
+                run(rooms[name], folder, chosen.processes, chosen.sample, chosen.seed)
+            found = list(mutants(folder))
+            passed.append(report(rooms[name], found, judged, len(found)))
     return 0 if all(passed) else 1
 
 

@@ -42,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
     help_text = "how many requests that no sound client sends the Triton model gets"
     parser.addoption("--fuzzed-requests", type=int, default=1000, metavar="N", help=help_text)
+    help_text = "the Triton model within this process, without Triton; what needs it is skipped"
+    parser.addoption("--model-in-process", action="store_true", help=help_text)
     parser.addoption("--exported", help="a folder that export_with_modelopt.py filled")
 
 

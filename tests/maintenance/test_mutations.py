@@ -28,6 +28,8 @@ class Lock:
 DOUBLE = Mutant("package/module.py double", "return 2 * number => return 3 * number", 1)
 TAKE = Mutant("package/module.py Lock.take", "open(path) => open(None)", 0)
 
+EVERY = Judgement("a reason", frozenset({(TAKE.place, TAKE.change)}), None, None)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -45,9 +47,12 @@ def test_a_mutant_is_told_by_its_function_and_its_lines(folder: Path) -> None:
     assert list(mutations.mutants(folder)) == [DOUBLE, TAKE]
 
 
-def test_only_survivors_are_tried_again(folder: Path) -> None:
-    mutations.forget_survivors(folder)
-    assert [one.exit_code for one in mutations.mutants(folder)] == [1, None]
+@pytest.mark.parametrize(("caught", "codes"), [(False, [1, None]), (True, [None, None])])
+def test_survivors_are_tried_again_and_all_for_another_sample(
+    folder: Path, caught: bool, codes: list[int | None]
+) -> None:
+    mutations.forget(folder, caught)
+    assert [one.exit_code for one in mutations.mutants(folder)] == codes
 
 
 def test_a_survivor_that_nobody_judged_is_listed_and_fails(
@@ -75,11 +80,31 @@ def test_what_did_not_run_counts_neither_way(capsys: pytest.CaptureFixture[str])
     assert "room: 1 mutants, 100.0 % caught" in capsys.readouterr().out
 
 
+def test_the_same_seed_is_the_same_sample_and_another_is_not() -> None:
+    names = [f"mutant{number}" for number in range(1000)]
+    one, same, other = (mutations.chosen_of(names, 50, seed) for seed in (1, 1, 2))
+    assert one == same != other
+    assert len(set(one)) == 50
+    assert mutations.chosen_of(names, 5000, 1) == mutations.chosen_of(names, None, 1) == names
+
+
+def test_the_score_of_a_sample_has_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    assert mutations.report(ROOM, [DOUBLE] * 140 + [TAKE] * 10, [EVERY], whole=2000)
+    shown = "room: 150 of 2000 mutants, 93.3 % caught (95 %: 88.2 to 96.3); 10 survived, 0 of them"
+    assert capsys.readouterr().out.startswith(shown)
+
+
 def test_every_room_and_judgement_names_what_there_is() -> None:
     rooms, judged = mutations.read()
     for room in rooms.values():
-        assert all(list(mutations.ROOT.glob(pattern)) for pattern in room.modules), room.name
+        assert all(mutations.sources(room, pattern) for pattern in room.modules), room.name
         assert all((mutations.ROOT / path).exists() for path in room.tests), room.name
     assert all(len(row.because) > 20 for row in judged)
     places = {place.split()[0] for row in judged for place, _ in row.mutants}
-    assert all((mutations.ROOT / place).is_file() for place in places)
+    names = {
+        name
+        for room in rooms.values()
+        for one in room.modules
+        for name in mutations.sources(room, one)
+    }
+    assert places <= names

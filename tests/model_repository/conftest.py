@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from launch.process import ServerProcess
 from supervisor.ports import free_ports
 from tests import watcher
 from tests.conftest import LAUNCH_TAG
+from tests.model_repository.in_process import InProcessTriton, Server, beyond
 from tests.model_repository.triton_client import Triton
 
 MODEL = Path(__file__).parents[2] / "model_repository" / "tensorrt_llm"
@@ -32,7 +33,7 @@ ENGINE_STUB = Path(__file__).parent / "engine_stub"
 START_TIMEOUT_S = 60.0
 SAMPLE = re.compile(r"trtllm_model_(\w+)\{(.*)\} (\S+)")
 
-sys.path.insert(0, str(MODEL / "1"))
+sys.path.append(str(MODEL / "1"))
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,15 @@ class Starter:
 
 
 @pytest.fixture(scope="session")
-def start(programs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+def start(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serve]:
     """Starts a server and waits until it is ready, or dead if `dies` is set."""
+    if request.config.getoption("--model-in-process"):
+        with in_process(tmp_path_factory) as begin_in_process:
+            yield begin_in_process
+        return
+    programs = request.getfixturevalue("programs")
     begun: list[Served] = []
     with ExitStack() as stack:
         starter = Starter(stack, stack.enter_context(Interrupts()), programs)
@@ -203,6 +211,60 @@ def start(programs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
         for served in begun:  # which then end side by side
             if served.server.exit_status(0) is None:
                 os.kill(served.server.pid, signal.SIGTERM)
+
+
+@contextmanager
+def in_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """The same, with the model within this process."""
+    servers: list[Server] = []
+
+    def begin(
+        model_yaml: str = MODEL_YAML,
+        dies: bool = False,
+        options: Sequence[str] = (),
+        unary: bool = False,
+        **variables: str,
+    ) -> Served:
+        if options or variables:
+            beyond()
+        server = Server(tmp_path_factory.mktemp("server"), model_yaml, unary)
+        servers.append(server)
+        assert (server.fault is not None) is dies, server.fault
+        return ServedInProcess(server)
+
+    yield begin
+    for server in servers:
+        server.finalize()
+
+
+class ServedInProcess(Served):
+    model: Server
+
+    def __init__(self, server: Server) -> None:
+        vars(self).update(
+            model=server,
+            client=InProcessTriton(server),
+            server=server,
+            engine_log=server.engine_log,
+            shm_prefix="",
+        )
+
+    @property
+    def regions(self) -> list[str]:
+        return []
+
+    @property
+    def metrics_url(self) -> str:
+        beyond()
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self.model.lines)
+
+    def metrics(self) -> dict[str, float]:
+        families = self.model.families.items()
+        rows = ((name, metric) for name, metrics in families for metric in metrics)
+        return dict(sample for name, metric in rows for sample in metric.samples(name))
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc  # type: ignore[import-untyped]
 import pytest
-from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.model_repository.conftest import Served
 from tests.model_repository.triton_client import Response
@@ -69,9 +67,7 @@ def test_many_fast_streams_get_every_token_once_and_in_order(served: Served, str
 def test_cumulative_text_is_sent_to_a_client_that_asks_for_it(served: Served) -> None:
     request = served.client.request("tokens=5 step_ms=20", streaming=True)
     request.parameters["cumulative_text"].bool_param = True
-    with grpc.insecure_channel(served.client.grpc_url) as channel:
-        call = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]), timeout=20)
-        texts = [bytes(m.infer_response.raw_output_contents[0][4:]).decode() for m in call]
+    texts = [response.text[0] for response in served.client.responses(request)]
     assert texts[-1] == words(5)
     assert all(words(5).startswith(text) for text in texts)
 

@@ -30,8 +30,18 @@ def limited(start: Serve) -> Served:
 
 @pytest.fixture(autouse=True)
 def idle_before(limited: Served) -> Iterator[None]:
-    limited.wait_for_metrics({"requests_running": 0, "requests_waiting": 0})
+    """No earlier request still has a place, which metrics of a moment ago would not say."""
+    deadline_s = time.monotonic() + 10
+    while not is_idle(limited):
+        assert time.monotonic() < deadline_s
     yield
+
+
+def is_idle(limited: Served) -> bool:
+    metrics = limited.metrics()
+    running = metrics["requests_running"] + metrics["requests_waiting"]
+    ended = sum(metrics[f'requests_total{{outcome="{how}"}}'] for how in ("finished", "cancelled"))
+    return running == 0 and ended == len(limited.events("submit"))
 
 
 def test_a_request_above_the_limit_is_refused_at_once_and_may_be_retried(limited: Served) -> None:

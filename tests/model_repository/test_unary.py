@@ -15,7 +15,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import np_to_triton_dtype
 
 from tests.model_repository.conftest import MODEL, MODEL_YAML, Serve, Served
-from tests.model_repository.triton_client import Response, read_response
+from tests.model_repository.triton_client import Response
 
 UNARY = f"{MODEL.name}_unary"
 
@@ -37,8 +37,7 @@ def no_error_is_logged(both: Served) -> Iterator[None]:
 def ask(served: Served, prompt: str, id: str = "", **inputs: Any) -> Response:
     request = served.client.request(prompt, id, **inputs)
     request.model_name = UNARY
-    with grpc.insecure_channel(served.client.grpc_url) as channel:
-        return read_response(GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=20), "")
+    return served.client.call(request)
 
 
 def refusal(served: Served, prompt: str, **inputs: Any) -> grpc.RpcError:

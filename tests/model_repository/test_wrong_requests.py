@@ -9,13 +9,11 @@ import json
 import struct
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
 import pytest
 from tritonclient.grpc import service_pb2
-from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.model_repository.conftest import Served
-from tests.model_repository.triton_client import PARAMETER_FIELDS, Response, read_response
+from tests.model_repository.triton_client import PARAMETER_FIELDS, Response
 
 PROMPT = "tokens=20"
 MAX_TOKENS = "sampling_param_max_tokens"
@@ -133,17 +131,15 @@ def test_a_wrong_input_of_grpc_is_refused_by_name(
     request = served.client.request(PROMPT)
     request.inputs.add(name=name, datatype=datatype, shape=[1])
     request.raw_input_contents.append(data)
-    with grpc.insecure_channel(served.client.grpc_url) as channel:
-        [answer] = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]), timeout=20)
-    assert f"'{name}'" in answer.error_message
+    [answer] = served.client.responses(request)
+    assert f"'{name}'" in answer.error
 
 
 def test_an_output_that_the_model_does_not_have_is_refused_by_name(served: Served) -> None:
     request = served.client.request(PROMPT)
     request.outputs.add(name="text")
-    with grpc.insecure_channel(served.client.grpc_url) as channel:
-        [answer] = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]), timeout=20)
-    assert "'text'" in answer.error_message
+    [answer] = served.client.responses(request)
+    assert "'text'" in answer.error
 
 
 def naming(served: Served, *outputs: str, **inputs: Any) -> Response:
@@ -151,9 +147,8 @@ def naming(served: Served, *outputs: str, **inputs: Any) -> Response:
     request = served.client.request("tokens=2", **inputs)
     for name in outputs:
         request.outputs.add(name=name)
-    with grpc.insecure_channel(served.client.grpc_url) as channel:
-        *_, last = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]), timeout=20)
-    return read_response(last.infer_response, last.error_message)
+    *_, last = served.client.responses(request)
+    return last
 
 
 def test_an_output_that_is_named_to_triton_comes(served: Served) -> None:

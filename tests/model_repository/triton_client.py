@@ -79,10 +79,13 @@ class Triton:
         self, prompt: str | None, id: str = "", timeout_s: float = 20.0, **inputs: Any
     ) -> Generator[Response, None, None]:
         """Responses to one request as they come; closing the iterator cancels the stream."""
+        return self.responses(self.request(prompt, id, **inputs), timeout_s)
+
+    def responses(self, request: Any, timeout_s: float = 20.0) -> Generator[Response, None, None]:
+        """The same, to a message of gRPC."""
         with grpc.insecure_channel(self.grpc_url) as channel:
             stub = GRPCInferenceServiceStub(channel)
-            requests = iter([self.request(prompt, id, **inputs)])
-            call = stub.ModelStreamInfer(requests, timeout=timeout_s)
+            call = stub.ModelStreamInfer(iter([request]), timeout=timeout_s)
             try:
                 for message in call:
                     yield read_response(message.infer_response, message.error_message)
@@ -103,9 +106,13 @@ class Triton:
 
     def infer(self, prompt: str, **inputs: Any) -> Response:
         """The unary call, for a model that is not decoupled."""
+        return self.call(self.request(prompt, **inputs))
+
+    def call(self, request: Any) -> Response:
+        """The same, of a message of gRPC. Raises `grpc.RpcError` where it is refused."""
         with grpc.insecure_channel(self.grpc_url) as channel:
             stub = GRPCInferenceServiceStub(channel)
-            return read_response(stub.ModelInfer(self.request(prompt, **inputs), timeout=20), "")
+            return read_response(stub.ModelInfer(request, timeout=20), "")
 
     def generate(self, **body: Any) -> httpx.Response:
         return self.post("generate", body)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import random
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from builder.errors import BadInput
-from launch.bench import diff
+from launch.bench import diff, samples
 
 SAMPLE = Path(__file__).parent / "sample_bench.json"
 
@@ -219,3 +221,97 @@ def test_the_exit_code_says_whether_b_is_worse(
     ]  # fmt: skip
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert ("error: c1: output tokens per second: is worse" in done.stderr) is (status == 6)
+
+
+def without(document: dict[str, Any], path: str) -> dict[str, Any]:
+    """The same result but for one key, which it lacks."""
+    found = copy.deepcopy(document)
+    *parents, key = path.split(".")
+    place: Any = found
+    for parent in parents:
+        place = place[int(parent)] if parent.isdecimal() else place[parent]
+    del place[key]
+    return found
+
+
+COMPARED = (
+    *("subject", "client", "workload", "points", "subject.engine"),
+    *("points.1.label", "points.1.load", "points.1.requests"),
+    *("points.1.requests.sent", "points.1.requests.ok", "points.1.requests.failed"),
+)
+
+
+def test_a_result_is_read_as_it_is(sample: dict[str, Any]) -> None:
+    assert diff.read(SAMPLE) == sample
+
+
+@pytest.mark.parametrize("path", COMPARED)
+def test_a_result_without_what_is_compared_is_refused_by_its_key(
+    path: str, sample: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "b.json").write_text(json.dumps(without(sample, path)))
+    with pytest.raises(BadInput) as refused:
+        diff.read(tmp_path / "b.json")
+    assert repr(path.rpartition(".")[2]).strip("'") in str(refused.value)
+
+
+@pytest.mark.parametrize("path", [*COMPARED, "points.1.window", "points.1.samples"])
+@pytest.mark.parametrize("value", [7.5, True, ["a"]])
+def test_a_result_with_another_kind_of_value_is_refused_by_its_key(
+    path: str, value: Any, sample: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "b.json").write_text(json.dumps(other(sample, path, value)))
+    with pytest.raises(BadInput) as refused:
+        diff.read(tmp_path / "b.json")
+    assert path.rpartition(".")[2] in str(refused.value)
+
+
+def test_throughput_must_be_a_number_where_it_is_given(
+    sample: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps(other(sample, "points.1.output_tokens_per_s", "fast")))
+    with pytest.raises(BadInput, match="output_tokens_per_s"):
+        diff.read(file)
+    file.write_text(json.dumps(other(sample, "points.1.output_tokens_per_s", None)))
+    assert diff.read(file)["points"][1]["output_tokens_per_s"] is None
+
+
+def test_a_difference_has_both_values_the_change_and_its_interval() -> None:
+    a, b = noise(1, 400, 5), slower(noise(2, 400, 5), 1.5)
+    found = {one.measure: one for one in diff.compare(a, b, 5.0)}
+    assert list(found) == [
+        *("output tokens per second", "median end-to-end latency in ms"),
+        "failed requests in percent",
+    ]
+    times_a, times_b = (one["points"][0]["samples"]["e2e_ms"] for one in (a, b))
+    latency = found["median end-to-end latency in ms"]
+    medians = [statistics.median(row) for row in (times_a, times_b)]
+    assert [latency.a, latency.b] == pytest.approx(medians)
+    assert latency.percent == pytest.approx(100 * (medians[1] / medians[0] - 1))
+    interval = samples.ratio(times_a, times_b, 0.5)
+    assert interval is not None
+    bounds = [100 * (bound - 1) for bound in interval]
+    assert [latency.low_percent, latency.high_percent] == pytest.approx(bounds)
+    speed = found["output tokens per second"]
+    assert [speed.a, speed.b] == pytest.approx([1000, 1000 / 1.5])
+    assert speed.percent == pytest.approx(-100 / 3)
+    assert speed.low_percent is not None
+    assert speed.high_percent is not None
+    assert speed.low_percent < speed.percent < speed.high_percent < -30
+    assert {one.point for one in found.values()} == {"c1"}
+
+
+def test_times_of_less_than_a_millisecond_are_compared_too() -> None:
+    a, b = noise(1, 400, 5), noise(2, 400, 5)
+    small_a, small_b = (slower(one, 1e-3) for one in (a, b))
+    assert verdicts(small_a, small_b) == {"same"}
+    assert len(diff.compare(small_a, small_b, 5.0)) == len(diff.compare(a, b, 5.0))
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, -1, True, "7", None])
+def test_what_is_no_time_is_refused(value: Any) -> None:
+    a, b = noise(1, 20, 5), noise(2, 20, 5)
+    b["points"][0]["samples"]["e2e_ms"][3] = value
+    with pytest.raises(BadInput, match=r"point c1: samples.e2e_ms: must be a list of numbers >= 0"):
+        diff.compare(a, b, 5.0)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
+import time
+from collections.abc import Iterator
+from typing import ClassVar
+
 import httpx
+import pytest
 
 from benchmarks.reference_server.process import ReferenceServer
 from launch import endpoint
@@ -65,3 +72,55 @@ def test_iterations_are_told_by_their_means() -> None:
         "iteration mean active": 3.0,
         "iteration mean kv.used": 15.0,
     }
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    """Gives each path the text that the test wants, and 404 to all others."""
+
+    texts: ClassVar[dict[str, str]] = {}
+
+    def do_GET(self) -> None:
+        text = self.texts.get(self.path)
+        self.send_response(404 if text is None else 200)
+        self.end_headers()
+        self.wfile.write((text or "").encode())
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def answering() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<html>", "GET /perf_metrics gives no JSON"),
+        ("{}", "GET /perf_metrics gives no list of objects"),
+        ("[1]", "GET /perf_metrics gives no list of objects"),
+        (None, "GET /perf_metrics gives 404"),
+    ],
+)
+def test_what_a_server_does_not_tell_is_said(answering: str, text: str | None, words: str) -> None:
+    known = {"/metrics": '[{"a": 1}]', "/prometheus/metrics": "some_total 3\n"}
+    Answering.texts = known | ({} if text is None else {"/perf_metrics": text})
+    found = server_metrics.read(endpoint.from_url(answering))
+    assert words in found.absent
+    assert found.iterations == [{"a": 1}]
+    assert found.requests == ()
+
+
+def test_a_reading_waits_for_no_request_that_has_not_ended(answering: str) -> None:
+    """All that have were counted at the reading before."""
+    Answering.texts = {"/prometheus/metrics": f"{metrics.REQUESTS} 5\n"}
+    at = endpoint.from_url(answering)
+    before = server_metrics.read(at)
+    began_s = time.monotonic()
+    again = server_metrics.read(at, before)
+    assert again.samples == before.samples != {}
+    assert time.monotonic() - began_s < metrics.COUNTED_S / 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,84 @@ def test_a_task_of_chats_has_a_message_for_each_call(text: Prompts) -> None:
     [task] = made.tasks(0, 1)
     counts = [text.count(call.messages[0]["content"]) for call in task if call.messages]
     assert counts == [30, 5, 5]
+
+
+def test_calls_and_tasks_have_their_places_from_any_first_one_on(text: Prompts) -> None:
+    made = workload.fixed(text, 10, 8, TEMPLATE)
+    every = made.calls(0, 7)
+    later = made.calls(4, 3)
+    assert [call.index for call in later] == [0, 1, 2]
+    assert [call.prompt for call in later] == [call.prompt for call in every[4:]]
+    tasks = workload.agent(text, 10, 8, TEMPLATE, calls=2)
+    found = tasks.tasks(3, 2)
+    assert [[call.task for call in task] for task in found] == [[0, 0], [1, 1]]
+    assert found[1][0].prompt == tasks.tasks(4, 1)[0][0].prompt == tasks.request(4).prompt
+
+
+def test_each_kind_says_what_it_asks(text: Prompts) -> None:
+    """As the document of a run holds it, and in words."""
+    source = {"prompts": text.source}
+    assert workload.fixed(text, 20, 8, TEMPLATE).facts == {
+        "isl": 20,
+        "osl": 8,
+        "range_ratio": 1.0,
+        "words": "20 prompt tokens, 8 output tokens",
+        **source,
+    }
+    assert workload.fixed(text, 20, 8, TEMPLATE, range_ratio=0.5).facts["words"] == (
+        "10 to 20 prompt tokens, 4 to 8 output tokens"
+    )
+    assert workload.shared_prefix(text, 5, 20, 8, TEMPLATE, groups=3).facts == {
+        "isl": 20,
+        "osl": 8,
+        "prefix": 5,
+        "groups": 3,
+        **source,
+        "words": "20 prompt tokens, of which 5 are shared within 3 groups, 8 output tokens",
+    }
+    assert workload.agent(text, 20, 8, TEMPLATE, calls=4, turn=6).facts == {
+        "isl": 20,
+        "osl": 8,
+        "calls": 4,
+        "turn": 6,
+        **source,
+        "words": "tasks of 4 calls: 20 prompt tokens, then 6 new ones, 8 output tokens each",
+    }
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_call_has_what_all_requests_share_and_its_prompt(text: Prompts, chat: bool) -> None:
+    template = replace(TEMPLATE, temperature=0.5, headers={"a": "b"})
+    [[first, later]] = workload.agent(text, 9, 8, template, calls=2, turn=4, chat=chat).tasks(0, 1)
+    for call, count in ((first, 9), (later, 4)):
+        said = call.messages[0]["content"] if call.messages else str(call.prompt)
+        assert text.count(said) == count
+        assert call == replace(
+            template,
+            prompt=None if chat else said,
+            messages=({"role": "user", "content": said},) if chat else None,
+            max_tokens=8,
+            task=0,
+        )
+
+
+def test_a_drawn_length_is_never_none_at_all(text: Prompts) -> None:
+    made = workload.fixed(text, 3, 1, TEMPLATE, range_ratio=0.1)
+    counts = [(text.count(str(one.prompt)), one.max_tokens) for one in made.calls(0, 60)]
+    assert {isl for isl, _ in counts} == {1, 2, 3}
+    assert {osl for _, osl in counts} == {1}
+    assert made.facts["words"] == "1 to 3 prompt tokens, 1 output tokens"
+
+
+def test_prefixes_of_token_ids_are_shared_too() -> None:
+    made = workload.shared_prefix(sources.from_token_ids(1000), 6, 10, 8, TEMPLATE, groups=2)
+    a, b, also_a, _ = prompts(made, 4)
+    assert isinstance(a, tuple)
+    assert isinstance(b, tuple)
+    assert isinstance(also_a, tuple)
+    assert [len(one) for one in (a, b, also_a)] == [10, 10, 10]
+    assert a[:6] == also_a[:6] != b[:6]
+    assert a[6:] != also_a[6:]
 
 
 def conversation(*values: str) -> dict[str, object]:

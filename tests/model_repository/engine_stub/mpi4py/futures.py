@@ -1,3 +1,4 @@
+import os
 from types import TracebackType
 
 import tensorrt_llm
@@ -12,7 +13,7 @@ class MPICommExecutor:
         self._comm = comm
 
     def __enter__(self) -> "MPICommExecutor | None":
-        tensorrt_llm.log("work", rank=self._comm.Get_rank())
+        tensorrt_llm.log(os.environ.get("ENGINE_LOG"), "work", rank=self._comm.Get_rank())
         return self if self._comm.Get_rank() == 0 else None
 
     def __exit__(

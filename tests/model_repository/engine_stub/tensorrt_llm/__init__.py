@@ -8,6 +8,7 @@ appended to the file that `ENGINE_LOG` names, one JSON object per line.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import threading
@@ -22,8 +23,8 @@ from typing import Any
 __version__ = "1.2.1+stub"
 
 
-def log(event: str, **details: object) -> None:
-    if path := os.environ.get("ENGINE_LOG"):
+def log(path: str | None, event: str, **details: object) -> None:
+    if path:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(json.dumps({"event": event, **details}) + "\n")
 
@@ -137,7 +138,7 @@ class RequestOutput:
         self._steps = self._run()
 
     def abort(self) -> None:
-        log("abort", prompt=self.prompt, at_s=time.monotonic())
+        self.llm.log("abort", prompt=self.prompt, at_s=time.monotonic())
 
     def __aiter__(self) -> RequestOutput:
         return self
@@ -200,7 +201,7 @@ class RequestOutput:
                     output.finish_reason, output.stop_reason = "stop", word
             if self.sampling.return_perf_metrics:
                 output.request_perf_metrics = PERF_METRICS
-        log("finish", prompt=self.prompt)
+        self.llm.log("finish", prompt=self.prompt)
 
 
 PERF_METRICS = SimpleNamespace(
@@ -243,7 +244,8 @@ class Tokenizer:
 
 class LLM:
     def __init__(self, model: str, **options: Any) -> None:
-        log("start", model=model, options={key: str(value) for key, value in options.items()})
+        self.log = functools.partial(log, os.environ.get("ENGINE_LOG"))
+        self.log("start", model=model, options={key: str(value) for key, value in options.items()})
         if "fail_start" in options:
             raise RuntimeError(options["fail_start"])
         self.args = SimpleNamespace(guided_decoding_backend=options.get("guided_decoding_backend"))
@@ -268,7 +270,7 @@ class LLM:
         if isinstance(inputs, str):
             inputs, _ = self.input_processor({"prompt": inputs}, sampling_params)
         prompt = getattr(inputs, "text", inputs)
-        log("submit", prompt=prompt, sampling=sampling, **given)
+        self.log("submit", prompt=prompt, sampling=sampling, **given)
         script = Script.read(prompt if isinstance(prompt, str) else "")
         script.input = len(inputs)
         if script.input > MAX_NUM_TOKENS:
@@ -304,4 +306,4 @@ class LLM:
         return self.is_healthy
 
     def shutdown(self) -> None:
-        log("shutdown")
+        self.log("shutdown")
