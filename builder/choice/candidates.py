@@ -15,19 +15,15 @@ from ..estimates.measurements import layout_text
 from ..facts import published_results
 from ..facts.published_results import flatten
 from ..planning import Plan
-from ..planning.plan_builder import MTP_DRAFT_TOKENS
+from ..planning.plan_builder import DRAFT_METHOD, MTP_DRAFT_TOKENS
 from .request import Base, ChoiceRequest
 
 MOST_DRAFT_TOKENS = 3  # of the depths that are tried; no published server drafts more with MTP
 MOST_INSTANCE_GPUS = 64
 MOST_COUNTS = 16  # of instances that are tried for one layout
 
-_SIZE, _EXPERTS, _ATTENTION_DP = (
-    "tensor_parallel_size",
-    "moe_expert_parallel_size",
-    "enable_attention_dp",
-)
-_SPECULATION, _BATCH = "speculative_config", "max_batch_size"
+_SIZE, _SPECULATION, _BATCH = "tensor_parallel_size", "speculative_config", "max_batch_size"
+_COPIES = "data_parallel_size"  # of the attention, in an engine that counts them
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +74,16 @@ class Candidate:
         return self.layout.num_gpus * self.instances
 
     def settings(self) -> dict[str, Any]:
-        """The engine options that make the layout, by their paths."""
-        release, layout = self.base.facts.release, self.layout
-        found: dict[str, Any] = {_SIZE: layout.num_gpus}
-        if self.base.facts.checkpoint.architecture.experts_field is not None:
-            found |= {_ATTENTION_DP: layout.attention_dp, _EXPERTS: layout.ep}
-        if layout.mtp_draft_tokens == 0:
+        """The engine options that make the layout, by their paths in the release."""
+        release = self.base.facts.release
+        found = dict(_layout_settings(self.base, self.layout))
+        if self.layout.mtp_draft_tokens == 0:
             found[_SPECULATION] = None
-        elif layout.mtp_draft_tokens:
-            depth = release.option_path(MTP_DRAFT_TOKENS)
-            found |= {f"{_SPECULATION}.decoding_type": "MTP", depth: layout.mtp_draft_tokens}
+        elif self.layout.mtp_draft_tokens:
+            found[release.option_path(DRAFT_METHOD)] = release.engine.draft_method
+            found[release.option_path(MTP_DRAFT_TOKENS)] = self.layout.mtp_draft_tokens
         if self.max_batch_size is not None:
-            found[_BATCH] = self.max_batch_size
+            found[release.option_path(_BATCH)] = self.max_batch_size
         return found
 
     def question(self, concurrency: int) -> Question:
@@ -153,8 +147,23 @@ def _sizes(request: ChoiceRequest, base: Base) -> list[int]:
 
 def _is_allowed(base: Base, layout: Layout) -> bool:
     """Whether the user's own options leave room for the layout."""
-    wanted = {_EXPERTS: layout.ep, _ATTENTION_DP: layout.attention_dp}
+    wanted = _layout_settings(base, layout)
     return all(base.overrides.get(path, value) == value for path, value in wanted.items())
+
+
+def _layout_settings(base: Base, layout: Layout) -> dict[str, Any]:
+    """How the model is spread, in the options that the release has for it."""
+    has_experts = base.facts.checkpoint.architecture.experts_field is not None
+    if _COPIES in base.facts.release.paths:
+        found: dict[str, Any] = {_SIZE: layout.tp, _COPIES: layout.ranks}
+        return found | ({"enable_expert_parallel": layout.ep > 1} if has_experts else {})
+    found = {_SIZE: layout.num_gpus}
+    if has_experts:
+        found |= {
+            "enable_attention_dp": layout.attention_dp,
+            "moe_expert_parallel_size": layout.ep,
+        }
+    return found
 
 
 def _counts(request: ChoiceRequest, base: Base, layout: Layout) -> list[int]:
