@@ -43,7 +43,8 @@ class Endpoint:
 
     `model_folder` holds the rendered config.pbtxt of a Triton model, and `options` the rendered
     options, where a bundle is known. `pid` is that of a server that this program started;
-    `rehearsal` says that it runs random weights. `positions` are those of the served model, where
+    `rehearsal` says that it runs random weights, `on_reference` that the reference engine runs
+    them. `positions` are those of the served model, where
     they are known.
     """
 
@@ -58,6 +59,7 @@ class Endpoint:
     access: Access = field(default_factory=Access)
     pid: int | None = None
     rehearsal: bool = False
+    on_reference: bool = False
     positions: int | None = None
 
     @property
@@ -265,11 +267,13 @@ def _takes_connections(address: str) -> bool:
     return True
 
 
-def from_rehearsal(target: Target, pid: int) -> Endpoint:
+def from_rehearsal(target: Target, engine: str, pid: int) -> Endpoint:
     """The endpoint of a target that this program started on a miniature."""
     config = json.loads((Path(target.environment["CHECKPOINT"]) / "config.json").read_text())
     positions = {**config, **config.get("text_config", {})}.get("max_position_embeddings")
-    return replace(from_target(target), pid=pid, rehearsal=True, positions=positions)
+    served = from_target(target)
+    is_reference = engine == "reference"
+    return replace(served, pid=pid, rehearsal=True, on_reference=is_reference, positions=positions)
 
 
 def _yaml(path: Path) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The engine that a server finds: TensorRT-LLM as installed, or the reference engine."""
+"""The engine that a server finds: installed, as a CPU build of its own, or the reference engine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from builder.diagnostics import Diagnostic
-from builder.errors import NotReady
-from builder.facts import engines
+from builder.errors import BadInput, NotReady
+from builder.facts import engines, servers
+from builder.facts.engines import Engine
+
+from . import cpu_build
 
 REFERENCE = "reference"
 
@@ -22,29 +25,80 @@ TOOLKIT = Path(__file__).parent.parent
 REFERENCE_FOLDER = Path(__file__).parent / "reference"
 
 
-def choose(wanted: str) -> str:
-    """The name of the engine. `auto` takes the real one where this Python has it.
+def choose(wanted: str, name: str) -> str:
+    """The name of the engine for a bundle of the engine `name`.
 
-    Raises `NotReady` if it is asked for and not there.
+    `auto` takes that one where this Python has it or where its CPU build is set up, else the
+    reference engine. Raises `NotReady` if it is asked for and not there, `BadInput` if another one
+    is asked for.
     """
-    if wanted == REFERENCE or (wanted == "auto" and not _is_installed()):
+    record = engines.load(name)
+    is_here = _is_installed(record) or cpu_build.folder(record) is not None
+    if wanted == REFERENCE or (wanted == "auto" and not is_here):
         return REFERENCE
-    real = engines.default()
-    if not _is_installed() and shutil.which("trtllm-serve") is None:
-        what = f"is neither in this Python, {sys.executable}, nor is trtllm-serve on the path"
-        remedy = "run in its container, or use --engine reference"
-        raise NotReady(Diagnostic(real.title, what, remedy))
-    return real.name
+    _check_same(wanted, record)
+    programs = _programs(record)
+    if not is_here and not any(map(shutil.which, programs)):
+        where = f"is neither in this Python, {sys.executable}, nor is {programs[0]} on the path"
+        raise NotReady(Diagnostic(record.title, where, _remedy(record, "run in its container")))
+    return record.name
+
+
+def choose_without_gpu(wanted: str, name: str) -> str:
+    """The same for a rehearsal, which takes the CPU build or the reference engine."""
+    record = engines.load(name)
+    is_here = cpu_build.folder(record) is not None
+    if wanted == REFERENCE or (wanted == "auto" and not is_here):
+        return REFERENCE
+    _check_same(wanted, record)
+    if not is_here:
+        raise NotReady(Diagnostic(record.title, "has no CPU build here", _remedy(record)))
+    return record.name
+
+
+def uses_cpu_build(engine: str) -> bool:
+    """Whether an engine that was chosen is its CPU build: this Python has no other one."""
+    if engine == REFERENCE:
+        return False
+    record = engines.load(engine)
+    return not _is_installed(record) and cpu_build.folder(record) is not None
+
+
+def _check_same(wanted: str, record: Engine) -> None:
+    if wanted not in ("auto", record.name):
+        what = f"is {wanted}, and the bundle is for {record.title}"
+        raise BadInput(Diagnostic("--engine", what, f"use {record.name}, {REFERENCE} or auto"))
+
+
+def _remedy(record: Engine, *ways: str) -> str:
+    setup = f"bash launch/setup_engine.sh {record.name}" if record.cpu_build else None
+    return ", or ".join(filter(None, (*ways, setup, "use --engine reference")))
+
+
+def _programs(record: Engine) -> list[str]:
+    """The commands of the engine's own servers."""
+    known = map(servers.load, servers.names())
+    own = [one.program for one in known if record.name in one.engines and one.api == "openai"]
+    return own or [record.module]
 
 
 def path_entries(engine: str, folder: Path, ascii_name: AsciiName) -> list[Path]:
-    """Folders for the front of the path. `folder` takes the Python of the reference engine."""
+    """Folders for the front of the path. `folder` takes what is made for this run."""
     if engine == REFERENCE:
         overlay = python_overlay(folder, [REFERENCE_FOLDER, TOOLKIT], ascii_name)
         return [overlay, REFERENCE_FOLDER / "bin"]
-    if _is_installed():
+    record = engines.load(engine)
+    if _is_installed(record):
         return [Path(sysconfig.get_path("scripts"))]
+    if uses_cpu_build(engine):
+        return [cpu_build.write_program(record, folder)]
     return []
+
+
+def variables(engine: str) -> dict[str, str]:
+    """What the environment of a server has for its engine."""
+    build = engines.load(engine).cpu_build if uses_cpu_build(engine) else None
+    return {**build.environment} if build else {}
 
 
 def python_overlay(folder: Path, packages: Iterable[Path], ascii_name: AsciiName) -> Path:
@@ -63,6 +117,6 @@ def python_overlay(folder: Path, packages: Iterable[Path], ascii_name: AsciiName
     return folder / "bin"
 
 
-def _is_installed() -> bool:
+def _is_installed(record: Engine) -> bool:
     """Whether this Python has the real engine, which is not imported to find out."""
-    return find_spec(engines.default().module) is not None
+    return find_spec(record.module) is not None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from builder.bundle import Bundle
-from builder.errors import NotReady, ToolkitError
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput, NotReady, ToolkitError
+from builder.facts import checkpoint as checkpoints
+from builder.facts import engines as known_engines
 
-from . import endpoint, serving
+from . import cpu_build, endpoint, serving
+from . import engine as engines
 from . import run as runs
 from .bench import clients, config, prompts, results, system_under_test, workload
 from .bench.config import BenchConfig
@@ -52,38 +56,80 @@ class RehearsalResult:
         return self.smoke is not None and not self.smoke["failed"] and not self.bench_errors
 
 
+def title(engine: str) -> str:
+    """An engine that was chosen, in words."""
+    if engine == engines.REFERENCE:
+        return "the reference engine"
+    record = known_engines.load(engine)
+    build = record.cpu_build.requirement if record.cpu_build else record.title
+    return f"{record.title} itself ({build})"
+
+
+def engine_for(target: Target, wanted: str, say: Callable[[str], None]) -> str:
+    """The engine that can serve a target's model here; what another one checks is checked before.
+
+    A CPU build judges the options of its own release. Where it has no kernels for the model, which
+    is said, the reference engine serves. Raises `BadInput` with the words of an engine that refuses
+    the options.
+    """
+    if wanted == engines.REFERENCE:
+        return wanted
+    record = known_engines.load(wanted)
+    build = record.cpu_build
+    assert build, "it was chosen because it is there"
+    if target.server.api != "openai":
+        say(f"{target.name}: {target.server.title} does not find the CPU build of {record.title}")
+        return engines.REFERENCE
+    checkpoint = checkpoints.from_bundle(target.folder)
+    options = target.folder / target.server.files.options
+    if words := cpu_build.refusal(record, checkpoint, options):
+        what = f"is refused by {record.title} {build.release}: {words}"
+        raise BadInput(Diagnostic(str(options), what))
+    say(f"{target.name}: {record.title} {build.release} takes the options for {checkpoint.name}")
+    if not cpu_build.serves(build, checkpoint):
+        name = checkpoint.architecture.name
+        say(f"{target.name}: {build.package} is not known to serve {name} on a CPU")
+        return engines.REFERENCE
+    set_for_cpu = " ".join(cpu_build.option_words(build.options))
+    say(f"{target.name}: set for the CPU build: {set_for_cpu}; weights in BF16")
+    return wanted
+
+
 def rehearse(
     bundle: Bundle,
     target: Target,
+    engine: str,
     run: runs.Run,
     start_timeout_s: float,
     interrupts: Interrupts,
     on_result: suite.OnResult,
 ) -> RehearsalResult:
-    """One target with the reference engine, on ports of its own."""
+    """One target with an engine that needs no GPU, on ports of its own."""
     try:
-        served = serving.with_miniature(target, run).on_free_ports()
+        served = serving.with_miniature(target, engine, run).on_free_ports()
         served = with_dummy_credentials(served, run.folder)
         with serving.serve(
             served,
-            "reference",
+            engine,
             run,
             interrupts,
             start_timeout_s=start_timeout_s,
             stop_grace_s=STOP_GRACE_S,
         ) as (target, server):
-            at = endpoint.from_rehearsal(target, server.pid)
-            engine = metrics.engine_info(at)
+            at = endpoint.from_rehearsal(target, engine, server.pid)
+            info = metrics.engine_info(at)
             checked = suite.run(at, on_result)
             measured: Mapping[str, Any] | None = None
             bench_errors: Sequence[str] = ()
             if all(one.outcome != "failed" for one in checked) and is_measurable(at):
-                measured, bench_errors = measure(SystemUnderTest(at, bundle, target), run)
+                measured, bench_errors = measure(
+                    SystemUnderTest(at, bundle, target, run.facts), run
+                )
             last = suite.stop(at, server, target.environment.get("SERVE_SHM_PREFIX"))
             on_result(last)
     except NotReady as not_ready:
         return RehearsalResult(target.name, run.folder, None, None, not_ready)
-    smoke = record_smoke(run, [*checked, *last], engine)
+    smoke = record_smoke(run, [*checked, *last], info)
     return RehearsalResult(
         target.name, run.folder, run.ready_after_s, smoke, None, measured, tuple(bench_errors)
     )

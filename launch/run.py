@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +13,8 @@ from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 from builder.files import whole_file
+
+from . import engine as engines
 
 SUMMARY = "run.json"
 FORMAT = 1
@@ -44,6 +47,11 @@ class Run:
         self.write_json(SUMMARY, self._facts)
 
     @property
+    def facts(self) -> Mapping[str, Any]:
+        """What `run.json` holds."""
+        return self._facts
+
+    @property
     def ready_after_s(self) -> float | None:
         return self._facts.get("ready_after_s")
 
@@ -62,7 +70,10 @@ class Run:
 
 
 def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None) -> Run:
-    """A run in `folder`, or in a new one under `runs/`. Raises `BadInput` if it is in use."""
+    """A run in `folder`, or in a new one under `runs/`. Raises `BadInput` if it is in use.
+
+    It is a rehearsal where its engine runs without a GPU.
+    """
     launch = bundle.launch
     folder = folder or new_folder(f"{launch['name']}-{target}")
     try:
@@ -74,6 +85,7 @@ def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None)
         raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir")) from None
     if used:
         raise BadInput(Diagnostic(str(folder), "is not empty", "choose another --run-dir"))
+    is_rehearsal = engine == engines.REFERENCE or engines.uses_cpu_build(engine)
     facts = {
         "format": FORMAT,
         "toolkit_version": __version__,
@@ -83,7 +95,7 @@ def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None)
             "digest": bundle.digest,
         },
         "target": target,
-        "engine": {**launch["engine"], "used": engine, "rehearsal": engine == "reference"},
+        "engine": {**launch["engine"], "used": engine, "rehearsal": is_rehearsal},
     }
     return Run(folder.resolve(), facts)
 

@@ -15,9 +15,10 @@ from builder import miniature
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 from builder.facts import checkpoint as checkpoints
+from builder.facts import engines as known_engines
 
+from . import cpu_build, ready, triton
 from . import engine as engines
-from . import ready, triton
 from .engine import AsciiName
 from .interrupts import Interrupted, Interrupts
 from .process import ServerProcess
@@ -104,7 +105,7 @@ def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> Not
 def with_checkpoint(target: Target, engine: str, run: Run) -> Target:
     """The target on the checkpoints that variables name, or else on the bundle's own.
 
-    The reference engine takes a miniature where that is no folder of this machine, or one of a
+    Engines without a GPU take a miniature where that is no folder of this machine, or one of a
     model without its weights.
     """
     named = {name: os.environ.get(name) or value for name, value in target.checkpoints.items()}
@@ -112,16 +113,22 @@ def with_checkpoint(target: Target, engine: str, run: Run) -> Target:
     named |= {name: str(path.resolve()) for name, path in folders.items() if path.is_dir()}
     folder = folders["CHECKPOINT"]
     is_bare = (folder / "config.json").is_file() and not any(folder.glob("*.safetensors"))
-    if engine == engines.REFERENCE and (is_bare or not folder.is_dir()):
-        return with_miniature(target, run)
+    on_cpu = engine == engines.REFERENCE or engines.uses_cpu_build(engine)
+    if on_cpu and (is_bare or not folder.is_dir()):
+        return with_miniature(target, engine, run)
     return target.with_environment(**named)
 
 
-def with_miniature(target: Target, run: Run) -> Target:
+def with_miniature(target: Target, engine: str, run: Run) -> Target:
     """The target on a tiny checkpoint of the same architecture, made in the run folder."""
     folder = run.folder / "miniature"
     folder.mkdir()
-    miniature.write(checkpoints.from_bundle(target.folder), folder)
+    checkpoint = checkpoints.from_bundle(target.folder)
+    build = known_engines.load(engine).cpu_build if engines.uses_cpu_build(engine) else None
+    if build:
+        cpu_build.write_miniature(build, checkpoint, folder)
+    else:
+        miniature.write(checkpoint, folder)
     return target.with_environment(CHECKPOINT=str(folder))
 
 
@@ -151,8 +158,10 @@ def _environment(
         found = triton.prepare(folder / triton.PROGRAM)
         entries += [found] if found else []
     path = os.pathsep.join([*map(str, entries), os.environ.get("PATH", os.defpath)])
-    release = {"TENSORRT_LLM_REFERENCE_RELEASE": target.release} if engine == "reference" else {}
-    return {**os.environ, **target.environment, **release, "PATH": path}
+    added = engines.variables(engine)
+    if engine == engines.REFERENCE:
+        added = {"TENSORRT_LLM_REFERENCE_RELEASE": target.release}
+    return {**os.environ, **target.environment, **added, "PATH": path}
 
 
 def _ended(target: Target, run: Run, server: ServerProcess) -> None:

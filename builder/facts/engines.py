@@ -7,6 +7,7 @@ translation of a plan into the engine's own options, is the module of the same n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -16,6 +17,37 @@ from .data_file import load as load_file
 from .schema import Positive, Text
 
 ENGINES = DATA / "engines"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuBuild:
+    """A build of the engine that needs no GPU, in an environment of its own.
+
+    `package` of `release` is installed without the packages of `unfit`, which its requirements
+    bring and its PyTorch cannot load; the environment takes `disk_gb`. `program` with its
+    subcommand is what servers start, the Python module `runs_as` what does the same here, with the
+    model after `model_flag`. `options` are set for it whatever a deployment says, `environment`
+    are its variables. `architectures` are those whose miniatures were seen to be served, and
+    `head_sizes` what its kernels take.
+    """
+
+    package: Text
+    release: Text
+    unfit: tuple[Text, ...]
+    disk_gb: float
+    program: tuple[Text, Text]
+    runs_as: Text
+    model_flag: Text
+    options: Mapping[str, Text | bool | int]
+    environment: Mapping[str, Text]
+    architectures: tuple[Text, ...]
+    head_sizes: tuple[Positive, ...]
+    source: Text
+
+    @property
+    def requirement(self) -> str:
+        """What is installed."""
+        return f"{self.package}=={self.release}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +64,8 @@ class Engine:
     it reads long prompts in parts if it `chunks_prompts`, and batches of up to `largest_graph`
     requests run as CUDA graphs. Its `memory_share` is of what is left beside the model, or of all
     of a GPU; `memory_source` says who says so, `memory_verified` whether logs confirm it.
+
+    `cpu_build` is one that runs without a GPU, where there is one.
 
     `rank_launcher` starts the command that follows it on every rank, where there is one. Any of
     `telemetry_variables`, set to 1, keeps it from sending usage data.
@@ -58,6 +92,7 @@ class Engine:
     rank_launcher: Text | None
     telemetry_variables: tuple[Text, ...]
     default: bool = False
+    cpu_build: CpuBuild | None = None
 
 
 @cache

@@ -30,15 +30,21 @@ from .vocabulary import BOS, EOS, Vocabulary
 LINEAR_GAIN = 0.35
 LOGIT_RMS = 8.0
 E4M3_TOP = 448.0
+_QUANTIZED_BY = ("quantization_config", "compression_config")
 E2M1_RMS = sqrt(sum(v * v for v in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)
 E4M3_RMS = 22.0  # of bytes drawn by `_E4M3_BYTES`: magnitudes 8 to 30
 
 
-def write(checkpoint: Checkpoint, folder: Path, seed: int = 0) -> None:
-    """Write the miniature of `checkpoint` into `folder`, which must exist and be empty."""
+def write(
+    checkpoint: Checkpoint, folder: Path, seed: int = 0, head_size: int | None = None
+) -> None:
+    """Write the miniature of `checkpoint` into `folder`, which must exist and be empty.
+
+    `head_size` is the least that an engine's kernels take.
+    """
     vocabulary = Vocabulary.build()
     architecture = checkpoint.architecture
-    config = shrunk(checkpoint, vocabulary)
+    config = shrunk(checkpoint, vocabulary, head_size)
     quantization = _rewrite_excludes(checkpoint, architecture.text(config))
     if inline := config.get("quantization_config"):
         config["quantization_config"] = _inline(inline, quantization)
@@ -47,10 +53,28 @@ def write(checkpoint: Checkpoint, folder: Path, seed: int = 0) -> None:
     _write_json(folder / "config.json", config)
     if quantization.quant_algo and quantization.source == "hf_quant_config.json":
         _write_json(folder / "hf_quant_config.json", _hf_quant_config(quantization))
+    write_tokenizer(folder)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """The tokenizer of every miniature, and with which token its texts end."""
+    vocabulary = Vocabulary.build()
     _write_json(folder / "tokenizer.json", vocabulary.tokenizer_json())
     _write_json(folder / "tokenizer_config.json", vocabulary.tokenizer_config())
     ids = {"bos_token_id": vocabulary.ids[BOS], "eos_token_id": vocabulary.ids[EOS]}
     _write_json(folder / "generation_config.json", ids)
+
+
+def unquantized(checkpoint: Checkpoint) -> Checkpoint:
+    """The same model in BF16, for engines that have no kernels of its format."""
+
+    def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if name not in _QUANTIZED_BY}
+
+    config = plain(checkpoint.config)
+    if nested := checkpoint.architecture.nested(config):
+        config[nested] = plain(config[nested])
+    return replace(checkpoint, config=config, quantization=Quantization())
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:

@@ -69,10 +69,17 @@ _PART_LIMITS: dict[str, int] = {
 MLA_LIMITS = {**LIMITS, "num_key_value_heads": 4}
 
 
-def shrunk(checkpoint: Checkpoint, vocabulary: Vocabulary) -> dict[str, Any]:
-    """The checkpoint's own config with every size cut down to its limit."""
+def shrunk(
+    checkpoint: Checkpoint, vocabulary: Vocabulary, head_size: int | None = None
+) -> dict[str, Any]:
+    """The checkpoint's own config with every size cut down to its limit.
+
+    `head_size` is the least that an engine's kernels take, where that is more than a limit here.
+    """
     mla = checkpoint.architecture.attention.startswith("mla")
     limits = MLA_LIMITS if mla else LIMITS
+    if head_size:
+        limits = {**limits, **_with_heads_of(head_size, checkpoint)}
 
     def shrink(fields: Mapping[str, Any]) -> dict[str, Any]:
         small = _at_most(fields, limits)
@@ -81,7 +88,9 @@ def shrunk(checkpoint: Checkpoint, vocabulary: Vocabulary) -> dict[str, Any]:
         lists = {  # one entry per layer, or one more for the MTP layer
             name: _cut(value, layers or 0, few)
             for name, value in fields.items()
-            if isinstance(value, list | str) and layers and len(value) in (layers, layers + 1)
+            if (isinstance(value, list) or name.endswith("_pattern"))
+            and layers
+            and len(value) in (layers, layers + 1)
         }
         parts = {
             name: {**value, **_at_most(value, _PART_LIMITS), **_layer_numbers(value, few)}
@@ -103,6 +112,16 @@ def shrunk(checkpoint: Checkpoint, vocabulary: Vocabulary) -> dict[str, Any]:
         return shrink(config)
     config[nested] = shrink(config[nested])
     return config
+
+
+def _with_heads_of(head_size: int, checkpoint: Checkpoint) -> dict[str, int]:
+    """Where the config leaves the size to be computed, there are fewer heads of that size."""
+    if checkpoint.architecture.attention.startswith("mla"):
+        return {}  # its heads are made of several parts
+    if checkpoint.text_config.get("head_dim"):
+        return {"head_dim": head_size}
+    heads = LIMITS["hidden_size"] // head_size
+    return {"num_attention_heads": heads, "num_key_value_heads": heads}
 
 
 def _at_most(fields: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:

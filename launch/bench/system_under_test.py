@@ -89,7 +89,7 @@ class SystemUnderTest:
             "engine": {
                 **(bundle.launch["engine"] if bundle else {"name": None, "release": None}),
                 "used": used,
-                "rehearsal": used == "reference",
+                "rehearsal": _is_rehearsal(endpoint, self.run, used),
             },
             "bundle": about,
             "target": endpoint.server,
@@ -99,13 +99,18 @@ class SystemUnderTest:
 
 
 def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> str:
-    if endpoint.rehearsal or metrics.is_reference(version):
-        return "reference"
     if run:
         return str(run["engine"]["used"])
+    if endpoint.rehearsal or metrics.is_reference(version):
+        return "reference"
     if endpoint.api == "openai":  # an engine's own server
         return endpoint.record.engines[0]
     return engines.default().name if ENGINE_WORD in version else UNKNOWN
+
+
+def _is_rehearsal(endpoint: Endpoint, run: Mapping[str, Any] | None, used: str) -> bool:
+    """Whether what is measured says nothing of a GPU."""
+    return endpoint.rehearsal or used == "reference" or bool(run and run["engine"]["rehearsal"])
 
 
 def reported(endpoint: Endpoint) -> tuple[str, str | None]:

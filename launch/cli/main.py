@@ -120,7 +120,8 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("auto", *ENGINES),
         default="auto",
-        help="auto takes TensorRT-LLM where it is installed, else the reference engine",
+        help="auto takes the bundle's engine where it is installed, or its CPU build, "
+        "else the reference engine",
     )
     add_run(parser, "the folder for logs and results")
     add_access(parser)
@@ -140,6 +141,13 @@ def _add_rehearse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument(
         "--target", action="append", default=[], help="only this target; may be repeated"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("auto", *ENGINES),
+        default="auto",
+        help="auto takes the CPU build of the bundle's engine where it is set up, "
+        "else the reference engine",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_run(parser, "the folder that gets a run folder for every target")
@@ -228,7 +236,7 @@ def _up(options: argparse.Namespace) -> None:
     found = trust.read(options.bundle, signers)
     served = with_access(target.read_one(found, options.target), options)
     served.check_ports()
-    used = engine.choose(options.engine)
+    used = engine.choose(options.engine, found.launch["engine"]["name"])
     with (
         Interrupts() as interrupts,
         run.create(found, served.name, used, options.run_dir) as its_run,
@@ -297,16 +305,20 @@ def _rehearse(options: argparse.Namespace) -> None:
     rows = []
     with Interrupts() as interrupts:
         with interrupts.held():  # numpy takes an interrupt while it loads for a fault of its own
-            from .. import rehearsal, target
+            from .. import engine, rehearsal, target
             from .. import run as runs
             from . import text_tables
+        wanted = engine.choose_without_gpu(options.engine, found.launch["engine"]["name"])
         for one in target.read_all(found, options.target):
-            _say(f"{one.name}: rehearsal with the reference engine on a miniature")
+            used = rehearsal.engine_for(one, wanted, _say)
+            _say(f"{one.name}: rehearsal with {rehearsal.title(used)} on a miniature")
             folder = options.run_dir / one.name if options.run_dir else None
-            with runs.create(found, one.name, "reference", folder) as run:
+            with runs.create(found, one.name, used, folder) as run:
                 copy = trust.private_copy(found, run.folder / trust.COPY, signers)
                 copied = target.read(copy, one.name)
-                row = rehearsal.rehearse(found, copied, run, timeout_s, interrupts, _say_check)
+                row = rehearsal.rehearse(
+                    found, copied, used, run, timeout_s, interrupts, _say_check
+                )
             rows.append(row)
             if row.bench:
                 _say(text_tables.bench_table(row.bench))

@@ -91,7 +91,7 @@ async def needle(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def prefix(client: SmokeClient, endpoint: Endpoint) -> str:
-    if endpoint.rehearsal:
+    if endpoint.on_reference:
         raise NotSupported("the reference engine keeps no blocks for reuse")
     if endpoint.options.get("kv_cache_config", {}).get("enable_block_reuse") is False:
         raise NotSupported("enable_block_reuse is false")
@@ -131,7 +131,7 @@ async def drafts(client: SmokeClient, endpoint: Endpoint) -> str:
     drafted, accepted = (
         measured.get(f"total_{name}_tokens", 0) for name in ("draft", "accepted_draft")
     )
-    if not drafted and endpoint.rehearsal:
+    if not drafted and endpoint.on_reference:
         raise NotSupported("the reference engine runs without this kind of draft")
     if not 0 <= accepted <= drafted or not drafted:
         raise CheckFailure(f"{accepted:.0f} of {drafted:.0f} drafted tokens accepted")
@@ -149,7 +149,7 @@ async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
     try:
         response = await client.generate(request)
     except RequestRejected as rejection:
-        if endpoint.options.get("guided_decoding_backend") and not endpoint.rehearsal:
+        if endpoint.options.get("guided_decoding_backend") and not endpoint.on_reference:
             raise
         raise NotSupported(f"no backend for guided decoding; refused: {rejection}") from None
     try:

@@ -12,6 +12,7 @@ import pytest
 
 from builder import miniature
 from builder.facts import checkpoint, checkpoint_files
+from builder.facts.architecture.tensors import head_dim
 from builder.miniature.vocabulary import Vocabulary
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
@@ -145,3 +146,30 @@ def test_the_vocabulary_covers_every_byte_and_word() -> None:
         assert left in vocabulary.ids
         assert right in vocabulary.ids
         assert left + right in vocabulary.ids
+
+
+def test_a_name_with_as_many_letters_as_layers_is_no_list_of_layers(tmp_path: Path) -> None:
+    """`llama` has five, as the tiny one has layers and one more."""
+    miniature.write(checkpoint.gather("llama-tiny"), tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llama"
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-1b-instruct", "qwen3-30b-a3b", "llama-3.1-8b"])
+def test_heads_have_the_size_that_kernels_need(name: str, tmp_path: Path) -> None:
+    """Also where the config leaves it to be computed: the tensors say so."""
+    config = dict(checkpoint.gather(name).config)
+    if name == "llama-3.1-8b":
+        config.pop("head_dim", None)
+    facts = replace(checkpoint.gather(name), config=config)
+    miniature.write(facts, tmp_path, head_size=32)
+    made = checkpoint.gather(str(tmp_path))
+    assert head_dim(made.text_config) == 32
+    assert made.text_config["num_attention_heads"] % made.text_config["num_key_value_heads"] == 0
+
+
+@pytest.mark.parametrize("name", ["llama-3.3-70b-instruct-fp8", "kimi-k2.5-nvfp4"])
+def test_an_unquantized_one_is_in_bf16_and_says_so(name: str, tmp_path: Path) -> None:
+    miniature.write(miniature.unquantized(checkpoint.gather(name)), tmp_path)
+    made = checkpoint.gather(str(tmp_path))
+    assert made.quantization.quant_algo is None
+    assert "quantization_config" not in (tmp_path / "config.json").read_text()

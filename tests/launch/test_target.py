@@ -113,7 +113,7 @@ def test_a_checkpoint_that_is_not_here_is_left_to_the_real_engine(
 
 def chosen(wanted: str, packages: Path) -> str:
     """The engine that a launcher chooses with these packages on its path."""
-    program = f"from launch import engine; print(engine.choose({wanted!r}))"
+    program = f"from launch import engine; print(engine.choose({wanted!r}, 'tensorrt_llm'))"
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "PYTHONPATH": str(packages)}
     return subprocess.run(

@@ -1,0 +1,115 @@
+"""The CPU build of an engine, in an environment that `launch/setup_engine.sh` makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from builder import miniature
+from builder.facts.checkpoint import Checkpoint
+from builder.facts.engines import CpuBuild, Engine
+
+# Names the folder of the environments, each in one by its engine's name.
+ENVIRONMENTS = "ENGINE_ENVIRONMENTS"
+OWN_ENVIRONMENTS = Path(__file__).parent.parent / ".engines"
+# The last file that the setup writes: what is installed.
+COMPLETE = "complete"
+CHECKS = Path(__file__).parent / "cpu_builds"
+CHECK_TIMEOUT_S = 300.0
+
+
+def folder(engine: Engine) -> Path | None:
+    """The environment, or `None` where there is none, a half one or one of another release."""
+    if engine.cpu_build is None:
+        return None
+    place = Path(os.environ.get(ENVIRONMENTS) or OWN_ENVIRONMENTS) / engine.name
+    try:
+        found = (place / COMPLETE).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return place.absolute() if found == engine.cpu_build.requirement else None
+
+
+def write_program(engine: Engine, place: Path) -> Path:
+    """A folder with the engine's command, which runs the CPU build with the options that it needs.
+
+    They follow those of the deployment, and the last one holds.
+    """
+    environment, build = folder(engine), engine.cpu_build
+    assert environment and build, "it was chosen because it is there"
+    program, subcommand = build.program
+    place.mkdir(parents=True, exist_ok=True)
+    options = shlex.join(option_words(build.options))
+    (place / program).write_text(
+        "#!/bin/sh\n"
+        f"# {program} {subcommand}, as {build.requirement} of {environment}\n"
+        "shift\n"
+        f'case ${{1:-}} in -* | "") ;; *) set -- {build.model_flag} "$@" ;; esac\n'
+        f"exec {shlex.quote(str(environment / 'bin' / 'python'))} -m {build.runs_as} "
+        f'"$@" {options}\n'
+    )
+    (place / program).chmod(0o755)
+    return place
+
+
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """Options as a command line has them; a flag stands alone, or is left out."""
+    words: list[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words += [flag if value else f"--no-{name.replace('_', '-')}"]
+        else:
+            words += [flag, str(value)]
+    return words
+
+
+def serves(build: CpuBuild, checkpoint: Checkpoint) -> bool:
+    """Whether the build was seen to serve the model's architecture."""
+    return checkpoint.architecture.name in build.architectures
+
+
+def write_miniature(build: CpuBuild, checkpoint: Checkpoint, place: Path) -> None:
+    """A miniature in BF16, whose heads are of a size that the build has kernels for."""
+    plain = miniature.unquantized(checkpoint)
+    miniature.write(plain, place, head_size=min(build.head_sizes))
+
+
+def refusal(engine: Engine, checkpoint: Checkpoint, options: Path) -> str | None:
+    """What the engine's own classes say against an option file for this model, if anything.
+
+    They read the model's own configuration, not a miniature's: its heads must divide by the ranks.
+    """
+    environment, build = folder(engine), engine.cpu_build
+    assert environment and build, "it was chosen because it is there"
+    with tempfile.TemporaryDirectory(prefix="launch-") as name:
+        model = Path(name) / "model"
+        model.mkdir()
+        miniature.write_tokenizer(model)
+        config = json.dumps(dict(checkpoint.config))
+        (model / "config.json").write_text(config, encoding="utf-8")
+        check = CHECKS / f"{engine.name}_options.py"
+        command = [environment / "bin" / "python", check, *build.program[1:], model]
+        done = _run([*map(str, command), "--config", str(options)], build)
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    return "\n".join(lines[-3:])
+
+
+def _run(command: Sequence[str], build: CpuBuild) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env={**os.environ, **build.environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=CHECK_TIMEOUT_S,
+        check=False,
+    )
