@@ -7,9 +7,8 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from builder import miniature
 from builder.facts.checkpoint import Checkpoint
@@ -45,7 +44,7 @@ def write_program(engine: Engine, place: Path) -> Path:
     assert environment and build, "it was chosen because it is there"
     program, subcommand = build.program
     place.mkdir(parents=True, exist_ok=True)
-    options = shlex.join(option_words(build.options))
+    options = shlex.join(build.options)
     (place / program).write_text(
         "#!/bin/sh\n"
         f"# {program} {subcommand}, as {build.requirement} of {environment}\n"
@@ -56,18 +55,6 @@ def write_program(engine: Engine, place: Path) -> Path:
     )
     (place / program).chmod(0o755)
     return place
-
-
-def option_words(options: Mapping[str, Any]) -> list[str]:
-    """Options as a command line has them; a flag stands alone, or is left out."""
-    words: list[str] = []
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            words += [flag if value else f"--no-{name.replace('_', '-')}"]
-        else:
-            words += [flag, str(value)]
-    return words
 
 
 def serves(build: CpuBuild, checkpoint: Checkpoint) -> bool:
@@ -106,7 +93,7 @@ def refusal(engine: Engine, checkpoint: Checkpoint, options: Path) -> str | None
 def _run(command: Sequence[str], build: CpuBuild) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
-        env={**os.environ, **build.environment},
+        env={**os.environ, **build.variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

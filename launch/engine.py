@@ -98,7 +98,7 @@ def path_entries(engine: str, folder: Path, ascii_name: AsciiName) -> list[Path]
 def variables(engine: str) -> dict[str, str]:
     """What the environment of a server has for its engine."""
     build = engines.load(engine).cpu_build if uses_cpu_build(engine) else None
-    return {**build.environment} if build else {}
+    return build.variables if build else {}
 
 
 def python_overlay(folder: Path, packages: Iterable[Path], ascii_name: AsciiName) -> Path:

@@ -134,10 +134,10 @@ class ServerProcess:
         Raises `NotReady` naming processes that even SIGKILL does not end.
         """
         with self.interrupts.held():
-            self.killed, left = guardian.end(
+            killed, left = guardian.end(
                 self.pid, self._mark, self._grace_s, self._has_ended, self._wait
             )
-            self.left = self.left or left
+            self.killed, self.left = self.killed or killed, self.left or left
             deadline = time.monotonic() + KILL_GRACE_S
             while self._process.poll() is None or self._members():
                 if time.monotonic() > deadline:

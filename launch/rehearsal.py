@@ -90,8 +90,7 @@ def engine_for(target: Target, wanted: str, say: Callable[[str], None]) -> str:
         name = checkpoint.architecture.name
         say(f"{target.name}: {build.package} is not known to serve {name} on a CPU")
         return engines.REFERENCE
-    set_for_cpu = " ".join(cpu_build.option_words(build.options))
-    say(f"{target.name}: set for the CPU build: {set_for_cpu}; weights in BF16")
+    say(f"{target.name}: set for the CPU build: {' '.join(build.options)}; weights in BF16")
     return wanted
 
 

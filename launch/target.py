@@ -41,6 +41,7 @@ class Target:
     model_name: str | None
     restricted_apis: tuple[str, ...]
     release: str
+    engine: str
     nodes: int = 1
     client_files: ClientFiles = field(default_factory=ClientFiles)
     server_name: str | None = None
@@ -149,6 +150,7 @@ def read(bundle: Bundle, name: str) -> Target:
         model_name=entry.get("model_name"),
         restricted_apis=tuple(entry.get("restricted_apis", ())),
         release=releases.resolve(bundle.launch["engine"]["release"], bundle.folder),
+        engine=bundle.launch["engine"]["name"],
         nodes=entry.get("nodes", 1),
     )
 

@@ -7,7 +7,6 @@ translation of a plan into the engine's own options, is the module of the same n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -27,8 +26,8 @@ class CpuBuild:
     bring and its PyTorch cannot load; the environment takes `disk_gb`. `program` with its
     subcommand is what servers start, the Python module `runs_as` what does the same here, with the
     model after `model_flag`. `options` are set for it whatever a deployment says, `environment`
-    are its variables. `architectures` are those whose miniatures were seen to be served, and
-    `head_sizes` what its kernels take.
+    are its variables, each as `NAME=value`. `architectures` are those whose miniatures were seen to
+    be served, and `head_sizes` what its kernels take.
     """
 
     package: Text
@@ -38,8 +37,8 @@ class CpuBuild:
     program: tuple[Text, Text]
     runs_as: Text
     model_flag: Text
-    options: Mapping[str, Text | bool | int]
-    environment: Mapping[str, Text]
+    options: tuple[Text, ...]
+    environment: tuple[Text, ...]
     architectures: tuple[Text, ...]
     head_sizes: tuple[Positive, ...]
     source: Text
@@ -48,6 +47,11 @@ class CpuBuild:
     def requirement(self) -> str:
         """What is installed."""
         return f"{self.package}=={self.release}"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of its environment by name."""
+        return dict(one.split("=", 1) for one in self.environment)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def of_server(server: str, release: Release) -> dict[str, Family]:
     return {
         f"{prefix}{name}": replace(row, name=f"{prefix}{name}")
         for name, row in families.items()
-        if name in known
+        if name in known or name.removesuffix("_total") in known
     }
 
 

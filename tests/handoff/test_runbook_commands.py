@@ -61,7 +61,7 @@ def with_secrets(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Options of a Triton with a key and mutual TLS, and the variables that its clients set."""
     (folder := folder / "secrets").mkdir()
     environment = dict.fromkeys(FILES, "") | {"SERVE_HOST": "127.0.0.1"}
-    bare = Target("triton", folder, (), {}, environment, "http", None, 1, 1, None, (), "1.2.1")
+    bare = Target("triton", folder, (), {}, environment, "http", None, 1, 1, None, (), "1.2.1", "")
     files = dummy_credentials.with_dummy_credentials(bare, folder)
     key, certificate, server_key, client_ca = (files.environment[name] for name in FILES)
     tls = {"certificate": certificate, "key": server_key, "client_ca": client_ca}

@@ -22,8 +22,8 @@ BUILD = CpuBuild(
     program=("some", "serve"),
     runs_as="some.server",
     model_flag="--model",
-    options={"tensor_parallel_size": 1, "eager": True, "share": False},
-    environment={},
+    options=("--tensor-parallel-size=1", "--eager"),
+    environment=("A=b=c",),
     architectures=("LlamaForCausalLM",),
     head_sizes=(32, 64),
     source="this test",
@@ -65,7 +65,7 @@ def test_its_command_starts_the_build_and_its_options_come_last(
 ) -> None:
     program = cpu_build.write_program(some, tmp_path / "run bin") / "some"
     done = subprocess.run([program, *given], capture_output=True, text=True, check=True)
-    options = "--tensor-parallel-size 1 --eager --no-share"
+    options = "--tensor-parallel-size=1 --eager"
     assert done.stdout.split() == f"-m some.server {started} {options}".split()
 
 

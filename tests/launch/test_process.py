@@ -109,6 +109,13 @@ def test_a_server_that_ignores_the_request_to_end_is_killed_after_its_grace(chil
     assert server.killed
 
 
+def test_a_server_that_was_killed_stays_so_when_it_is_stopped_again(child: Child) -> None:
+    with child(IGNORES_TERM, grace_s=0.1) as server:
+        wait_for_line(server, "deaf")
+        server.stop()
+    assert server.killed
+
+
 def test_a_worker_in_another_session_is_ended_too(child: Child) -> None:
     with child(LEAVES_A_WORKER) as server:
         wait_for_line(server, "worker")

@@ -260,6 +260,15 @@ def test_a_schema_is_enforced_or_refused_whatever_the_bundle_says(
     assert (found["P21"].outcome, evidence in found["P21"].evidence) == (outcome, True), found
 
 
+def test_a_server_that_passes_over_unknown_fields_is_warned_of() -> None:
+    wanted = [check for check in checks.NEGATIVE if check.id in ("N3.input", "N3.name")]
+    with faulty_server.running("accepts_field") as url:
+        at = replace(endpoint.from_url(url), server="vllm_serve")
+        found = suite.run(at, lambda _: None, wanted)
+    assert [one.outcome for one in found] == ["warned", "warned"]
+    assert "a misspelt one goes unnoticed" in found[0].evidence
+
+
 def test_an_answer_without_content_is_named_as_such() -> None:
     with faulty_server.running("null_content") as url:
         found = of_checks(url, "P6.chat")

@@ -200,14 +200,18 @@ def test_anything_else_is_no_url_of_a_server(url: str) -> None:
 
 
 @contextmanager
-def answering(*paths: str, index: Sequence[str] = (), body: str | None = None) -> Iterator[str]:
+def answering(
+    *paths: str, index: Sequence[str] = (), body: str | None = None, models: str | None = None
+) -> Iterator[str]:
     """HOST:PORT of a server that answers at these paths, with an index of models if it has any,
-    or with another body in its place."""
+    or with another body in its place; `models` is what it lists for clients of OpenAI."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path in paths else 404)
+            lists = self.path == "/v1/models" and models is not None
+            self.send_response(200 if self.path in paths or lists else 404)
             self.end_headers()
+            self.wfile.write((models or "").encode() if lists else b"")
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -250,6 +254,43 @@ def test_a_server_is_what_answers_whatever_its_url_says(path: str, scheme: str, 
     assert (found.server, found.url) == (kind, f"http://{address}")
     if scheme == "http":
         assert found.grpc is None  # nobody listens there
+
+
+@pytest.mark.parametrize(
+    ("models", "kind", "positions"),
+    [
+        ('{"data": [{"id": "a", "owned_by": "vllm", "max_model_len": 2048}]}', "vllm_serve", 2048),
+        ('{"data": [{"id": "a", "owned_by": "tensorrt_llm"}]}', "trtllm_serve", None),
+        ('{"data": [{"id": "a", "owned_by": "somebody"}]}', "trtllm_serve", None),
+        ('{"data": [{"id": "a", "owned_by": null, "max_model_len": "x"}]}', "trtllm_serve", None),
+        ('{"data": []}', "trtllm_serve", None),
+        ("[]", "trtllm_serve", None),
+        ("<html>", "trtllm_serve", None),
+    ],
+)
+def test_servers_of_one_protocol_are_told_by_whose_models_they_list(
+    models: str, kind: str, positions: int | None
+) -> None:
+    with answering(OPENAI, models=models) as address:
+        url = f"http://{address}"
+        found = endpoint.identified(endpoint.from_url(url), url)
+    assert (found.server, found.positions) == (kind, positions)
+
+
+def test_options_are_known_by_the_same_words_whatever_the_engine(tmp_path: Path) -> None:
+    document = {
+        "name": "tiny",
+        "checkpoint": "llama-tiny",
+        "hardware": {"gpu": "h100", "num_gpus": 1},
+        "engine": {"name": "vllm", "release": "0.32.0"},
+        "engine_config": {"max_num_seqs": 7, "kv_cache_dtype": "fp8"},
+        "targets": {"vllm_serve": {}},
+    }
+    (tmp_path / "d.yaml").write_text(json.dumps(document))
+    rendered = pipeline.render(str(tmp_path / "d.yaml"), tmp_path / "bundle", [], False)
+    options = endpoint.from_target(target.read(rendered, "vllm_serve")).options
+    assert (options["max_num_seqs"], options["max_batch_size"]) == (7, 7)
+    assert options["kv_cache_config"]["dtype"] == "fp8"
 
 
 @pytest.mark.parametrize(
