@@ -19,6 +19,7 @@ from ..facts import advisories, checkpoint
 from ..facts.checkpoint import Checkpoint
 from ..facts.release import ServerRole
 from ..files import is_folder, load_json_mapping, read_text
+from .dockerfile import is_dockerfile
 from .section import StatedWorkload, int_at
 
 SUFFIXES = frozenset(
@@ -97,7 +98,7 @@ def _folder(
             continue
         if _is(entry, "is_dir"):
             yield from _folder(path, seen, context, unread)
-        elif path.suffix in SUFFIXES and _is(entry, "is_file"):
+        elif (path.suffix in SUFFIXES or is_dockerfile(path.name)) and _is(entry, "is_file"):
             yield SourceFile(path, context=context)
         elif _is(entry, "is_file") and context is None:
             unread[path.suffix or "without suffix"] += 1

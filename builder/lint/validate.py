@@ -17,6 +17,7 @@ from ..facts.release import Release
 from ..files import read_bytes, read_text
 from ..rules.context import RuleContext
 from . import (
+    dockerfile,
     embedded,
     job_rules,
     job_script,
@@ -45,6 +46,7 @@ from .workers import Worker
 
 MODEL_CONFIG = "Triton config.pbtxt"
 SCRIPT = "script"
+DOCKERFILE = "Dockerfile"
 PROSE = "text"
 JOB = "Slurm job script"
 IMAGES = "container images"  # a file of another kind that names some of the publisher's
@@ -58,7 +60,6 @@ _MODEL_CONFIG_LINE = re.compile(
     r"^\s*(input|output|instance_group|parameters|model_transaction_policy)\s*:?\s*[\[{]\s*$", re.M
 )
 _SHELL_LINE = re.compile(r"\A#!.*sh\b|^\s*(exec\s+)?(\S+/)?trtllm-serve\b", re.M)
-_DOCKERFILE_LINE = re.compile(r"^FROM[ \t]+\S+", re.M)
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ def read(path: Path) -> Text:
     form = _form(path, text)
     if form == PROSE:
         return Text(path, "", PROSE)
+    if form == DOCKERFILE:
+        text = dockerfile.as_shell(text)
     known = script.mentions_any(text) or job_script.is_job(text) or images.are_named(text)
     if form == SCRIPT and not known:
         return Text(path, "", SCRIPT)
@@ -95,9 +98,11 @@ def read(path: Path) -> Text:
 
 
 def _form(path: Path, text: str) -> str:
-    """`MODEL_CONFIG`, `SCRIPT` or `PROSE`; empty for what may be YAML."""
+    """`MODEL_CONFIG`, `SCRIPT`, `DOCKERFILE` or `PROSE`; empty for what may be YAML."""
     if path.suffix in YAML_SUFFIXES:
         return ""
+    if dockerfile.is_dockerfile(path.name) and dockerfile.has_base(text):
+        return DOCKERFILE
     if path.suffix.lower() in PROSE_SUFFIXES:
         return PROSE
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
@@ -122,7 +127,7 @@ def validate(
     if source.form == PROSE:
         return Verdict(None, [])
     named, diagnostics = named_images.read(source.text, accepted)
-    if source.form == SCRIPT:
+    if source.form in (SCRIPT, DOCKERFILE):
         return _script(source, rule_context, named, diagnostics)
     syntax = [row for document in source.documents for row in document.diagnostics]
     content = kinds.read(source.documents, rule_context.release)
@@ -234,7 +239,7 @@ def _content(
 
 def _uses_images(source: Text) -> bool:
     """Whether the images that a file names are those that it starts, as far as its form tells."""
-    if _DOCKERFILE_LINE.search(source.text):
+    if dockerfile.has_base(source.text):
         return True
     return any(isinstance(document.data, dict | list) for document in source.documents)
 
@@ -245,7 +250,7 @@ def _script(
     servers = workers.in_script(source.text)
     read_script = script.read(source.text)
     ran = _script_verdict(read_script, source.text, source.path, {}, rule_context, servers)
-    if ran.judged:
+    if ran.judged or (named and source.form == DOCKERFILE):
         diagnostics = [*diagnostics, *_around_script(source, servers, read_script, rule_context)]
     judged = ran.judged + Judged(images=named)
     found = [*diagnostics, *ran.diagnostics]
@@ -254,7 +259,7 @@ def _script(
             job_script.read(source.text), source.path.parent, rule_context.block
         )
         return Verdict(JOB, [*found, *_line_ends(source.path), *rules], judged + ITSELF)
-    kind = SCRIPT if ran.judged else IMAGES if named else None
+    kind = source.form if ran.judged else IMAGES if named else None
     return Verdict(kind, found, judged)
 
 

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from ..diagnostics import Diagnostic, nearest
-from ..facts.release import Flag, Release
+from ..facts.release import Flag, Release, of_engine
 from .constraints import flag_rule
 from .context import RuleContext
 from .evaluation import same
@@ -53,7 +53,8 @@ def flag_faults(
     known = spellings(release, subcommand)
     flag = known.get(spelling)
     if flag is None:
-        remedy = nearest(spelling, [text for text in known if text.startswith("-")])
+        names = [text for text in known if text.startswith("-")]
+        remedy = _elsewhere(spelling, release, known) or nearest(spelling, names)
         yield _problem("unknown-flag", spelling, release, remedy=remedy, subcommand=subcommand)
     elif value is None:
         if flag.type != "flag":
@@ -64,6 +65,16 @@ def flag_faults(
     elif flag.type in _NUMBERS and not re.fullmatch(_NUMBERS[flag.type], str(value)):
         remedy = "give a whole number" if flag.type == "int" else "give a number"
         yield _problem("flag-value", spelling, release, value, remedy=remedy)
+
+
+def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag]) -> str:
+    """What a flag of other releases is called in this one; else which releases have it."""
+    others = {row.name: spellings(row).get(spelling) for row in of_engine(release.engine)}
+    having = {name: flag for name, flag in others.items() if flag}
+    names = {flag.name for flag in having.values()}
+    if here := [text for text, flag in known.items() if flag.name in names]:
+        return f"release {release.name} calls it {max(here, key=len)}"
+    return f"it is a flag of {', '.join(having)}" if having else ""
 
 
 def with_flags(flags: Flags, options: Mapping[str, Any], release: Release) -> dict[str, Any]:

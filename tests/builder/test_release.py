@@ -305,7 +305,7 @@ def test_moe_kernels_follow_quantization_and_gpu_generation() -> None:
         [row["backend"] for row in support.moe_backends(table, quant_algo, sm)]
         for quant_algo, sm in (("NVFP4", 100), ("FP8_BLOCK_SCALES", 90), ("W4A16_MXFP4", 90))
     )
-    assert blackwell == ["TRTLLM", "CUTLASS", "CUTEDSL"]
+    assert blackwell == ["TRTLLM", "CUTLASS", "CUTEDSL", "WIDEEP"]
     assert hopper == ["CUTLASS", "WIDEEP"]
     assert gpt_oss == ["TRITON", "CUTLASS"]
     assert support.moe_backends(table, "NVFP4", 90) == []

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from builder import pipeline
+from builder.facts import release
 from builder.planning import Plan, plan
+from builder.rules.flags import flag_faults
 from tests.conftest import of_release
 
 R1, V32 = "deepseek-r1-0528-nvfp4-gb200", "deepseek-v3.2-nvfp4-gb200"
@@ -129,3 +131,18 @@ def test_requests_may_be_guided_where_the_release_supports_it_and_no_drafts_wait
     assert backend("llama-tiny") is None  # the matrix does not say
     assert backend("llama-tiny", "engine_config.guided_decoding_backend=llguidance") == "llguidance"
     assert "guided_decoding_backend: xgrammar" in why_not(planned(V32), "guided_decoding_backend")
+
+
+@pytest.mark.parametrize(
+    "name, spelling, remedy",
+    [
+        ("1.1.0", "--config", "release 1.1.0 calls it --extra_llm_api_options"),
+        ("1.0.0", "--enable_chunked_prefill", "it is a flag of 1.2.1, 1.3.0rc23"),
+        ("1.2.1", "--tp_siz", "did you mean --tp_size?"),
+    ],
+)
+def test_a_flag_of_another_release_is_told_by_its_name_here(
+    name: str, spelling: str, remedy: str
+) -> None:
+    [found] = flag_faults(spelling, "4", release.load(name))
+    assert found.fix.startswith(remedy)
