@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 MASK = "[credential]"
@@ -125,6 +126,7 @@ def is_name(name: str) -> bool:
     return len(last) > 8 and last.endswith(_ENDINGS)
 
 
+@lru_cache(maxsize=2_000)
 def mask(text: str) -> str:
     """The text with every credential in it replaced."""
     text = _VALUES.sub(MASK, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from .credentials import mask
@@ -133,18 +134,24 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return begun[0] if len(begun) == 1 else None
 
 
+def is_misspelling(name: str, other: str) -> bool:
+    """Whether a name is another one with slips of the fingers, or that name itself."""
+    return len(name) <= MAX_NAME_CHARACTERS and _slips(name.lower(), other.lower()) is not None
+
+
 _RUNS = re.compile(r"[a-z]+|[0-9]+")
 _LONG = 8  # letters of a name of which two may be wrong
 _LEAST_PART = 4  # letters that say which name they begin
 
 
+@lru_cache(maxsize=50_000)
 def _slips(given: str, other: str) -> int | None:
     """Slips of the fingers between two names in small letters; `None` if it is another name.
 
     Separators do not count. Short words are compared one by one, as `tp_size` is no slip for
     `pp_size`; a number with another digit is another number: `gh200`, `fp4` and `V3.1` name things.
     """
-    ours, theirs = _RUNS.findall(given), _RUNS.findall(other)
+    ours, theirs = _runs(given), _runs(other)
     if "".join(ours) == "".join(theirs):
         return 0
     numbers = [[run for run in runs if run.isdigit()] for runs in (ours, theirs)]
@@ -163,6 +170,11 @@ def _slips(given: str, other: str) -> int | None:
         return None
     limit = 2 if len(letters[1]) >= _LONG or sorted(letters[0]) == sorted(letters[1]) else 1
     return _edits(letters[0], letters[1], limit)
+
+
+@lru_cache(maxsize=10_000)
+def _runs(name: str) -> list[str]:
+    return _RUNS.findall(name)
 
 
 def _is_another(given: str, other: str, beside: int) -> bool:

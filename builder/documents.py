@@ -32,6 +32,7 @@ _Loader.yaml_implicit_resolvers = {
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
+_TEXT, _LIST, _MAPPING = f"{_TAG}str", f"{_TAG}seq", f"{_TAG}map"
 _PLAIN = {f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
 
 
@@ -95,6 +96,28 @@ def load_yaml(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)
 
 
+def load_validated_yaml(text: str) -> Any:
+    """The same of a text that was validated before, in half the time."""
+    loader = _Loader(text)
+    try:
+        return _plain(loader.get_single_node(), loader)
+    finally:
+        loader.dispose()
+
+
+def _plain(node: yaml.Node, loader: Any) -> Any:
+    """The data of a node without PyYAML's detours for types of one's own and for cycles."""
+    if node.tag == _TEXT and isinstance(node, yaml.ScalarNode):
+        return node.value
+    if node.tag == _LIST and isinstance(node, yaml.SequenceNode):
+        return [_plain(item, loader) for item in node.value]
+    if node.tag == _MAPPING and isinstance(node, yaml.MappingNode):
+        loader.flatten_mapping(node)
+        if all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):
+            return {_plain(key, loader): _plain(item, loader) for key, item in node.value}
+    return loader.construct_object(node, deep=True)  # which also says what is wrong with it
+
+
 def parse_yaml(text: str, name: str) -> Yaml:
     """The one document that somebody wrote. Raises `BadInput` with every error of its text.
 
@@ -135,7 +158,7 @@ def scan_yaml(text: str, start: Location = START) -> list[Yaml]:
             documents.append(document := Yaml())
             _Walk(document, loader, text, start).visit(node, "", 0)
             if not any(row.rule == "syntax" for row in document.diagnostics):
-                document.data = loader.construct_document(node)
+                document.data = _plain(node, loader)
     except _Refused as refused:
         _give_up(documents, refused.diagnostic, start)
     except yaml.YAMLError as error:
@@ -212,35 +235,34 @@ class _Composer:
             raise _too_many()
         if depth > MAX_DEPTH:
             raise _Refused(event.start_mark, "is nested too deeply", "flatten it")
-        if isinstance(event, yaml.AliasEvent):
+        kind = type(event)
+        if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
                 what = f"names the alias {event.anchor}, which nothing above defines"
                 raise _Refused(event.start_mark, what, "define it first")
             return self._anchors[event.anchor]
-        node = self._collection(event, depth) or self._scalar(event)
+        node = self._scalar(event) if kind is yaml.ScalarEvent else self._collection(event, depth)
         if event.anchor:
             self._anchors[event.anchor] = node
         return node
 
     def _scalar(self, event: Any) -> yaml.Node:
         tag = self._tag(event, yaml.ScalarNode, event.value)
-        marks = event.start_mark, event.end_mark
-        return yaml.ScalarNode(tag, event.value, *marks, style=event.style)
+        return yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark, event.style)
 
-    def _collection(self, event: Any, depth: int) -> yaml.Node | None:
+    def _collection(self, event: Any, depth: int) -> yaml.Node:
         items: list[Any] = []
         kind: type[yaml.CollectionNode]
+        next_event = self._loader.get_event
         if isinstance(event, yaml.SequenceStartEvent):
-            while not isinstance(inner := self._loader.get_event(), yaml.SequenceEndEvent):
+            while type(inner := next_event()) is not yaml.SequenceEndEvent:
                 items.append(self._node(inner, depth + 1))
             kind = yaml.SequenceNode
-        elif isinstance(event, yaml.MappingStartEvent):
-            while not isinstance(inner := self._loader.get_event(), yaml.MappingEndEvent):
-                key = self._node(inner, depth + 1)
-                items.append((key, self._node(self._loader.get_event(), depth + 1)))
-            kind = yaml.MappingNode
         else:
-            return None
+            while type(inner := next_event()) is not yaml.MappingEndEvent:
+                key = self._node(inner, depth + 1)
+                items.append((key, self._node(next_event(), depth + 1)))
+            kind = yaml.MappingNode
         return kind(self._tag(event, kind, None), items, event.start_mark, event.end_mark)
 
     def _tag(self, event: Any, kind: type[yaml.Node], value: str | None) -> str:

@@ -10,12 +10,11 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic, closest
+from ..diagnostics import Diagnostic, closest, is_misspelling
 from ..documents import DATA
 from ..errors import BadFacts
 from ..files import is_folder, is_there, load_json_mapping
@@ -277,18 +276,22 @@ def _without_mtp(architecture: Architecture, config: Config) -> Config:
     return {**config, nested: {**config[nested], **none}} if nested else {**config, **none}
 
 
-_TYPO = 0.9  # names of other architectures are less alike than a misspelt one
-
-
 def _architecture(config: Config, where: str) -> Architecture:
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str) or name not in ARCHITECTURES:
         what = f"architecture {name} is not supported" if name else "names no architecture"
-        typo = get_close_matches(str(name), ARCHITECTURES, 1, _TYPO)
-        fix = f"did you mean {typo[0]}?" if typo else _OTHER_ARCHITECTURE
+        near = next((other for other in ARCHITECTURES if _is_misspelt(str(name), other)), None)
+        fix = f"did you mean {near}?" if near else _OTHER_ARCHITECTURE
         raise BadFacts(Diagnostic(where, what, fix))
     return ARCHITECTURES[name].of(config)
+
+
+def _is_misspelt(name: str, other: str) -> bool:
+    """Whether an architecture's name is another one, mistyped: one more letter in the model's own
+    part, as in Mllama, is another model."""
+    ours, theirs = (sorted(each.lower().partition("for")[0]) for each in (name, other))
+    return ours == theirs and is_misspelling(name, other)
 
 
 # What is left for a model that cannot be planned.

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ..diagnostics import NOWHERE, Diagnostic, Location, located
-from ..documents import DATA, Yaml, load_yaml, scan_yaml, with_file
+from ..documents import DATA, Yaml, load_validated_yaml, scan_yaml, with_file
 from ..errors import BadFacts
 from ..files import read_text
-from .schema import build, build_trusted
+from .schema import build
+from .validated import build_validated
 
 INDEX = DATA / "index.json"
 MAX_BYTES = 20_000_000
@@ -59,7 +60,7 @@ def read(path: Path, kind: Any) -> Any:
     """That of a file that may change while this process runs."""
     text = read_text(path, BadFacts, MAX_BYTES)
     if _is_validated(path, text):
-        return build_trusted(kind, _parse(text, path))
+        return build_validated(kind, _parse_validated(text, path))
     value, diagnostics = _read(path, text, kind)
     if diagnostics:
         raise BadFacts(diagnostics)
@@ -94,8 +95,8 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _parse(text: str, path: Path) -> Any:
-    return json.loads(text) if path.suffix == ".json" else load_yaml(text)
+def _parse_validated(text: str, path: Path) -> Any:
+    return json.loads(text) if path.suffix == ".json" else load_validated_yaml(text)
 
 
 def _read(path: Path, text: str, kind: Any) -> tuple[Any, list[Diagnostic]]:

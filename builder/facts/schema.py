@@ -70,32 +70,22 @@ Text = typing.Annotated[str, Check(lambda text: bool(text.strip()), "must not be
 
 def build(kind: Any, data: Any) -> tuple[Any, list[Diagnostic]]:
     """Plain data as `kind`, or the errors by their dotted path."""
-    reader = _Reader(trusted=False)
+    reader = _Reader()
     value = reader.read(kind, data, "")
     return (None if reader.diagnostics else value), reader.diagnostics
 
 
-def build_trusted(kind: Any, data: Any) -> Any:
-    """Data that was validated before as `kind`: faster, and without any check."""
-    return _Reader(trusted=True).read(kind, data, "")
-
-
 class _Reader:
-    """Builds a value by its type; `diagnostics` is what does not fit, by path.
+    """Builds a value by its type; `diagnostics` is what does not fit, by path."""
 
-    What is `trusted` is built without being checked, and its plain mappings are not walked.
-    """
-
-    def __init__(self, trusted: bool) -> None:
+    def __init__(self) -> None:
         self.diagnostics: list[Diagnostic] = []
-        self._trusted = trusted
 
     def read(self, kind: Any, value: Any, path: str) -> Any:
         if isinstance(kind, dict | list | tuple | Consistent):
-            if not self._trusted:
-                self._plain(kind, value, path)
+            self._plain(kind, value, path)
             return value
-        origin, arguments = _shape(kind)
+        origin, arguments = shape(kind)
         if origin is Any or origin is object:
             return value
         if origin is typing.Annotated:
@@ -112,7 +102,7 @@ class _Reader:
             return self._path(value, path)
         if dataclasses.is_dataclass(origin):
             return self._dataclass(kind, origin, value, path)
-        if not self._trusted and not _is_scalar(origin, value):
+        if not _is_scalar(origin, value):
             self._wrong_type(value, path, (kind,))
         return value
 
@@ -149,7 +139,7 @@ class _Reader:
         kind, *checks = arguments
         before = len(self.diagnostics)
         found = self.read(kind, value, path)
-        if not self._trusted and len(self.diagnostics) == before:
+        if len(self.diagnostics) == before:
             for check in checks:
                 if isinstance(check, Consistent):
                     self._plain(check, value, path)
@@ -160,7 +150,7 @@ class _Reader:
 
     def _union(self, kinds: tuple[Any, ...], value: Any, path: str) -> Any:
         """The value as the first kind that it fits, else the errors of the nearest one."""
-        alike = [kind for kind in kinds if _is_alike(kind, value)]
+        alike = [kind for kind in kinds if is_alike(kind, value)]
         if len(alike) == 1:
             return self.read(alike[0], value, path)
         if not alike:
@@ -168,7 +158,7 @@ class _Reader:
             return value
         trials: list[list[Diagnostic]] = []
         for kind in alike:
-            reader = _Reader(trusted=False)
+            reader = _Reader()
             found = reader.read(kind, value, path)
             if not reader.diagnostics:
                 return found
@@ -178,7 +168,7 @@ class _Reader:
         return value
 
     def _literal(self, values: tuple[Any, ...], value: Any, path: str) -> Any:
-        if not self._trusted and not any(value == each and _same(value, each) for each in values):
+        if not any(value == each and _same(value, each) for each in values):
             what = f"{_shown(value)} is not allowed"
             fix = nearest(str(value), map(str, values))
             self._add(path, what, fix, "unknown-value")
@@ -194,7 +184,7 @@ class _Reader:
         if not isinstance(value, str):
             self._wrong_type(value, path, (str,))
             return value
-        if not self._trusted and not (DATA / value).exists():
+        if not (DATA / value).exists():
             what = f"{value} is neither a file nor a folder of builder/data"
             self._add(path, what, "correct it", "unknown-value")
         return DATA / value
@@ -204,19 +194,19 @@ class _Reader:
             self._wrong_type(value, path, (dict,))
             return value
         key_kind, item_kind = arguments
-        origin, names = _shape(key_kind)
+        origin, names = shape(key_kind)
         if origin is Literal and typing.get_origin(kind) is dict:
             self._has_keys(value, path, dict.fromkeys(names, True))
-        elif not self._trusted:
+        else:
             for key in value:
                 self.read(key_kind, key, _below(path, key))
         return {key: self.read(item_kind, item, _below(path, key)) for key, item in value.items()}
 
     def _dataclass(self, kind: Any, origin: Any, value: Any, path: str) -> Any:
-        fields = _dataclass_fields(kind)
+        fields = dataclass_fields(kind)
         before = len(self.diagnostics)
         keys = {name: required for name, (_, required) in fields.items()}
-        if not self._trusted and not self._has_keys(value, path, keys):
+        if not self._has_keys(value, path, keys):
             return value
         if path.count(".") > MAX_DEPTH:
             self._add(path, "is nested too deeply", "flatten it", "value-type")
@@ -229,7 +219,7 @@ class _Reader:
         if len(self.diagnostics) > before:
             return value
         found = origin(**arguments)
-        if not self._trusted and hasattr(found, "inconsistencies"):
+        if hasattr(found, "inconsistencies"):
             self._inconsistent(found.inconsistencies(), path)
         return found
 
@@ -254,7 +244,7 @@ class _Reader:
 
 
 @cache
-def _shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+def shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     """A type by what distinguishes it: one origin for each way to spell it, and its arguments."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if hasattr(kind, "__metadata__"):
@@ -269,9 +259,9 @@ def _shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 @cache
-def _dataclass_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+def dataclass_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """The type of every field and whether it is required, type variables filled in."""
-    origin, arguments = _shape(kind)
+    origin, arguments = shape(kind)
     filled = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
     # Names in its checks are those of its module.
     names = vars(sys.modules[origin.__module__])
@@ -286,15 +276,15 @@ def _dataclass_fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     }
 
 
-def _is_alike(kind: Any, value: Any) -> bool:
+def is_alike(kind: Any, value: Any) -> bool:
     """Whether a value has the outer shape of a type."""
     if isinstance(kind, dict | list):
         return isinstance(value, type(kind))
-    origin, arguments = _shape(kind)
+    origin, arguments = shape(kind)
     if origin is typing.Annotated:
-        return _is_alike(arguments[0], value)
+        return is_alike(arguments[0], value)
     if origin is typing.Union:
-        return any(_is_alike(each, value) for each in arguments)
+        return any(is_alike(each, value) for each in arguments)
     if origin is Literal:
         return any(_same(value, each) for each in arguments)
     if origin is tuple:
@@ -333,7 +323,7 @@ _NAMES = {
 def _describe(kind: Any) -> str:
     if isinstance(kind, dict | list):
         return "a list" if isinstance(kind, list) else "a mapping"
-    origin, arguments = _shape(kind)
+    origin, arguments = shape(kind)
     if origin is typing.Annotated:
         return _describe(arguments[0])
     if origin is typing.Union:

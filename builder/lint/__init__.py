@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..diagnostics import NOWHERE, Diagnostic, located
 from ..documents import Yaml
 from ..errors import BadInput
-from ..facts import checkpoint, hardware, release
+from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
 from . import data_files, kinds, workers
@@ -34,6 +36,9 @@ from .validate import (
     read,
     validate,
 )
+
+if TYPE_CHECKING:
+    from ..facts.checkpoint import Checkpoint
 
 __all__ = ["CheckOptions", "Checked", "Planner", "Report", "check"]
 
@@ -61,7 +66,7 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     if request.gpu:
         hardware.load(request.gpu)
     if request.model:
-        checkpoint.gather(request.model)
+        _model(request.model)
     report = Report()
     seen = set()
     sides = []
@@ -251,7 +256,7 @@ def _rule_context(
     """Where the options of a file are to be used, as far as that is known."""
     rule_context = workers.context(RuleContext(known), starter.worker if starter else None)
     if request.model:
-        rule_context = RuleContext.of(known, checkpoint.gather(request.model))
+        rule_context = RuleContext.of(known, _model(request.model))
     if context:
         if context.checkpoint:
             rule_context = RuleContext.of(known, context.checkpoint)
@@ -262,6 +267,13 @@ def _rule_context(
     if request.gpu:
         rule_context = replace(rule_context, gpu=hardware.load(request.gpu))
     return replace(rule_context, role=request.role) if request.role else rule_context
+
+
+@cache
+def _model(name: str) -> Checkpoint:
+    from ..facts import checkpoint  # most files are checked without
+
+    return checkpoint.gather(name)
 
 
 def _is_readable(source: Text) -> bool:

@@ -7,59 +7,69 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic
 from ..documents import DATA
-from ..estimates.models import MeasuredModels
-from ..facts import data_file, plain_data
-from ..facts.advisories import ProductAdvisories
-from ..facts.engines import Engine
-from ..facts.hardware import Gpu
-from ..facts.images import PublishedImages
-from ..facts.model_facts import ModelFacts
-from ..facts.published_results import AcceptanceFile, Publication
-from ..facts.release import CHANGED_TABLE
-from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
-from ..facts.servers import Server
-from ..observability import alerts
-from ..rules.constraints import RulesFile
-from ..rules.heuristics import HeuristicsFile
-from .embedded import EmbeddedFormats
+from ..facts import data_file
 
-SCHEMAS: Mapping[str, Any] = {
-    "acceptance.yaml": AcceptanceFile,
-    "advisories/*.yaml": ProductAdvisories,
-    "alerts.yaml": alerts.AlertsFile,
-    "benchmark_tools.yaml": plain_data.BENCHMARK_TOOLS,
-    "dashboards.yaml": plain_data.DASHBOARDS,
-    "engines/*.yaml": Engine,
-    "findings.yaml": plain_data.FINDINGS,
-    "formats/embedded.yaml": EmbeddedFormats,
-    "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
-    "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
-    "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,
-    "formats/*.yaml": FORMAT_TABLE,
-    "hardware/*.yaml": Gpu,
-    "images.yaml": PublishedImages,
-    "measurements/models.yaml": MeasuredModels,
-    "metrics/exporters.yaml": plain_data.EXPORTERS_FILE,
-    "metrics/*.yaml": plain_data.SERVER_METRICS_FILE,
-    "models/*.yaml": ModelFacts,
-    "packages.yaml": plain_data.Packages,
-    "heuristics/*.yaml": HeuristicsFile,
-    "releases/*.json": RELEASE_TABLE,
-    "releases/*.yaml": CHANGED_TABLE,
-    "results/*.yaml": Publication,
-    "rules.yaml": RulesFile,
-    "rules/*.yaml": RulesFile,
-    "runbook.yaml": plain_data.RUNBOOK_FILE,
-    "servers/*.yaml": Server,
-    "signals.yaml": plain_data.SIGNALS_FILE,
-    "triton/llmapi_model.yaml": plain_data.LLM_API_MODEL_FILE,
-    "triton/model_config.yaml": plain_data.MODEL_CONFIG_FILE,
-}
+
+@cache
+def schemas() -> Mapping[str, Any]:
+    """The schemas by the pattern of their files' paths, the first of them that fits counting.
+
+    Few runs meet a data file: what the schemas are made of is imported by those alone.
+    """
+    from ..estimates.models import MeasuredModels
+    from ..facts import plain_data
+    from ..facts.advisories import ProductAdvisories
+    from ..facts.engines import Engine
+    from ..facts.hardware import Gpu
+    from ..facts.images import PublishedImages
+    from ..facts.model_facts import ModelFacts
+    from ..facts.published_results import AcceptanceFile, Publication
+    from ..facts.release import CHANGED_TABLE
+    from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
+    from ..facts.servers import Server
+    from ..observability import alerts
+    from ..rules.constraints import RulesFile
+    from ..rules.heuristics import HeuristicsFile
+    from .embedded import EmbeddedFormats
+
+    return {
+        "acceptance.yaml": AcceptanceFile,
+        "advisories/*.yaml": ProductAdvisories,
+        "alerts.yaml": alerts.AlertsFile,
+        "benchmark_tools.yaml": plain_data.BENCHMARK_TOOLS,
+        "dashboards.yaml": plain_data.DASHBOARDS,
+        "engines/*.yaml": Engine,
+        "findings.yaml": plain_data.FINDINGS,
+        "formats/embedded.yaml": EmbeddedFormats,
+        "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
+        "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
+        "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,
+        "formats/*.yaml": FORMAT_TABLE,
+        "hardware/*.yaml": Gpu,
+        "images.yaml": PublishedImages,
+        "measurements/models.yaml": MeasuredModels,
+        "metrics/exporters.yaml": plain_data.EXPORTERS_FILE,
+        "metrics/*.yaml": plain_data.SERVER_METRICS_FILE,
+        "models/*.yaml": ModelFacts,
+        "packages.yaml": plain_data.Packages,
+        "heuristics/*.yaml": HeuristicsFile,
+        "releases/*.json": RELEASE_TABLE,
+        "releases/*.yaml": CHANGED_TABLE,
+        "results/*.yaml": Publication,
+        "rules.yaml": RulesFile,
+        "rules/*.yaml": RulesFile,
+        "runbook.yaml": plain_data.RUNBOOK_FILE,
+        "servers/*.yaml": Server,
+        "signals.yaml": plain_data.SIGNALS_FILE,
+        "triton/llmapi_model.yaml": plain_data.LLM_API_MODEL_FILE,
+        "triton/model_config.yaml": plain_data.MODEL_CONFIG_FILE,
+    }
 
 
 def schema_of(path: Path) -> Any:
@@ -72,7 +82,7 @@ def schema_of(path: Path) -> Any:
     if folder is None:
         return None
     name = path.relative_to(folder).as_posix()
-    return next((kind for glob, kind in SCHEMAS.items() if fnmatchcase(name, glob)), None)
+    return next((kind for glob, kind in schemas().items() if fnmatchcase(name, glob)), None)
 
 
 def _is_copy(folder: Path) -> bool:

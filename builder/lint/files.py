@@ -8,19 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from .. import bundle
 from ..contents import MANIFEST
 from ..diagnostics import NOWHERE, Diagnostic, located
 from ..documents import scan_yaml, value_at
 from ..errors import BadFacts, BadInput, ToolkitError
-from ..facts import advisories, checkpoint
-from ..facts.checkpoint import Checkpoint
+from ..facts import advisories
 from ..facts.release import ServerRole
 from ..files import is_folder, load_json_mapping, read_text
 from .dockerfile import is_dockerfile
 from .section import StatedWorkload, int_at
+
+if TYPE_CHECKING:
+    from ..facts.checkpoint import Checkpoint
 
 SUFFIXES = frozenset(
     (".yaml", ".yml", ".json", ".pbtxt", ".sh", ".bash", ".sbatch", ".slurm", ".tpl", ".j2")
@@ -124,6 +125,9 @@ def _surroundings(folder: Path) -> BundleContext | None:
     engine = manifest.get("engine")
     if "format" not in manifest or not isinstance(engine, dict) or "release" not in engine:
         return None
+    from .. import bundle  # other files are checked without
+    from ..facts import checkpoint
+
     damage: tuple[Diagnostic, ...] = ()
     facts = None
     try:

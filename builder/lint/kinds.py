@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from ..diagnostics import Diagnostic, located
+from ..diagnostics import Diagnostic, is_misspelling, located
 from ..documents import DATA, START, Variable, Yaml, value_at
 from ..facts import data_file
 from ..facts.release import Release, ServerRole, known, load
@@ -103,7 +102,7 @@ def _fields(table: Release, name: str) -> Mapping[str, Any]:
 def _has(data: Mapping[str, Any], *names: str) -> bool:
     """Whether a mapping has one of the keys, a misspelt one included."""
     keys = [str(key) for key in data]
-    return any(name in keys or get_close_matches(name, keys, 1, 0.85) for name in names)
+    return any(is_misspelling(key, name) for name in names for key in keys)
 
 
 def _is_mapping(data: Mapping[str, Any], path: str) -> bool:
@@ -134,14 +133,14 @@ def is_engine(data: Mapping[str, Any], release: Release) -> bool:
         names = {**names, **former_options(), **_names_of_all_releases()}
         hits = sum(key in names for key in telling)
     if hits * 3 < len(keys):
-        hits += sum(bool(get_close_matches(key, names, 1, 0.85)) for key in telling[:50])
+        hits += sum(any(is_misspelling(key, name) for name in names) for key in telling[:50])
     return hits > 0 and hits * 3 >= len(keys)
 
 
 def is_option(key: str, release: Release) -> bool:
     """Whether a key is an option of any release, or almost spelled like one."""
     names = {**release.top_level, **former_options(), **_names_of_all_releases()}
-    return key in names or bool(get_close_matches(key, names, 1, 0.85))
+    return key in names or any(is_misspelling(key, name) for name in names)
 
 
 @cache

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import Yaml, value_at
 from ..errors import BadFacts
-from ..facts import checkpoint, hardware
-from ..facts.checkpoint import Checkpoint
+from ..facts import hardware
 from ..rules.context import RuleContext
+
+if TYPE_CHECKING:
+    from ..facts.checkpoint import Checkpoint
 
 UNKNOWN = "unknown-model"
 ON_GPU = "model-on-gpu"
@@ -51,6 +53,8 @@ def find(name: str) -> Checkpoint | None:
     name = name.removeprefix(_PREFIX).rstrip("/")
     if not name or is_open(name):
         return None
+    from ..facts import checkpoint  # most files name no model
+
     try:
         return checkpoint.gather(_published(name) or name)
     except BadFacts:
@@ -60,6 +64,8 @@ def find(name: str) -> Checkpoint | None:
 @cache
 def known_names() -> tuple[str, ...]:
     """Names on the hub of models whose facts ship."""
+    from ..facts import checkpoint
+
     return tuple(checkpoint.known_names())
 
 

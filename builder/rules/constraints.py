@@ -93,6 +93,14 @@ class Rule:
         """Whether every test of `when` holds for certain."""
         return all_hold(self.when or {}, inputs)
 
+    def needs(self) -> frozenset[str]:
+        """The paths of options without which the rule cannot apply."""
+        return frozenset(
+            word
+            for word, test in (self.when or {}).items()
+            if option_of(word) == word and test != {"given": False}
+        )
+
     def options(self) -> Iterator[str]:
         """The paths of the options that the tests ask for, and of the one to blame."""
         for tests in (self.when or {}, self.must or {}):
@@ -188,16 +196,17 @@ def _all_names(engine: Engine) -> frozenset[str]:
 
 
 @lru_cache(maxsize=4096)
-def _judging(release: Release, blamed: str | None) -> tuple[Rule, ...]:
-    """The rules and known issues of a release; those that can blame a path, or stand for such."""
+def _judging(release: Release, blamed: str | None) -> tuple[tuple[Rule, frozenset[str]], ...]:
+    """The rules and known issues of a release, with the options that each of them needs; of all
+    rules those that can blame a path, or stand for such."""
     issues = (row for row in load(release.engine).known_issues if _has(release, row))
     rules = (*of_release(release), *issues)
     if blamed is None:
-        return rules
+        return tuple((rule, rule.needs()) for rule in rules)
     wanted = {rule.id for rule in rules if blamed in rule.blamed}
     while more := {id for rule in rules if rule.id in wanted for id in rule.unless} - wanted:
         wanted |= more
-    return tuple(rule for rule in rules if rule.id in wanted)
+    return tuple((rule, rule.needs()) for rule in rules if rule.id in wanted)
 
 
 def violations(
@@ -213,7 +222,10 @@ def violations(
     """
     inputs = RuleInputs(options, context)
     reported: set[str] = set()
-    for rule in _judging(context.release, blamed):
+    given = frozenset(_paths(options))
+    for rule, needs in _judging(context.release, blamed):
+        if not needs <= given:
+            continue
         if reported.intersection(rule.unless):
             continue
         word = rule.broken(inputs)
@@ -227,6 +239,14 @@ def violations(
 def _has(release: Release, issue: Rule) -> bool:
     """Whether a version has a known issue; what follows one, like .post1, is not known to."""
     return (release.stands_for or release.name) in issue.versions
+
+
+def _paths(options: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+    """The dotted path of everything that options hold, lists not entered."""
+    for key, value in options.items():
+        yield (path := f"{above}{key}")
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{path}.")
 
 
 def disagreements(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from ..facts.architecture import Architecture
-from ..facts.checkpoint import Checkpoint
 from ..facts.hardware import Gpu
 from ..facts.release import Release, ServerRole
+
+if TYPE_CHECKING:  # most files that are checked name no model
+    from ..facts.architecture import Architecture
+    from ..facts.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,17 @@ _SUFFIXES = (".json", ".yaml")
 
 def known(engine: Engine | None = None) -> list[str]:
     """Releases of an engine that have a table, oldest first, development tables last."""
-    return sorted(data_file.names(_folder(engine), *_SUFFIXES), key=oldest_first)
+    return list(_in_order(data_file.names(_folder(engine), *_SUFFIXES)))
+
+
+@lru_cache(maxsize=16)
+def _in_order(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(names, key=oldest_first))
 
 
 def of_engine(engine: Engine) -> list[Release]:
     """The releases of `known`."""
-    return [load(name, engine=engine) for name in known(engine)]
+    return [_shipped(name, engine) for name in known(engine)]
 
 
 def of_all_engines() -> list[Release]:
@@ -80,12 +85,7 @@ def load(name: str, folder: Path = Path(), engine: Engine | None = None) -> Rele
     engine = engine or engines.default()
     if name not in known(engine):
         return _between(name.strip().removeprefix("v"), engine)
-    (path,) = _files(name, engine)
-    return _shipped(path, engine)
-
-
-def _files(name: str, engine: Engine) -> list[Path]:
-    return [path for end in _SUFFIXES if (path := _folder(engine) / f"{name}{end}").is_file()]
+    return _shipped(name, engine)
 
 
 @cache
@@ -131,7 +131,9 @@ def _folder(engine: Engine | None) -> Path:
 
 
 @cache
-def _shipped(path: Path, engine: Engine) -> Release:
+def _shipped(name: str, engine: Engine) -> Release:
+    paths = (_folder(engine) / f"{name}{suffix}" for suffix in _SUFFIXES)
+    (path,) = (path for path in paths if path.is_file())
     if path.suffix == ".json":
         return Release(data_file.load(path, RELEASE_TABLE), path, engine)
     document = data_file.load(path, CHANGED_TABLE)
