@@ -31,6 +31,9 @@ TOOLKIT = Path(__file__).parent.parent
 TIMEOUT_S = 60.0  # against a command that hangs
 EMPTY = ("-c", "pass")
 OPTIONS_FILE = "config.yaml"
+WRONG_FILE = "wrong.yaml"
+MANY_FOLDER = "many"
+MANY = 1000
 SITE_FILE = "site.yaml"
 SITE = """\
 name: cluster
@@ -41,6 +44,35 @@ mpi: pmix
 container: {runtime: none}
 """
 OPTIONS = "tensor_parallel_size: 8\nmax_batch_size: 64\nkv_cache_config: {dtype: fp8}\n"
+WRONG_OPTIONS = "tensor_parallel_sise: 8\nmax_batch_size: -1\nkv_cache_config: {dtipe: fp8}\n"
+# As long as those that people keep, of releases beside which another one stands.
+MANY_OPTIONS = """\
+# image: nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc{release}
+tensor_parallel_size: 8
+moe_expert_parallel_size: {experts}
+enable_attention_dp: true
+max_batch_size: {batch}
+max_num_tokens: {tokens}
+max_seq_len: 10240
+print_iter_log: true
+disable_overlap_scheduler: false
+cuda_graph_config:
+  enable_padding: true
+  batch_sizes: [1, 2, 4, 8, 16, 32, 64, {batch}]
+moe_config:
+  backend: CUTLASS
+  use_low_precision_moe_combine: true
+kv_cache_config:
+  dtype: fp8
+  enable_block_reuse: false
+  free_gpu_memory_fraction: 0.75
+cache_transceiver_config:
+  backend: UCX
+  max_tokens_in_buffer: {tokens}
+speculative_config:
+  decoding_type: MTP
+  num_nextn_predict_layers: 3
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +80,15 @@ class TimedCommand:
     """What is run: `words` for the interpreter, in which `{run}` is another name in each run.
 
     Its median must be below `limit_ms` on a quiet machine, or below `limit_ratio` empty
-    interpreters.
+    interpreters. What takes long is run in the first `most_rounds` only.
     """
 
     name: str
     words: tuple[str, ...]
     limit_ms: float
     limit_ratio: float
+    exit_code: int = 0
+    most_rounds: int = 1000
 
 
 # One run: the command's time and that of the empty interpreter before it, in ms.
@@ -71,6 +105,10 @@ def commands(preset: str) -> tuple[TimedCommand, ...]:
         TimedCommand("builder --help", (*builder, "--help"), 100, 8),
         TimedCommand("launch --help", (*launch, "--help"), 100, 8),
         TimedCommand("builder check", (*builder, "check", OPTIONS_FILE), 200, 20),
+        TimedCommand("... with errors", (*builder, "check", WRONG_FILE), 200, 20, exit_code=2),
+        TimedCommand(
+            "... of 1000 files", (*builder, "check", MANY_FOLDER), 5000, 400, most_rounds=3
+        ),
         TimedCommand("builder plan", (*builder, "plan", preset), 500, 45),
         TimedCommand("builder render", render, 500, 45),
         TimedCommand("... of all targets", (*render, *triton, *others), 1000, 90),
@@ -100,17 +138,32 @@ def samples(measured: Sequence[TimedCommand], rounds: int) -> dict[str, list[Sam
     found: dict[str, list[Sample]] = {one.name: [] for one in measured}
     with tempfile.TemporaryDirectory(prefix="commands-") as folder:
         (Path(folder) / OPTIONS_FILE).write_text(OPTIONS, encoding="utf-8")
+        (Path(folder) / WRONG_FILE).write_text(WRONG_OPTIONS, encoding="utf-8")
         (Path(folder) / SITE_FILE).write_text(SITE, encoding="utf-8")
+        write_many(Path(folder) / MANY_FOLDER, MANY)
         for number in range(rounds):
             for place in range(len(measured)):
                 one = measured[(number + place) % len(measured)]
+                if number >= one.most_rounds:
+                    continue
                 words = [word.format(run=f"{place}-{number}") for word in one.words]
                 empty_ms = _process_ms("empty interpreter", EMPTY, folder)
-                found[one.name].append((_process_ms(one.name, words, folder), empty_ms))
+                taken_ms = _process_ms(one.name, words, folder, one.exit_code)
+                found[one.name].append((taken_ms, empty_ms))
     return found
 
 
-def _process_ms(name: str, words: Sequence[str], folder: str) -> float:
+def write_many(folder: Path, count: int) -> None:
+    """Option files, no two of them alike."""
+    folder.mkdir()
+    for number in range(count):
+        values = {"release": 10 + number % 20, "experts": 2 ** (number % 4)}
+        values |= {"batch": 65 + number, "tokens": 2048 + number}
+        file = folder / f"{number:04}.yaml"
+        file.write_text(MANY_OPTIONS.format(**values), encoding="utf-8")
+
+
+def _process_ms(name: str, words: Sequence[str], folder: str, exit_code: int = 0) -> float:
     """From the start of a process to its end."""
     path = os.pathsep.join(filter(None, (str(TOOLKIT), os.environ.get("PYTHONPATH"))))
     begun = time.perf_counter()
@@ -124,7 +177,7 @@ def _process_ms(name: str, words: Sequence[str], folder: str) -> float:
         timeout=TIMEOUT_S,
     )
     taken_s = time.perf_counter() - begun
-    if done.returncode:
+    if done.returncode != exit_code:
         what = f"ended with {done.returncode}: {done.stderr.strip().rpartition(chr(10))[2]}"
         raise ChecksFailed(Diagnostic(name, what))
     return taken_s * 1000

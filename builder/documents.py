@@ -331,6 +331,8 @@ class _Walk:
     def _key(self, node: yaml.Node) -> str:
         """A key as the data has it: `on` is True in YAML 1.1, and `1` a number."""
         if isinstance(node, yaml.ScalarNode) and node.tag in _PLAIN and len(node.value) < 4000:
+            if node.tag == _TEXT:
+                return str(node.value)
             return str(self._loader.construct_object(node))
         return str(node.value)[:60]
 
@@ -345,7 +347,8 @@ class _Walk:
 
     def _place(self, node: yaml.Node) -> Location:
         mark = node.start_mark
-        return _shift(Location(mark.line + 1, mark.column + 1), self._start)
+        place = Location(mark.line + 1, mark.column + 1)
+        return place if self._start is START else _shift(place, self._start)
 
     def _add(self, node: yaml.Node, path: str, value: str) -> None:
         what = f"holds a value that no option can have: {value}"

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from ..diagnostics import Diagnostic, Location, located
-from ..facts import advisories, images
+from ..facts import advisories
+
+if TYPE_CHECKING:
+    from ..facts import images
 
 
 def read(text: str, accepted: Collection[tuple[str, str]]) -> tuple[int, list[Diagnostic]]:
     """How many of the publisher's images a file names, and those of vulnerable or unknown
     versions."""
+    if "/" not in text:
+        return 0, []
+    from ..facts import images  # short option files are checked without
+
     named = sum(1 for _ in chain(images.untold(text), images.contents(text)))
     return named, list(_vulnerable(text, accepted)) if named else []
 
 
 def _vulnerable(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
+    from ..facts import images
+
     for content in images.untold(text):
         row = advisories.unknown(content.product, content.version, "", strict=False)
         if (content.product, content.version) not in accepted:

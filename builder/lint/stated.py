@@ -10,12 +10,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from ..documents import Yaml
 from ..errors import BadInput
-from ..facts import engines, images, release
+from ..facts import engines, release
 from ..facts.release import Release
 from ..facts.release.version import order
 
@@ -150,8 +150,15 @@ def _shared(one: _Place, other: _Place) -> int:
     return depth
 
 
-def _of_line(line: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+@lru_cache(maxsize=2_000)
+def _of_line(line: str) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
     """Where a line names releases, in which words, and which ones."""
+    return tuple(_read_line(line))
+
+
+def _read_line(line: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    from ..facts import images  # most files name none
+
     for found in images.engine_releases(line):
         yield found.start, found.words, found.releases
     for match in _REQUIREMENT.finditer(line):
@@ -212,6 +219,8 @@ def _split_images(documents: Sequence[Yaml], place: Any) -> Iterator[Statement]:
             tag = next((data[key] for key in _TAG_KEYS if isinstance(data.get(key), str)), "")
             if "/" not in name or ":" in name.rpartition("/")[2] or not tag:
                 continue
+            from ..facts import images
+
             registry = data.get("registry")
             for found in images.engine_releases(f"image: {registry or ''}/{name}:{tag}"):
                 line = document.locate(path).line

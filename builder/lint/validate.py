@@ -12,17 +12,14 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location
 from ..documents import Yaml, scan_yaml
 from ..errors import BadInput
-from ..facts import images
 from ..facts.release import Release
 from ..files import read_bytes, read_text
 from ..rules.context import RuleContext
 from . import (
     dockerfile,
     embedded,
-    job_rules,
     job_script,
     kinds,
-    model_config,
     named_images,
     script,
     serving,
@@ -81,8 +78,7 @@ def read(path: Path) -> Text:
         return Text(path, "", PROSE)
     if form == DOCKERFILE:
         text = dockerfile.as_shell(text)
-    known = script.mentions_any(text) or job_script.is_job(text) or images.are_named(text)
-    if form == SCRIPT and not known:
+    if form == SCRIPT and not _is_telling(text):
         return Text(path, "", SCRIPT)
     if form and len(text) > MAX_CHARACTERS:
         what = f"{len(text)} characters are too many for a {form}"
@@ -95,6 +91,13 @@ def read(path: Path) -> Text:
         if masked.originals and all(document.readable for document in documents):
             return Text(path, text, form, documents, is_template=True)
     return Text(path, text, form, scan_yaml(text))
+
+
+def _is_telling(text: str) -> bool:
+    """Whether a script has anything to judge."""
+    from ..facts import images
+
+    return script.mentions_any(text) or job_script.is_job(text) or images.are_named(text)
 
 
 def _form(path: Path, text: str) -> str:
@@ -122,6 +125,8 @@ def validate(
 ) -> Verdict:
     """One file by one release. Vulnerable versions of `accepted` products are warned of."""
     if source.form == MODEL_CONFIG:
+        from . import model_config
+
         rows = islice(model_config.diagnostics(source.text, source.path), MAX_DIAGNOSTICS)
         return Verdict(MODEL_CONFIG, list(rows), ITSELF)
     if source.form == PROSE:
@@ -255,6 +260,8 @@ def _script(
     judged = ran.judged + Judged(images=named)
     found = [*diagnostics, *ran.diagnostics]
     if job_script.is_job(source.text):
+        from . import job_rules
+
         rules = job_rules.diagnostics(
             job_script.read(source.text), source.path.parent, rule_context.block
         )
