@@ -241,12 +241,11 @@ def _has(release: Release, issue: Rule) -> bool:
     return (release.stands_for or release.name) in issue.versions
 
 
-def _paths(options: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+def _paths(options: Any, above: str = "") -> Iterator[str]:
     """The dotted path of everything that options hold, lists not entered."""
-    for key, value in options.items():
+    for key, value in options.items() if isinstance(options, Mapping) else ():
         yield (path := f"{above}{key}")
-        if isinstance(value, Mapping):
-            yield from _paths(value, f"{path}.")
+        yield from _paths(value, f"{path}.")
 
 
 def disagreements(

@@ -49,10 +49,11 @@ def _record(
 
 def _option(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
     """The faults of a known option: of its value, of its age, and of our knowledge of it."""
-    sure = "uncertain" not in field
+    doubt = field.get("uncertain")
+    sure = doubt in (None, "kind")
     found = _value(release, field, value, place)
     yield from found if sure else (replace(row, severity="warning") for row in found)
-    if field.get("uncertain") == "existence":
+    if doubt in ("existence", "kind"):
         what = f"it is not certain that release {release.name} knows this option"
         remedy = f"its table says {field['confidence']}; try it, or leave it out"
         yield Diagnostic(place.path, what, remedy, rule="uncertain-key", severity="warning")

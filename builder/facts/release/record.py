@@ -16,7 +16,8 @@ from .version import without_post
 ServerRole = Literal["agg", "prefill", "decode"]
 
 # An option as a row of the table: `type` and, by type, `values`, `items`, `of`, bounds, `default`.
-# `uncertain` says what a low `confidence` is about: the option's `existence`, or its `value`s.
+# `uncertain` says what a low `confidence` is about: the option's `existence`, which `kind`s of a
+# union have it, or its `value`s.
 Field = Mapping[str, Any]
 
 

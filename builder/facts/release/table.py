@@ -51,7 +51,7 @@ OPTION_ROW: Any = {
     "alias?": [str],
     "status?": Literal["prototype", "beta", "deprecated", "removed"],
     "confidence?": str,
-    "uncertain?": Literal["existence", "value"],
+    "uncertain?": Literal["existence", "kind", "value"],
     "effect?": str,
     "replaced_by?": str,
     "description?": str,

@@ -65,6 +65,9 @@ def _field(row: Row) -> Row | None:
         if field is None and values and row.get("converter") != "allowlist":
             nullable = {"nullable": True} if annotation.startswith("Optional") else {}
             return {"type": "enum", "values": values, **nullable}
+        if field and field["type"] == "enum" and values:
+            # The kinds of a union share a row: its annotation is that of the first kind.
+            field["values"] = values
         return None if row.get("converter") == "allowlist" else field
     if "allowlist" in policy:
         return None
@@ -130,14 +133,22 @@ class Update:
         found = _field(row)
         records = [self._table["types"][kind] for kind in kinds]
         having = [record for record in records if name in record["fields"]]
+        some = {"uncertain": "kind", "confidence": "of some kinds only"}
         for record in having:
-            if len(having) == 1:
-                record["fields"][name] = _updated(record["fields"][name], found)
-            elif found and "values" in found and "values" in record["fields"][name]:
+            known = record["fields"][name]
+            doubted = known.get("uncertain") in ("existence", "kind")
+            if doubted or found:
+                known = _without_doubt(known) | (some if len(having) > 1 and doubted else {})
+            if row.get("converter") == "allowlist":
+                known = _extended(known, row.get("allowed_values") or ())
+            elif len(having) == 1 or doubted:
+                known = _updated(known, found)
+            elif found and "values" in found and "values" in known:
                 # The kinds of a union share a row: which of them allows which value is not in it.
-                record["fields"][name] = record["fields"][name] | {"values": found["values"]}
+                known = _updated(known, {**found, "type": known["type"]})
+            record["fields"][name] = known
         if not having:
-            doubt = {} if len(records) == 1 else {**self._doubt, "confidence": "of some kinds only"}
+            doubt = {} if len(records) == 1 else some
             for record in records:
                 record["fields"][name] = {**(found or {"type": "any"}), **doubt}
 
@@ -179,12 +190,29 @@ def _recorded(field: Row) -> bool:
     )
 
 
+def _without_doubt(known: Row) -> Row:
+    """A known option that a manifest names: it exists, with the values that it lists."""
+    return {key: value for key, value in known.items() if key not in ("uncertain", "confidence")}
+
+
+def _extended(known: Row, values: Sequence[Any]) -> Row:
+    """A known option with the values that are recorded of it; it may take others as well."""
+    if known["type"] != "enum":
+        return known
+    fold = str.lower if known.get("case_insensitive") else str
+    there = {fold(str(value)) for value in known["values"]}
+    more = [value for value in values if fold(str(value)) not in there]
+    return {**known, "values": [*known["values"], *more]}
+
+
 def _updated(known: Row, found: Row | None) -> Row:
     """A known option with what the manifest says of it; bounds and default stay."""
     if found is None:
         return known
+    known = {key: value for key, value in known.items() if key != "open" or "values" not in found}
     if known["type"] != found["type"]:
-        return {**found, **{key: known[key] for key in ("default", "status") if key in known}}
+        kept = ("default", "status", "uncertain", "confidence")
+        return {**found, **{key: known[key] for key in kept if key in known}}
     changed: Row = {
         key: found[key] for key in ("values", "items", "ge", "gt", "le", "lt") if key in found
     }
