@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from ..contents import File
 from ..facts import servers
-from ..render import option_file, text
+from ..render import CommentedValue, option_file, plain, text
 from . import (
     START_TIMEOUT_S,
     Port,
@@ -33,7 +37,7 @@ def rendered(name: str, context: RenderContext, options: Options) -> RenderedSer
         f"Engine options of {deployment.name} for {context.engine_record.title} "
         f"{context.release.name}. All settings live here; the command line names model, host and "
         "port only.",
-        with_reasons(context.engine),
+        _options(context),
     )
     environment = {
         **context.checkpoints,
@@ -67,3 +71,19 @@ def rendered(name: str, context: RenderContext, options: Options) -> RenderedSer
             "start_timeout_s": START_TIMEOUT_S,
         },
     )
+
+
+def _options(context: RenderContext) -> dict[str, Any]:
+    """The engine options, groups of them as JSON text where the release reads nothing else."""
+    options = with_reasons(context.engine)
+    if not context.release.flat_option_file:
+        return options
+    return {name: _as_text(value) for name, value in options.items()}
+
+
+def _as_text(value: Any) -> Any:
+    inner = plain(value)
+    if not isinstance(inner, Mapping):
+        return value
+    reasons = [row.reason for row in value.values() if isinstance(row, CommentedValue)]
+    return CommentedValue(json.dumps(inner), " ".join(reasons))

@@ -94,7 +94,10 @@ def make_arg_parser(parser):
 """,
     "vllm/entrypoints/openai/api_server.py": '@router.post("/v1/completions")\ndef create(): ...\n',
     "vllm/tool_parsers/__init__.py": '_TOOL_PARSERS = {"hermes": ("a", "B")}\n',
-    "vllm/v1/metrics/loggers.py": 'name = "vllm:num_requests_running"\n',
+    "vllm/v1/metrics/loggers.py": """
+running = self._gauge_cls(name="vllm:num_requests_running")
+tokens = self._counter_cls(name="vllm:prompt_tokens")
+""",
     "vllm/model_executor/models/registry.py": """
 _TEXT = {"LlamaForCausalLM": ("llama", "LlamaForCausalLM")}
 _VLLM_MODELS = {**_TEXT}
@@ -161,7 +164,7 @@ def test_flags_have_their_spellings_and_switches_their_opposite(wheel: Path) -> 
 def test_what_else_a_release_says_is_read(wheel: Path) -> None:
     table = release_import.from_source(wheel, "9.9.1", None)
     assert ["POST", "/v1/completions"] in table["endpoints"]["server"]
-    assert table["metrics"]["names"] == ["vllm:num_requests_running"]
+    assert table["metrics"]["names"] == ["num_requests_running", "prompt_tokens_total"]
     assert list(table["supported_architectures"]) == ["LlamaForCausalLM"]
     assert table["unsupported_architectures"] == {"OldModel": "taken out after 0.1.0"}
     assert table["environment"] == {"VLLM_PORT": "vllm/envs.py"}

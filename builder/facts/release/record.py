@@ -230,6 +230,11 @@ class Release:
         root = self.table.get("server_root")
         return self.table["types"][root]["fields"] if root else {}
 
+    @property
+    def flat_option_file(self) -> bool:
+        """Whether the server reads groups of options as JSON text only."""
+        return bool(self.table.get("flat_option_file"))
+
     @cached_property
     def paths(self) -> Mapping[str, tuple[Field, ...]]:
         """Every option by its dotted path; several fields where the kinds of a union differ.

@@ -191,7 +191,8 @@ OPTION_TABLE: Any = {
 FORMAT_ROW: Any = {**OPTION_TABLE, "release": Text, "source": Text, "serve": {"flags": [FLAG_ROW]}}
 
 # A release of an engine, of the usual one where it names none. `server_root` is the type of the
-# options that an option file may hold for the server beside those of the engine. `aliases` are
+# options that an option file may hold for the server beside those of the engine. In a
+# `flat_option_file` groups of options are JSON text. `aliases` are
 # choices whose name changed, or is another one in this engine -> their option path; `nearest` is
 # the numbered release that a development table comes closest to.
 RELEASE_ROW: Any = {
@@ -200,6 +201,7 @@ RELEASE_ROW: Any = {
     "engine?": EngineName,
     "release": ReleaseName,
     "server_root?": str,
+    "flat_option_file?": bool,
     "nearest?": ReleaseName,
     "provenance": PROVENANCE,
     "carried_from?": {"*": str},

@@ -25,6 +25,8 @@ _ARGUMENTS = "vllm.engine.arg_utils"
 _SERVER = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
 _REGISTRY = "vllm.model_executor.models.registry"
 _VARIABLES = "vllm.envs"
+_METRIC = "vllm:"
+_PARSER = "vllm.utils.argparse_utils"
 
 # Values that newer parts of the engine add to an option, by the name of their register.
 _PARSERS = {"tool_call_parser": "vllm.tool_parsers", "reasoning_parser": "vllm.reasoning"}
@@ -57,6 +59,7 @@ def table(path: Path, name: str, like: Release | None) -> dict[str, Any]:
         **({"carried_from": dict.fromkeys(carried, like.name)} if like else {}),
         "root": ROOT,
         "server_root": SERVER_ROOT,
+        **({"flat_option_file": True} if found.reads_flat_files() else {}),
         "types": found.types(),
         "unions": {},
         "serve": {
@@ -67,7 +70,11 @@ def table(path: Path, name: str, like: Release | None) -> dict[str, Any]:
         },
         "subcommands": {},
         "endpoints": {"server": [list(pair) for pair in found.endpoints()]},
-        "metrics": {"prefix": "", "names": found.metrics(), "confidence": "read from the source"},
+        "metrics": {
+            "prefix": _METRIC,
+            "names": found.metrics(),
+            "confidence": "read from the source",
+        },
         "environment": dict.fromkeys(found.variables(), "vllm/envs.py"),
         "supported_architectures": found.architectures(),
         "unsupported_architectures": found.removed_architectures(),
@@ -221,6 +228,14 @@ class _Engine:
                     return sorted(key for key in keys if isinstance(key, str) and key.isupper())
         return []
 
+    def reads_flat_files(self) -> bool:
+        """Whether the reader of option files has no case for groups of options."""
+        parser = self._sources.module(_PARSER)
+        for node in ast.walk(parser.tree) if parser else ():
+            if isinstance(node, ast.FunctionDef) and node.name.endswith("load_config_file"):
+                return "isinstance(value, dict)" not in ast.unparse(node)
+        return False
+
     def endpoints(self) -> list[tuple[str, str]]:
         """Method and path of every route that the server's modules declare."""
         found = set()
@@ -237,16 +252,18 @@ class _Engine:
         return sorted([*found, ("GET", "/metrics")], key=lambda pair: (pair[1], pair[0]))
 
     def metrics(self) -> list[str]:
-        """The Prometheus metrics that the engine names."""
+        """The Prometheus metrics that the engine makes, without their prefix, as they are shown."""
         modules = self._sources.below("vllm.v1.metrics"), self._sources.below("vllm.v1.spec_decode")
-        names = {
-            node.value
-            for module in chain(*modules)
-            for node in ast.walk(module.tree)
-            if isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and re.fullmatch(r"vllm:[a-z0-9_]+", node.value)
-        }
+        names = set()
+        for module in chain(*modules):
+            for node in ast.walk(module.tree):
+                words = node.keywords if isinstance(node, ast.Call) else ()
+                given = {word.arg: module.value(word.value) for word in words}
+                name = str(given.get("name"))
+                if isinstance(node, ast.Call) and re.fullmatch(_METRIC + r"[a-z0-9_]+", name):
+                    counts = "counter" in dotted(node.func).lower()
+                    total = "_total" if counts and not name.endswith("_total") else ""
+                    names.add(name.removeprefix(_METRIC) + total)
         return sorted(names)
 
     def _read_flags(self, found: Name) -> Iterator[tuple[Row, Row | None]]:

@@ -90,7 +90,10 @@ def _known(context: RenderContext) -> frozenset[str]:
         ),
     }
     protocols = (
-        f"{name}_{port}" for name, server in context.servers.items() for port in server.ports
+        f"{word}_{port}"
+        for name, server in context.servers.items()
+        for word in (name, server.record.api)
+        for port in server.ports
     )
     found = (word for word, holds in words.items() if holds)
     return frozenset({*deployment.targets, *protocols, *found})
@@ -121,6 +124,7 @@ def _values(context: RenderContext) -> dict[str, object]:
         "name": deployment.name,
         "object": object_name(deployment.name),
         "model": facts.checkpoint.name,
+        "engine": context.engine_record.title,
         "triton_model": _first(row.entry.get("model_name") for row in context.servers.values()),
         "unary_model": _first(row.unary_model for row in context.servers.values()),
         "state": _state_folder(context),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ...bundle import to_json
 from ...contents import File
+from ...facts import servers
 from ...render import text, yaml_document
 from ...servers import RenderContext
 from .dashboards import dashboards
@@ -52,6 +53,7 @@ def _readme(found: Rules) -> str:
         name=found.deployment.name,
         server=found.server,
         release=found.context.release.name,
+        by_release=servers.load(found.server).metrics.by_release,
         confidence=found.context.release.metrics_confidence,
         jobs=found.jobs,
         options=found.options,

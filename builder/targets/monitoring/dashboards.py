@@ -39,7 +39,7 @@ def _dashboard(rules: Rules, row: Mapping[str, Any]) -> dict[str, Any]:
         "uid": digest[:20],
         "title": f"{name}: {row['title']}",
         "description": row["description"],
-        "tags": ["tensorrt-llm", name],
+        "tags": [rules.context.engine_record.package, name],
         "timezone": "browser",
         "editable": True,
         "graphTooltip": 1,

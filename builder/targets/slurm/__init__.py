@@ -44,7 +44,7 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
         )
     elif found.has_router:
         files[service.HAPROXY_FILE] = File(_haproxy(found).encode())
-    if options.site.mpi == "none":
+    if any(service.rank_launcher(options.site, side.context) is None for side in found.sides):
         alone = resource_root("templates") / FOLDER / "alone.sh"
         files["alone.sh"] = File(alone.read_bytes(), executable=True)
     return {f"{FOLDER}/{name}": file for name, file in files.items()}
@@ -77,7 +77,7 @@ def _side(
     """So many servers of a deployment, listening where the job wants them."""
     deployment, entry = context.deployment, context.servers[target].entry
     gpus = deployment.hardware.num_gpus // deployment.instances
-    ranks = 1 if options.site.mpi == "none" else gpus
+    ranks = gpus if service.rank_launcher(options.site, context) else 1
     folder = f"{PREFILL_FOLDER}/" if name == "prefill" else ""
     return ServingSide(
         name, context, entry, folder, layout.ServerGroup(deployment.role, servers, gpus, ranks)

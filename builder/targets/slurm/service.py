@@ -26,7 +26,6 @@ ROUTER = "router"
 HAPROXY_FILE = "router.cfg"
 SIDES_FILE = "disaggregated.yaml"
 LOOPBACK = "127.0.0.1"
-LAUNCHER = "trtllm-llmapi-launch"
 # A server that drains answers what it has, and a little more is left to end in order.
 STOP_MARGIN_S = 30
 ROUTER_START_TIMEOUT_S = 60
@@ -160,6 +159,7 @@ def _server(service: SlurmService, server: ServerInstance) -> dict[str, Any]:
     side, place, site = server.side, server.place, service.site
     entry, group = side.entry, side.group
     default_stop_s = service.options.drain_s + STOP_MARGIN_S
+    mpi = site.mpi if rank_launcher(site, side.context) else "none"
     return {
         "name": server.name,
         "role": group.role,
@@ -168,7 +168,7 @@ def _server(service: SlurmService, server: ServerInstance) -> dict[str, Any]:
         "argv": [entry["argv"][0], f"{side.folder}{entry['argv'][1]}"],
         "launcher": [*container_command(site, service.target), *_launcher(service, server)],
         "environment": _environment(service, server),
-        "srun": [f"--mpi={site.mpi}", *_srun(site, service.target)],
+        "srun": [f"--mpi={mpi}", *_srun(site, service.target)],
         "ports": dict(server.ports),
         "ready": dict(entry["ready"]),
         "critical": True,
@@ -224,6 +224,11 @@ def _srun(site: Site, program: str) -> list[str]:
     return [*shared, *container_options(site, program), *site.srun]
 
 
+def rank_launcher(site: Site, context: RenderContext) -> str | None:
+    """What starts a server's command on every rank; without it the engine starts its ranks."""
+    return None if site.mpi == "none" else context.engine_record.rank_launcher
+
+
 def _launcher(service: SlurmService, server: ServerInstance) -> list[str]:
     """What precedes the server's command: variables, the ranks' launcher, its memory.
 
@@ -236,7 +241,8 @@ def _launcher(service: SlurmService, server: ServerInstance) -> list[str]:
         argv += ["-u", name] if name not in environment else []
     if gpus:  # Slurm itself would show a step all GPUs of the job
         argv.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}")
-    argv += ["bash", "slurm/alone.sh"] if site.mpi == "none" else [LAUNCHER]
+    launcher = rank_launcher(site, server.side.context)
+    argv += [launcher] if launcher else ["bash", "slurm/alone.sh"]
     return [*argv, *(["numactl", "-m", site.memory_nodes] if site.memory_nodes else [])]
 
 
@@ -307,7 +313,8 @@ def _preflight(service: SlurmService) -> dict[str, Any]:
     site, context = service.site, service.sides[-1].context
     folders = context.checkpoints.items()
     image = site.container.images.get(service.target)
-    ranks = [] if site.mpi == "none" else [LAUNCHER]
+    launcher = rank_launcher(site, context)
+    ranks = [launcher] if launcher else []
     return {
         "timeout_s": PREFLIGHT_TIMEOUT_S,
         "gpus": service.layout.parts[0].gpus_per_node,
