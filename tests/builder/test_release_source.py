@@ -164,7 +164,7 @@ def test_flags_have_their_spellings_and_switches_their_opposite(wheel: Path) -> 
 def test_what_else_a_release_says_is_read(wheel: Path) -> None:
     table = release_import.from_source(wheel, "9.9.1", None)
     assert ["POST", "/v1/completions"] in table["endpoints"]["server"]
-    assert table["metrics"]["names"] == ["num_requests_running", "prompt_tokens_total"]
+    assert table["metrics"]["names"] == ["vllm:num_requests_running", "vllm:prompt_tokens_total"]
     assert list(table["supported_architectures"]) == ["LlamaForCausalLM"]
     assert table["unsupported_architectures"] == {"OldModel": "taken out after 0.1.0"}
     assert table["environment"] == {"VLLM_PORT": "vllm/envs.py"}

@@ -71,7 +71,7 @@ def table(path: Path, name: str, like: Release | None) -> dict[str, Any]:
         "subcommands": {},
         "endpoints": {"server": [list(pair) for pair in found.endpoints()]},
         "metrics": {
-            "prefix": _METRIC,
+            "prefix": "",
             "names": found.metrics(),
             "confidence": "read from the source",
         },
@@ -252,7 +252,7 @@ class _Engine:
         return sorted([*found, ("GET", "/metrics")], key=lambda pair: (pair[1], pair[0]))
 
     def metrics(self) -> list[str]:
-        """The Prometheus metrics that the engine makes, without their prefix, as they are shown."""
+        """The Prometheus metrics that the engine makes, as they are shown."""
         modules = self._sources.below("vllm.v1.metrics"), self._sources.below("vllm.v1.spec_decode")
         names = set()
         for module in chain(*modules):
@@ -263,7 +263,7 @@ class _Engine:
                 if isinstance(node, ast.Call) and re.fullmatch(_METRIC + r"[a-z0-9_]+", name):
                     counts = "counter" in dotted(node.func).lower()
                     total = "_total" if counts and not name.endswith("_total") else ""
-                    names.add(name.removeprefix(_METRIC) + total)
+                    names.add(name + total)
         return sorted(names)
 
     def _read_flags(self, found: Name) -> Iterator[tuple[Row, Row | None]]:
