@@ -212,8 +212,17 @@ class Planner:
             candidate.max_batch_size,
         )
         if key not in self._plans:
-            self._plans[key] = self._plan(candidate, concurrency)
+            plain = self._without_drafts(candidate, concurrency)
+            self._plans[key] = plain or self._plan(candidate, concurrency)
         return self._plans[key]
+
+    def _without_drafts(self, candidate: Candidate, concurrency: int) -> Planned | None:
+        """The candidate that drafts nothing, if it cannot be planned: drafts only need more."""
+        if not candidate.layout.mtp_draft_tokens:
+            return None
+        layout = replace(candidate.layout, mtp_draft_tokens=0)
+        plain = self.plan(replace(candidate, layout=layout), concurrency)
+        return None if plain.plan else plain
 
     def _plan(self, candidate: Candidate, concurrency: int) -> Planned:
         request, facts = _request(candidate, concurrency), candidate.base.facts
