@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..estimates.measurements import layout_text
 from ..facts import published_results
 from ..facts.published_results import flatten
 from ..planning import Plan
+from ..planning.layouts import SIZE, Layout, layouts
 from ..planning.plan_builder import DRAFT_METHOD, MTP_DRAFT_TOKENS
 from .request import Base, ChoiceRequest
 
@@ -22,46 +23,20 @@ MOST_DRAFT_TOKENS = 3  # of the depths that are tried; no published server draft
 MOST_INSTANCE_GPUS = 64
 MOST_COUNTS = 16  # of instances that are tried for one layout
 
-_SIZE, _SPECULATION, _BATCH = "tensor_parallel_size", "speculative_config", "max_batch_size"
-_COPIES = "data_parallel_size"  # of the attention, in an engine that counts them
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How one server spreads the model over its GPUs, and how many tokens it drafts a step.
-
-    `mtp_draft_tokens` is `None` where the model drafts none by itself or the user decided it.
-    """
-
-    num_gpus: int
-    attention_dp: bool
-    ep: int
-    mtp_draft_tokens: int | None
-
-    @property
-    def tp(self) -> int:
-        """The GPUs that share the attention of a request."""
-        return 1 if self.attention_dp else self.num_gpus
-
-    @property
-    def ranks(self) -> int:
-        """The groups of GPUs that take requests in turn, each with a batch of its own."""
-        return self.num_gpus if self.attention_dp else 1
-
-    def __str__(self) -> str:
-        text = layout_text(self.tp, self.ranks, self.ep)
-        return f"{text} MTP{self.mtp_draft_tokens}" if self.mtp_draft_tokens else text
+_SPECULATION, _BATCH = "speculative_config", "max_batch_size"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """Servers of one layout on one kind of GPU, which share the load evenly.
 
+    `mtp_draft_tokens` is `None` where the model drafts none by itself or the user decided it;
     `max_batch_size`, of a rank, is `None` where every request of the workload is to run at once.
     """
 
     base: Base
     layout: Layout
+    mtp_draft_tokens: int | None
     instances: int
     max_batch_size: int | None = None
 
@@ -73,15 +48,21 @@ class Candidate:
     def num_gpus(self) -> int:
         return self.layout.num_gpus * self.instances
 
+    @property
+    def title(self) -> str:
+        """The layout and the drafts in a few letters: DP8/EP8 MTP1."""
+        text = layout_text(self.layout.tp, self.layout.ranks, self.layout.ep)
+        return f"{text} MTP{self.mtp_draft_tokens}" if self.mtp_draft_tokens else text
+
     def settings(self) -> dict[str, Any]:
         """The engine options that make the layout, by their paths in the release."""
         release = self.base.facts.release
-        found = dict(_layout_settings(self.base, self.layout))
-        if self.layout.mtp_draft_tokens == 0:
+        found = self.layout.settings(release, self.base.facts.checkpoint)
+        if self.mtp_draft_tokens == 0:
             found[_SPECULATION] = None
-        elif self.layout.mtp_draft_tokens:
+        elif self.mtp_draft_tokens:
             found[release.option_path(DRAFT_METHOD)] = release.engine.draft_method
-            found[release.option_path(MTP_DRAFT_TOKENS)] = self.layout.mtp_draft_tokens
+            found[release.option_path(MTP_DRAFT_TOKENS)] = self.mtp_draft_tokens
         if self.max_batch_size is not None:
             found[release.option_path(_BATCH)] = self.max_batch_size
         return found
@@ -101,7 +82,7 @@ class Candidate:
             osl=request.workload.osl,
             concurrency=concurrency,
             release=facts.release.name,
-            mtp=self.layout.mtp_draft_tokens or 0,
+            mtp=self.mtp_draft_tokens or 0,
         )
 
 
@@ -111,34 +92,28 @@ def candidates(request: ChoiceRequest) -> list[Candidate]:
     Whether the planner accepts them is not known yet.
     """
     return [
-        Candidate(base, layout, count)
+        Candidate(base, layout, depth, count)
         for base in request.bases
-        for layout in _layouts(request, base)
+        for size in _sizes(request, base)
+        for layout in layouts(base.facts.checkpoint, size)
+        if _is_allowed(base, layout)
+        for depth in _depths(base)
         for count in _counts(request, base, layout)
     ]
 
 
-def _layouts(request: ChoiceRequest, base: Base) -> Iterator[Layout]:
-    facts = base.facts
-    has_experts = facts.checkpoint.architecture.experts_field is not None
+def _depths(base: Base) -> tuple[int | None, ...]:
+    """Draft tokens of a step, where the model drafts by itself and the user has not decided."""
     decided = any(path.partition(".")[0] == _SPECULATION for path in base.overrides)
-    drafts = facts.checkpoint.mtp_layers and not decided
-    depths: tuple[int | None, ...] = tuple(range(MOST_DRAFT_TOKENS + 1)) if drafts else (None,)
-    for size in _sizes(request, base):
-        shared = has_experts and size > 1
-        for attention_dp in (False, True) if shared else (False,):
-            for ep in (1, size) if shared else (1,):
-                for depth in depths:
-                    layout = Layout(size, attention_dp, ep, depth)
-                    if _is_allowed(base, layout):
-                        yield layout
+    drafts = base.facts.checkpoint.mtp_layers and not decided
+    return tuple(range(MOST_DRAFT_TOKENS + 1)) if drafts else (None,)
 
 
 def _sizes(request: ChoiceRequest, base: Base) -> list[int]:
     """GPUs of one server: powers of two, and the number that the user fixed."""
     most = request.num_gpus.at_most
     powers = [2**power for power in range(MOST_INSTANCE_GPUS.bit_length())]
-    given = base.overrides.get(_SIZE)
+    given = base.overrides.get(SIZE)
     found = {size for size in powers if size <= most}
     if request.num_gpus.at_least == most:
         found = {size for size in found if most % size == 0} | {min(most, MOST_INSTANCE_GPUS)}
@@ -147,23 +122,8 @@ def _sizes(request: ChoiceRequest, base: Base) -> list[int]:
 
 def _is_allowed(base: Base, layout: Layout) -> bool:
     """Whether the user's own options leave room for the layout."""
-    wanted = _layout_settings(base, layout)
+    wanted = layout.settings(base.facts.release, base.facts.checkpoint)
     return all(base.overrides.get(path, value) == value for path, value in wanted.items())
-
-
-def _layout_settings(base: Base, layout: Layout) -> dict[str, Any]:
-    """How the model is spread, in the options that the release has for it."""
-    has_experts = base.facts.checkpoint.architecture.experts_field is not None
-    if _COPIES in base.facts.release.paths:
-        found: dict[str, Any] = {_SIZE: layout.tp, _COPIES: layout.ranks}
-        return found | ({"enable_expert_parallel": layout.ep > 1} if has_experts else {})
-    found = {_SIZE: layout.num_gpus}
-    if has_experts:
-        found |= {
-            "enable_attention_dp": layout.attention_dp,
-            "moe_expert_parallel_size": layout.ep,
-        }
-    return found
 
 
 def _counts(request: ChoiceRequest, base: Base, layout: Layout) -> list[int]:
@@ -207,6 +167,7 @@ class Planner:
         key = (
             candidate.gpu,
             candidate.layout,
+            candidate.mtp_draft_tokens,
             candidate.instances > 1,
             concurrency,
             candidate.max_batch_size,
@@ -218,10 +179,9 @@ class Planner:
 
     def _without_drafts(self, candidate: Candidate, concurrency: int) -> Planned | None:
         """The candidate that drafts nothing, if it cannot be planned: drafts only need more."""
-        if not candidate.layout.mtp_draft_tokens:
+        if not candidate.mtp_draft_tokens:
             return None
-        layout = replace(candidate.layout, mtp_draft_tokens=0)
-        plain = self.plan(replace(candidate, layout=layout), concurrency)
+        plain = self.plan(replace(candidate, mtp_draft_tokens=0), concurrency)
         return None if plain.plan else plain
 
     def _plan(self, candidate: Candidate, concurrency: int) -> Planned:

@@ -125,7 +125,7 @@ def servers_text(option: Option) -> str:
     candidate = option.candidate
     several = f"{candidate.instances} x " if candidate.instances > 1 else ""
     batch = f", batches of {candidate.max_batch_size}" if candidate.max_batch_size else ""
-    return f"{several}{candidate.layout} on {candidate.num_gpus} {candidate.gpu}{batch}"
+    return f"{several}{candidate.title} on {candidate.num_gpus} {candidate.gpu}{batch}"
 
 
 def interval_text(found: Interval) -> str:

@@ -130,7 +130,7 @@ def _cells(found: Selection, option: Option, is_chosen: bool) -> dict[str, str]:
         "": "*" if is_chosen else "",
         "GPUS": str(candidate.num_gpus),
         _GPU: candidate.gpu,
-        _LAYOUT: f"{several}{candidate.layout}{batch}",
+        _LAYOUT: f"{several}{candidate.title}{batch}",
         "FREE": number(option.planned.plan.budget.margin_gib),
         **times,
         "ROWS": str(forecast.estimate.rows),
