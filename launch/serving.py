@@ -160,7 +160,7 @@ def _environment(
     path = os.pathsep.join([*map(str, entries), os.environ.get("PATH", os.defpath)])
     added = engines.variables(engine)
     if engine == engines.REFERENCE:
-        added = {"TENSORRT_LLM_REFERENCE_RELEASE": target.release}
+        added = {f"{target.engine.upper()}_REFERENCE_RELEASE": target.release}
     return {**os.environ, **target.environment, **added, "PATH": path}
 
 

@@ -152,3 +152,16 @@ def test_a_server_that_is_not_ready_fails_the_rehearsal(bundle: Bundle, tmp_path
     assert [line.split()[-1] for line in done.stdout.splitlines()[1:3]] == ["ready", "ready"]
     assert "target triton: was not ready after" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_deployment_for_vllm_passes_with_the_same_reference_engine(
+    tmp_path: Path, rehearse_quickly: Rehearse
+) -> None:
+    """Its server answers as vLLM does: the model's owner, the metrics and their names."""
+    settings = [f"name={NAME}", "engine={name: vllm, release: 0.32.0}", "targets={vllm_serve: {}}"]
+    rendered = pipeline.render("llama-tiny", tmp_path / "bundle", settings, False)
+    row = rehearse_quickly(rendered.folder, "--engine", "reference")
+    assert row["passed"]
+    found = {one["id"]: one for one in row["smoke"]["results"]}
+    assert found["P3"]["evidence"] == "vllm serve 0.32.0+reference, model llama-tiny"
+    assert found["P22"]["evidence"].startswith("vllm:request_success_total counted 4 of 4")

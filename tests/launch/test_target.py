@@ -283,6 +283,7 @@ def test_options_are_known_by_the_same_words_whatever_the_engine(tmp_path: Path)
         "checkpoint": "llama-tiny",
         "hardware": {"gpu": "h100", "num_gpus": 1},
         "engine": {"name": "vllm", "release": "0.32.0"},
+        "workload": {"isl": 512, "osl": 128, "concurrency": 16},
         "engine_config": {"max_num_seqs": 7, "kv_cache_dtype": "fp8"},
         "targets": {"vllm_serve": {}},
     }

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,29 @@ _HISTOGRAMS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """What differs between the servers that this one stands in for.
+
+    `model_owner` is whom the list of models names, `metrics_path` where Prometheus reads,
+    `endpoints` what the server has besides those of this one.
+    """
+
+    version: str
+    model_owner: str
+    metric_prefix: str
+    metrics_path: str
+    endpoints: tuple[tuple[str, str], ...]
+
+
+def own_surface() -> Surface:
+    """That of `trtllm-serve` of the release that the reference engine follows."""
+    release = options.release()
+    path = "/prometheus/metrics"
+    others = tuple(row for row in release.endpoints if row != ("GET", path) and row[0] != "ANY")
+    return Surface(__version__, "tensorrt_llm", release.metric_prefix, path, others)
+
+
 class OpenAIServer:
     """The application over one engine. `model` is the folder or name given on the command line."""
 
@@ -41,16 +64,18 @@ class OpenAIServer:
         model: str,
         chat_template: str | None = None,
         served_model_name: str | None = None,
+        surface: Surface | None = None,
     ) -> None:
+        self._surface = surface or own_surface()
         self._llm = llm
         self._chat_template = chat_template
         self._started = int(time.time())
         folder = Path(model)
         own_name = folder.resolve().name if folder.is_dir() else model
         self.model_name = served_model_name or own_name
-        self._add_metrics(options.release().metric_prefix)
+        self._add_metrics(self._surface.metric_prefix)
         self._perf_metrics: deque[dict[str, Any]] = deque(maxlen=llm.args.perf_metrics_max_requests)
-        self.app = FastAPI(title="reference engine", version=__version__)
+        self.app = FastAPI(title="reference engine", version=self._surface.version)
         self.app.add_exception_handler(RequestValidationError, _refuse)
         self._add_routes()
 
@@ -86,13 +111,12 @@ class OpenAIServer:
             ("POST", "/v1/completions"): self._completions,
             ("POST", "/v1/chat/completions"): self._chat_completions,
         }
-        prometheus = ("GET", "/prometheus/metrics")
         if self._llm.args.return_perf_metrics:
-            routes[prometheus] = self._prometheus
+            routes["GET", self._surface.metrics_path] = self._prometheus
         for (method, path), handler in routes.items():
             self.app.add_api_route(path, handler, methods=[method], response_model=None)
-        for method, path in options.release().endpoints:
-            if (method, path) not in routes and (method, path) != prometheus and method != "ANY":
+        for method, path in self._surface.endpoints:
+            if (method, path) not in routes:
                 self.app.add_api_route(path, _not_here, methods=[method], response_model=None)
 
     async def _health(self) -> Response:
@@ -109,11 +133,11 @@ class OpenAIServer:
         return PlainTextResponse("generation works")
 
     async def _version(self) -> dict[str, str]:
-        return {"version": __version__}
+        return {"version": self._surface.version}
 
     async def _models(self) -> dict[str, Any]:
         card = {"id": self.model_name, "object": "model", "created": self._started}
-        return {"object": "list", "data": [{**card, "owned_by": "tensorrt_llm"}]}
+        return {"object": "list", "data": [{**card, "owned_by": self._surface.model_owner}]}
 
     async def _iteration_stats(self) -> list[dict[str, Any]]:
         return self._llm.get_stats()

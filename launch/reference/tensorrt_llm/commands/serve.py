@@ -41,17 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .disaggregated import NAME, parser
 
         router_flags = parser().parse_args(given[1:])
-        return _exit_code(NAME, lambda: _route(router_flags))
+        return exit_code(NAME, lambda: _route(router_flags))
     if given and given[0] in release.subcommands and given[0] != "serve":
         only = f"serve and {DISAGGREGATED}"
         print(f"trtllm-serve {given[0]}: the reference engine has only {only}", file=sys.stderr)
         return 2
     typed = vars(_parser(release).parse_args(given[1:] if given[:1] == ["serve"] else given))
     flags = {flag.name: flag.default for flag in release.serve_flags} | typed
-    return _exit_code("trtllm-serve", lambda: _serve(release, flags, typed))
+    return exit_code("trtllm-serve", lambda: _serve(release, flags, typed))
 
 
-def _exit_code(name: str, serve: Callable[[], None]) -> int:
+def exit_code(name: str, serve: Callable[[], None]) -> int:
     try:
         serve()
     except ToolkitError as fault:
@@ -76,21 +76,21 @@ def _parser(release: Release) -> argparse.ArgumentParser:
             parser.add_argument(flag.name, metavar=flag.name.upper())
         else:
             parser.add_argument(
-                *flag.spellings, dest=flag.name, default=argparse.SUPPRESS, **_conversion(flag)
+                *flag.spellings, dest=flag.name, default=argparse.SUPPRESS, **conversion(flag)
             )
     return parser
 
 
-def _conversion(flag: Flag) -> dict[str, Any]:
+def conversion(flag: Flag) -> dict[str, Any]:
     if flag.type == "flag":
         return {"action": "store_true"}
     kinds: dict[str, Any] = {"int": int, "float": float, "json": json.loads}
-    conversion: dict[str, Any] = {"type": kinds.get(flag.type, str)}
+    found: dict[str, Any] = {"type": kinds.get(flag.type, str)}
     if flag.values:
-        conversion["choices"] = flag.values
+        found["choices"] = flag.values
     if flag.multiple:
-        conversion["action"] = "append"
-    return conversion
+        found["action"] = "append"
+    return found
 
 
 def engine_options(
@@ -101,7 +101,7 @@ def engine_options(
     The release's table says whether the file or a typed flag wins.
     """
     file = flags.get("extra_llm_api_options")
-    from_file = _read_options(Path(file)) if file else {}
+    from_file = read_options(Path(file)) if file else {}
     merged = options.update_llm_args_with_extra_dict(_as_options(release, flags), from_file, file)
     if release.precedence == "cli_when_typed":
         for key, value in _as_options(release, typed).items():
@@ -125,7 +125,7 @@ def _as_options(release: Release, flags: Mapping[str, Any]) -> dict[str, Any]:
     return placed
 
 
-def _read_options(path: Path) -> dict[str, Any]:
+def read_options(path: Path) -> dict[str, Any]:
     try:
         document = load_yaml(read_text(path))
     except yaml.YAMLError as fault:
@@ -154,7 +154,7 @@ def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any])
             server = OpenAIServer(
                 llm,
                 flags["model"],
-                _template(template) if template else None,
+                read_template(template) if template else None,
                 flags.get("served_model_name"),
             )
             run(server.app, listener)
@@ -183,7 +183,7 @@ def _report_idle(release: Release, typed: Mapping[str, Any], engine: Mapping[str
         logger.info("accepted, but not applicable on this machine: %s", ", ".join(idle))
 
 
-def _template(given: str) -> str:
+def read_template(given: str) -> str:
     """A chat template, given as a file or as its text."""
     path = Path(given)
     return read_text(path) if len(given) < 4096 and path.is_file() else given

@@ -1,0 +1,117 @@
+"""`vllm serve` of the reference engine: a release's flags and option file become a running server.
+
+Options are checked against the release's table. A few of them have their effect, the others none:
+the arithmetic is that of the reference engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
+from builder.facts import engines, servers
+from builder.facts import release as releases
+from builder.facts.release import Release
+from builder.rules.validation import validate
+from tensorrt_llm import options as engine_options
+from tensorrt_llm.commands.serve import (
+    bind,
+    conversion,
+    exit_code,
+    read_options,
+    read_template,
+    run,
+)
+from tensorrt_llm.logger import announce, configure, logger
+from tensorrt_llm.server import OpenAIServer, Surface
+
+ENGINE, SERVER = "vllm", "vllm_serve"
+NAME = "vllm serve"
+# By the words that plans have for them; what the reference engine does with them.
+HONOURED = ("max_batch_size", "max_num_tokens", "max_seq_len")
+# Without an option, long prompts are read in parts, and metrics are there.
+ALWAYS = {"enable_chunked_prefill": True, "return_perf_metrics": True}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code is 0 after a stop by signal, 1 for a fault, 2 for wrong usage."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] != ["serve"]:
+        print("vllm: the reference engine has only serve", file=sys.stderr)
+        return 2
+    engine = engines.load(ENGINE)
+    name = os.environ.get("VLLM_REFERENCE_RELEASE") or releases.known(engine)[-1]
+    release = releases.load(name, engine=engine)
+    typed = vars(_parser(release).parse_args(given[1:]))
+    return exit_code(NAME, lambda: _serve(release, typed))
+
+
+def _parser(release: Release) -> argparse.ArgumentParser:
+    """The release's flags; a flag that is not typed leaves no trace in the result."""
+    parser = argparse.ArgumentParser(prog=NAME, allow_abbrev=False)
+    for flag in release.serve_flags:
+        if flag.positional:
+            parser.add_argument(flag.name, nargs="?")
+            continue
+        kind = conversion(flag)
+        spellings = [one for one in flag.spellings if not one.startswith("--no-")]
+        if len(spellings) < len(flag.spellings):
+            kind = {"action": argparse.BooleanOptionalAction}
+        parser.add_argument(*spellings, dest=flag.name, default=argparse.SUPPRESS, **kind)
+    return parser
+
+
+def _serve(release: Release, typed: Mapping[str, Any]) -> None:
+    configure("info")
+    announce()
+    from_file = read_options(Path(typed["config"])) if "config" in typed else {}
+    flags = {name.replace("-", "_"): value for name, value in from_file.items()} | dict(typed)
+    model = flags.get("model_tag") or flags.get("model")
+    if not model:
+        raise BadInput(Diagnostic("MODEL", "is missing", "name a checkpoint folder"))
+    options = {name: flags[name] for name in flags if name in release.top_level}
+    for name in ("model", "served_model_name"):
+        options.pop(name, None)
+    problems = list(validate(release, options))
+    if errors := [one for one in problems if one.severity == "error"]:
+        raise BadInput(errors)
+    with bind(flags.get("host") or "localhost", int(flags.get("port") or 8000)) as listener:
+        from tensorrt_llm.llmapi.llm import LLM
+
+        served = flags.get("served_model_name")
+        template = flags.get("chat_template")
+        with LLM(model, **_reference_options(release, options)) as llm:
+            server = OpenAIServer(
+                llm,
+                str(model),
+                read_template(template) if template else None,
+                served[0] if isinstance(served, list) else served,
+                _surface(release),
+            )
+            run(server.app, listener)
+
+
+def _reference_options(release: Release, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that have an effect here, in the words of the reference engine."""
+    names = {release.option_path(word): word for word in HONOURED}
+    found = {word: options[name] for name, word in names.items() if name in options}
+    speculative = options.get("speculative_config") or {}
+    if speculative.get("method") == engines.load(ENGINE).draft_method:
+        length = engine_options.release().option_path("mtp_draft_tokens").rpartition(".")[2]
+        drafted = speculative.get("num_speculative_tokens", 1)
+        found["speculative_config"] = {"decoding_type": "MTP", length: drafted}
+    if idle := sorted(set(options) - set(names) - set(found)):
+        logger.info("accepted, but not applicable on this machine: %s", ", ".join(idle))
+    return {**found, **ALWAYS}
+
+
+def _surface(release: Release) -> Surface:
+    record = servers.load(SERVER)
+    version = f"{Path(release.name).name.removesuffix('.json')}+reference"
+    return Surface(version, record.model_owner or ENGINE, "vllm:", record.paths["metrics"], ())
