@@ -1,12 +1,16 @@
 """Fits the roofline's factors and the kernel's scales to the measured rows of the repository.
 
-    python -m maintenance.fit_estimates
+    python -m maintenance.fit_estimates [--keep-scales]
 
-Needs numpy. The same rows give the same bytes.
+Factors are non-negative and fitted by robust relative least squares, one set for each engine.
+Scales are searched by the leave-one-out score of all rows with heavy tails, in a minute or two;
+`--keep-scales` leaves them. The same rows give the same bytes.
+Needs numpy.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -15,28 +19,91 @@ from typing import Any
 import numpy as np
 
 from builder import command
-from builder.estimates import measurements, roofline
-from builder.estimates.estimator import FACTORS
+from builder.estimates import measurements, models, roofline
+from builder.estimates.cells import minor
+from builder.estimates.fits import FACTORS
+from builder.estimates.kriging import FAR
 from builder.estimates.measurements import ENGINES, Row
+from builder.estimates.roofline import Load
+from builder.estimates.shapes import Shape, Speeds, shape_of, speeds
 
 Array = np.ndarray[Any, Any]
+Scales = dict[str, float]
+Terms = Callable[[Load, Shape, Speeds], tuple[float, ...]]
 
 PASSES, ROBUST_PASSES = 150, 6
+ROUNDS, SEED, STEP, SHRINK = 240, 0, 0.5, 0.85
+LEAST_NOISE = 0.008
+COVERED = 0.8
+SIZES = ("concurrency", "isl", "osl", "tp", "attention_dp", "ep")
+KINDS = ("gpu", "engine", "precision", "release", "drafting")
+START: Scales = {
+    "concurrency": 12,
+    "isl": 5,
+    "osl": 18,
+    "tp": 3.5,
+    "attention_dp": 3,
+    "ep": 12,
+    "gpu": 0.8,
+    "engine": 1,
+    "precision": 0.3,
+    "release": 0.5,
+    "drafting": 1,
+    "far": 0.3,
+    "near": 0.2,
+    "noise": 0.03,
+}
 
 
-def factors(
-    rows: Sequence[Row], terms: Callable[[Row], Sequence[float]], times: Sequence[float]
-) -> dict[str, list[float]]:
-    """Non-negative factors of each engine, by robust relative least squares."""
-    features, y = np.array([terms(row) for row in rows]), np.array(times)
-    found = {}
+def fit(rows: Sequence[Row], digest: str, before: dict[str, Any] | None) -> str:
+    """The text of `factors.json`; the scales of `before` are kept."""
+    timed = [row for row in rows if row.ttft_ms is not None]
+    tpots, ttfts = [row.tpot_ms for row in rows], [row.ttft_ms or 0.0 for row in timed]
+    found = {
+        "rows_sha256": digest,
+        "tpot": _fit(rows, roofline.decode_terms, tpots, before and before["tpot"]),
+        "ttft": _fit(timed, roofline.first_terms, ttfts, before and before["ttft"]),
+    }
+    return json.dumps(found, indent=1) + "\n"
+
+
+def _fit(
+    rows: Sequence[Row], terms: Terms, times: Sequence[float], before: dict[str, Any] | None
+) -> dict[str, Any]:
+    features, y = _features(rows, terms), np.array(times)
+    factors: dict[str, list[float]] = {}
+    residual = np.zeros(len(rows))
     for engine in ENGINES:
         some = np.array([row.engine == engine for row in rows])
-        found[engine] = [float(f"{x:.5g}") for x in _robust(features[some], y[some])]
+        fitted = _rounded(_robust(features[some], y[some]), 5)
+        factors[engine] = fitted
+        residual[some] = np.log(y[some] / np.maximum(features[some] @ fitted, 1e-6))
+    found: dict[str, Any] = {"factors": factors}
+    for name, with_release in (("with_release", True), ("without_release", False)):
+        crowd = _Crowd(rows, residual, with_release)
+        scales = before[name] if before else crowd.search(dict(START))
+        scales = {key: _rounded([scales[key]], 3)[0] for key in START}
+        scales["release"] *= with_release
+        scales["quantile"] = _rounded([crowd.quantile(scales)], 3)[0]
+        found[name] = scales
     return found
 
 
+def _rounded(values: Sequence[float] | Array, digits: int) -> list[float]:
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
+def _features(rows: Sequence[Row], terms: Terms) -> Array:
+    shapes = {}
+    for model in {row.model for row in rows}:
+        facts = models.facts_of(model)
+        assert facts is not None, model
+        shapes[model] = shape_of(facts)
+    return np.array([terms(row, shapes[row.model], speeds(row.gpu, row.precision)) for row in rows])
+
+
 def _robust(features: Array, times: Array) -> Array:
+    """Factors by least squares of the relative error, in which outliers count little."""
     weights = np.ones(len(times))
     found = np.zeros(features.shape[1])
     for _ in range(ROBUST_PASSES):
@@ -59,68 +126,89 @@ def _non_negative(features: Array, target: Array) -> Array:
     return found
 
 
-# Found by the leave-one-out score of the rows.
-SCALES: dict[str, dict[str, float]] = {
-    "tpot": {
-        "concurrency": 13.3,
-        "isl": 28.8,
-        "osl": 13.6,
-        "tp": 5.7,
-        "attention_dp": 5.5,
-        "ep": 31,
-        "gpu": 0.43,
-        "engine": 0.23,
-        "precision": 2.3,
-        "release": 0.2,
-        "far": 0.31,
-        "near": 0.238,
-        "noise": 0.03,
-        "quantile": 1.5,
-    },
-    "ttft": {
-        "concurrency": 6.1,
-        "isl": 2.87,
-        "osl": 5,
-        "tp": 4.14,
-        "attention_dp": 38.9,
-        "ep": 6.6,
-        "gpu": 0.93,
-        "engine": 3.6,
-        "precision": 1.2,
-        "release": 2.6,
-        "far": 0.4,
-        "near": 0.336,
-        "noise": 0.094,
-        "quantile": 1.3,
-    },
-}
+class _Crowd:
+    """All rows, model by model, as the kernel sees them."""
+
+    def __init__(self, rows: Sequence[Row], residual: Array, with_release: bool) -> None:
+        self._kinds = [kind for kind in KINDS if with_release or kind != "release"]
+        self._blocks = []
+        for model in sorted({row.model for row in rows}):
+            index = [i for i, row in enumerate(rows) if row.model == model]
+            apart = self._apart([rows[i] for i in index])
+            self._blocks.append((apart, residual[index]))
+
+    def _apart(self, rows: Sequence[Row]) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for name in SIZES:
+            sizes = np.log2([getattr(row, name) for row in rows])
+            found[name] = np.abs(sizes[:, None] - sizes[None, :])
+        kinds: dict[str, list[str] | list[bool]] = {
+            "gpu": [row.gpu for row in rows],
+            "engine": [row.engine for row in rows],
+            "precision": [row.precision for row in rows],
+            "release": [row.engine + minor(row.release) for row in rows],
+            "drafting": [row.drafting == "on" for row in rows],
+        }
+        for name in self._kinds:
+            kind = np.array(kinds[name])
+            found[name] = (kind[:, None] != kind[None, :]).astype(float)
+        return found
+
+    def _left_out(self, scales: Scales) -> tuple[Array, Array]:
+        """Errors and variances of all rows, each told by the others of its model."""
+        errors, variances = [], []
+        for apart, values in self._blocks:
+            distance = np.zeros((len(values), len(values)))
+            for name, between in apart.items():
+                distance += between * (scales[name] if name in KINDS else 1 / scales[name])
+            covariance = scales["far"] ** 2 * np.exp(-distance / FAR)
+            covariance += scales["near"] ** 2 * np.exp(-distance)
+            covariance[np.diag_indices_from(covariance)] += scales["noise"] ** 2
+            inverse = np.linalg.inv(covariance)
+            variance = 1 / np.diag(inverse)
+            errors.append((inverse @ (values - np.median(values))) * variance)
+            variances.append(variance)
+        return np.concatenate(errors), np.concatenate(variances)
+
+    def score(self, scales: Scales) -> float:
+        errors, variances = self._left_out(scales)
+        tails = np.log1p(errors**2 / variances / 4)
+        return float(np.mean(0.5 * np.log(variances) + 2.5 * tails))
+
+    def quantile(self, scales: Scales) -> float:
+        errors, variances = self._left_out(scales)
+        return float(np.quantile(np.abs(errors) / np.sqrt(variances), COVERED))
+
+    def search(self, best: Scales) -> Scales:
+        """A random search that narrows."""
+        chance = np.random.default_rng(SEED)
+        lowest, step = self.score(best), STEP
+        for number in range(1, ROUNDS + 1):
+            tried = {
+                name: value * float(np.exp(chance.normal() * step * (chance.random() < 0.4)))
+                for name, value in best.items()
+            }
+            tried["noise"] = max(tried["noise"], LEAST_NOISE)
+            if (score := self.score(tried)) < lowest:
+                best, lowest = tried, score
+            if number % 40 == 0:
+                step *= SHRINK
+        return best
 
 
-def fit() -> str:
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--keep-scales", action="store_true")
+    options = parser.parse_args(words)
+    return command.run(lambda: _run(options.keep_scales))
+
+
+def _run(keep_scales: bool) -> None:
     rows, digest = measurements.read()
-    timed = [row for row in rows if row.ttft_ms is not None]
-    found = {
-        "rows_sha256": digest,
-        "tpot": {
-            "factors": factors(rows, roofline.decode_terms, [row.tpot_ms for row in rows]),
-            "scales": SCALES["tpot"],
-        },
-        "ttft": {
-            "factors": factors(timed, roofline.first_terms, [row.ttft_ms or 0 for row in timed]),
-            "scales": SCALES["ttft"],
-        },
-    }
-    return json.dumps(found, indent=1) + "\n"
-
-
-def main(words: Sequence[str] = ()) -> int:
-    return command.run(_run)
-
-
-def _run() -> None:
-    FACTORS.write_text(fit(), encoding="utf-8")
+    before = json.loads(FACTORS.read_text(encoding="utf-8")) if keep_scales else None
+    FACTORS.write_text(fit(rows, digest, before), encoding="utf-8")
     print(FACTORS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -23,10 +23,13 @@ from builder.documents import dump_yaml
 from builder.estimates import measurements, models
 from builder.estimates.measurements import DisaggregatedRow, Row
 
+from . import infer_drafting
+
 Raw = Mapping[str, str]
 
 MOST_TP = 8  # no engine of these sources splits one model's attention over more GPUs
 
+COPY = 0.005  # how far rounding moves a listed time
 GAP_ANALYSIS = "gap-analysis"
 
 _ENGINES = {"trtllm": "tensorrt_llm", "vllm": "vllm", "sglang": "sglang"}
@@ -41,7 +44,8 @@ REPAIRS = {
     "model": "a measurement of DeepSeek-R1 (its id says so, and 94 are listed as both) is listed "
     "as DeepSeek-V3",
     "precision": "the precision is not given; that of the checkpoint",
-    "repeated": "the same measurement, to the digit, listed more than once: one is kept",
+    "repeated": "the same measurement listed more than once, to the digit or rounded: one is kept",
+    "drafting": "whether MTP drafts tokens is nowhere said; inferred from runs at the same points",
 }
 LEFT_OUT = {
     "pools": "prefill and decode pools counted as one server (tp above 8)",
@@ -72,7 +76,8 @@ def take(raw: Sequence[Raw], newer: Sequence[Raw] = ()) -> Import:
             _take_disaggregated(row, found)
     for row in newer:
         _take_newer(row, found)
-    found.rows = sorted(_without_repeats(found), key=_order)
+    found.rows = sorted(infer_drafting.infer(list(_without_repeats(found))), key=_order)
+    found.repairs["drafting"] = sum(bool(row.drafting and row.mtp is None) for row in found.rows)
     found.disaggregated = sorted(set(found.disaggregated), key=lambda row: (*row[3:8], row[0]))
     return found
 
@@ -104,6 +109,7 @@ def _take_aggregated(raw: Raw, found: Import) -> None:
                 *_common(raw, model, found),
                 *layout,
                 mtp=None,
+                drafting="",
                 acceptance=None,
                 isl=int(raw["isl"]),
                 osl=int(raw["osl"]),
@@ -223,6 +229,7 @@ def _take_newer(raw: Raw, found: Import) -> None:
         found.left_out["layout"] += 1
     else:
         tp, dp = int(raw["tp"]), int(raw["dp"] or 1)
+        mtp = int(raw["mtp_draft"]) if raw["mtp_draft"] else None
         found.rows.append(
             Row(
                 id=raw["id"],
@@ -236,7 +243,8 @@ def _take_newer(raw: Raw, found: Import) -> None:
                 tp=tp // dp,
                 attention_dp=dp,
                 ep=int(raw["ep"] or 1),
-                mtp=int(raw["mtp_draft"]) if raw["mtp_draft"] else None,
+                mtp=mtp,
+                drafting="" if mtp is None else "on" if mtp else "off",
                 acceptance=float(raw["acceptance"]) if raw["acceptance"] else None,
                 isl=int(raw["isl"]),
                 osl=int(raw["osl"]),
@@ -248,15 +256,22 @@ def _take_newer(raw: Raw, found: Import) -> None:
 
 
 def _without_repeats(found: Import) -> Iterator[Row]:
-    """Of listings of one measurement the one with its exact release, or the first."""
-    seen: set[tuple[object, ...]] = set()
-    for row in sorted(found.rows, key=lambda row: (not row.release, bool(row.published), row.id)):
-        same = (*row[5:8], row.engine, *row.layout, *row[13:18])
-        if same in seen:
+    """Of listings of one measurement the one with its exact release and its day, or the first."""
+    kept: dict[tuple[object, ...], list[Row]] = {}
+    for row in sorted(found.rows, key=lambda row: (not row.release, not row.date, row.id)):
+        same = kept.setdefault((*row[5:8], row.engine, *row.layout, *row[14:17]), [])
+        if any(_is_copy(row, other) for other in same):
             found.repairs["repeated"] += 1
         else:
-            seen.add(same)
+            same.append(row)
             yield row
+
+
+def _is_copy(row: Row, other: Row) -> bool:
+    """Whether both times are the same, as no two runs have them."""
+    return abs(row.tpot_ms / other.tpot_ms - 1) < COPY and (
+        row.ttft_ms is None or other.ttft_ms is None or abs(row.ttft_ms / other.ttft_ms - 1) < COPY
+    )
 
 
 def index(found: Import, texts: Mapping[str, str]) -> str:

@@ -2,211 +2,179 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
-from math import exp, log, sqrt
+from heapq import nsmallest
+from math import exp
 from pathlib import Path
-from statistics import median
 
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts
-from . import kriging, measurements, models, roofline
-from .kriging import Field, Kernel, Scales
-from .measurements import MEASUREMENTS, Row
-from .question import Estimate, Interval, Neighbor, Question, Refusal
+from ..facts import hardware
+from . import fits, measurements, measuring_plan, models, mtp, own_runs
+from .cells import REACH, Cell, Key, Layout, key_of, minor, point_of
+from .fits import Fits
+from .kriging import Kernel, Point
+from .measurements import ENGINES, PRECISIONS, Row
+from .question import Estimate, Interval, Neighbor, Question, Refusal, Times
+from .shapes import shape_of
 
-FACTORS = MEASUREMENTS / "factors.json"
-MOST_ROWS = 100  # of a cell that are factorized
-MOST_HALF_WIDTH = 0.15
+MOST_HALF_WIDTH = 0.10  # of the time to the last token, as a share of it
+MOST_DRAFTED_HALF_WIDTH = 0.20  # where the rows do not draft and the acceptance is another's
+MODES_APART = 1.2  # from here on, drafting or not is another answer
 SHOWN = 3
-# How far beyond the measured ends a question may lie: in doublings.
-REACH = 1.0
-
-Cell = tuple[str, str, str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """The roofline's factors by engine and the kernel's scales, of the TPOT or the TTFT."""
-
-    factors: Mapping[str, Sequence[float]]
-    scales: Scales
-
-    def roofline(self, engine: str, terms: Sequence[float]) -> float:
-        return max(1e-6, roofline.total(self.factors[engine], terms))
-
-
-@dataclass(frozen=True, slots=True)
-class Fits:
-    """Both, and the digest of the rows that they were fitted to."""
-
-    rows_sha256: str
-    tpot: Fit
-    ttft: Fit
-
-
-def load_fits(path: Path = FACTORS) -> Fits:
-    document = json.loads(path.read_text(encoding="utf-8"))
-    fits = {
-        name: Fit(document[name]["factors"], kriging.scales_of(document[name]["scales"]))
-        for name in ("tpot", "ttft")
-    }
-    return Fits(document["rows_sha256"], **fits)
+ANOTHER_MODEL = 10.0  # how far the rows of another model are
 
 
 class Estimator:
     """Answers questions from rows; what it computed for a cell is kept."""
 
-    def __init__(self, rows: Iterable[Row], fits: Fits) -> None:
-        self.fits = fits
+    def __init__(self, rows: Iterable[Row], fitted: Fits) -> None:
+        self.fits = fitted
+        self.rows = list(rows)
         self._of_model: dict[str, list[Row]] = {}
-        for row in rows:
+        for row in self.rows:
             self._of_model.setdefault(row.model, []).append(row)
-        self._fields = lru_cache(maxsize=256)(self._new_fields)
+        self._cell = lru_cache(maxsize=64)(self._new_cell)
+        self._points = lru_cache(maxsize=64)(self._new_points)
 
     @classmethod
-    def load(cls) -> Estimator:
-        """The rows that ship.
+    def load(cls, rows_dir: Path | None = None) -> Estimator:
+        """The rows that ship, and those of the runs of `launch bench` below `rows_dir`.
 
-        Raises `BadFacts` where the rows are not those that the factors were fitted to.
+        Raises `BadFacts` where the rows are not those that the factors were fitted to, `BadInput`
+        where a run cannot be read.
         """
         rows, digest = measurements.read()
-        fits = load_fits()
-        if digest != fits.rows_sha256:
+        fitted = fits.load()
+        if digest != fitted.rows_sha256:
             what = "has other rows than factors.json was fitted to"
             fix = "run python -m maintenance.fit_estimates"
             raise BadFacts(Diagnostic(str(measurements.AGGREGATED), what, fix))
-        return cls(rows, fits)
+        return cls([*rows, *(own_runs.read(rows_dir) if rows_dir else ())], fitted)
 
     def estimate(self, question: Question) -> Estimate | Refusal:
         """An estimate, or why there is none."""
-        model = models.listed(question.model) or question.model
         asked = replace(
             question,
-            model=model,
+            model=models.model_name(question.model),
             gpu=models.gpu_name(question.gpu),
             precision=models.weight_precision(question.precision),
             engine=models.engine_name(question.engine),
         )
-        cell = (asked.model, asked.gpu, asked.precision, asked.engine)
-        own = [row for row in self._of_model.get(model, ()) if _cell(row) == cell]
-        if not own:
-            what = f"no measured row of {' with '.join(cell)}"
-            return Refusal(question, "unmeasured", what, self._nearest(asked), (question,))
-        return self._answer(question, asked, cell, own)
+        key = Key(asked.model, asked.gpu, asked.precision, asked.engine)
+        if not any(key_of(row) == key for row in self._of_model.get(asked.model, ())):
+            return self._refuse(question, asked, "unmeasured", self._missing(key))
+        return self._answer(question, asked, key)
 
-    def _answer(
-        self, question: Question, asked: Question, cell: Cell, own: list[Row]
-    ) -> Estimate | Refusal:
-        nearest = self._nearest(asked)
-        if outside := _outside(asked, own):
-            return Refusal(question, "outside", outside, nearest, (question,))
-        tpot_field, ttft_field = self._fields(cell)
-        place = kriging.point(asked, asked.engine, asked.release or "")
-        tpot = _interval(
-            self.fits.tpot, asked.engine, roofline.decode_terms(asked), tpot_field.at(place)
-        )
-        ttft = _interval(
-            self.fits.ttft, asked.engine, roofline.first_terms(asked), ttft_field.at(place)
-        )
-        e2e = _sum(ttft, tpot.map(max(asked.osl - 1, 1e-9)))
-        if e2e.half_width > MOST_HALF_WIDTH:
-            what = f"the interval is too wide: {e2e.half_width:.0%} of the time to the last token"
-            return Refusal(question, "wide", what, nearest, (question,))
-        speed = asked.concurrency * asked.osl * 1000
-        return Estimate(
-            question=question,
-            tpot_ms=tpot,
-            ttft_ms=ttft,
-            e2e_ms=e2e,
-            output_tok_s=Interval(speed / e2e.high, speed / e2e.value, speed / e2e.low),
-            rows=len(own),
-            nearest=nearest,
-        )
+    def _missing(self, key: Key) -> str:
+        """What of a cell without rows has none."""
+        rows = self._of_model.get(key.model, ())
+        if not rows:
+            return f"no measured row of the model {key.model}"
+        if not (rows := [row for row in rows if row.gpu == key.gpu]):
+            return f"no measured row of {key.model} on {key.gpu}"
+        if not [row for row in rows if row.engine == key.engine]:
+            return f"no measured row of {key.model} on {key.gpu} with {key.engine}"
+        return f"no measured row of {key.model} in {key.precision} on {key.gpu} with {key.engine}"
 
-    def _new_fields(self, cell: Cell) -> tuple[Field, Field]:
-        fits = self.fits
-        rows = self._of_model[cell[0]]
-        timed = [row for row in rows if row.ttft_ms is not None]
-        return (
-            self._field(
-                fits.tpot, cell, rows, [row.tpot_ms for row in rows], roofline.decode_terms
-            ),
-            self._field(
-                fits.ttft,
-                cell,
-                timed,
-                [row.ttft_ms for row in timed if row.ttft_ms],
-                roofline.first_terms,
-            ),
-        )
+    def _answer(self, question: Question, asked: Question, key: Key) -> Estimate | Refusal:
+        cell = self._cell(key, bool(minor(asked.release or "")))
+        if outside := _outside(asked, cell):
+            return self._refuse(question, asked, "outside", outside)
+        draft = mtp.drafting(asked, cell)
+        if draft.missing:
+            return self._refuse(question, asked, "acceptance", draft.missing)
+        times = self._times(asked, cell, draft.curve)
+        if draft.is_open:
+            other = self._times(asked, cell, "on")
+            apart = times.e2e.value / other.e2e.value
+            if max(apart, 1 / apart) > MODES_APART:
+                what = (
+                    "the rows hold two modes, with and without drafted tokens (MTP), "
+                    f"{apart:.1f} times apart: say mtp, the number of them or 0"
+                )
+                return self._refuse(question, asked, "modes", what)
+        widest = MOST_HALF_WIDTH
+        if draft.gain is not None:
+            times, widest = times.drafted(draft.gain), MOST_DRAFTED_HALF_WIDTH
+        if (width := times.e2e.half_width) > widest:
+            what = f"the interval is too wide: {width:.0%} of the time to the last token"
+            return self._refuse(question, asked, "wide", what)
+        speed = times.e2e.inverse(asked.concurrency * asked.osl * 1000)
+        near = self._nearest(asked)
+        rows, notes = len(cell.own), draft.notes
+        return Estimate(question, times.tpot, times.ttft, times.e2e, speed, rows, near, notes)
 
-    def _field(
-        self,
-        fit: Fit,
-        cell: Cell,
-        rows: Sequence[Row],
-        times: Sequence[float],
-        terms: Callable[[Row], Sequence[float]],
-    ) -> Field:
-        kernel = Kernel(fit.scales)
-        own = {id(row) for row in rows if _cell(row) == cell}
-        ranked = sorted(
-            zip(rows, times, strict=True),
-            key=lambda pair: (id(pair[0]) not in own, _kinds_apart(kernel, cell, pair[0])),
-        )[:MOST_ROWS]
-        points = [kriging.row_point(row) for row, _ in ranked]
-        values = [log(time / fit.roofline(row.engine, terms(row))) for row, time in ranked]
-        return Field(kernel, points, values, median(values))
+    def _times(self, asked: Question, cell: Cell, drafting: str) -> Times:
+        release = minor(asked.release or "")
+        layout = Layout(asked.tp, asked.attention_dp, asked.ep, drafting, release)
+        times = cell.surface(layout).at((asked.concurrency, asked.isl, asked.osl))
+        point = cell.point(asked, layout)
+        scales = [fit.scales(cell.with_release) for fit in (self.fits.tpot, self.fits.ttft)]
+        rest = _interval(times.rest, scales[0].quantile * cell.tpot.at(point)[1])
+        first = _interval(times.first, scales[1].quantile * cell.ttft.at(point)[1])
+        return Times.of(first, rest, times.whole, asked.osl)
+
+    def _new_cell(self, key: Key, with_release: bool) -> Cell:
+        facts = models.facts_of(key.model)
+        if facts is None:
+            what = "the rows name a model without facts"
+            raise BadFacts(Diagnostic(key.model, what, "add it to builder/data/models"))
+        return Cell(key, self._of_model[key.model], self.fits, shape_of(facts), with_release)
+
+    def _refuse(self, question: Question, asked: Question, kind: str, reason: str) -> Refusal:
+        near = self._nearest(asked)
+        measure = measuring_plan.plan(question, asked, self)
+        return Refusal(question, kind, reason, near, measure)
 
     def _nearest(self, asked: Question) -> tuple[Neighbor, ...]:
-        kernel = Kernel(self.fits.tpot.scales)
-        place = kriging.point(asked, asked.engine, asked.release or "")
-        rows = self._of_model.get(asked.model, ())
-        ranked = sorted(
-            (Neighbor(row, kernel.distance(place, kriging.row_point(row))) for row in rows),
-            key=lambda found: found.distance,
+        """Rows by the distance of the TPOT's kernel: of the same model first, if it has any."""
+        kernel = Kernel(self.fits.tpot.with_release)
+        release, drafting = minor(asked.release or ""), "on" if asked.mtp else ""
+        place = measuring_plan.point(asked, release, drafting)
+        own = self._of_model.get(asked.model)
+        far = 0.0 if own else ANOTHER_MODEL
+        points = zip(self._points(asked.model, bool(release)), own or self.rows, strict=True)
+        ranked = nsmallest(
+            SHOWN,
+            (
+                (kernel.distance(place, point), index, row)
+                for index, (point, row) in enumerate(points)
+            ),
         )
-        return tuple(ranked[:SHOWN])
+        return tuple(Neighbor(row, far + distance) for distance, _, row in ranked)
+
+    def _new_points(self, model: str, with_release: bool) -> list[Point]:
+        return [point_of(row, with_release) for row in self._of_model.get(model) or self.rows]
 
 
-def _cell(row: Row) -> Cell:
-    return row.model, row.gpu, row.precision, row.engine
-
-
-def _kinds_apart(kernel: Kernel, cell: Cell, row: Row) -> float:
-    scales = kernel.scales
-    return (
-        (row.gpu != cell[1]) * scales.gpu
-        + (row.engine != cell[3]) * scales.engine
-        + (row.precision != cell[2]) * scales.precision
-    )
-
-
-def _outside(asked: Question, own: Sequence[Row]) -> str:
+def _outside(asked: Question, cell: Cell) -> str:
     """Which load or length lies outside the measured ones."""
     for name in ("concurrency", "isl", "osl"):
-        sizes = [getattr(row, name) for row in own]
-        low = min(sizes) / (1 if name == "concurrency" else 2**REACH)
-        if not low <= (size := getattr(asked, name)) <= max(sizes) * 2**REACH:
-            return f"{name} {size:,} lies outside the measured {min(sizes):,} to {max(sizes):,}"
+        low, high = cell.ends(name)
+        least = low if name == "concurrency" else max(1, low // REACH)
+        size = getattr(asked, name)
+        if not (least <= size <= high * REACH and (name != "osl" or size > 1)):
+            return f"{name} {size:,} lies outside the measured {low:,} to {high:,}"
     return ""
 
 
-def _interval(
-    fit: Fit, engine: str, terms: Sequence[float], found: tuple[float, float]
-) -> Interval:
-    mean, deviation = found
-    value = fit.roofline(engine, terms) * exp(mean)
-    spread = exp(fit.scales.quantile * deviation)
+def _interval(value: float, log_half_width: float) -> Interval:
+    spread = exp(log_half_width)
     return Interval(value / spread, value, value * spread)
 
 
-def _sum(first: Interval, rest: Interval) -> Interval:
-    """Of two times whose errors know nothing of each other."""
-    value = first.value + rest.value
-    low = sqrt((first.value - first.low) ** 2 + (rest.value - rest.low) ** 2)
-    high = sqrt((first.high - first.value) ** 2 + (rest.high - rest.value) ** 2)
-    return Interval(value - low, value, value + high)
+def check_names(question: Question) -> list[str]:
+    """What of a question is none of the known names."""
+    known = {
+        "gpu": (models.gpu_name(question.gpu), hardware.known()),
+        "precision": (models.weight_precision(question.precision), PRECISIONS),
+        "engine": (models.engine_name(question.engine), ENGINES),
+    }
+    return [
+        f"{field}: {name} is unknown; one of {', '.join(names)}"
+        for field, (name, names) in known.items()
+        if name not in names
+    ]

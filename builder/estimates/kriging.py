@@ -1,19 +1,17 @@
-"""Kriging of the log of measured over roofline time, for the questions of one cell.
+"""Kriging of the log of measured over roofline time.
 
-A cell is a model with a GPU, a precision and an engine. Its own rows and the nearest of the same
-model carry its answers; the kernel is the sum of a smooth part, shared far, and one of the curve.
-Pure Python: a factorization of some hundred rows once a cell, two dot products for a mean.
+The covariance of two measurements falls with the doublings between their sizes and with every kind
+(GPU, engine, precision, release, drafting) that differs; it is the sum of a smooth part, which
+reaches far, and one of the curve. Pure Python: rows of one curve share all distances but that of
+the concurrency, which keeps some hundred rows cheap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import exp, log2, sqrt
+from collections.abc import Iterator, Sequence
+from math import exp, sqrt
 from operator import mul
 from typing import NamedTuple
-
-from .measurements import Row
-from .roofline import Load
 
 FAR = 6.0  # the smooth part reaches so many times farther than the curve's
 
@@ -23,7 +21,7 @@ Vector = list[float]
 class Scales(NamedTuple):
     """How many doublings of a size are a distance of 1, and the distance that another kind costs;
     standard deviations of the log residual: of the smooth part, of the curve's, of a repetition;
-    and the quantile that makes an interval of a standard deviation.
+    and the quantile that makes an 80 % interval of a standard deviation.
     """
 
     concurrency: float
@@ -36,35 +34,33 @@ class Scales(NamedTuple):
     engine: float
     precision: float
     release: float
+    drafting: float
     far: float
     near: float
     noise: float
     quantile: float
 
 
+class Curve(NamedTuple):
+    """All of a measurement but its concurrency: sizes in doublings, and kinds."""
+
+    isl: float
+    osl: float
+    tp: float
+    attention_dp: float
+    ep: float
+    gpu: str
+    engine: str
+    precision: str
+    release: str
+    drafting: str
+
+
 class Point(NamedTuple):
-    """A row or a question in the kernel's coordinates."""
+    """A measurement, or a question; `concurrency` in doublings."""
 
-    sizes: tuple[float, ...]
-    kinds: tuple[str, ...]
-
-
-def point(load: Load, engine: str, release: str) -> Point:
-    """Sizes in doublings. A release counts by its minor version."""
-    sizes = (load.concurrency, load.isl, load.osl, load.tp, load.attention_dp, load.ep)
-    return Point(
-        tuple(log2(size) for size in sizes), (load.gpu, engine, load.precision, minor(release))
-    )
-
-
-def row_point(row: Row) -> Point:
-    return point(row, row.engine, row.release)
-
-
-def minor(release: str) -> str:
-    """1.2 of 1.2.0rc6; nothing where the release is not known."""
-    parts = release.split(".")
-    return ".".join(parts[:2]) if release[:1].isdigit() else ""
+    curve: Curve
+    concurrency: float
 
 
 class Kernel:
@@ -72,27 +68,26 @@ class Kernel:
 
     def __init__(self, scales: Scales) -> None:
         self.scales = scales
-        self._sizes = tuple(1 / value for value in scales[:6])
-        self._kinds = scales[6:10]
-        self._far, self._near = scales.far**2, scales.near**2
+        self._sizes = tuple(1 / scale for scale in scales[1:6])
+        self._kinds = scales[6:11]
+        self.slope = 1 / scales.concurrency
+        self.far, self.near = scales.far**2, scales.near**2
+        # Of one new measurement of which nothing is known.
+        self.variance = self.far + self.near + scales.noise**2
 
-    def distance(self, one: Point, other: Point) -> float:
+    def apart(self, one: Curve, other: Curve) -> float:
+        """The distance of two curves."""
         found = 0.0
-        for scale, a, b in zip(self._sizes, one.sizes, other.sizes, strict=True):
+        for scale, a, b in zip(self._sizes, one[:5], other[:5], strict=True):
             found += scale * abs(a - b)
-        for cost, left, right in zip(self._kinds, one.kinds, other.kinds, strict=True):
+        for cost, left, right in zip(self._kinds, one[5:], other[5:], strict=True):
             if left != right:
                 found += cost
         return found
 
-    def __call__(self, one: Point, other: Point) -> float:
-        distance = self.distance(one, other)
-        return self._far * exp(-distance / FAR) + self._near * exp(-distance)
-
-    @property
-    def variance(self) -> float:
-        """Of a point of which nothing is known, without noise."""
-        return self._far + self._near
+    def distance(self, one: Point, other: Point) -> float:
+        doublings = abs(one.concurrency - other.concurrency)
+        return self.apart(one.curve, other.curve) + self.slope * doublings
 
 
 class Field:
@@ -101,34 +96,69 @@ class Field:
     def __init__(
         self, kernel: Kernel, points: Sequence[Point], values: Sequence[float], mean: float
     ) -> None:
-        self.kernel, self.points, self.mean = kernel, points, mean
-        self._lower = _cholesky(kernel, points)
+        self.kernel, self.mean = kernel, mean
+        self._curves = list(dict.fromkeys(point.curve for point in points))
+        index = {curve: number for number, curve in enumerate(self._curves)}
+        self._of_row = [index[point.curve] for point in points]
+        self._loads = [point.concurrency for point in points]
+        self._lower = self._cholesky()
         self._weights = _backward(
             self._lower, _forward(self._lower, [value - mean for value in values])
         )
 
+    def _cholesky(self) -> list[Vector]:
+        """The lower triangle of the factor of the rows' covariance, each of its rows in full."""
+        kernel, loads, of_row = self.kernel, self._loads, self._of_row
+        between = [[kernel.apart(one, other) for other in self._curves] for one in self._curves]
+        slope, far, near = kernel.slope, kernel.far, kernel.near
+        lower: list[Vector] = []
+        for curve, load in zip(of_row, loads, strict=True):
+            apart, row = between[curve], list[float]()
+            for below, other, other_load in zip(lower, of_row, loads, strict=False):
+                distance = apart[other] + slope * abs(load - other_load)
+                covariance = far * exp(-distance / FAR) + near * exp(-distance)
+                row.append((covariance - sum(map(mul, row, below))) / below[-1])
+            row.append(sqrt(max(kernel.variance - sum(map(mul, row, row)), 1e-12)))
+            lower.append(row)
+        return lower
+
+    def _covariances(self, point: Point) -> Vector:
+        kernel = self.kernel
+        apart = [kernel.apart(point.curve, other) for other in self._curves]
+        far = [kernel.far * exp(-distance / FAR) for distance in apart]
+        near = [kernel.near * exp(-distance) for distance in apart]
+        slope, load = kernel.slope, point.concurrency
+        found = []
+        for curve, other in zip(self._of_row, self._loads, strict=True):
+            fade = exp(-slope * abs(load - other) / FAR)
+            found.append(far[curve] * fade + near[curve] * fade**FAR)
+        return found
+
     def at(self, point: Point) -> tuple[float, float]:
         """Mean and standard deviation of the log residual of one new measurement there."""
-        near = [self.kernel(point, other) for other in self.points]
-        mean = self.mean + sum(map(mul, near, self._weights))
+        near = self._covariances(point)
         seen = _forward(self._lower, near)
-        noise = self.kernel.scales.noise**2
-        variance = self.kernel.variance + noise - sum(map(mul, seen, seen))
-        return mean, sqrt(max(variance, noise))
+        variance = self.kernel.variance - sum(map(mul, seen, seen))
+        mean = self.mean + sum(map(mul, near, self._weights))
+        return mean, sqrt(max(variance, self.kernel.scales.noise**2))
 
-
-def _cholesky(kernel: Kernel, points: Sequence[Point]) -> list[Vector]:
-    """The lower triangle of the factor of the rows' covariance, each of its rows in full."""
-    lower: list[Vector] = []
-    diagonal = kernel.variance + kernel.scales.noise**2
-    for i, one in enumerate(points):
-        row: Vector = []
-        for j in range(i):
-            below = lower[j]
-            row.append((kernel(one, points[j]) - sum(map(mul, row, below))) / below[j])
-        row.append(sqrt(max(diagonal - sum(map(mul, row, row)), 1e-12)))
-        lower.append(row)
-    return lower
+    def means(self, curve: Curve, concurrencies: Sequence[float]) -> Iterator[float]:
+        """The means of a curve, at loads in doublings."""
+        kernel = self.kernel
+        apart = [kernel.apart(curve, other) for other in self._curves]
+        far = [kernel.far * exp(-distance / FAR) for distance in apart]
+        near = [kernel.near * exp(-distance) for distance in apart]
+        # Rows of one load fade alike: what they carry is summed up before.
+        carried: dict[float, tuple[float, float]] = {}
+        for weight, number, load in zip(self._weights, self._of_row, self._loads, strict=True):
+            before = carried.get(load, (0.0, 0.0))
+            carried[load] = (before[0] + weight * far[number], before[1] + weight * near[number])
+        for load in concurrencies:
+            mean = self.mean
+            for other, (far_part, near_part) in carried.items():
+                distance = kernel.slope * abs(load - other)
+                mean += far_part * exp(-distance / FAR) + near_part * exp(-distance)
+            yield mean
 
 
 def _forward(lower: Sequence[Vector], right: Sequence[float]) -> Vector:
@@ -147,7 +177,3 @@ def _backward(lower: Sequence[Vector], right: Sequence[float]) -> Vector:
         for j in range(i):
             found[j] -= last * row[j]
     return found
-
-
-def scales_of(values: Mapping[str, float]) -> Scales:
-    return Scales(**values)

@@ -24,6 +24,7 @@ AGGREGATED = MEASUREMENTS / "aggregated.csv"
 DISAGGREGATED = MEASUREMENTS / "disaggregated.csv"
 MAX_BYTES = 20_000_000
 
+OWN = "own"  # the source of the user's own rows
 ENGINES = ("tensorrt_llm", "vllm", "sglang")
 PRECISIONS = ("bf16", "fp8", "fp4", "int4")
 
@@ -33,7 +34,8 @@ class Row(NamedTuple):
 
     `tp` GPUs share the attention of a request, `attention_dp` such groups take requests in turn,
     `ep` GPUs share the routed experts. `mtp` is the number of draft tokens of a step, `None` where
-    the source does not say it, and `acceptance` the tokens that a step gave. `published` is the
+    the source does not say it; `drafting` is on or off where that is known or was inferred from
+    other runs; `acceptance` is the tokens that a step gave. `published` is the
     layout as the source writes it, where it was repaired. `ttft_ms` is `None` where only the speed
     was measured.
     """
@@ -50,6 +52,7 @@ class Row(NamedTuple):
     attention_dp: int
     ep: int
     mtp: int | None
+    drafting: str
     acceptance: float | None
     isl: int
     osl: int
@@ -143,7 +146,7 @@ def _one_of(known: Sequence[str]) -> Callable[[str], str]:
             raise ValueError
         return text
 
-    read.__doc__ = f"one of {', '.join(known)}"
+    read.__doc__ = f"one of {', '.join(name or 'nothing' for name in known)}"
     return read
 
 
@@ -167,6 +170,7 @@ _KINDS: Mapping[str, Callable[[str], Any]] = {
     "precision": _one_of(PRECISIONS),
     **dict.fromkeys(("tp", "attention_dp", "ep", "isl", "osl", "concurrency"), _count),
     "mtp": _drafts,
+    "drafting": _one_of(("", "on", "off")),
     "acceptance": _optional(_time),
     "tpot_ms": _time,
 }

@@ -1,4 +1,4 @@
-"""Which measured rows are of the model and the GPU that a question names, in whatever spelling."""
+"""Which measured rows are of the model, GPU, precision and engine that a question names."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from ..errors import BadFacts
 from ..facts import checkpoint, data_file
+from ..facts.checkpoint import Checkpoint
 from ..facts.schema import Text
 from .measurements import MEASUREMENTS
 
 MODELS = MEASUREMENTS / "models.yaml"
 
 # How publishers mark the precision of a copy of a checkpoint at the end of its name.
-_PRECISION = re.compile(r"[-_](?:nvfp4|fp4|fp8|bf16|int4|w4a16|awq|dynamic)(?:-v\d+)?$", re.I)
-_PRECISIONS = {"nvfp4": "fp4", "mxfp4": "fp4", "w4a8_mxfp4_mxfp8": "fp4", "bfloat16": "bf16"}
-_BOARD = re.compile(r"_(?:sxm\d?|nvl\d*|hgx)$")
+_PRECISION = re.compile(r"[-_](?:nvfp4|mxfp4|fp4|fp8|bf16|int4|w4a16|awq)(?:-v\d+)?$", re.I)
+_BOARD = re.compile(r"[_-](?:sxm\d?|nvl\d*|hgx|pcie)$")
+_PRECISIONS = {
+    **dict.fromkeys(("nvfp4", "mxfp4", "mixed_nvfp4"), "fp4"),
+    **dict.fromkeys(("fp8_block_scales", "fp8_pb_wo"), "fp8"),
+    **dict.fromkeys(("bfloat16", "float16", "fp16"), "bf16"),
+    **dict.fromkeys(("w4a16", "w4a16_awq", "awq"), "int4"),
+}
+_ENGINES = {"trtllm": "tensorrt_llm", "trt_llm": "tensorrt_llm", "tensorrtllm": "tensorrt_llm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +65,17 @@ def _by_name() -> Mapping[str, str]:
     }
 
 
-def of_checkpoint(facts: checkpoint.Checkpoint) -> str | None:
-    """The rows' name of a checkpoint by its shape, whatever its name or folder is."""
+@cache
+def model_name(reference: str) -> str:
+    """The rows' name of a checkpoint, by its name or by the shape of its facts; else its own."""
+    if found := listed(reference):
+        return found
+    facts = facts_of(reference)
+    return plain_name(reference) if facts is None else of_checkpoint(facts)
+
+
+def of_checkpoint(facts: Checkpoint) -> str:
+    """The same of a checkpoint whose facts are known, whatever its folder is called."""
     if found := listed(facts.name):
         return found
     identity = facts.architecture.name, facts.parameters
@@ -66,7 +83,28 @@ def of_checkpoint(facts: checkpoint.Checkpoint) -> str | None:
         other = checkpoint.gather(row.shape)
         if (other.architecture.name, other.parameters) == identity:
             return model
-    return None
+    return plain_name(facts.name)
+
+
+@cache
+def facts_of(reference: str) -> Checkpoint | None:
+    """The facts of a model of the rows or of a checkpoint; `None` where there are none."""
+    models = measured_models()
+    try:
+        if reference in models:
+            return checkpoint.gather(models[reference].shape)
+        return checkpoint.gather(_shipped(reference) or reference)
+    except BadFacts:
+        return None
+
+
+def _shipped(reference: str) -> str | None:
+    """The name of shipped facts of the same checkpoint, whatever vendor and precision are named."""
+    names = {**checkpoint.known_aliases(), **checkpoint.known_names()}
+    if reference in names:
+        return reference
+    same = (name for name in sorted(names) if plain_name(name) == plain_name(reference))
+    return next(same, None)
 
 
 def gpu_name(name: str) -> str:
@@ -83,4 +121,4 @@ def weight_precision(name: str) -> str:
 def engine_name(name: str) -> str:
     """tensorrt_llm for tensorrt-llm, trtllm and TensorRT-LLM."""
     name = name.strip().lower().replace("-", "_")
-    return {"trtllm": "tensorrt_llm", "trt_llm": "tensorrt_llm"}.get(name, name)
+    return _ENGINES.get(name, name)

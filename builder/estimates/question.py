@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp, hypot, log
 
 from .measurements import Row
 
@@ -51,10 +52,42 @@ class Interval:
         """The interval of the value times a factor above zero."""
         return Interval(self.low * factor, self.value * factor, self.high * factor)
 
+    def inverse(self, amount: float) -> Interval:
+        """The interval of an amount over the value."""
+        return Interval(amount / self.high, amount / self.value, amount / self.low)
+
     @property
     def half_width(self) -> float:
         """The larger of both sides as a share of the value."""
         return max(self.high / self.value - 1, 1 - self.low / self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds of a request: of an output token after the first, to the first, to the last."""
+
+    tpot: Interval
+    ttft: Interval
+    e2e: Interval
+
+    @classmethod
+    def of(cls, first: Interval, rest: Interval, whole_ms: float, osl: int) -> Times:
+        """Of the time to the first token and that of all others, whose errors are independent."""
+        low = hypot(first.value - first.low, rest.value - rest.low)
+        high = hypot(first.high - first.value, rest.high - rest.value)
+        whole = Interval(whole_ms - low, whole_ms, whole_ms + high)
+        return cls(rest.map(1 / (osl - 1)), first, whole)
+
+    def drafted(self, gain: Interval) -> Times:
+        """The same with drafts, which divide the time per output token by a gain."""
+        tpot = self.tpot
+        value = tpot.value / gain.value
+        low = value * exp(-hypot(log(tpot.value / tpot.low), log(gain.high / gain.value)))
+        high = value * exp(hypot(log(tpot.high / tpot.value), log(gain.value / gain.low)))
+        others = (self.e2e.value - self.ttft.value) / tpot.value
+        rest = Interval(low, value, high).map(others)
+        found = Times.of(self.ttft, rest, self.ttft.value + rest.value, 2)
+        return Times(Interval(low, value, high), found.ttft, found.e2e)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +121,7 @@ class Estimate:
     @property
     def tok_s_per_user(self) -> Interval:
         """Output tokens a second that one request sees after its first token."""
-        tpot = self.tpot_ms
-        return Interval(1000 / tpot.high, 1000 / tpot.value, 1000 / tpot.low)
+        return self.tpot_ms.inverse(1000)
 
     @property
     def tok_s_per_gpu(self) -> Interval:
@@ -97,17 +129,15 @@ class Estimate:
 
     def usd_per_million_tokens(self, usd_per_gpu_hour: float) -> Interval:
         """Cost of a million output tokens while the load lasts."""
-        gpu = self.tok_s_per_gpu
-        usd = usd_per_gpu_hour / 3600 * 1e6
-        return Interval(usd / gpu.high, usd / gpu.value, usd / gpu.low)
+        return self.tok_s_per_gpu.inverse(usd_per_gpu_hour / 3600 * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why there is no number, the nearest rows, and what to measure on the user's GPUs.
 
-    `kind` is one of unmeasured, outside, wide and modes: the first that applies. `measure` holds
-    the measurements that would answer, the one that tells most first.
+    `kind` is one of unmeasured, outside, acceptance, modes and wide: the first that applies.
+    `measure` holds the measurements that would answer, the one that tells most first.
     """
 
     question: Question

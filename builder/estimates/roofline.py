@@ -11,7 +11,7 @@ from math import fsum, log2, sqrt
 from operator import mul
 from typing import NamedTuple, Protocol
 
-from .shapes import WEIGHT_BYTES, Shape, Speeds, shape, speeds
+from .shapes import WEIGHT_BYTES, Shape, Speeds
 
 DECODE_TERMS = ("step", "sync", "weights", "kv", "flops", "mixed", "comm", "per_seq")
 FIRST_TERMS = (
@@ -23,10 +23,6 @@ FIRST_TERMS = (
 class Load(Protocol):
     """A row or a question."""
 
-    @property
-    def model(self) -> str: ...
-    @property
-    def gpu(self) -> str: ...
     @property
     def precision(self) -> str: ...
     @property
@@ -55,19 +51,20 @@ class _Terms(NamedTuple):
     per_seq: float
 
 
-def _terms(load: Load, model: Shape, gpu: Speeds) -> _Terms:
+def _terms(load: Load, model: Shape, gpu: Speeds, tokens: int = 1) -> _Terms:
+    """`tokens` of each request go through a step: with drafts, more than one."""
     tp, concurrency, isl, osl = load.tp, load.concurrency, load.isl, load.osl
     gpus = tp * load.attention_dp
     weight_bytes = WEIGHT_BYTES[load.precision]
     per_rank = concurrency / load.attention_dp
     context = isl + osl / 2
     layers = model.layers / 61
-    weights = model.dense / tp + model.routed * model.touched(concurrency) / gpus
+    weights = model.dense / tp + model.routed * model.touched(concurrency * tokens) / gpus
     kv = per_rank * context * model.kv_values * (1.0 if model.is_latent else 1 / tp)
     active = 2 * model.active / gpus
     prompt = (active * isl + model.attention * isl**2 / gpus) / gpu.flops_per_ms
-    traffic = model.layers * per_rank * 7168 * 2 * (gpus > 1) / gpu.bytes_per_ms
-    decode = active * concurrency + 2 * per_rank * context * model.attention / tp
+    traffic = model.layers * per_rank * tokens * 7168 * 2 * (gpus > 1) / gpu.bytes_per_ms
+    decode = (active * concurrency + 2 * per_rank * context * model.attention / tp) * tokens
     return _Terms(
         step=layers,
         sync=layers * log2(gpus),
@@ -81,17 +78,17 @@ def _terms(load: Load, model: Shape, gpu: Speeds) -> _Terms:
     )
 
 
-def decode_terms(load: Load) -> tuple[float, ...]:
-    """Of the time per output token; prompts of other requests are worked on beside."""
-    t = _terms(load, shape(load.model), speeds(load.gpu, load.precision))
+def decode_terms(load: Load, model: Shape, gpu: Speeds, draft_tokens: int = 0) -> tuple[float, ...]:
+    """Of a step, the time per output token without drafts; prompts are worked on beside."""
+    t = _terms(load, model, gpu, 1 + draft_tokens)
     osl = load.osl
     mixed, comm = t.mixed / osl, t.comm * (1 + load.isl / osl)
     return t.step, t.sync, t.weights, t.kv, t.flops, mixed, comm, t.per_seq
 
 
-def first_terms(load: Load) -> tuple[float, ...]:
+def first_terms(load: Load, model: Shape, gpu: Speeds) -> tuple[float, ...]:
     """Of the time to the first token: its prompt, those that came with it, the step in progress."""
-    t = _terms(load, shape(load.model), speeds(load.gpu, load.precision))
+    t = _terms(load, model, gpu)
     per_rank, few = load.concurrency / load.attention_dp, min(load.concurrency, 4)
     return (
         *(t.step, t.sync, t.weights, t.prompt, t.prompt * few),

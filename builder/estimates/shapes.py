@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from ..facts import checkpoint, hardware
+from ..facts import hardware
 from ..facts.architecture import Config
-from .models import measured_models
+from ..facts.checkpoint import Checkpoint
 
 # Bytes of a weight with the scales of its block.
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625, "int4": 0.53}
@@ -47,10 +47,8 @@ class Speeds(NamedTuple):
     flops_per_ms: float
 
 
-@cache
-def shape(model: str) -> Shape:
-    """The shape of a model of the rows."""
-    facts = checkpoint.gather(measured_models()[model].shape)
+def shape_of(facts: Checkpoint) -> Shape:
+    """The shape of a checkpoint, without its MTP layers."""
     config, architecture = facts.text_config, facts.architecture
     by_role: dict[str, float] = {}
     for tensors in architecture.tensors(config):

@@ -1,0 +1,171 @@
+"""A cell, a model with a GPU, a precision and an engine: its rows, and its times by layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import exp, log, log2
+from statistics import median
+from typing import NamedTuple
+
+from . import roofline
+from .fits import Fit, Fits
+from .kriging import Curve, Field, Kernel, Point
+from .measurements import Row
+from .roofline import Load
+from .shapes import Shape, Speeds, speeds
+from .surface import Surface, knots
+
+MOST_ROWS = 140  # that carry the answers of a cell
+REACH = 2  # sizes so many times beyond the measured ones are still answered
+
+Terms = Callable[[Load, Shape, Speeds], tuple[float, ...]]
+
+
+class Key(NamedTuple):
+    model: str
+    gpu: str
+    precision: str
+    engine: str
+
+
+class Layout(NamedTuple):
+    """A layout, and what else of a deployment has its own curve."""
+
+    tp: int
+    attention_dp: int
+    ep: int
+    drafting: str
+    release: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A load of a layout as the roofline takes it."""
+
+    precision: str
+    tp: int
+    attention_dp: int
+    ep: int
+    isl: int
+    osl: int
+    concurrency: int
+
+
+def key_of(row: Row) -> Key:
+    return Key(row.model, row.gpu, row.precision, row.engine)
+
+
+def drafts(row: Row) -> str:
+    """Whether a row's steps draft, as far as it makes another curve of it."""
+    return "on" if row.drafting == "on" else ""
+
+
+def minor(release: str) -> str:
+    """1.2 of 1.2.0rc6; nothing where the release is not known."""
+    return ".".join(release.split(".")[:2]) if release[:1].isdigit() else ""
+
+
+def point_of(row: Row, with_release: bool) -> Point:
+    release = minor(row.release) if with_release else ""
+    return Point(curve_of(row, row.gpu, row.engine, release, drafts(row)), log2(row.concurrency))
+
+
+def curve_of(load: Load, gpu: str, engine: str, release: str, drafting: str) -> Curve:
+    """A release is one of its engine."""
+    sizes = (load.isl, load.osl, load.tp, load.attention_dp, load.ep)
+    isl, osl, tp, attention_dp, ep = map(log2, sizes)
+    return Curve(
+        *(isl, osl, tp, attention_dp, ep, gpu, engine, load.precision),
+        release=f"{engine} {release}" if release else "",
+        drafting=drafting,
+    )
+
+
+class Cell:
+    """Answers for one cell from its rows and the nearest of the same model."""
+
+    def __init__(
+        self, key: Key, rows: Sequence[Row], fits: Fits, shape: Shape, with_release: bool
+    ) -> None:
+        """`rows` are all of the model; with a release that counts, those of others are farther."""
+        self.key, self.fits, self.shape, self.with_release = key, fits, shape, with_release
+        self.own = [row for row in rows if key_of(row) == key]
+        self._others = [row for row in rows if key_of(row) != key]
+        self.speeds = speeds(key.gpu, key.precision)
+        self.surface = lru_cache(maxsize=1024)(self._new_surface)
+
+    @cached_property
+    def tpot(self) -> Field:
+        rows = self._carrying(self.fits.tpot)
+        return self._field(self.fits.tpot, rows, roofline.decode_terms, [r.tpot_ms for r in rows])
+
+    @cached_property
+    def ttft(self) -> Field:
+        rows = [row for row in self._carrying(self.fits.ttft) if row.ttft_ms is not None]
+        times = [row.ttft_ms for row in rows if row.ttft_ms is not None]
+        return self._field(self.fits.ttft, rows, roofline.first_terms, times)
+
+    def _carrying(self, fit: Fit) -> list[Row]:
+        """The cell's own rows, then others by how little of their kind differs."""
+        scales = fit.scales(self.with_release)
+
+        def apart(row: Row) -> float:
+            return (
+                (row.gpu != self.key.gpu) * scales.gpu
+                + (row.engine != self.key.engine) * scales.engine
+                + (row.precision != self.key.precision) * scales.precision
+            )
+
+        return [*self.own, *sorted(self._others, key=apart)][:MOST_ROWS]
+
+    def _field(self, fit: Fit, rows: Sequence[Row], terms: Terms, times: Sequence[float]) -> Field:
+        points = [point_of(row, self.with_release) for row in rows]
+        values = [
+            log(time / fit.time(row.engine, terms(row, self.shape, speeds(row.gpu, row.precision))))
+            for row, time in zip(rows, times, strict=True)
+        ]
+        kernel = Kernel(fit.scales(self.with_release))
+        return Field(kernel, points, values, median(values) if values else 0.0)
+
+    def point(self, load: Load, layout: Layout) -> Point:
+        curve = curve_of(load, self.key.gpu, self.key.engine, layout.release, layout.drafting)
+        return Point(curve, log2(load.concurrency))
+
+    def ends(self, name: str) -> tuple[int, int]:
+        """The smallest and the largest measured size."""
+        sizes = [getattr(row, name) for row in self.own]
+        return min(sizes), max(sizes)
+
+    def _new_surface(self, layout: Layout) -> Surface:
+        loads, isls, osls = (self._axis(name) for name in ("concurrency", "isl", "osl"))
+        columns = (self._column(layout, loads, isl, osl) for isl in isls for osl in osls)
+        return Surface((loads, isls, osls), columns)
+
+    def _axis(self, name: str) -> list[int]:
+        low, high = self.ends(name)
+        low = low if name == "concurrency" else max(1, low // REACH)
+        return knots((getattr(row, name) for row in self.own), low, high * REACH)
+
+    def _column(
+        self, layout: Layout, loads: Sequence[int], isl: int, osl: int
+    ) -> Iterator[tuple[float, float]]:
+        """The first and the other tokens' milliseconds over the loads."""
+        shape, gpu, engine = self.shape, self.speeds, self.key.engine
+        asked = [
+            _Load(self.key.precision, *layout[:3], isl=isl, osl=osl, concurrency=load)
+            for load in loads
+        ]
+        curve = curve_of(asked[0], self.key.gpu, engine, layout.release, layout.drafting)
+        doublings = [log2(load) for load in loads]
+        fields = zip(
+            asked,
+            self.ttft.means(curve, doublings),
+            self.tpot.means(curve, doublings),
+            strict=True,
+        )
+        for load, ttft, tpot in fields:
+            first = self.fits.ttft.time(engine, roofline.first_terms(load, shape, gpu)) * exp(ttft)
+            each = self.fits.tpot.time(engine, roofline.decode_terms(load, shape, gpu)) * exp(tpot)
+            yield first, each * (osl - 1)
