@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import get_args
 
 from .. import __version__, command, completion
-from . import bundles, check, choices, deployments, plans, releases
+from . import bundles, check, choices, deployments, estimates, plans, releases
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +60,11 @@ VERBS: dict[str, _Verb] = {
         "choose GPUs, layout and batch that keep the objectives, from measured rows",
         choices.add_choose,
         choices.run_choose,
+    ),
+    "estimate": (
+        "say how fast a deployment is by measured rows, or what to measure",
+        estimates.add_estimate,
+        estimates.run_estimate,
     ),
     "render": ("write the bundle of a deployment", deployments.add_render, deployments.run_render),
     "check": (

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from heapq import nsmallest
-from math import exp
+from math import exp, log2
 from pathlib import Path
 
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts
-from ..facts import hardware
 from . import fits, measurements, measuring_plan, models, mtp, own_runs
-from .cells import REACH, Cell, Key, Layout, key_of, minor, point_of
+from .cells import REACH, Cell, Key, Layout, curve_of, key_of, minor, point_of
 from .fits import Fits
 from .kriging import Kernel, Point
-from .measurements import ENGINES, PRECISIONS, Row
+from .measurements import Row
 from .question import Estimate, Interval, Neighbor, Question, Refusal, Times
 from .shapes import shape_of
 
@@ -54,6 +53,10 @@ class Estimator:
             raise BadFacts(Diagnostic(str(measurements.AGGREGATED), what, fix))
         return cls([*rows, *(own_runs.read(rows_dir) if rows_dir else ())], fitted)
 
+    def rows_of(self, model: str) -> Sequence[Row]:
+        """The rows of a model, by their name of it."""
+        return self._of_model.get(model, ())
+
     def estimate(self, question: Question) -> Estimate | Refusal:
         """An estimate, or why there is none."""
         asked = replace(
@@ -80,6 +83,9 @@ class Estimator:
         return f"no measured row of {key.model} in {key.precision} on {key.gpu} with {key.engine}"
 
     def _answer(self, question: Question, asked: Question, key: Key) -> Estimate | Refusal:
+        known = {minor(row.release) for row in self._of_model[key.model] if key_of(row) == key}
+        if minor(asked.release or "") not in known:
+            asked = replace(asked, release=None)  # rows of other releases say as much without
         cell = self._cell(key, bool(minor(asked.release or "")))
         if outside := _outside(asked, cell):
             return self._refuse(question, asked, "outside", outside)
@@ -126,14 +132,15 @@ class Estimator:
 
     def _refuse(self, question: Question, asked: Question, kind: str, reason: str) -> Refusal:
         near = self._nearest(asked)
-        measure = measuring_plan.plan(question, asked, self)
+        measure = measuring_plan.plan(question, Kernel(self.fits.tpot.without_release))
         return Refusal(question, kind, reason, near, measure)
 
     def _nearest(self, asked: Question) -> tuple[Neighbor, ...]:
         """Rows by the distance of the TPOT's kernel: of the same model first, if it has any."""
         kernel = Kernel(self.fits.tpot.with_release)
         release, drafting = minor(asked.release or ""), "on" if asked.mtp else ""
-        place = measuring_plan.point(asked, release, drafting)
+        curve = curve_of(asked, asked.gpu, asked.engine, release, drafting)
+        place = Point(curve, log2(asked.concurrency))
         own = self._of_model.get(asked.model)
         far = 0.0 if own else ANOTHER_MODEL
         points = zip(self._points(asked.model, bool(release)), own or self.rows, strict=True)
@@ -164,17 +171,3 @@ def _outside(asked: Question, cell: Cell) -> str:
 def _interval(value: float, log_half_width: float) -> Interval:
     spread = exp(log_half_width)
     return Interval(value / spread, value, value * spread)
-
-
-def check_names(question: Question) -> list[str]:
-    """What of a question is none of the known names."""
-    known = {
-        "gpu": (models.gpu_name(question.gpu), hardware.known()),
-        "precision": (models.weight_precision(question.precision), PRECISIONS),
-        "engine": (models.engine_name(question.engine), ENGINES),
-    }
-    return [
-        f"{field}: {name} is unknown; one of {', '.join(names)}"
-        for field, (name, names) in known.items()
-        if name not in names
-    ]

@@ -5,34 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import exp, log2
-from typing import TYPE_CHECKING
 
-from .cells import curve_of
-from .kriging import FAR, Kernel, Point
+from .kriging import FAR, Kernel
 from .question import Question
-
-if TYPE_CHECKING:
-    from .estimator import Estimator
 
 MEASUREMENTS = 4  # a few runs of some minutes each
 LOADS = (1, 4, 16, 64, 256)
 
 
-def point(asked: Question, release: str, drafting: str) -> Point:
-    curve = curve_of(asked, asked.gpu, asked.engine, release, drafting)
-    return Point(curve, log2(asked.concurrency))
-
-
-def plan(question: Question, asked: Question, estimator: Estimator) -> tuple[Question, ...]:
+def plan(question: Question, kernel: Kernel) -> tuple[Question, ...]:
     """Loads of the asked deployment, the one that tells most first.
 
     Each takes most of what is not known of the curve at all its loads, after those before it. The
     asked load counts as often as all others together.
     """
-    loads = sorted({*LOADS, asked.concurrency})
-    kernel = Kernel(estimator.fits.tpot.without_release)
+    loads = sorted({*LOADS, question.concurrency})
     unknown = _covariances(kernel, loads)
-    shares = [len(loads) if load == asked.concurrency else 1 for load in loads]
+    shares = [len(loads) if load == question.concurrency else 1 for load in loads]
     chosen: list[int] = []
     while len(chosen) < min(MEASUREMENTS, len(loads)):
         gains = [_gain(unknown, shares, index, kernel) for index in range(len(loads))]
