@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import exp, log, log2
 from statistics import median
@@ -12,12 +12,15 @@ from typing import NamedTuple
 from . import roofline
 from .fits import Fit, Fits
 from .kriging import Curve, Field, Kernel, Point
-from .measurements import Row
+from .measurements import OWN, Row
 from .roofline import Load
 from .shapes import Shape, Speeds, speeds
 from .surface import Surface, knots
 
 MOST_ROWS = 140  # that carry the answers of a cell
+# A public row whose log residual is so far off the median of its cell carries nothing: 85 ms a token
+# where four times the load has 21 ms. It stays in the file, and the accuracy is that of all rows.
+TPOT_OFF, TTFT_OFF = 0.95, 2.0
 REACH = 2  # sizes so many times beyond the measured ones are still answered
 
 Terms = Callable[[Load, Shape, Speeds], tuple[float, ...]]
@@ -83,6 +86,19 @@ def curve_of(load: Load, gpu: str, engine: str, release: str, drafting: str) -> 
     )
 
 
+def _uncontradicted(rows: Sequence[Row], residuals: Sequence[float], limit: float) -> list[int]:
+    """Indices of rows that are not far off all others of their cell, and of the user's own."""
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for row, residual in zip(rows, residuals, strict=True):
+        groups.setdefault((*key_of(row), drafts(row)), []).append(residual)
+    middles = {group: median(values) for group, values in groups.items()}
+    return [
+        index
+        for index, (row, residual) in enumerate(zip(rows, residuals, strict=True))
+        if row.source == OWN or abs(residual - middles[(*key_of(row), drafts(row))]) <= limit
+    ]
+
+
 class Cell:
     """Answers for one cell from its rows and the nearest of the same model."""
 
@@ -99,13 +115,14 @@ class Cell:
     @cached_property
     def tpot(self) -> Field:
         rows = self._carrying(self.fits.tpot)
-        return self._field(self.fits.tpot, rows, roofline.decode_terms, [r.tpot_ms for r in rows])
+        times = [row.tpot_ms for row in rows]
+        return self._field(self.fits.tpot, rows, roofline.decode_terms, times, TPOT_OFF)
 
     @cached_property
     def ttft(self) -> Field:
         rows = [row for row in self._carrying(self.fits.ttft) if row.ttft_ms is not None]
         times = [row.ttft_ms for row in rows if row.ttft_ms is not None]
-        return self._field(self.fits.ttft, rows, roofline.first_terms, times)
+        return self._field(self.fits.ttft, rows, roofline.first_terms, times, TTFT_OFF)
 
     def _carrying(self, fit: Fit) -> list[Row]:
         """The cell's own rows, then others by how little of their kind differs."""
@@ -120,12 +137,16 @@ class Cell:
 
         return [*self.own, *sorted(self._others, key=apart)][:MOST_ROWS]
 
-    def _field(self, fit: Fit, rows: Sequence[Row], terms: Terms, times: Sequence[float]) -> Field:
-        points = [point_of(row, self.with_release) for row in rows]
+    def _field(
+        self, fit: Fit, rows: Sequence[Row], terms: Terms, times: Sequence[float], limit: float
+    ) -> Field:
         values = [
             log(time / fit.time(row.engine, terms(row, self.shape, speeds(row.gpu, row.precision))))
             for row, time in zip(rows, times, strict=True)
         ]
+        kept = _uncontradicted(rows, values, limit)
+        points = [point_of(rows[index], self.with_release) for index in kept]
+        values = [values[index] for index in kept]
         kernel = Kernel(fit.scales(self.with_release))
         return Field(kernel, points, values, median(values) if values else 0.0)
 
@@ -139,14 +160,25 @@ class Cell:
         return min(sizes), max(sizes)
 
     def _new_surface(self, layout: Layout) -> Surface:
-        loads, isls, osls = (self._axis(name) for name in ("concurrency", "isl", "osl"))
+        same = [
+            row for row in self.own if (*row.layout, drafts(row)) == (*layout[:3], layout.drafting)
+        ]
+        loads, isls, osls = (self._axis(name, same) for name in ("concurrency", "isl", "osl"))
         columns = (self._column(layout, loads, isl, osl) for isl in isls for osl in osls)
         return Surface((loads, isls, osls), columns)
 
-    def _axis(self, name: str) -> list[int]:
+    def _axis(self, name: str, same: Sequence[Row]) -> list[int]:
+        """Knots: sizes of the layout's own rows, and beyond them those of other layouts."""
         low, high = self.ends(name)
+        own = [getattr(row, name) for row in same]
+        others = (getattr(row, name) for row in self.own)
+        sizes = own + [size for size in others if not own or not min(own) <= size <= max(own)]
         low = low if name == "concurrency" else max(1, low // REACH)
-        return knots((getattr(row, name) for row in self.own), low, high * REACH)
+        return knots(sizes, low, high * REACH)
+
+    def _inside(self, name: str, size: int) -> int:
+        low, high = self.ends(name)
+        return min(max(size, low), high)
 
     def _column(
         self, layout: Layout, loads: Sequence[int], isl: int, osl: int
@@ -157,7 +189,10 @@ class Cell:
             _Load(self.key.precision, *layout[:3], isl=isl, osl=osl, concurrency=load)
             for load in loads
         ]
-        curve = curve_of(asked[0], self.key.gpu, engine, layout.release, layout.drafting)
+        # Beyond the measured lengths the roofline alone says more, so that what the rows say of
+        # their ends does not fade there.
+        inside = replace(asked[0], isl=self._inside("isl", isl), osl=self._inside("osl", osl))
+        curve = curve_of(inside, self.key.gpu, engine, layout.release, layout.drafting)
         doublings = [log2(load) for load in loads]
         fields = zip(
             asked,

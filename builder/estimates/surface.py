@@ -1,8 +1,9 @@
 """The times of one layout over load, context and output length, which never fall with them.
 
 Kriging follows the rows, also where a repetition of a larger load was faster by chance. So times
-are taken at knots, the measured sizes and their doublings, each is raised to the largest below it,
-and between knots they are interpolated: all three keep the order.
+are taken at knots, the measured sizes and their doublings; each is put half way between the largest
+at smaller sizes and the least at larger ones, itself among both; and between knots they are
+interpolated. All three keep the order.
 """
 
 from __future__ import annotations
@@ -102,7 +103,21 @@ def _grids(
 def _rising(
     columns: Sequence[Sequence[float]], size: tuple[int, int], along_osl: bool
 ) -> list[list[float]]:
-    """Each time at least that of every smaller load and context, and output if it is so asked."""
+    """Times that do not fall with load and context, and with output if it is so asked."""
+    above = _raised(columns, size, along_osl)
+    # What is lowered to larger sizes is raised, negative, with all orders reversed.
+    turned = [[-time for time in reversed(column)] for column in reversed(columns)]
+    below = _raised(turned, size, along_osl)
+    return [
+        [(high - low) / 2 for high, low in zip(column, reversed(other), strict=True)]
+        for column, other in zip(above, reversed(below), strict=True)
+    ]
+
+
+def _raised(
+    columns: Sequence[Sequence[float]], size: tuple[int, int], along_osl: bool
+) -> list[list[float]]:
+    """Each time at least that of every smaller size."""
     isls, osls = size
     found = [list(accumulate(column, max)) for column in columns]
     for isl, osl in product(range(isls), range(osls)):
