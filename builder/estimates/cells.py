@@ -18,8 +18,8 @@ from .shapes import Shape, Speeds, speeds
 from .surface import Surface, knots
 
 MOST_ROWS = 140  # that carry the answers of a cell
-# A public row whose log residual is so far off the median of its cell carries nothing: 85 ms a token
-# where four times the load has 21 ms. It stays in the file, and the accuracy is that of all rows.
+# A public row whose log residual is so far off the median of its cell carries nothing: 85 ms a
+# token where four times the load has 21 ms. It stays in the file, and is asked about like others.
 TPOT_OFF, TTFT_OFF = 0.95, 2.0
 REACH = 2  # sizes so many times beyond the measured ones are still answered
 
