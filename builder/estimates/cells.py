@@ -33,7 +33,7 @@ class Key(NamedTuple):
     engine: str
 
 
-class Layout(NamedTuple):
+class Variant(NamedTuple):
     """A layout, and what else of a deployment has its own curve."""
 
     tp: int
@@ -150,8 +150,8 @@ class Cell:
         kernel = Kernel(fit.scales(self.with_release))
         return Field(kernel, points, values, median(values) if values else 0.0)
 
-    def point(self, load: Load, layout: Layout) -> Point:
-        curve = curve_of(load, self.key.gpu, self.key.engine, layout.release, layout.drafting)
+    def point(self, load: Load, variant: Variant) -> Point:
+        curve = curve_of(load, self.key.gpu, self.key.engine, variant.release, variant.drafting)
         return Point(curve, log2(load.concurrency))
 
     def ends(self, name: str) -> tuple[int, int]:
@@ -159,12 +159,14 @@ class Cell:
         sizes = [getattr(row, name) for row in self.own]
         return min(sizes), max(sizes)
 
-    def _new_surface(self, layout: Layout) -> Surface:
+    def _new_surface(self, variant: Variant) -> Surface:
         same = [
-            row for row in self.own if (*row.layout, drafts(row)) == (*layout[:3], layout.drafting)
+            row
+            for row in self.own
+            if (*row.layout, drafts(row)) == (*variant[:3], variant.drafting)
         ]
         loads, isls, osls = (self._axis(name, same) for name in ("concurrency", "isl", "osl"))
-        columns = (self._column(layout, loads, isl, osl) for isl in isls for osl in osls)
+        columns = (self._column(variant, loads, isl, osl) for isl in isls for osl in osls)
         return Surface((loads, isls, osls), columns)
 
     def _axis(self, name: str, same: Sequence[Row]) -> list[int]:
@@ -181,18 +183,18 @@ class Cell:
         return min(max(size, low), high)
 
     def _column(
-        self, layout: Layout, loads: Sequence[int], isl: int, osl: int
+        self, variant: Variant, loads: Sequence[int], isl: int, osl: int
     ) -> Iterator[tuple[float, float]]:
         """The first and the other tokens' milliseconds over the loads."""
         shape, gpu, engine = self.shape, self.speeds, self.key.engine
         asked = [
-            _Load(self.key.precision, *layout[:3], isl=isl, osl=osl, concurrency=load)
+            _Load(self.key.precision, *variant[:3], isl=isl, osl=osl, concurrency=load)
             for load in loads
         ]
         # Beyond the measured lengths the roofline alone says more, so that what the rows say of
         # their ends does not fade there.
         inside = replace(asked[0], isl=self._inside("isl", isl), osl=self._inside("osl", osl))
-        curve = curve_of(inside, self.key.gpu, engine, layout.release, layout.drafting)
+        curve = curve_of(inside, self.key.gpu, engine, variant.release, variant.drafting)
         doublings = [log2(load) for load in loads]
         fields = zip(
             asked,

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts
 from . import fits, measurements, measuring_plan, models, mtp, own_runs
-from .cells import REACH, Cell, Key, Layout, curve_of, key_of, minor, point_of
+from .cells import REACH, Cell, Key, Variant, curve_of, key_of, minor, point_of
 from .fits import Fits
 from .kriging import Kernel, Point
 from .measurements import Row
@@ -115,9 +115,9 @@ class Estimator:
 
     def _times(self, asked: Question, cell: Cell, drafting: str) -> Times:
         release = minor(asked.release or "")
-        layout = Layout(asked.tp, asked.attention_dp, asked.ep, drafting, release)
-        times = cell.surface(layout).at((asked.concurrency, asked.isl, asked.osl))
-        point = cell.point(asked, layout)
+        variant = Variant(asked.tp, asked.attention_dp, asked.ep, drafting, release)
+        times = cell.surface(variant).at((asked.concurrency, asked.isl, asked.osl))
+        point = cell.point(asked, variant)
         scales = [fit.scales(cell.with_release) for fit in (self.fits.tpot, self.fits.ttft)]
         rest = _interval(times.rest, scales[0].quantile * cell.tpot.at(point)[1])
         first = _interval(times.first, scales[1].quantile * cell.ttft.at(point)[1])
