@@ -15,6 +15,7 @@ import argparse
 import ast
 import difflib
 import json
+import os
 import random
 import re
 import subprocess
@@ -37,7 +38,20 @@ SEED = 7  # so that two runs try the same sample, unless told otherwise
 # refused, and the ways in which a time limit ends it. None is one that has not run.
 CAUGHT = {1, 3, 37, 36, 24, -24, 152, 255}
 UNREACHED = {5, 33}
-MUTMUT = "from mutmut.__main__ import cli; cli()"
+# The quickest tests of a mutant are run first: any of them may catch it.
+MUTMUT = """
+from mutmut.__main__ import cli
+from mutmut.runners.harness import PytestRunner
+from mutmut.state import state
+arguments = PytestRunner._pytest_args_regular_run
+def quickest_first(runner, tests):
+    known = state().duration_by_test
+    return arguments(runner, sorted(tests, key=lambda name: (known.get(name, 0), name)))
+PytestRunner._pytest_args_regular_run = quickest_first
+cli()
+"""
+# How long the tests of a mutant may take: a time of its own, and then so many times as usual.
+PATIENCE = {"timeout_constant": 10.0, "timeout_multiplier": 4.0}
 MAKE = """
 import os
 import mutmut.__main__ as mutmut
@@ -134,6 +148,7 @@ def prepare(room: Room, folder: Path) -> None:
         "also_copy": [top for top in tops if top not in packages],
         "pytest_add_cli_args": ["-p", "no:cacheprovider", *room.options, *_left_out(room)],
         "pytest_add_cli_args_test_selection": list(room.tests),
+        **PATIENCE,
         "type_check_command": [*types, *(str(Path(one).relative_to(folder)) for one in checked)],
     }
     rows = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
@@ -160,11 +175,14 @@ def run(room: Room, folder: Path, processes: int, sample: int | None, seed: int)
     """Make and try the mutants, or so many of them. Raises `CalledProcessError` where it cannot."""
     prepare(room, folder)
     forget(folder, caught=sample is not None)  # those of an earlier sample are none of this one
-    subprocess.run([sys.executable, "-c", MAKE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    # Mutated modules are many times as long as the code: they are compiled once.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    make = [sys.executable, "-c", MAKE]
+    subprocess.run(make, cwd=folder, check=True, stdout=subprocess.DEVNULL, env=environment)
     names = sorted(key for path in _results(folder) for key in _codes(path))
     chosen = chosen_of(names, sample, seed) if sample else []
     command = [sys.executable, "-c", MUTMUT, "run", "--max-children", str(processes), *chosen]
-    subprocess.run(command, cwd=folder, check=True)
+    subprocess.run(command, cwd=folder, check=True, env=environment)
 
 
 def chosen_of(names: Sequence[str], sample: int | None, seed: int) -> list[str]:

@@ -33,6 +33,8 @@ MAX_SUBMIT_PERIOD_S = 60.0  # between tries of a submission that fails; each wai
 LAST_SUBMIT_S = 120.0  # for a job that ends to submit the next one
 RESTART_POLL_S = 0.2
 LOCK = "successor.lock"
+# What clients go by in an endpoint. Its time also changes where a job's limit is changed.
+FOLLOWED = ("host", "ports", "urls", "until", "lease_s")
 
 
 class Successor:
@@ -181,13 +183,16 @@ class Publication:
         return True
 
     def owner_or_own(self, frontend: Step) -> str:
-        """The job that clients are sent to; an endpoint that is lost or damaged is written again.
+        """The job that clients are sent to; an endpoint that is lost, damaged or says what this job
+        does not is written again.
 
         Not over a newer job, which serves already: it writes its own.
         """
-        owner = self.owner or self._newer_server()
-        if owner is None:
-            write_json(self._spec.service.endpoint_file, self._content(frontend))
+        found, own = self._spec.service.endpoint, self._content(frontend)
+        owner = str(found["job_id"]) if found else self._newer_server()
+        is_own = owner == self._cluster.job_id
+        if owner is None or (is_own and found and any(found[key] != own[key] for key in FOLLOWED)):
+            write_json(self._spec.service.endpoint_file, own)
             self._record.event("endpoint_restored")
         return owner or self._cluster.job_id
 

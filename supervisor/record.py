@@ -8,6 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from .state import (
@@ -20,6 +21,7 @@ from .state import (
     Json,
     is_there,
     log,
+    set_aside,
     timestamp,
     write_json,
 )
@@ -29,6 +31,11 @@ RETRY_S = 1.0  # between tries of what failed
 EVENTS_KEPT = 1000  # that could not be written yet
 
 Result = TypeVar("Result")
+
+
+def is_own_file(path: Path) -> bool:
+    """A regular file, and no link to one that may be anybody's."""
+    return path.is_file() and not path.is_symlink()
 
 
 class Record:
@@ -115,7 +122,10 @@ class Record:
         """All that wait, or none: a line is never left in part."""
         path = self.job.path / EVENTS
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:
+        set_aside(path, is_damaged=lambda: os.path.lexists(path) and not is_own_file(path))
+        # A pipe would hold up the service until somebody reads it.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        with os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             lines = "".join(self._events).encode()
             try:

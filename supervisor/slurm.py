@@ -21,6 +21,7 @@ from .state import timestamp
 COMMAND_TIMEOUT_S = 20.0  # of a Slurm command; a busy controller answers late
 TERMINATING_TIMEOUT_S = 2.0  # of one when Slurm is about to kill this job
 JOB_PERIOD_S = 30.0  # between polls of the job's nodes, and its limit, which may be extended
+OUTPUT_BYTES = 2**20  # of a command that are read at most
 KILL_WAIT_S = 15.0  # for a step that Slurm was told to kill
 
 # Options that srun would take over from the job's environment. Each step sets its own; and in a
@@ -342,10 +343,10 @@ class Output:
             self._start = path.stat().st_size
 
     def read(self) -> str:
-        """Raises `OSError`."""
-        with self.path.open("rb") as file:
-            file.seek(self._start)
-            return file.read().decode(errors="replace")
+        """Its first part, where that is long. Raises `OSError`, also for what is no file."""
+        with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            file.seek(self._start)  # which no pipe allows
+            return file.read(OUTPUT_BYTES).decode(errors="replace")
 
 
 class AuxiliarySteps:

@@ -24,6 +24,7 @@ it was written is damaged, and counts as missing.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -57,6 +58,8 @@ CANARY = "SERVICE_CANARY"  # set: once admitted it waits for `promote`
 FREE_PORTS = "SERVICE_FREE_PORTS"  # set: every step gets ports that are free
 BUNDLE_DIGEST = "SERVICE_BUNDLE_DIGEST"  # of the manifest that was verified when it was submitted
 SUBMIT_OPTIONS = "SERVICE_SUBMIT_OPTIONS"  # JSON: sbatch options of its successors
+# Faults of a path that leads to nothing, the last one a link to itself.
+NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 Json = dict[str, Any]
 Fits = Callable[[Any], bool]
@@ -138,8 +141,12 @@ def read_json(path: Path, most_bytes: int = RECORD_BYTES, most_nested: int = NES
         if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
             return None
         return parse_json(path.read_bytes(), most_nested)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except ValueError:
         return None
+    except OSError as fault:
+        if fault.errno in NO_FILE:
+            return None
+        raise
 
 
 def parse_json(data: bytes, most_nested: int) -> Json:

@@ -81,7 +81,7 @@ def pytest_runtest_makereport(
 
 
 def of_release(name: str) -> list[str]:
-    """Settings for a release; one below the minimum comes with the exception that it needs."""
+    """Settings for a release; one below the minimum comes with the acceptance that it needs."""
     image = images.image("triton", name)
     versions = {"tensorrt_llm": name, "triton": (image and image.version) or ""}
     rows = [

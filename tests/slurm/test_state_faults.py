@@ -61,6 +61,43 @@ def endpoint_with(**values: Any) -> Harm:
     return do
 
 
+def made(name: str, make: Callable[[Path], object]) -> Harm:
+    """Something that is no plain file, in the place of one."""
+
+    def do(folder: Path, job: str) -> None:
+        path = folder / name.format(job=job)
+        path.unlink(missing_ok=True)
+        make(path)
+
+    return do
+
+
+def linked(target: str) -> Callable[[Path], object]:
+    return lambda path: path.symlink_to(target)
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 36)
+
+
+def run_with(**values: Any) -> Harm:
+    def do(folder: Path, job: str) -> None:
+        path = folder / "jobs" / job / "run.json"
+        row = json.loads(path.read_text())
+        path.write_text(json.dumps({**row, **values}))
+
+    return do
+
+
+def cut(name: str) -> Harm:
+    def do(folder: Path, job: str) -> None:
+        path = folder / name.format(job=job)
+        os.truncate(path, path.stat().st_size // 2)
+
+    return do
+
+
 def odd_jobs(folder: Path, _: str) -> None:
     for name in ("1", "x", "9" * 30, "²"):
         (folder / "jobs" / name).mkdir(parents=True, exist_ok=True)
@@ -78,6 +115,29 @@ HARMS: dict[str, Harm] = {
     "endpoint with a number for its job": endpoint_with(job_id=1),
     "endpoint without a job": endpoint_with(job_id=None),
     "endpoint with text for its urls": endpoint_with(urls="http"),
+    "endpoint a pipe": made("endpoint.json", os.mkfifo),
+    "endpoint a link to a device": made("endpoint.json", linked("/dev/zero")),
+    "endpoint a link to itself": made("endpoint.json", linked("endpoint.json")),
+    "endpoint of 64 GB": made("endpoint.json", huge),
+    "endpoint deep": put("endpoint.json", "[" * 100_000),
+    "endpoint with a number of 5,000 digits": put(
+        "endpoint.json", f'{{"job_id": "1", "lease_s": {"9" * 5000}}}'
+    ),
+    "endpoint with escape sequences for its job": endpoint_with(job_id="\x1b[2J\u202e7\nok"),
+    "endpoint of a clock that is behind": endpoint_with(until="1970-01-01T00:00:00Z"),
+    "endpoint with a time of no zone": endpoint_with(until="2030-01-01T00:00:00"),
+    "endpoint cut": cut("endpoint.json"),
+    "run a pipe": made("jobs/{job}/run.json", os.mkfifo),
+    "run a link to a device": made("jobs/{job}/run.json", linked("/dev/zero")),
+    "run cut": cut("jobs/{job}/run.json"),
+    "run of a clock that is behind": run_with(heartbeat="1970-01-01T00:00:00Z"),
+    "run with a time beyond all": run_with(heartbeat="9999-12-31T23:59:59.999Z", until=10**400),
+    "events a pipe": made("jobs/{job}/events.jsonl", os.mkfifo),
+    "events a link to a device": made("jobs/{job}/events.jsonl", linked("/dev/full")),
+    "the log of srun a pipe": made("jobs/{job}/server0.srun.log", os.mkfifo),
+    "the log of srun without end": made("jobs/{job}/server0.srun.log", linked("/dev/zero")),
+    "lock a pipe": made("successor.lock", os.mkfifo),
+    "lock a link to itself": made("successor.lock", linked("successor.lock")),
     "run removed": removed("jobs/{job}/run.json"),
     "run without keys": put("jobs/{job}/run.json", "{}"),
     "run a folder": folder_at("jobs/{job}/run.json"),

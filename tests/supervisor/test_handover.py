@@ -39,7 +39,8 @@ class Job:
         self.service = self.spec.service
         first = {"generation": 2, "bundle_digest": None, "predecessor": predecessor}
         self.record = Record(self.service.job("7"), {"state": "serving", "successors": [], **first})
-        self.publication = Publication(self.spec, Allocation(cluster, 3600), self.record)
+        self.allocation = Allocation(cluster, 3600)
+        self.publication = Publication(self.spec, self.allocation, self.record)
         self.frontend = Step(step, cluster, self.spec.bundle, self.record.job)
         self.successor = Successor(self.spec, cluster, self.record)
 
@@ -148,6 +149,37 @@ def test_a_lost_endpoint_is_left_to_a_newer_job_that_serves(
     job.leave(newer, **run)
     assert job.publication.owner_or_own(job.frontend) == owner
     assert job.service.owner == (None if owner == "9" else "7")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("until", "1970-01-01T00:00:00Z"),
+        ("until", None),
+        ("urls", {"http": "http://elsewhere:1"}),
+        ("ports", {}),
+        ("host", "elsewhere"),
+        ("lease_s", 1e9),
+    ],
+)
+def test_an_endpoint_that_sends_clients_elsewhere_in_its_name_is_written_again(
+    make_job: MakeJob, key: str, value: Any
+) -> None:
+    job = make_job(squeue=RUNNING)
+    job.publication.publish(job.frontend)
+    before = job.service.endpoint or {}
+    state.write_json(job.service.endpoint_file, {**before, key: value})
+    assert job.publication.owner_or_own(job.frontend) == "7"
+    assert (job.service.endpoint or {})[key] == before[key] != value
+    assert job.events == ["endpoint_restored"]
+
+
+def test_an_endpoint_follows_the_time_limit_of_its_job(make_job: MakeJob) -> None:
+    job = make_job(squeue=RUNNING)
+    job.publication.publish(job.frontend)
+    job.allocation.until += 3600
+    job.publication.owner_or_own(job.frontend)
+    assert (job.service.endpoint or {})["until"] == state.timestamp(job.allocation.until)
 
 
 def test_the_endpoint_of_another_job_is_not_touched(make_job: MakeJob) -> None:

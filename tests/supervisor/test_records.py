@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,10 @@ DAMAGES: dict[str, Damage] = {
     "deep": content(b"[" * 200_000),
     "a folder": folder_instead,
     "a pipe": os.mkfifo,
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a number of 5,000 digits": content(b'{"job_id": ' + b"9" * 5000 + b"}"),
     "large": large_instead,
 }
 ENDPOINT_DAMAGES: dict[str, Damage] = {
@@ -239,21 +244,53 @@ def test_a_job_folder_that_was_removed_comes_back_at_once(own: record.Record) ->
     assert json.loads((own.job.path / "events.jsonl").read_text())["event"] == "serving"
 
 
+def somebodys(path: Path) -> None:
+    """A link to a file that is not the service's."""
+    path.with_name("anybodys").touch()
+    path.symlink_to(path.with_name("anybodys"))
+
+
+IN_THE_PLACE: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a link to a device": lambda path: path.symlink_to("/dev/full"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to nothing": lambda path: path.symlink_to("elsewhere"),
+    "a link to a file": somebodys,
+}
+
+
 def test_events_that_could_not_be_written_follow_in_their_order(
     own: record.Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "RETRY_S", 0.0)
-    events = own.job.path / "events.jsonl"
+    folder, away = own.job.path, own.job.path.with_name("away")
     own.event("one")
-    events.rename(events.with_name("away"))
-    events.mkdir()
+    folder.rename(away)
+    folder.touch()  # no folder can be made in its place
     own.event("two")
     own.event("three")
-    events.rmdir()
-    events.with_name("away").rename(events)
+    folder.unlink()
+    away.rename(folder)
     own.heartbeat()
-    rows = [json.loads(line)["event"] for line in events.read_text().splitlines()]
-    assert rows == ["one", "two", "three"]
+    rows = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    assert [row["event"] for row in rows] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("make", IN_THE_PLACE.values(), ids=IN_THE_PLACE)
+def test_events_go_to_a_file_of_their_own_whatever_is_in_its_place(
+    own: record.Record, make: Callable[[Path], object]
+) -> None:
+    """A pipe would hold up the service, and a link lead its lines elsewhere."""
+    events = own.job.path / "events.jsonl"
+    make(events)
+    thread = threading.Thread(target=own.event, args=["serving"], daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert not events.is_symlink()
+    assert json.loads(events.read_text())["event"] == "serving"
+    assert not (own.job.path / "elsewhere").exists()
 
 
 def test_a_run_that_could_not_be_written_is_written_later(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from supervisor import slurm
 from supervisor.slurm import Allocation
 from supervisor.spec import JobExit
 from tests.supervisor.conftest import Commands
@@ -168,3 +172,32 @@ def test_a_command_that_is_away_answers_nothing(
     monkeypatch.setenv("PATH", "/nowhere")
     assert cluster.command("squeue").returncode == 127
     assert (cluster.is_alive("8"), cluster.ends_at(), cluster.lost_nodes(["n"])) == (None, None, [])
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
+def test_what_is_put_in_the_place_of_a_log_holds_nobody_up(
+    make: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """Each of them would be read for ever."""
+    (tmp_path / "log").write_text("srun: error: of an earlier run\n")
+    output = slurm.Output(tmp_path / "log")
+    with output.path.open("a") as log:
+        log.write("of this one\n")
+    assert output.read() == "of this one\n"
+    output.path.unlink()
+    make(output.path)
+    found: list[int] = []
+
+    def read() -> None:
+        try:
+            found.append(len(output.read()))
+        except OSError:
+            found.append(0)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert found[0] <= slurm.OUTPUT_BYTES

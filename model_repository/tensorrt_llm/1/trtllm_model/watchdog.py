@@ -38,6 +38,7 @@ class Watchdog:
         self._generations = generations
         self._period_s = settings.cancellation_check_period_ms / 1000
         self._stall_timeout_s = settings.engine_stall_timeout_s
+        self._is_alive = True
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
@@ -77,7 +78,9 @@ class Watchdog:
                     self._generations.cancel([stream])
 
     def _ask_engine(self) -> None:
-        if not self._engine.is_alive():
+        """A request that it died of says why, and has done so by the second time."""
+        was_alive, self._is_alive = self._is_alive, self._engine.is_alive()
+        if not (was_alive or self._is_alive):
             self._generations.failure.declare("it says that it cannot serve")
         elif self._stall_timeout_s is not None and self._expects_output():
             silent_s = time.monotonic() - self._generations.progress_s
