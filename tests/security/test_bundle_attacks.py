@@ -26,6 +26,7 @@ from tests.conftest import ROOT
 from tests.security.attacks import survive
 
 Attack = Callable[[Path], object]
+WIDE = {ord(digit): 0xFF10 + int(digit) for digit in "0123456789"}
 DEEP = 100_000
 
 
@@ -256,6 +257,26 @@ ATTACKS: dict[str, Attack] = {
     "a forged line as name": named("x\nok: 12 files match"),
     "a name with NUL": named("launch.json\x00"),
     "a name of 10,000 letters": named("x" * 10_000),
+    "a size beyond any disk": row(lambda found: found.update(bytes=10**400)),
+    "a size below none": row(lambda found: found.update(bytes=-1)),
+    "a size with a fraction": row(lambda found: found.update(bytes=float(found["bytes"]))),
+    "digits of another script as mode": row(lambda found: found.update(mode="٦٤٤")),
+    "a digest of wide letters": row(
+        lambda found: found.update(sha256=found["sha256"].translate(WIDE))
+    ),
+    "a digest with a line's end": row(lambda found: found.update(sha256=found["sha256"] + "\n")),
+    "a name that turns the direction in the list": named("launch\u202enosj."),
+    "a name with escape sequences in the list": named("\x1b]0;ok\x07launch.json"),
+    "a name of another spelling of its letters": named("launch.jso\u0301n"),
+    "a name with a backslash": named("triton\\launch.json"),
+    "a name with a blank at its end": named("launch.json "),
+    "a mark of order before the manifest, unlike the list": text(
+        MANIFEST, lambda data: b"\xef\xbb\xbf" + data
+    ),
+    "a manifest in UTF-16": text(MANIFEST, lambda data: data.decode().encode("utf-16")),
+    "more after the manifest": text(MANIFEST, lambda data: data + b"{}"),
+    "NUL in the list": text(SUMS, lambda data: data.replace(b"  ", b" \0", 1)),
+    "no line's end in the list": text(SUMS, lambda data: data.rstrip(b"\n")),
     "a key twice": text(MANIFEST, lambda data: b'{"format": 1,' + data[1:]),
     "no JSON": raw(b"not json"),
     "an empty manifest": raw(b""),
