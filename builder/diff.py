@@ -1,4 +1,7 @@
-"""Compares two bundles: the request, the decisions, the memory, then the files."""
+"""Compares two bundles: the request, the decisions, the memory, then the files.
+
+Of two engines, decisions are compared by what they mean: each by the planner's word for it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from typing import Any, Literal
 from .bundle import Bundle
 from .contents import MANIFEST
 from .documents import load_yaml
+from .facts import engines, release
 from .facts.published_results import flatten
+from .facts.release import Release
+from .rules import heuristics
 
 CONTEXT_LINES = 1
 
@@ -47,15 +53,38 @@ class FileChange:
     lines: tuple[str, ...] = ()
 
 
+Verdict = Literal["same", "differs", "only_old", "only_new"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """A decision in the words of two engines, or of the one that has a word for it.
+
+    `note` says where the words do not mean quite the same.
+    """
+
+    verdict: Verdict
+    old_path: str = ""
+    before: Any = None
+    path: str = ""
+    after: Any = None
+    note: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that differs between two bundles."""
+    """Everything that differs between two bundles.
+
+    Of two engines, `counterparts` has all decisions, also those that mean the same, and `decisions`
+    has none.
+    """
 
     request: tuple[Change, ...]
     decisions: tuple[Change, ...]
     memory: tuple[Change, ...]
     inputs: tuple[Change, ...]
     files: tuple[FileChange, ...]
+    counterparts: tuple[Counterpart, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -64,9 +93,13 @@ class Comparison:
 
 def compare(old: Bundle, new: Bundle) -> Comparison:
     """Compare two intact bundles."""
+    tables = _release(old), _release(new)
+    rows = old.manifest["decisions"], new.manifest["decisions"]
+    same_engine = tables[0].engine == tables[1].engine
     return Comparison(
         request=tuple(_values(_request(old), _request(new))),
-        decisions=tuple(_decisions(old.manifest["decisions"], new.manifest["decisions"])),
+        decisions=tuple(_decisions(*rows)) if same_engine else (),
+        counterparts=() if same_engine else tuple(_counterparts(*rows, *tables)),
         memory=tuple(_values(flatten(old.manifest["memory"]), flatten(new.manifest["memory"]))),
         inputs=tuple(_values(*(bundle.manifest["inputs"]["files"] for bundle in (old, new)))),
         files=tuple(_files(old, new)),
@@ -76,6 +109,48 @@ def compare(old: Bundle, new: Bundle) -> Comparison:
 def _request(bundle: Bundle) -> dict[str, Any]:
     request = flatten(load_yaml((bundle.folder / "deployment.yaml").read_text(encoding="utf-8")))
     return {path: value for path, value in request.items() if value != {}}
+
+
+def _release(bundle: Bundle) -> Release:
+    engine = load_yaml((bundle.folder / "deployment.yaml").read_text(encoding="utf-8"))["engine"]
+    return release.load(engine["release"], bundle.folder, engines.load(engine["name"]))
+
+
+def _counterparts(
+    old_rows: list[Mapping[str, Any]],
+    new_rows: list[Mapping[str, Any]],
+    old: Release,
+    new: Release,
+) -> Iterator[Counterpart]:
+    """Decisions side by side, by the planner's words that both engines know."""
+    words = (*old.aliases, *new.aliases)
+    pairs = {new.option_path(word): old.option_path(word) for word in words}
+    meanings = {
+        table.option_path(word): note
+        for table in (old, new)
+        for word, note in table.engine.other_meanings.items()
+    }
+    left = {row["path"]: row["value"] for row in old_rows}
+    for row in new_rows:
+        path, value = row["path"], row["value"]
+        before = next((one for one in (pairs.get(path), path) if one in left), None)
+        if before is None:
+            yield Counterpart("only_new", path=path, after=value, note=meanings.get(path, ""))
+            continue
+        given = left.pop(before)
+        same = _same(_meant(given, old), _meant(value, new))
+        note = meanings.get(path) or meanings.get(before, "")
+        yield Counterpart("same" if same else "differs", before, given, path, value, note)
+    for path, value in left.items():
+        yield Counterpart("only_old", path, value, note=meanings.get(path, ""))
+
+
+def _meant(value: Any, table: Release) -> Any:
+    """A value by the planner's word for it, where engines name the same method otherwise."""
+    if value == table.engine.draft_method:
+        return "own layers"
+    names = heuristics.method_names(table.engine).items()
+    return next((word for word, known in names if value in known), value)
 
 
 def _values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:

@@ -21,7 +21,7 @@ from .facts import advisories, checkpoint, servers
 from .facts.checkpoint import Checkpoint
 from .facts.release import Release
 from .planning import Facts, Plan
-from .resolve import IMPORTED_RELEASE, Known, gather
+from .resolve import IMPORTED_RELEASE, Known, for_engine, gather
 from .rules import constraints, vulnerability_policy
 from .servers import RenderContext
 from .targets import components
@@ -93,7 +93,8 @@ def plan(
 
     Raises `BadInput` or `BadFacts` with every independent error, each at its file and line.
     """
-    return plan_document(site.with_profile(deployment.read(reference, overrides, more_targets)))
+    document = for_engine(deployment.read(reference, overrides, more_targets))
+    return plan_document(site.with_profile(document))
 
 
 def plan_document(document: Document) -> ServicePlan:

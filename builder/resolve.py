@@ -83,6 +83,27 @@ def _engine(document: Document) -> Engine:
     return engines.load(name) if name in engines.names() else engines.default()
 
 
+def for_engine(document: Document) -> Document:
+    """The document with each server of another engine in the place of the engine's own.
+
+    So a file that changes nothing but its engine means the same.
+    """
+    name, targets = document.get("engine.name"), document.targets()
+    if name not in engines.names():
+        return document
+    own = {server: servers.counterpart(server, name) for server in servers.names()}
+    if all(own.get(target, target) == target for target in targets):
+        return document
+    moved = {
+        own.get(target, target): {
+            key: own.get(value, value) if key == "server" and isinstance(value, str) else value
+            for key, value in options.items()
+        }
+        for target, options in targets.items()
+    }
+    return replace(document, data={**document.data, "targets": moved})
+
+
 def _home(document: Document, path: str) -> Path:
     """Where names in a field are relative to: the file's folder, or this one for an override."""
     return Path() if path in document.overridden else document.folder

@@ -116,11 +116,32 @@ def comparison_text(comparison: Comparison) -> str:
     sections = {
         "Request": _lines(comparison.request),
         "Decisions": _lines(comparison.decisions),
+        **_counterpart_sections(comparison),
         "Memory of one GPU": _lines(comparison.memory),
         "Inputs": [f"  {row.kind:<8} {row.path}" for row in comparison.inputs],
         "Files": [line for row in comparison.files for line in _file_lines(row)],
     }
     return "\n\n".join(lines_text([title, *lines]) for title, lines in sections.items() if lines)
+
+
+_VERDICTS = {
+    "same": "Decisions that mean the same",
+    "differs": "Decisions that differ",
+    "only_old": "Decisions of the first engine alone",
+    "only_new": "Decisions of the second engine alone",
+}
+
+
+def _counterpart_sections(comparison: Comparison) -> dict[str, list[str]]:
+    """Decisions of two engines by how they compare."""
+    found: dict[str, list[str]] = {title: [] for title in _VERDICTS.values()}
+    for row in comparison.counterparts:
+        sides = ((row.old_path, row.before), (row.path, row.after))
+        given = [f"{path} {json.dumps(value)}" for path, value in sides if path]
+        section = found[_VERDICTS[row.verdict]]
+        section += wrapped("  ", " = ".join(given) if row.verdict == "same" else " -> ".join(given))
+        section += wrapped("           ", row.note) if row.note else []
+    return found
 
 
 def _lines(changes: tuple[Change, ...]) -> list[str]:

@@ -7,7 +7,8 @@ translation of a plan into the engine's own options, is the module of the same n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -64,12 +65,15 @@ class Engine:
     `option_file_flag` is the server flag of the option file, `needed_options` and `needed_numbers`
     are options without which, or without a number as whose default, nothing can be planned.
 
-    `draft_method` is its value for drafting with the model's own layers. Where no option says it,
-    it reads long prompts in parts if it `chunks_prompts`, and batches of up to `largest_graph`
-    requests run as CUDA graphs. Its `memory_share` is of what is left beside the model, or of all
-    of a GPU; `memory_source` says who says so, `memory_verified` whether logs confirm it.
+    `parser_flags` are those of the parsers of answers, each called like the fact of a model that it
+    takes. `draft_method` is its value for drafting with the model's own layers. Where no option
+    says it, it reads long prompts in parts if it `chunks_prompts`, and batches of up to
+    `largest_graph` requests run as CUDA graphs. Its `memory_share` is of what is left beside the
+    model, or of all of a GPU; `memory_source` says who says so, `memory_verified` whether logs
+    confirm it.
 
-    `cpu_build` is one that runs without a GPU, where there is one.
+    `cpu_build` is one that runs without a GPU, where there is one. `other_meanings` tells what
+    words of the planner mean here, where that is not quite what they mean elsewhere.
 
     `rank_launcher` starts the command that follows it on every rank, where there is one. Any of
     `telemetry_variables`, set to 1, keeps it from sending usage data.
@@ -87,6 +91,7 @@ class Engine:
     option_file_flag: Text
     needed_options: tuple[Text, ...]
     needed_numbers: tuple[Text, ...]
+    parser_flags: tuple[Text, ...]
     draft_method: Text
     memory_share: Literal["left", "total"]
     chunks_prompts: bool
@@ -97,6 +102,7 @@ class Engine:
     telemetry_variables: tuple[Text, ...]
     default: bool = False
     cpu_build: CpuBuild | None = None
+    other_meanings: Mapping[str, Text] = field(default_factory=dict, hash=False)
 
 
 @cache

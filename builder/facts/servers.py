@@ -124,6 +124,15 @@ def load(name: str) -> Server:
     return load_file(SERVERS / f"{name}.yaml", Server)
 
 
+def counterpart(name: str, engine: str) -> str:
+    """The server of an engine that speaks like this one; this one where there is none."""
+    given = load(name)
+    if engine in given.engines:
+        return name
+    same = (other for other in map(load, names()) if other.api == given.api)
+    return next((other.name for other in same if engine in other.engines), name)
+
+
 def with_role(role: str) -> list[str]:
     """The servers that can do a role; all published ones of one side are trtllm-serve."""
     return [name for name in names() if role in load(name).roles]

@@ -33,7 +33,8 @@ def server_flags(builder: PlanBuilder) -> Iterator[Decision]:
         yield Decision(path, row["value"], row["reason"], evidence, row["source"])
     yield _served_name(builder)
     if builder.deployment.role != "prefill":  # the other side writes the answers
-        yield from (_parser(builder, name) for name in _PARSERS if not builder.overriding(name))
+        names = (name for name in _PARSERS if name in release.engine.parser_flags)
+        yield from (_parser(builder, name) for name in names if not builder.overriding(name))
     if _GUIDES in release.paths and builder.given(_GUIDES) is None:
         what = (
             "a request with response_format or another guide is refused, or over the OpenAI API "

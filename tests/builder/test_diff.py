@@ -12,6 +12,7 @@ from builder.bundle import Bundle
 from builder.cli.bundles import comparison_text
 from tests.conftest import Run
 
+SECTIONS = ("request", "decisions", "counterparts", "memory", "inputs")
 PRESET = "deepseek-v3.2-nvfp4-gb200"
 
 
@@ -113,7 +114,7 @@ def test_decisions_come_before_files_within_80_columns(
 def test_json_holds_the_same(builder: Run, old: Bundle, tmp_path: Path) -> None:
     new = newer(tmp_path, "workload.concurrency=32")
     found = json.loads(builder("diff", old.folder, new.folder, "--json").stdout)
-    assert set(found) == {"request", "decisions", "memory", "inputs", "files"}
+    assert set(found) == {*SECTIONS, "files"}
     assert {row["path"] for row in found["decisions"]} >= {"max_batch_size"}
 
 
@@ -124,3 +125,21 @@ def test_a_damaged_bundle_is_not_compared(builder: Run, old: Bundle, tmp_path: P
     assert done.returncode == 4
     assert "launch.json" in done.stderr
     assert bundle.read(old.folder).digest == old.digest
+
+
+def test_bundles_of_two_engines_are_compared_by_what_decisions_mean(tmp_path: Path) -> None:
+    one = pipeline.render("deepseek-v3.2-nvfp4-b300", tmp_path / "one")
+    other = pipeline.render("deepseek-v3.2-nvfp4-b300-vllm", tmp_path / "other")
+    comparison = diff.compare(one, other)
+    assert comparison.decisions == ()
+    rows = {row.path or row.old_path: row for row in comparison.counterparts}
+    batch = rows["max_num_seqs"]
+    assert (batch.verdict, batch.old_path) == ("same", "max_batch_size")
+    assert rows["speculative_config.method"].verdict == "same"
+    share = rows["gpu_memory_utilization"]
+    assert (share.verdict, share.before, share.after) == ("differs", 0.8, 0.9)
+    assert "share of all" in share.note
+    assert rows["moe_config.backend"].verdict == "only_old"
+    text = comparison_text(comparison)
+    assert "Decisions that mean the same" in text
+    assert "max_batch_size 16 = max_num_seqs 16" in text

@@ -1,0 +1,146 @@
+"""Deployments on vLLM: the same request in its words, its own sum of memory, its own server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder import pipeline
+from builder.errors import BadInput
+from builder.pipeline import ServicePlan
+from tests.conftest import ROOT
+
+ENGINE = "engine={name: vllm, release: 0.32.0}"
+V32, LLAMA = "deepseek-v3.2-nvfp4-b300-vllm", "llama-3.3-70b-fp8-h100-vllm"
+
+
+def options(planned: ServicePlan) -> dict[str, Any]:
+    return {row.path: row.value for row in planned.engine.decisions}
+
+
+def test_a_deployment_that_changes_nothing_but_its_engine_plans_for_both(tmp_path: Path) -> None:
+    one = pipeline.plan("llama-tiny", ["targets={trtllm_serve: {port: 9000}}"])
+    other = pipeline.plan("llama-tiny", ["targets={trtllm_serve: {port: 9000}}", ENGINE])
+    assert options(one)["max_batch_size"] == options(other)["max_num_seqs"] == 16
+    [server] = other.context.servers.values()
+    assert server.record.name == "vllm_serve"
+    assert server.ports == {"http": 9000}
+
+
+def test_a_server_that_another_target_starts_is_the_engines_own_too() -> None:
+    targets = "targets={trtllm_serve: {}, compose: {server: trtllm_serve}}"
+    planned = pipeline.plan("llama-tiny", [targets, ENGINE])
+    assert planned.plan.deployment.targets["compose"]["server"] == "vllm_serve"
+
+
+def test_every_option_is_in_the_words_of_the_engine_and_has_a_reason() -> None:
+    planned = pipeline.plan(V32)
+    table = planned.plan.facts.release
+    for row in planned.engine.decisions:
+        assert row.path in table.paths, row.path
+        assert row.reason and row.source
+
+
+def test_speculation_names_the_method_and_the_tokens() -> None:
+    found = options(pipeline.plan(V32))
+    assert found["speculative_config.method"] == "mtp"
+    assert found["speculative_config.num_speculative_tokens"] == 3
+    draft = options(pipeline.plan(LLAMA))
+    assert draft["speculative_config.method"] == "draft_model"
+    assert draft["speculative_config.model"] == "meta-llama/Llama-3.2-1B-Instruct"
+
+
+def test_many_requests_get_copies_of_the_attention_that_share_the_experts() -> None:
+    found = options(pipeline.plan(V32, ["workload.concurrency=512"]))
+    assert (found["data_parallel_size"], found["tensor_parallel_size"]) == (8, 1)
+    assert found["enable_expert_parallel"] is True
+    assert found["max_num_seqs"] == 64
+
+
+def test_parallel_sizes_have_to_use_all_gpus() -> None:
+    with pytest.raises(BadInput, match=r"3 copies of the attention cannot share 8 GPUs"):
+        pipeline.plan(V32, ["engine_config.data_parallel_size=3"])
+    with pytest.raises(BadInput, match=r"4 x pipeline_parallel_size 1 x data_parallel_size 4"):
+        settings = "engine_config={data_parallel_size: 4, tensor_parallel_size: 4}"
+        pipeline.plan(V32, [settings])
+
+
+def test_what_the_engine_decides_is_left_to_it_and_said() -> None:
+    planned = pipeline.plan(V32)
+    left = {row.path: row.reason for row in planned.plan.engine_defaults}
+    assert {"cudagraph_capture_sizes", "enable_prefix_caching", "block_size"} <= set(left)
+    assert "up to twice max_num_seqs" in left["cudagraph_capture_sizes"]
+
+
+def test_the_kv_cache_is_what_the_share_of_all_memory_leaves() -> None:
+    budget = pipeline.plan(V32).plan.budget
+    whole, share = budget.total_gib, 0.9
+    assert budget.kv_cache_gib == pytest.approx(whole * share - budget.used_gib)
+    smaller = pipeline.plan(V32, ["engine_config.gpu_memory_utilization=0.5"]).plan.budget
+    assert budget.kv_cache_gib - smaller.kv_cache_gib == pytest.approx(whole * 0.4)
+
+
+def test_the_budget_says_that_no_log_was_held_against_it() -> None:
+    warnings = [row.message for row in pipeline.plan(V32).warnings]
+    assert any("no published log of this one" in message for message in warnings)
+
+
+def test_long_prompts_are_read_in_parts() -> None:
+    limits = pipeline.plan(V32).plan.limits
+    assert limits.longest_prompt_tokens > limits.step_tokens_per_rank
+    assert limits.bounded_by == "max_model_len"
+
+
+def test_the_published_command_is_reproduced() -> None:
+    found = options(pipeline.plan("deepseek-v3.2-nvfp4-gb300-vllm"))
+    assert found["tensor_parallel_size"] == 2
+    assert found["max_num_batched_tokens"] == 20480
+    assert found["speculative_config"] is None
+
+
+def test_groups_are_json_text_for_a_release_that_reads_no_others(tmp_path: Path) -> None:
+    old = "engine={name: vllm, release: 0.14.1}"
+    for name, overrides in {"new": [], "old": [old]}.items():
+        pipeline.render(V32, tmp_path / name, overrides)
+    files = {
+        name: yaml.safe_load((tmp_path / name / "vllm_serve" / "config.yaml").read_text())
+        for name in ("new", "old")
+    }
+    meant = {"method": "mtp", "num_speculative_tokens": 3}
+    assert files["new"]["speculative_config"] == meant
+    assert json.loads(files["old"]["speculative_config"]) == meant
+
+
+def test_a_server_on_several_nodes_is_refused() -> None:
+    with pytest.raises(BadInput, match="more than one node"):
+        pipeline.plan(V32, ["hardware.num_gpus=16"])
+
+
+def test_a_slurm_job_lets_the_engine_start_its_own_ranks(tmp_path: Path) -> None:
+    site = yaml.safe_load((ROOT / "tests" / "golden" / "site.yaml").read_text())
+    site["container"]["images"]["vllm_serve"] = "/images/vllm-openai-v0.32.0.sqsh"
+    profile = tmp_path / "site.yaml"
+    profile.write_text(yaml.safe_dump(site))
+    slurm = f"targets={{vllm_serve: {{}}, slurm: {{server: vllm_serve, site: {profile}}}}}"
+    bundle = pipeline.render(V32, tmp_path / "bundle", [slurm])
+    service = (bundle.folder / "slurm" / "service.json").read_text()
+    assert "slurm/alone.sh" in service
+    assert "--mpi=none" in service
+    assert "trtllm" not in service
+
+
+def test_what_surrounds_the_server_speaks_of_its_engine(tmp_path: Path) -> None:
+    targets = "targets={vllm_serve: {}, compose: {server: vllm_serve}, monitoring: {}, handoff: {}}"
+    folder = pipeline.render(V32, tmp_path / "bundle", [targets]).folder
+    compose = next((folder / "compose").glob("*.yaml")).read_text()
+    assert "docker.io/vllm/vllm-openai:v0.32.0" in compose
+    rules = (folder / "monitoring" / "rules" / "recording.yml").read_text()
+    assert "vllm:num_requests_running" in rules
+    assert "on vLLM" in (folder / "handoff" / "runbook.md").read_text()
+    assert "CVE" not in json.dumps(json.loads((folder / "launch.json").read_text()))
+    bill = (folder / "handoff" / "sbom.cdx.json").read_text()
+    assert "pkg:pypi/vllm@0.32.0" in bill
