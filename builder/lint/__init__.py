@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +15,14 @@ from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
-from . import data_files, kinds, workers
+from . import data_files, kinds, pairs, workers
 from .coverage import NOTHING, Verdict
 from .files import BundleContext, SourceFile, expand
 from .judging import by_neighbours, by_statement, of_old
 from .kinds import DEPLOYMENT
+from .pairs import Side
 from .report import Checked, FindingsByRelease, Report, Skipped, drift
-from .section import Section, disagreements, stated_context
+from .section import stated_context
 from .serving import UNKNOWN
 from .starters import Starter, starters
 from .stated import Stated
@@ -69,15 +69,15 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
         _model(request.model)
     report = Report()
     seen = set()
-    sides = []
+    sides: list[SourceFile] = []
     targets = list(expand(paths, report.unread))
     started = starters({row.path for row in targets if not (row.context or row.diagnostic)})
     for target in targets:
         if (target.path, target.diagnostic) not in seen and not _is_bundles_own(target):
             _check(target, request, planner, report, started.get(target.path))
-            sides += [target] if _is_worker(target) else []
+            sides.append(target)
         seen.add((target.path, target.diagnostic))
-    report.findings += _disagreements(sides)
+    report.findings += pairs.diagnostics(list(_sides(sides, request, started)))
     _say_unknown_models(report)
     guessed = [row.file for row in report.files if row.assumed]
     if guessed:
@@ -359,42 +359,21 @@ def _other_releases(
         yield f"{name}: no errors for release {', '.join(fitting)}; choose with --release"
 
 
-_SIDES = ("prefill", "decode")
-
-
-def _is_worker(target: SourceFile) -> bool:
-    """Whether a file belongs to one side of disaggregated serving."""
-    within = target.context
-    return bool(within and within.role in _SIDES and within.checkpoint and not target.diagnostic)
-
-
-def _disagreements(targets: Sequence[SourceFile]) -> Iterator[Diagnostic]:
-    """What each pair of workers that serve one checkpoint should have in common and has not.
-
-    Places are those in the decode worker's file.
-    """
-    workers = [(target.path, *found) for target in targets if (found := _worker(target))]
-    prefill, decode = ([row for row in workers if row[2].role == side] for side in _SIDES)
-    for (path, name, section, _), (other_path, other_name, other, rule_context) in product(
-        prefill, decode
-    ):
-        if name == other_name:
-            for diagnostic in disagreements([section, other], rule_context):
-                what = f"{diagnostic.message} (in {path})"
-                yield replace(diagnostic, message=what).in_file(str(other_path))
-
-
-def _worker(target: SourceFile) -> tuple[str, Section, RuleContext] | None:
-    """The checkpoint, the options and their context of a worker's file, if it holds options."""
-    within = target.context
-    if within is None or within.checkpoint is None:
-        return None
-    try:
-        table = release.load(within.release, within.folder)
-        content = kinds.read(read(target.path).documents, table)
-    except BadInput:
-        return None  # reported with the file itself
-    if content is None or content.kind != kinds.ENGINE:
-        return None
-    section = replace(content.sections[0], role=within.role)
-    return within.checkpoint.name, section, RuleContext.of(table, within.checkpoint)
+def _sides(
+    targets: Sequence[SourceFile], request: CheckOptions, started: Mapping[Path, Starter]
+) -> Iterator[Side]:
+    """The option files of one side of disaggregated serving each, with what they are judged by."""
+    for target in targets:
+        if not pairs.may_be_side(target):
+            continue
+        starter = started.get(target.path)
+        try:
+            source = read(target.path)
+            releases, stated = _releases(request, target.context, source, starter)
+        except BadInput:
+            continue  # reported with the file itself
+        named = stated.tables(0) if stated else None
+        (known, *others) = named.judges if named else releases[0].judges
+        rule_context = _rule_context(known, request, target.context, starter)
+        if side := pairs.side(target, source, rule_context):
+            yield replace(side, others=tuple(others))

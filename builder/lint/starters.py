@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput
+from ..files import read_text
 from . import workers
 from .stated import Named, Stated
 from .validate import Text, read
@@ -44,11 +45,11 @@ def starters(paths: Collection[Path]) -> Mapping[Path, Starter]:
 
 def _in_file(path: Path) -> Iterator[Starter]:
     try:
+        if not workers.may_name_a_file(read_text(path)):
+            return  # before it is parsed, which takes most of the time
         source = read(path)
     except BadInput:
         return  # reported with the file itself
-    if not workers.may_name_a_file(source.text):
-        return
     stated = Stated(source.text, source.documents)
     for worker in _workers(source):
         if worker.file:

@@ -1,0 +1,89 @@
+"""What the option files of the two sides of disaggregated serving disagree about.
+
+In a bundle all workers of one checkpoint belong together; outside, two files of one folder whose
+names differ in nothing but the side: as nothing else says so, that is only warned of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from ..diagnostics import Diagnostic
+from ..facts.release import Release, ServerRole
+from ..rules.context import RuleContext
+from ..rules.judgement import agreed
+from . import kinds
+from .files import SourceFile
+from .section import Section, disagreements
+from .validate import YAML_SUFFIXES, Text
+
+_SIDES = ("prefill", "decode")
+_SIDE = re.compile(
+    r"(?<![a-z])(?:(?P<prefill>prefill|context|ctx)|(?P<decode>decode|generation|gen))"
+    r"(?:er|ing)?s?(?![a-z])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The options of one worker, what they are judged by, and what it shares with its partners.
+
+    `others` are the tables beside that of the rule context, where its release has none.
+    """
+
+    path: Path
+    section: Section
+    rule_context: RuleContext
+    service: object
+    is_certain: bool
+    others: tuple[Release, ...] = ()
+
+
+def may_be_side(target: SourceFile) -> bool:
+    """Whether a file belongs to one side, by its bundle or else by its name."""
+    if target.diagnostic or target.path.suffix not in YAML_SUFFIXES:
+        return False
+    if target.context:
+        return target.context.role in _SIDES and target.context.checkpoint is not None
+    return _SIDE.search(target.path.stem.lower()) is not None
+
+
+def side(target: SourceFile, source: Text, rule_context: RuleContext) -> Side | None:
+    """The worker of a file that holds its options and nothing else."""
+    content = kinds.read(source.documents, rule_context.release)
+    if content is None or content.kind != kinds.ENGINE or content.sections[0].is_open:
+        return None
+    context, stem = target.context, target.path.stem.lower()
+    named = _SIDE.search(stem)
+    role: ServerRole = "prefill" if named and named["prefill"] else "decode"
+    service: object = (target.path.parent, _SIDE.sub("", stem))
+    is_certain = bool(context and context.checkpoint)
+    if context and context.checkpoint and context.role:
+        role, service = context.role, context.checkpoint.name
+    section = replace(content.sections[0], role=role)
+    return Side(target.path, section, replace(rule_context, role=role), service, is_certain)
+
+
+def diagnostics(sides: Sequence[Side]) -> Iterator[Diagnostic]:
+    """What each pair of workers of one service should have in common and has not.
+
+    Places are those in the decode worker's file.
+    """
+    prefill, decode = ([row for row in sides if row.section.role == each] for each in _SIDES)
+    for one, two in product(prefill, decode):
+        if one.service != two.service or not (one.section.options and two.section.options):
+            continue
+        contexts = [replace(two.rule_context, release=table) for table in two.others]
+        found = {
+            context.release.name: list(disagreements([one.section, two.section], context))
+            for context in (two.rule_context, *contexts)
+        }
+        for diagnostic in agreed(found):
+            what = f"{diagnostic.message} (in {one.path})"
+            severity = diagnostic.severity if two.is_certain else "warning"
+            found_there = replace(diagnostic, message=what, severity=severity)
+            yield found_there.in_file(str(two.path))
