@@ -17,7 +17,6 @@ import difflib
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import tempfile
@@ -85,19 +84,13 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Mutants that may survive, by place and change or by patterns of both, and why."""
+    """Mutants that may survive, by place and change, and why."""
 
     because: str
     mutants: frozenset[tuple[str, str]]
-    places: re.Pattern[str] | None
-    changes: re.Pattern[str] | None
 
     def covers(self, mutant: Mutant) -> bool:
-        if (mutant.place, mutant.change) in self.mutants:
-            return True
-        patterns = ((self.places, mutant.place), (self.changes, mutant.change))
-        given = [(pattern, text) for pattern, text in patterns if pattern]
-        return bool(given) and all(pattern.search(text) for pattern, text in given)
+        return (mutant.place, mutant.change) in self.mutants
 
 
 def read(path: Path = DATA) -> tuple[dict[str, Room], list[Judgement]]:
@@ -118,11 +111,8 @@ def read(path: Path = DATA) -> tuple[dict[str, Room], list[Judgement]]:
         Judgement(
             row["because"],
             frozenset(
-                (place, change)
-                for place, changes in row.get("mutants", {}).items()
-                for change in changes
+                (place, change) for place, changes in row["mutants"].items() for change in changes
             ),
-            *(re.compile(row[key]) if key in row else None for key in ("places", "changes")),
         )
         for row in document["harmless"]
     ]

@@ -28,7 +28,7 @@ class Lock:
 DOUBLE = Mutant("package/module.py double", "return 2 * number => return 3 * number", 1)
 TAKE = Mutant("package/module.py Lock.take", "open(path) => open(None)", 0)
 
-EVERY = Judgement("a reason", frozenset({(TAKE.place, TAKE.change)}), None, None)
+EVERY = Judgement("a reason", frozenset({(TAKE.place, TAKE.change)}))
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_survivor_that_nobody_judged_is_listed_and_fails(
 def test_survivors_may_be_judged_but_no_more_than_the_score_allows(
     caught: int, is_enough: bool
 ) -> None:
-    judged = Judgement("a reason", frozenset({(TAKE.place, TAKE.change)}), None, None)
+    judged = Judgement("a reason", frozenset({(TAKE.place, TAKE.change)}))
     assert mutations.report(ROOM, [DOUBLE] * caught + [TAKE], [judged]) is is_enough
 
 

@@ -17,7 +17,9 @@ def measured(start: Serve) -> Served:
     yaml = MODEL_YAML.replace("true}", "true, max_requests: 1}") + "enable_iter_perf_stats: true\n"
     served = start(yaml)
     served.client.ask("tokens=21 step_ms=20 input=7", streaming=True, return_perf_metrics=True)
+    served.wait_for_metrics({'requests_total{outcome="finished"}': 1})  # its place is free again
     served.client.ask("tokens=5 input=3")
+    served.wait_for_metrics({'requests_total{outcome="finished"}': 2})
     served.client.refusal("tokens=5", temperature=-1.0)
     served.client.refusal("crash=broken")
     prompt = "tokens=10000 step_ms=10 name=measured"

@@ -201,3 +201,77 @@ def test_what_is_put_in_the_place_of_a_log_holds_nobody_up(
     thread.join(5)
     assert not thread.is_alive()
     assert found[0] <= slurm.OUTPUT_BYTES
+
+
+SAY = 'echo "$0 $*" >>"$(dirname "$0")/said"'
+
+
+def said(commands: Commands, tmp_path: Path, ask: Callable[[slurm.Cluster], object]) -> list[str]:
+    """The commands that Slurm gets."""
+    cluster = commands(squeue=SAY, sinfo=SAY, scancel=SAY, sbatch=f"{SAY}; echo 8")
+    ask(cluster)
+    lines = (tmp_path / "bin" / "said").read_text().splitlines()
+    return [line.removeprefix(f"{tmp_path}/bin/") for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("ask", "line"),
+    [
+        (
+            lambda cluster: cluster.lost_nodes(["node1", "node2"]),
+            "sinfo --noheader --Node --nodes=node1,node2 --format=%N %t",
+        ),
+        (
+            lambda cluster: cluster.step_ids(),
+            "squeue --steps --noheader --jobs=7 --format=%i|%j",
+        ),
+        (
+            lambda cluster: cluster.is_alive("5"),
+            "squeue --noheader --jobs=5 --format=%T",
+        ),
+        (
+            lambda cluster: cluster.newer_job(Path("/b/serve.sbatch")),
+            "squeue --noheader --me --name=svc --format=%i %o",
+        ),
+        (
+            lambda cluster: cluster.signal_step("7.1", "TERM"),
+            "scancel --signal TERM 7.1",
+        ),
+        (lambda cluster: cluster.kill_step("7.1"), "scancel 7.1"),
+        (
+            lambda cluster: cluster.submit(Path("/b/serve.sbatch"), ["--qos=high"], {}),
+            "sbatch --parsable --qos=high /b/serve.sbatch",
+        ),
+    ],
+)
+def test_slurm_is_asked_in_a_form_that_its_answers_are_read_in(
+    commands: Commands, tmp_path: Path, ask: Callable[[slurm.Cluster], object], line: str
+) -> None:
+    assert said(commands, tmp_path, ask) == [line]
+
+
+def test_steps_of_a_job_of_several_parts_are_asked_for_at_once(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(cluster: slurm.Cluster) -> None:
+        cluster.job_ids = ["7", "8"]
+        cluster.step_ids()
+
+    [line] = said(commands, tmp_path, ask)
+    assert "--jobs=7,8 " in line
+
+
+def test_a_step_is_on_exactly_its_nodes(commands: Commands) -> None:
+    cluster = commands()
+    assert cluster.srun("server0", ["node1", "node2"], "--mpi=pmix") == [
+        *("srun", "--job-name=server0", "--nodes=2", "--nodelist=node1,node2"),
+        *("--overlap", "--kill-on-bad-exit=1", "--mpi=pmix"),
+    ]
+    assert cluster.auxiliary_step("ports", ["node1", "node2"], "true") == [
+        *("srun", "--job-name=ports", "--nodes=2", "--nodelist=node1,node2"),
+        *("--overlap", "--kill-on-bad-exit=1", "--ntasks=2", "--ntasks-per-node=1"),
+        *("--gres=none", "--mpi=none", "true"),
+    ]
+    cluster.groups = [["node1"], ["node2", "node3"]]
+    assert "--het-group=1" in cluster.srun("server1", ["node2"])
+    assert "--het-group=0" in cluster.srun("server1", ["node2"], het_group=0)
