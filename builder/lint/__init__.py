@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +15,14 @@ from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
-from . import data_files, kinds, pairs, workers
+from . import data_files, kinds, other_engines, pairs, workers
 from .coverage import NOTHING, Verdict
 from .files import BundleContext, SourceFile, expand
 from .judging import by_neighbours, by_statement, of_old
 from .kinds import DEPLOYMENT
+from .other_engines import EngineVerdict
 from .pairs import Side
-from .report import Checked, FindingsByRelease, Report, Skipped, drift
+from .report import Checked, FindingsByRelease, Report, Skipped, findings_by_release
 from .section import stated_context
 from .serving import UNKNOWN
 from .starters import Starter, starters
@@ -48,12 +49,14 @@ Planner = Callable[[Path, Sequence[str]], Iterable[Diagnostic]]
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """What to check against, as far as the files do not say it themselves."""
+    """What to check against, as far as the files do not say it themselves; `other_releases` are
+    those of other engines than the usual one, by engine."""
 
     releases: tuple[str, ...] = ()
     role: ServerRole | None = None
     gpu: str | None = None
     model: str | None = None
+    other_releases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Report:
@@ -61,8 +64,8 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
 
     Raises `BadInput` for an unknown release or GPU, `BadFacts` for a model without facts.
     """
-    for name in request.releases:
-        release.load(name)
+    own, others = other_engines.split(request.releases)
+    request = replace(request, releases=own, other_releases=others)
     if request.gpu:
         hardware.load(request.gpu)
     if request.model:
@@ -79,22 +82,11 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
         seen.add((target.path, target.diagnostic))
     report.findings += pairs.diagnostics(list(_sides(sides, request, started)))
     _say_unknown_models(report)
-    guessed = [row.file for row in report.files if row.assumed]
-    if guessed:
-        report.notes.insert(0, _assumed(guessed))
+    report.say_assumed_releases()
     if not report.checked:
         report.notes.append("nothing here is of a kind that check knows")
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
     return report
-
-
-def _assumed(files: Sequence[str]) -> str:
-    """The release that was taken for files which name none."""
-    count = f"{len(files)} files name" if len(files) > 1 else f"{files[0]} names"
-    return (
-        f"{count} no engine release: {release.newest_stable()}, the newest stable one, is assumed; "
-        "give --release if the server has another"
-    )
 
 
 def _check(
@@ -118,6 +110,26 @@ def _check(
     except BadInput as error:
         _of_unreadable(error, name, report)
         return
+    others: list[EngineVerdict] = []
+    if source.form != MODEL_CONFIG and not kinds.holds_deployment(source.documents):
+        others = list(other_engines.verdicts(source, target, request.other_releases, releases[0]))
+    if any(row.is_alone for row in others):
+        other_engines.report_alone(name, others, None, report)
+    else:
+        _judge(source, target, (releases, stated, starter), others, request, planner, report)
+
+
+def _judge(
+    source: Text,
+    target: SourceFile,
+    known: tuple[list[Release], Stated | None, Starter | None],
+    others: Sequence[EngineVerdict],
+    request: CheckOptions,
+    planner: Planner,
+    report: Report,
+) -> None:
+    """One file by the releases that are `known` for it, beside what other engines say of it."""
+    name, (releases, stated, starter) = str(target.path), known
     accepted = target.context.accepted if target.context else ()
 
     def judge(table: Release) -> Verdict:
@@ -131,16 +143,16 @@ def _check(
         verdicts.append(verdict)
         kind, found = verdict.kind, verdict.diagnostics
         if kind == DEPLOYMENT and _is_readable(source):
-            if target.context:
-                found += _rendered(source.documents[0], each.name)
-            else:
-                found += _planned(source.documents[0], request, each, target, planner)
+            found += _of_deployment(source.documents[0], each, target, request, planner)
         by_release[each] = found
     if stated and named:
         verdicts = [by_statement(stated, releases[0], judge)]
         kind, releases = verdicts[0].kind, [row for each in named for row in each.releases]
         by_release = {releases[0]: verdicts[0].diagnostics}
     assumed = stated is not None and not named
+    if others and not (verdicts[0].judged.sections or verdicts[0].judged.commands):
+        other_engines.report_alone(name, others, verdicts[0], report)
+        return
     if kind is None:
         _of_no_kind(source, target, by_release, report)
         return
@@ -149,12 +161,13 @@ def _check(
         names = ()
     words = stated.words if stated and named else starter.words if starter and names else ()
     report.files.append(Checked(name, kind, names, assumed and bool(names), judged, words))
+    other_engines.report_beside(others, report)
     if names:
         report.say_once(row.statement for row in releases)
         report.say_once(of_old(each) for each in named)
     if not judged:
         _of_nothing(target, f"{kind}: holds no engine options and no server command", report)
-    report.findings += _findings(by_release, name)
+    report.findings += findings_by_release(by_release, name)
     if assumed and kind != DEPLOYMENT:  # planning was for the one it names
         report.notes += _other_releases(source, name, by_release, request)
 
@@ -209,21 +222,6 @@ def _is_bundles_own(target: SourceFile) -> bool:
     return target.path.absolute().parent in (folder, folder / "handoff")
 
 
-def _findings(by_release: FindingsByRelease, name: str) -> Iterator[Diagnostic]:
-    """Errors of one file; those that not all of several releases have are named
-    with their release, and explained.
-    """
-    holders: dict[Diagnostic, list[str]] = {}
-    for each, found in by_release.items():
-        for diagnostic in dict.fromkeys(found):
-            holders.setdefault(diagnostic, []).append(each.name)
-    for diagnostic, names in holders.items():
-        for release_name in [""] if len(names) == len(by_release) else names:
-            yield diagnostic.in_file(name, release_name)
-    if len(by_release) > 1:
-        yield from (row.in_file(name) for row in drift(by_release))
-
-
 def _releases(
     request: CheckOptions, context: BundleContext | None, source: Text, starter: Starter | None
 ) -> tuple[list[Release], Stated | None]:
@@ -232,9 +230,11 @@ def _releases(
         return [release.load(release.newest_stable())], None
     if request.releases:
         return [release.load(name) for name in request.releases], None
+    newest = release.load(release.newest_stable())
+    if context and context.engine != newest.engine.name:
+        return [newest], None  # what is no engine's is judged the same by any release
     if context:
         return [release.load(context.release, context.folder)], None
-    newest = release.load(release.newest_stable())
     if not kinds.holds_deployment(source.documents):
         stated = Stated(source.text, source.documents)
         if starter and starter.named and not stated.named:
@@ -278,6 +278,14 @@ def _model(name: str) -> Checkpoint:
 
 def _is_readable(source: Text) -> bool:
     return len(source.documents) == 1 and not source.documents[0].diagnostics
+
+
+def _of_deployment(
+    document: Yaml, known: Release, target: SourceFile, request: CheckOptions, planner: Planner
+) -> Iterator[Diagnostic]:
+    if target.context:
+        return _rendered(document, known.name)
+    return _planned(document, request, known, target, planner)
 
 
 def _planned(

@@ -25,6 +25,7 @@ def schemas() -> Mapping[str, Any]:
     from ..estimates.models import MeasuredModels
     from ..facts import plain_data
     from ..facts.advisories import ProductAdvisories
+    from ..facts.counterparts import Counterparts
     from ..facts.engines import Engine
     from ..facts.hardware import Gpu
     from ..facts.images import PublishedImages
@@ -37,6 +38,7 @@ def schemas() -> Mapping[str, Any]:
     from ..rules.constraints import RulesFile
     from ..rules.heuristics import HeuristicsFile
     from .embedded import EmbeddedFormats
+    from .vllm.formats import Formats
 
     return {
         "acceptance.yaml": AcceptanceFile,
@@ -46,10 +48,12 @@ def schemas() -> Mapping[str, Any]:
         "dashboards.yaml": plain_data.DASHBOARDS,
         "engines/*.yaml": Engine,
         "findings.yaml": plain_data.FINDINGS,
+        "formats/counterparts.yaml": Counterparts,
         "formats/embedded.yaml": EmbeddedFormats,
         "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
         "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
         "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,
+        "formats/vllm.yaml": Formats,
         "formats/*.yaml": FORMAT_TABLE,
         "hardware/*.yaml": Gpu,
         "images.yaml": PublishedImages,

@@ -14,7 +14,7 @@ from ..contents import MANIFEST
 from ..diagnostics import NOWHERE, Diagnostic, located
 from ..documents import scan_yaml, value_at
 from ..errors import BadFacts, BadInput, ToolkitError
-from ..facts import advisories
+from ..facts import advisories, engines
 from ..facts.release import ServerRole
 from ..files import is_folder, load_json_mapping, read_text
 from .dockerfile import is_dockerfile
@@ -36,6 +36,7 @@ class BundleContext:
     """What a bundle says about the use of its files. `folder` is the bundle's."""
 
     folder: Path
+    engine: str
     release: str
     role: ServerRole | None
     workload: StatedWorkload
@@ -139,6 +140,7 @@ def _surroundings(folder: Path) -> BundleContext | None:
     role, gpu = value_at(request, "role"), value_at(request, "hardware.gpu")
     return BundleContext(
         folder,
+        str(engine.get("name", engines.default().name)),
         str(engine["release"]),
         role if role in get_args(ServerRole) else None,
         StatedWorkload(

@@ -78,6 +78,14 @@ class Report:
         """Notes that several files may call for."""
         self.notes += [note for note in dict.fromkeys(notes) if note and note not in self.notes]
 
+    def say_assumed_releases(self) -> None:
+        """The releases that were taken for files which name none, before all other notes."""
+        guessed: dict[str, list[str]] = {}
+        for row in self.files:
+            for name in row.releases if row.assumed else ():
+                guessed.setdefault(name, []).append(row.file)
+        self.notes[:0] = [_assumed(name, files) for name, files in guessed.items()]
+
     def document(self) -> dict[str, Any]:
         """The report as `--json` prints it."""
         judged = self.judged
@@ -107,6 +115,14 @@ class Report:
             "unread": dict(sorted(self.unread.items())),
             "notes": self.notes,
         }
+
+
+def _assumed(name: str, files: Sequence[str]) -> str:
+    count = f"{len(files)} files name" if len(files) > 1 else f"{files[0]} names"
+    return (
+        f"{count} no engine release: {name}, the newest stable one, is assumed; "
+        "give --release if the server has another"
+    )
 
 
 def subject(row: Diagnostic) -> str:
@@ -322,3 +338,18 @@ def _new_name(path: str, accepting: Release, refusing: Release) -> str:
         if (path == name or path.endswith(f".{name}")) and here.get(word, name) != name:
             return f"{refusing.name} knows it as {here[word]}"
     return ""
+
+
+def findings_by_release(by_release: FindingsByRelease, name: str) -> Iterator[Diagnostic]:
+    """Errors of one file; those that not all of several releases have are named
+    with their release, and explained.
+    """
+    holders: dict[Diagnostic, list[str]] = {}
+    for each, found in by_release.items():
+        for diagnostic in dict.fromkeys(found):
+            holders.setdefault(diagnostic, []).append(each.name)
+    for diagnostic, names in holders.items():
+        for release_name in [""] if len(names) == len(by_release) else names:
+            yield diagnostic.in_file(name, release_name)
+    if len(by_release) > 1:
+        yield from (row.in_file(name) for row in drift(by_release))

@@ -81,7 +81,7 @@ def read(text: str, start: Location = START) -> Script:
     found = Script(list(_commands(rest, start)), here)
     found.statements = list(_statements(_without(here, text), start))
     for document in here:
-        if document.name and _is_script(document):
+        if document.name and is_script(document):
             found.commands += _commands(document.text, document.start)
     return found
 
@@ -91,7 +91,8 @@ def _is_data(document: HereDocument) -> bool:
     return re.search(r"\b(?:python[\d.]*|kubectl|oc|helm)\b", document.command) is not None
 
 
-def _is_script(document: HereDocument) -> bool:
+def is_script(document: HereDocument) -> bool:
+    """Whether a here document becomes a script, by its file or its first line."""
     return document.name.endswith((".sh", ".bash", ".sbatch")) or document.text.startswith("#!")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -177,8 +177,8 @@ class ContainerCommand:
 
 def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
     """What the containers of a document run, as far as it starts a server or writes files."""
-    for path, container in _containers(document.data, ""):
-        words = [row for key in COMMANDS for row in _words(document, container, path, key)]
+    for path, container in containers(document.data, ""):
+        words = [row for key in COMMANDS for row in words_of(document, container, path, key)]
         for index, (where, word) in enumerate(words):
             if script.is_server(word.text):
                 rest = [later for _, later in words[index + 1 :]]
@@ -196,25 +196,31 @@ def _last_key(path: str, container: Mapping[str, Any]) -> str:
     return below(path, next(key for key in reversed(COMMANDS) if key in container))
 
 
-def _containers(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def containers(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every mapping that holds a command, with its path."""
     if isinstance(data, Mapping):
         if any(isinstance(data.get(key), list | str) for key in COMMANDS):
             yield path, data
         for key, value in data.items():
-            yield from _containers(value, below(path, str(key)))
+            yield from containers(value, below(path, str(key)))
     elif isinstance(data, list):
         for index, value in enumerate(data):
-            yield from _containers(value, below(path, str(index)))
+            yield from containers(value, below(path, str(index)))
 
 
-def _words(
-    document: Yaml, container: Mapping[str, Any], path: str, key: str
+def words_of(
+    document: Yaml,
+    container: Mapping[str, Any],
+    path: str,
+    key: str,
+    mentions: Callable[[str], bool] = script.mentions_server,
 ) -> Iterator[tuple[str, Word]]:
-    """The words of a list or a line, each with its path. Values are put in later for `$(NAME)`."""
+    """The words of a list or a line, each with its path; a text of several commands that `mentions`
+    a server is one word. Values are put in later for `$(NAME)`."""
     values = container.get(key)
     if isinstance(values, str):
         where = below(path, key)
-        if script.mentions_server(values) and _is_long(values):
+        if mentions(values) and _is_long(values):
             yield where, Word(values, document.locate(where), True)
             return
         place = document.locate(where)

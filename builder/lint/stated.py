@@ -8,35 +8,77 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..documents import Yaml
 from ..errors import BadInput
 from ..facts import engines, release
+from ..facts.engines import Engine
 from ..facts.release import Release
 from ..facts.release.version import order
 
-# What a release is called in fields, variables and requirements.
-_NAME = r"(?:tensorrt[-_]?llm|trt[-_]?llm)"
+if TYPE_CHECKING:
+    from ..facts.images import Carried
+
 _VERSION = r"v?(?P<version>\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*)"
-_REQUIREMENT = re.compile(
-    rf"(?<![\w/.]){_NAME}(?:\[[\w,-]+\])?[ \t]*"
-    r"(?P<bounds>(?:(?:[<>~=!]=|[<>]|===)[ \t]*v?\d[\w.*]*[ \t]*,?[ \t]*)+)",
-    re.IGNORECASE,
-)
 _BOUND = re.compile(r"(?P<sign>===?|~=|>=|<=|!=|<|>)[ \t]*v?(?P<version>\d[\w.]*)(?P<any>\*?)")
-_FIELD = re.compile(
-    rf"(?<![\w/]){_NAME}(?:[-_](?:version|release|tag|engine_version))?[\"']?[ \t]*[:=][ \t]*[\"']?"
-    rf"(?:\$\{{\w+:-)?{_VERSION}(?![\w-]*[./]\w)",
-    re.IGNORECASE,
-)
 _BACKEND_FIELD = re.compile(
     rf"(?:backend|framework|engine)_version[\"']?[ \t]*[:=][ \t]*[\"']?{_VERSION}", re.IGNORECASE
 )
-_LIKELY = re.compile(r"llm|tritonserver|_version", re.IGNORECASE)
+
+_OfLine = Callable[[str], Iterable["Carried"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How files name the releases of an engine: the `name`, a pattern, that stands in fields,
+    variables and requirements, the images that carry it in a line, and words of its own in one.
+
+    Lines without `likely` name none.
+    """
+
+    engine: Engine
+    name: str
+    likely: re.Pattern[str]
+    images: _OfLine
+    own: _OfLine = lambda line: ()
+
+
+@cache
+def _default() -> Naming:
+    """How the engine is named that is served where a file names none."""
+    name = r"(?:tensorrt[-_]?llm|trt[-_]?llm)"
+    likely = re.compile(r"llm|tritonserver|_version", re.IGNORECASE)
+    return Naming(engines.default(), name, likely, _engine_releases)
+
+
+def _engine_releases(line: str) -> Iterator[Carried]:
+    from ..facts import images  # most files name none
+
+    return images.engine_releases(line)
+
+
+@cache
+def _requirement(name: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?<![\w/.]){name}(?:\[[\w,-]+\])?[ \t]*"
+        r"(?P<bounds>(?:(?:[<>~=!]=|[<>]|===)[ \t]*v?\d[\w.*]*[ \t]*,?[ \t]*)+)",
+        re.IGNORECASE,
+    )
+
+
+@cache
+def _field(name: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?<![\w/]){name}(?:[-_](?:version|release|tag|engine_version))?[\"']?[ \t]*[:=][ \t]*"
+        rf"[\"']?(?:\$\{{\w+:-)?{_VERSION}(?![\w-]*[./]\w)",
+        re.IGNORECASE,
+    )
+
+
 _STAGE = re.compile(r"^FROM[ \t]+\S+", re.MULTILINE | re.IGNORECASE)
 _COMMENT = re.compile(r"(?:^|\s)#")
 
@@ -67,10 +109,11 @@ class Named:
 class Stated:
     """The releases that a file names, by the lines for which each counts."""
 
-    def __init__(self, text: str, documents: Sequence[Yaml]) -> None:
+    def __init__(self, text: str, documents: Sequence[Yaml], naming: Naming | None = None) -> None:
         self._text = text
         self._documents = documents
-        found = [*_split_images(documents, self._place), *self._read()]
+        self._naming = naming or _default()
+        found = [*self._split_images(), *self._read()]
         outspoken = [row for row in found if not row.comment]
         self.statements = tuple(outspoken or found)
 
@@ -86,12 +129,13 @@ class Stated:
 
     def tables(self, line: int) -> Named | None:
         """The tables by which a line is judged; `None` if what counts for it names no release."""
-        return _tables(self.governing(line))
+        return _tables(self.governing(line), self._naming.engine)
 
     @cached_property
     def named(self) -> tuple[Named, ...]:
         """The tables of all releases that the file names."""
-        return tuple(found for row in self.statements if (found := _tables((row,))))
+        engine = self._naming.engine
+        return tuple(found for row in self.statements if (found := _tables((row,), engine)))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -101,14 +145,28 @@ class Stated:
         return tuple(f"line {lines[words]}: {words}" for words in told)
 
     def _read(self) -> Iterator[Statement]:
-        if not re.search(rf"{_NAME}|tritonserver", self._text, re.IGNORECASE):
+        naming = self._naming
+        if not re.search(rf"{naming.name}|tritonserver", self._text, re.IGNORECASE):
             return  # at once, for files that name none
         for number, line in enumerate(self._text.splitlines(), 1):
-            if not _LIKELY.search(line):
+            if not naming.likely.search(line):
                 continue
-            for start, words, releases in _of_line(line):
+            for start, words, releases in _of_line(line, naming):
                 remark = any(mark.start() < start for mark in _COMMENT.finditer(line))
                 yield Statement(number, words, releases, self._place(number), remark)
+
+    def _split_images(self) -> Iterator[Statement]:
+        """Images whose repository and tag are two values of one mapping."""
+        for document in self._documents:
+            for path, data in _mappings(document.data, ""):
+                name, tag = _text_of(data, _REPOSITORY_KEYS), _text_of(data, _TAG_KEYS)
+                if "/" not in name or ":" in name.rpartition("/")[2] or not tag:
+                    continue
+                registry = data.get("registry")
+                for found in self._naming.images(f"image: {registry or ''}/{name}:{tag}"):
+                    line = document.locate(path).line
+                    words = f"{name}:{tag}"
+                    yield Statement(line, words, found.releases, self._place(line))
 
     def _place(self, line: int) -> _Place:
         """Where a line stands: its document and the keys above it, or the stage of a Dockerfile."""
@@ -151,24 +209,23 @@ def _shared(one: _Place, other: _Place) -> int:
 
 
 @lru_cache(maxsize=2_000)
-def _of_line(line: str) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
+def _of_line(line: str, naming: Naming) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
     """Where a line names releases, in which words, and which ones."""
-    return tuple(_read_line(line))
+    return tuple(_read_line(line, naming))
 
 
-def _read_line(line: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    from ..facts import images  # most files name none
-
-    for found in images.engine_releases(line):
+def _read_line(line: str, naming: Naming) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    for found in (*naming.images(line), *naming.own(line)):
         yield found.start, found.words, found.releases
-    for match in _REQUIREMENT.finditer(line):
-        yield match.start(), match[0].strip(" ,"), _satisfying(match["bounds"])
-    for pattern in (_FIELD, _BACKEND_FIELD):
+    for match in _requirement(naming.name).finditer(line):
+        bounds = match["bounds"]
+        yield match.start(), match[0].strip(" ,"), _satisfying(bounds, naming.engine)
+    for pattern in (_field(naming.name), _BACKEND_FIELD):
         for match in pattern.finditer(line):
             yield match.start(), match[0].strip(), (match["version"],)
 
 
-def _satisfying(bounds: str) -> tuple[str, ...]:
+def _satisfying(bounds: str, engine: Engine) -> tuple[str, ...]:
     """The release that a requirement names, or the oldest and newest known ones that it takes."""
     rows = [
         (row["sign"], row["version"].rstrip("."), row["any"]) for row in _BOUND.finditer(bounds)
@@ -177,7 +234,7 @@ def _satisfying(bounds: str) -> tuple[str, ...]:
     if exact:
         return (exact[0],)
     lowest = [version for sign, version, _ in rows if sign in (">=", "~=")]
-    names = [*lowest, *release.known()]  # of equal ones the known one stays
+    names = [*lowest, *release.known(engine)]  # of equal ones the known one stays
     ordered = sorted({at: name for name in names if (at := order(name))}.items())
     taken = [name for _, name in ordered if all(_takes(name, *row) for row in rows)]
     return tuple(dict.fromkeys((taken[0], taken[-1]))) if taken else ()
@@ -209,24 +266,6 @@ _REPOSITORY_KEYS = ("repository", "name", "image", "newName")
 _TAG_KEYS = ("tag", "newTag", "version")
 
 
-def _split_images(documents: Sequence[Yaml], place: Any) -> Iterator[Statement]:
-    """Images whose repository and tag are two values of one mapping."""
-    for document in documents:
-        for path, data in _mappings(document.data, ""):
-            name = next(
-                (data[key] for key in _REPOSITORY_KEYS if isinstance(data.get(key), str)), ""
-            )
-            tag = next((data[key] for key in _TAG_KEYS if isinstance(data.get(key), str)), "")
-            if "/" not in name or ":" in name.rpartition("/")[2] or not tag:
-                continue
-            from ..facts import images
-
-            registry = data.get("registry")
-            for found in images.engine_releases(f"image: {registry or ''}/{name}:{tag}"):
-                line = document.locate(path).line
-                yield Statement(line, f"{name}:{tag}", found.releases, place(line))
-
-
 def _text_of(data: Mapping[str, Any], keys: Sequence[str]) -> str:
     return next((data[key] for key in keys if isinstance(data.get(key), str)), "")
 
@@ -244,7 +283,7 @@ def _mappings(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 @cache
-def _tables(statements: tuple[Statement, ...]) -> Named | None:
+def _tables(statements: tuple[Statement, ...], engine: Engine) -> Named | None:
     """The tables of the releases that statements name; `None` where these tell none.
 
     What is older than all tables is judged by the oldest one.
@@ -253,9 +292,9 @@ def _tables(statements: tuple[Statement, ...]) -> Named | None:
     found, too_old = [], False
     for name in names:
         try:
-            found.append(release.load(name))
+            found.append(release.load(name, engine=engine))
         except BadInput:
-            oldest = release.of_engine(engines.default())[0]
+            oldest = release.of_engine(engine)[0]
             if (order(name) or ()) < (order(oldest.name) or ()) and order(name):
                 found.append(oldest)
                 too_old = True

@@ -95,9 +95,12 @@ def read(path: Path) -> Text:
 
 def _is_telling(text: str) -> bool:
     """Whether a script has anything to judge."""
-    from ..facts import images
+    if script.mentions_any(text) or job_script.is_job(text):
+        return True
+    from ..facts import engines, images
 
-    return script.mentions_any(text) or job_script.is_job(text) or images.are_named(text)
+    modules = (engines.load(name).module for name in engines.names())
+    return any(module in text for module in modules) or images.are_named(text)
 
 
 def _form(path: Path, text: str) -> str:

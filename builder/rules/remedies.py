@@ -8,7 +8,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, closest, nearest
 from ..documents import DATA
-from ..facts import data_file, plain_data
+from ..facts import counterparts, data_file, engines, plain_data
 from ..facts import release as releases
 from ..facts.release import Field, Release
 from ..facts.release.version import oldest_first
@@ -19,7 +19,8 @@ FORMER = DATA / "formats" / "former_options.yaml"
 
 @cache
 def former_options() -> Mapping[str, str]:
-    """Options that were gone or had moved before the first release table: name to remedy."""
+    """Options of the default engine that were gone or had moved before the first release table:
+    name to remedy."""
     table: Mapping[str, str] = data_file.load(FORMER, plain_data.FORMER_OPTIONS)["options"]
     return table
 
@@ -28,7 +29,7 @@ def unknown_value(release: Release, field: Field, value: Any, place: OptionPath)
     remedy = nearest(str(value), [str(item) for item in field["values"]])
     others = [other for other in _others(release) if _allows(other, place.schema, value)]
     if others:
-        remedy = f"{_age(release, others)}; {remedy}"
+        remedy = f"{age(release, others)}; {remedy}"
     return Diagnostic(
         place.path,
         f"{shown(value)} is not allowed in release {release.name}",
@@ -49,8 +50,9 @@ def unknown_key(
         _other_kind(release, inner, kind)
         or _renamed(release, inner, others)
         or _former(release, key, others)
-        or _age(release, others)
+        or age(release, others)
         or _of_flag(release, key, inner)
+        or of_other_engine(release, inner.schema)
         or _elsewhere(release, key, near)
         or (near and f"did you mean {near}?")
         or _misspelt_elsewhere(release, key)
@@ -94,8 +96,9 @@ def _renamed(release: Release, place: OptionPath, others: Sequence[Release]) -> 
 
 def _former(release: Release, key: str, others: Sequence[Release]) -> str:
     """An engine option that is gone or has moved."""
-    known = former_options().get(key, "") if _others(release) else ""
-    return known and "; ".join(filter(None, (_age(release, others), known)))
+    own = release.engine.default and _others(release)
+    known = former_options().get(key, "") if own else ""
+    return known and "; ".join(filter(None, (age(release, others), known)))
 
 
 def _of_flag(release: Release, key: str, place: OptionPath) -> str:
@@ -108,6 +111,17 @@ def _of_flag(release: Release, key: str, place: OptionPath) -> str:
         if key in names and place.schema == key and not flag.positional:
             return f"this is a flag of the server; give {flag.spellings[0]} on its command line"
     return ""
+
+
+def of_other_engine(release: Release, path: str) -> str:
+    """What this engine calls an option of another one; empty if no engine has that option."""
+    rows = counterparts.of(path, release.engine.name) if _others(release) else ()
+    if not rows:
+        return ""
+    other = rows[0].engine
+    own = " or ".join(dict.fromkeys(row.own for row in rows[:3]))
+    what = f"that is {engines.load(other).title}'s; {release.engine.title} has {own}"
+    return f"{what} ({rows[0].note})" if len(rows) == 1 and rows[0].note else what
 
 
 def _elsewhere(release: Release, key: str, near: str | None) -> str:
@@ -143,8 +157,8 @@ def _others(release: Release) -> list[Release]:
     return [other for other in known if other.table["root"] == root]
 
 
-def _age(release: Release, others: Sequence[Release]) -> str:
-    """What is known in other releases, in words."""
+def age(release: Release, others: Sequence[Release]) -> str:
+    """What is known in other releases, in words: since when, or until when."""
     every = sorted(releases.of_engine(release.engine), key=lambda row: oldest_first(row.position))
     order = [row.name for row in every]
     names = sorted((other.name for other in others), key=order.index)

@@ -560,7 +560,7 @@ def test_role_and_gpu_of_the_command_line_are_used(builder: Run, tmp_path: Path)
 
 
 def test_a_file_of_another_kind_is_not_misreported(builder: Run, tmp_path: Path) -> None:
-    (row,) = findings(builder, tmp_path, "kv-cache-dtype: fp8\ntensor-parallel-size: 8\n")
+    (row,) = findings(builder, tmp_path, "mem-fraction-static: 0.8\ntp-size: 8\n")
     assert (row["rule"], row["severity"]) == ("unknown-kind", "warning")
     (tmp_path / "sub").mkdir()
     shutil.move(tmp_path / "f.yaml", tmp_path / "sub")

@@ -1,0 +1,189 @@
+"""Files of engines beside the one that is served where nothing else is named.
+
+An engine that has files of its own has a package of its name here. It offers `may_hold` and
+`is_options` and `is_alone`, which tell its files, `naming` of its releases in what is `stating`
+them, `validate` by one of them, and `told_lines` of what only tells readers of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+from ..diagnostics import Diagnostic
+from ..errors import BadInput
+from ..facts import engines, release
+from ..facts.engines import Engine
+from ..facts.release import Release
+from ..facts.release.version import is_stable
+from ..rules.context import RuleContext
+from .coverage import NOTHING, Judged, Verdict
+from .files import SourceFile
+from .judging import by_neighbours, by_statement, of_old
+from .report import Checked, Report, findings_by_release
+from .stated import Stated
+from .validate import Text
+
+
+@dataclass(frozen=True, slots=True)
+class EngineVerdict:
+    """What one of these engines has against a file: its kind, the releases that judged it, the
+    words that name them, and the findings. What stands in `told_lines` is warned of only. A file
+    that `is_alone` holds nothing of others."""
+
+    kind: str
+    releases: tuple[Release, ...]
+    judged: Judged
+    findings: tuple[Diagnostic, ...]
+    words: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    told_lines: frozenset[int] = frozenset()
+    is_assumed: bool = False
+    is_alone: bool = False
+
+
+@cache
+def _readers() -> tuple[tuple[Engine, ModuleType], ...]:
+    """The engines that have files of their own, with the package that reads them."""
+    rows = (engines.load(name) for name in engines.names())
+    others = [row for row in rows if not row.default and find_spec(f"{__package__}.{row.name}")]
+    return tuple((row, import_module(f"{__package__}.{row.name}")) for row in others)
+
+
+def split(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Releases that were asked for, by engine: those of the usual one, and those that only another
+    engine has.
+
+    Raises `BadInput` for a release that no engine has.
+    """
+    own: list[str] = []
+    others: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            release.load(name)
+            own.append(name)
+        except BadInput:
+            engine = _engine_of(name)
+            if engine is None:
+                raise
+            others.setdefault(engine.name, []).append(name)
+    return tuple(own), {name: tuple(rows) for name, rows in others.items()}
+
+
+def _engine_of(name: str) -> Engine | None:
+    for engine_name in engines.names():
+        engine = engines.load(engine_name)
+        try:
+            release.load(name, engine=engine)
+        except BadInput:
+            continue
+        return engine
+    return None
+
+
+def verdicts(
+    source: Text, target: SourceFile, asked: Mapping[str, tuple[str, ...]], default: Release
+) -> Iterator[EngineVerdict]:
+    """What each engine that has something in a file says of it. `asked` are releases by engine,
+    `default` is the one that the file would be judged by."""
+    for engine, reader in _readers():
+        is_alone = reader.may_hold(source) and reader.is_alone(source, default)
+        if is_alone or (reader.may_hold(source) and not reader.is_options(source)):
+            verdict = _verdict(engine, reader, source, target, asked.get(engine.name, ()))
+            if verdict.kind:
+                yield replace(verdict, is_alone=is_alone)
+
+
+def _verdict(
+    engine: Engine,
+    reader: ModuleType,
+    source: Text,
+    target: SourceFile,
+    asked: tuple[str, ...],
+) -> EngineVerdict:
+    context, name = target.context, str(target.path)
+    newest = release.load(
+        [row for row in release.known(engine) if is_stable(row)][-1], engine=engine
+    )
+    own = (context.release,) if context and context.engine == engine.name else ()
+    tables = [
+        release.load(each, context.folder, engine)
+        if context and own
+        else release.load(each, engine=engine)
+        for each in asked or own
+    ]
+    stated = (
+        None if tables else Stated(reader.stating(source.text), source.documents, reader.naming())
+    )
+    named = stated.named if stated else ()
+
+    def judge(table: Release) -> Verdict:
+        verdict: Verdict = reader.validate(source, RuleContext(table))
+        return verdict
+
+    notes: list[str] = []
+    if stated and named:
+        verdict = by_statement(stated, newest, judge)
+        releases = [row for each in named for row in each.releases]
+        notes = [text for each in named if (text := of_old(each))]
+        by_release = {releases[0]: verdict.diagnostics}
+    else:
+        releases = tables or [newest]
+        found = {each: by_neighbours(each, judge) for each in releases}
+        verdict = next(iter(found.values()))
+        by_release = {each: row.diagnostics for each, row in found.items()}
+    if verdict.kind is None:
+        return EngineVerdict("", (), NOTHING, ())
+    told_lines = frozenset(reader.told_lines(source))
+    return EngineVerdict(
+        verdict.kind,
+        tuple(dict.fromkeys(releases)),
+        verdict.judged,
+        tuple(_weighed(findings_by_release(by_release, name), told_lines)),
+        stated.words if stated and named else (),
+        tuple(dict.fromkeys((*(row.statement for row in releases), *notes))),
+        told_lines,
+        not tables and not named,
+    )
+
+
+def _weighed(found: Iterable[Diagnostic], told_lines: Collection[int]) -> Iterator[Diagnostic]:
+    """Findings, of which those in texts for readers are warnings."""
+    for row in found:
+        told = row.location.line in told_lines
+        yield replace(row, severity="warning") if told else row
+
+
+def report_alone(
+    name: str, others: Sequence[EngineVerdict], beside: Verdict | None, report: Report
+) -> None:
+    """A file of these engines, with what was found `beside` their options and commands."""
+    kind = beside.kind if beside and beside.kind and beside.judged.itself else others[0].kind
+    own = beside.judged if beside else NOTHING
+    assumed = any(row.is_assumed for row in others)
+    report.files.append(Checked(name, kind, (), assumed, own))
+    report_beside(others, report)
+    if beside and beside.kind:
+        lines = frozenset[int]().union(*(row.told_lines for row in others))
+        report.findings += _weighed((row.in_file(name) for row in beside.diagnostics), lines)
+
+
+def report_beside(others: Sequence[EngineVerdict], report: Report) -> None:
+    """What these engines say of the file that was reported last."""
+    if not others:
+        return
+    for each in others:
+        report.say_once(each.notes)
+        report.findings += each.findings
+    row = report.files[-1]
+    tables = (table.name for each in others for table in each.releases)
+    report.files[-1] = replace(
+        row,
+        releases=tuple(dict.fromkeys((*row.releases, *tables))),
+        judged=sum((each.judged for each in others), row.judged),
+        named_by=(*row.named_by, *(text for each in others for text in each.words)),
+    )

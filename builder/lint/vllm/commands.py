@@ -1,0 +1,218 @@
+"""The server commands of vLLM in scripts, Dockerfiles, containers and lists of words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...diagnostics import Location
+from ...documents import START, Yaml
+from .. import script, written
+from ..script import HereDocument, Statement, Word
+from ..server_commands import containers, words_of
+from .formats import formats, image_pattern
+
+_MAX_DEPTH = 3  # of command lines inside command lines
+_BASE = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(?P<image>\S+)", re.M | re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"<\w[\w .|/-]*>")  # what a reader is to fill in
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
+_REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_FENCE = re.compile(
+    r"^([ \t]*)```[ \t]*(?:bash|sh|shell|console|zsh)?[ \t]*\n(.*?)^\1```", re.M | re.S
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The words behind the server's program.
+
+    `path` is its place in a document, and `is_open` says that a program or an image may take flags
+    that are none of the server's own. The model of a module stands behind a flag, not first.
+    """
+
+    words: tuple[Word, ...]
+    path: str = ""
+    is_open: bool = False
+    is_part: bool = False  # flags alone, of a command that something else puts together
+
+
+def mentions(text: str) -> bool:
+    """Whether a text can hold a server command."""
+    known = formats()
+    names = (*known.modules, *known.workers, *known.images, *known.extended_images)
+    return (
+        f"{known.program} {known.subcommand}" in text
+        or any(name in text for name in names)
+        or (re.search(rf"\b{known.program}[\"', \t]+{known.subcommand}\b", text) is not None)
+    )
+
+
+def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]:
+    """The server commands of a script, of those that it writes or hands to another shell."""
+    here = list(script.read(text, start).here) if "<<" in text else []
+    rows = script.statements(text, start)
+    found: list[Command] = []
+    named: set[str] = set()
+    for statement in rows:
+        inner = list(_of_statement(written.with_literals(statement.words, rows), depth))
+        if inner:
+            named |= {name for word in statement.words for name in _REFERENCE.findall(word.text)}
+        found += inner
+    found += _in_variables(rows, named)
+    for document in here:
+        if depth < _MAX_DEPTH and _runs(document):
+            at = Location(document.start.line + start.line - 1, document.start.column)
+            found += in_text(document.text, at, depth + 1)
+    return found
+
+
+def _runs(document: HereDocument) -> bool:
+    """Whether a here document is a script, by the file that it goes to or the command."""
+    if document.name:
+        return script.is_script(document)
+    return (
+        re.search(r"\b(?:ba|z|da|k)?sh\b|\bssh\b|\bsrun\b|\bsbatch\b", document.command) is not None
+    )
+
+
+def _of_statement(words: Sequence[Word], depth: int) -> Iterator[Command]:
+    known = formats()
+    for index, word in enumerate(words):
+        name = word.text.rpartition("/")[2]
+        rest = words[index + 1 :]
+        if name == known.program and rest and rest[0].text == known.subcommand:
+            yield Command(tuple(rest[1:]))
+            return
+        if word.text in (*known.modules, *known.workers):
+            yield Command(tuple(rest), is_open=word.text in known.workers)
+            return
+        if (image := image_pattern().search(word.text)) and index:
+            inner = list(_of_statement(rest, depth))
+            if inner:
+                yield from inner
+            elif rest and _are_flags(rest) and not _has_entry_point(words[:index]):
+                yield Command(tuple(rest), is_open=image["own"] is None)
+            return
+        if depth < _MAX_DEPTH and re.search(r"\s", word.text) and mentions(word.text):
+            place = Location(word.location.line, word.location.column + 1)
+            yield from in_text(word.text, place, depth + 1)
+
+
+def _are_flags(words: Sequence[Word]) -> bool:
+    """Whether words are a model and flags, or flags alone."""
+    return any(re.match(r"--?[A-Za-z]", word.text) for word in words[:2])
+
+
+def _has_entry_point(words: Sequence[Word]) -> bool:
+    return any(word.text.startswith("--entrypoint") for word in words)
+
+
+def _in_variables(rows: Sequence[Statement], named: Collection[str]) -> Iterator[Command]:
+    """Flags that a script keeps in a variable or an array which a command names."""
+    array = ""
+    for row in rows:
+        words = row.words
+        if array and words[0].text.startswith("-"):
+            yield Command(words, is_part=True)
+        array = ""
+        last = _ASSIGNMENT.fullmatch(words[-1].text)
+        if last and last[1] in named and not last[3] and row.end == "(":
+            array = last[1]
+            continue
+        for word in words:
+            given = _ASSIGNMENT.fullmatch(word.text)
+            if given and given[1] in named and re.search(r"(?:^|\s)--?[a-z]", given[3]):
+                inner = [
+                    Word(each.text, word.location, each.certain)
+                    for statement in script.statements(given[3])
+                    for each in statement.words
+                ]
+                yield Command(tuple(inner), is_part=True)
+
+
+def in_dockerfile(text: str) -> list[Command]:
+    """The server commands of a Dockerfile that is written as a shell reads it; one that stands on
+    an image of the server has its flags alone."""
+    found = in_text(text)
+    based = _BASE.search(text)
+    image = image_pattern().search(based["image"]) if based else None
+    if found or image is None:
+        return found
+    rows = [row.words for row in script.statements(text) if _are_flags(row.words[:1])]
+    return [Command(words, is_open=image["own"] is None) for words in rows]
+
+
+def in_containers(document: Yaml) -> Iterator[Command]:
+    """The server commands of containers, services and launchers of a document."""
+    for path, container in containers(document.data, ""):
+        image = image_pattern().search(image_of(container))
+        words: list[Word] = []
+        texts: list[Command] = []
+        for key in _keys(container):
+            for where, word in words_of(document, container, path, key, mentions):
+                if re.search(r"\s", word.text) and mentions(word.text):
+                    texts += _in_block(word, where, document)
+                else:
+                    words.append(word)
+        inner = list(_of_statement(words, _MAX_DEPTH))
+        if not inner and not texts and image and _starts_server(container) and _are_flags(words):
+            inner = [Command(tuple(words), is_open=image["own"] is None)]
+        for command in (*texts, *inner):
+            yield Command(command.words, command.path or path, command.is_open, command.is_part)
+
+
+def _keys(container: Mapping[str, Any]) -> list[str]:
+    from ..server_commands import COMMANDS
+
+    return [key for key in COMMANDS if key in container]
+
+
+def _starts_server(container: Mapping[str, Any]) -> bool:
+    """Whether a container of the server's image starts it: by its arguments, or in Compose by its
+    command, which stands behind the image's entry point."""
+    if "entrypoint" in container:
+        return False
+    return ("args" in container and "command" not in container) or (
+        "command" in container and "args" not in container
+    )
+
+
+def image_of(container: Mapping[str, Any]) -> str:
+    image = container.get("image")
+    if isinstance(image, Mapping):
+        name, tag = image.get("repository", image.get("name", "")), image.get("tag", "")
+        return f"{name}:{tag}" if tag else str(name)
+    return str(image or "")
+
+
+def _in_block(word: Word, path: str, document: Yaml) -> Iterator[Command]:
+    """The commands of a text inside a document, at their places there as far as it keeps them."""
+    block = document.blocks.get(path)
+    for command in in_text(word.text, block or START):
+        place = document.locate(path)
+        words = (
+            command.words
+            if block
+            else tuple(Word(each.text, place, each.certain) for each in command.words)
+        )
+        yield Command(words, path, command.is_open, command.is_part)
+
+
+def in_prose(text: str, path: str, document: Yaml) -> Iterator[Command]:
+    """The commands in the fenced blocks of a text for readers."""
+    start = document.blocks.get(path)
+    for fence in _FENCE.finditer(text):
+        line = text.count("\n", 0, fence.start(2))
+        at = Location(start.line + line, start.column) if start else START
+        body = re.sub(r"(?m)^[ \t]*\$ ", "  ", fence[2])
+        body = _PLACEHOLDER.sub(lambda found: "$" + "_" * (len(found[0]) - 1), body)
+        for command in in_text(body, at):
+            place = document.locate(path)
+            words = (
+                command.words
+                if start
+                else tuple(Word(each.text, place, each.certain) for each in command.words)
+            )
+            yield Command(words, path, command.is_open, command.is_part)

@@ -1,0 +1,206 @@
+"""The options of vLLM in a file: of commands, of its own configuration files, of launchers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...diagnostics import Location
+from ...documents import START, Variable, Yaml
+from ...facts.release import Release
+from .. import script, written
+from ..dockerfile import has_base
+from ..script import Word
+from ..section import below
+from ..server_commands import COMMANDS
+from ..variables import SHELL, MaskedText
+from . import arguments, commands
+from .arguments import Arguments
+from .commands import Command
+from .formats import formats
+from .judging import Given
+
+ENGINE_FILE = "model.json"  # of Triton's backend
+
+
+def of_script(text: str, release: Release) -> Iterator[Given]:
+    """The commands of a script, and the configuration files that it writes for them."""
+    found = commands.in_dockerfile(text) if has_base(text) else commands.in_text(text)
+    extended = is_extended(text)
+    for command in found:
+        yield _of_command(command, release, extended)
+    if "<<" not in text and "echo" not in text and "printf" not in text:
+        return
+    read = script.read(text)
+    for file in written.files(read.here, read.statements, text):
+        for document in file.documents:
+            name = file.name
+            if file.name.endswith(".json") and _is_engine_file(file.name, document.data):
+                yield _engine_file(document, release, name)
+            elif is_configuration(document.data, release):
+                yield _configuration(document, document.data, "", release, name, file.is_open)
+            else:
+                yield from of_document(document, text, release)
+
+
+def is_extended(text: str) -> bool:
+    """Whether a file says that an extension reads its commands, which has flags of its own."""
+    return any(word in text for word in formats().extensions)
+
+
+def of_document(document: Yaml, text: str, release: Release, name: str = "") -> list[Given]:
+    """The options in a document; `name` is that of its file."""
+    data = document.data
+    if not isinstance(data, Mapping):
+        return []
+    if _is_engine_file(name, data):
+        return [_engine_file(document, release, "")]
+    if is_configuration(data, release):
+        return [_configuration(document, data, "", release, "", False)]
+    extended = is_extended(text)
+    found = [_of_command(row, release, extended) for row in commands.in_containers(document)]
+    known = {given.path for given in found}
+    found += _walk(document, data, "", release, extended, known)
+    return found
+
+
+def _is_engine_file(name: str, data: Any) -> bool:
+    return name.rpartition("/")[2] == ENGINE_FILE and isinstance(data, Mapping) and "model" in data
+
+
+def _engine_file(document: Yaml, release: Release, within: str) -> Given:
+    """The engine's options by their own names, as Triton's backend hands them on."""
+    found = Arguments()
+    for key, value in document.data.items():
+        place = document.locate(str(key))
+        if key in release.top_level:
+            found.set(str(key), value, str(key), place)
+        else:
+            found.unknown[str(key)] = ("", place)
+    found.places |= {path: place for path, place in document.places.items() if "." in path}
+    return Given(found, within=within)
+
+
+def hits(data: Any, release: Release) -> int:
+    """How many keys of a mapping are flags of the server, by any spelling."""
+    keys = [str(key) for key in data] if isinstance(data, Mapping) else []
+    return sum(arguments.find(arguments.spelled(f"--{key}"), release) is not None for key in keys)
+
+
+def is_configuration(data: Any, release: Release) -> bool:
+    """Whether a mapping is a configuration file of the server: most keys are its flags, and one of
+    them is nobody else's or has dashes."""
+    if not isinstance(data, Mapping) or not data:
+        return False
+    names = [str(key).replace("-", "_").removeprefix("no_") for key in data]
+    own = any(name in formats().signature for name in names)
+    dashed = any("-" in str(key) for key in data)
+    return (own or dashed) and hits(data, release) * 2 >= len(data)
+
+
+def _configuration(
+    document: Yaml, data: Mapping[str, Any], path: str, release: Release, within: str, is_open: bool
+) -> Given:
+    places = {str(key): document.locate(below(path, str(key))) for key in data}
+    found = arguments.of_mapping(data, places, release)
+    for inner, place in document.places.items():
+        start, dot, rest = inner.removeprefix(f"{path}." if path else "").partition(".")
+        top = start.replace("-", "_")
+        if dot and top in found.options:
+            found.places[f"{top}.{rest}"] = place
+    found.is_open = found.is_open or is_open
+    return Given(found, path, within)
+
+
+def _of_command(command: Command, release: Release, extended: bool) -> Given:
+    read = arguments.read(command.words, release, command.is_part)
+    return Given(
+        read,
+        command.path,
+        command.path,
+        as_flags=True,
+        is_extended=extended or command.is_open,
+    )
+
+
+def _walk(
+    document: Yaml, data: Any, path: str, release: Release, extended: bool, known: set[str]
+) -> Iterator[Given]:
+    """Lists of flags, groups of options, and files and texts inside a document."""
+    items: Any = enumerate(data) if isinstance(data, list) else ()
+    if isinstance(data, Mapping):
+        items = data.items()
+    runs = isinstance(data, Mapping) and any(key in data for key in (*COMMANDS[:2], "image"))
+    for key, value in items:
+        inner, name = below(path, str(key)), str(key)
+        if name in formats().option_holders and isinstance(value, Mapping):
+            yield from _held(document, value, inner, release)
+        elif (
+            name in formats().flag_lists and not runs and (words := _words(document, value, inner))
+        ):
+            read = arguments.read(words, release, is_part=True)
+            yield Given(read, inner, inner, as_flags=True, is_extended=extended)
+        elif isinstance(value, Mapping | list):
+            yield from _walk(document, value, inner, release, extended, known)
+        elif isinstance(value, str) and "\n" in value and inner not in known:
+            yield from _in_text(document, value, inner, release, extended)
+
+
+def _in_text(
+    document: Yaml, text: str, path: str, release: Release, extended: bool
+) -> Iterator[Given]:
+    """A text of several lines: one for readers, or a file of a config map."""
+    if "```" in text:
+        for command in commands.in_prose(text, path, document):
+            yield _of_command(command, release, extended)
+    elif re.search(r"\.ya?ml$", path):
+        start = document.blocks.get(path) or START
+        for inner in MaskedText(text, SHELL).documents(start):
+            if is_configuration(inner.data, release):
+                yield _configuration(inner, inner.data, "", release, path, False)
+
+
+def _held(document: Yaml, data: Mapping[str, Any], path: str, release: Release) -> Iterator[Given]:
+    """Options that a launcher hands to its workers, by role or for all."""
+    roles = [key for key in data if key in formats().roles and isinstance(data[key], Mapping)]
+    for role in roles:
+        given = _configuration(document, data[role], below(path, str(role)), release, "", False)
+        yield Given(given.arguments, given.path, is_extended=True)
+    if not roles and hits(data, release) * 2 > len(data):
+        given = _configuration(document, data, path, release, "", False)
+        yield Given(given.arguments, given.path, is_extended=True)
+
+
+def _words(document: Yaml, value: Any, path: str) -> list[Word]:
+    """The words of a list of flags, or of flags in one text."""
+    if isinstance(value, str):
+        rows = [(path, value)]
+    else:
+        listed = value if isinstance(value, list) else []
+        rows = [(below(path, str(index)), each) for index, each in enumerate(listed)]
+    if not any(isinstance(each, str) and re.match(r"\s*--?[A-Za-z]", each) for _, each in rows):
+        return []
+    return [word for where, each in rows for word in _split(each, document.locate(where))]
+
+
+def _split(value: Any, place: Location) -> Sequence[Word]:
+    text = str(value)
+    certain = not isinstance(value, Variable) and "$" not in text
+    if not re.match(r"--?[\w.-]+[ \t]", text):
+        return [Word(text, place, certain)]
+    try:
+        return [Word(each, place, "$" not in each) for each in shlex.split(text)]
+    except ValueError:
+        return [Word(text, place, False)]
+
+
+def told(data: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Texts for readers, which run nothing themselves, by their paths."""
+    items: Any = data.items() if isinstance(data, Mapping) else ()
+    for key, value in enumerate(data) if isinstance(data, list) else items:
+        inner = below(path, str(key))
+        if isinstance(value, str) and "```" in value:
+            yield inner, value
+        yield from told(value, inner)

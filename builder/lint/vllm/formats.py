@@ -1,0 +1,54 @@
+"""How commands and files of vLLM are recognised: `formats/vllm.yaml`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from ...documents import DATA
+from ...facts import data_file
+from ...facts.schema import Text
+
+FORMAT = DATA / "formats" / "vllm.yaml"
+ENGINE = "vllm"
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """The words of the file; its comments say what each list is."""
+
+    source: Text
+    program: Text
+    subcommand: Text
+    modules: tuple[Text, ...]
+    workers: tuple[Text, ...]
+    images: tuple[Text, ...]
+    extended_images: tuple[Text, ...]
+    extensions: tuple[Text, ...]
+    flag_lists: tuple[Text, ...]
+    option_holders: tuple[Text, ...]
+    roles: tuple[Text, ...]
+    minimum: tuple[Text, ...]
+    signature: tuple[Text, ...]
+    marks: tuple[Text, ...]
+    converted: tuple[Text, ...]
+    former: dict[str, Text]
+
+
+@cache
+def formats() -> Formats:
+    return data_file.load(FORMAT, Formats)
+
+
+@cache
+def image_pattern() -> re.Pattern[str]:
+    """An image of the server; `extended` where it is one that is built on it."""
+    own, extended = (
+        "|".join(map(re.escape, sorted(rows, key=len, reverse=True)))
+        for rows in (formats().images, formats().extended_images)
+    )
+    return re.compile(
+        rf"(?:^|(?<=[/\s=\"'#]))(?:(?P<own>{own})|(?P<extended>{extended}))"
+        r"(?::(?P<tag>[\w.${}:-]+))?(?:@sha256:[0-9a-f]+)?(?=$|[\s\"',])"
+    )

@@ -1,0 +1,173 @@
+"""What a release has against options of vLLM, in the words of the file that gives them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from ...diagnostics import NOWHERE, Diagnostic, closest, located, nearest
+from ...documents import Variable, Yaml
+from ...facts import release as releases
+from ...facts.release import Release
+from ...facts.release.version import order
+from ...rules import constraints
+from ...rules.context import RuleContext
+from ...rules.options import SHAPES, WRONG_VALUES, wrong_type
+from ...rules.remedies import age, of_other_engine
+from ...rules.validation import validate
+from ..section import Section, below
+from .arguments import Arguments, known
+from .formats import formats
+
+_NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Options as a file gives them: `as_flags` of a command or else as keys, below `path` of a
+    document or `within` a file inside it. Flags of a command that `is_extended` may be those of
+    another program."""
+
+    arguments: Arguments
+    path: str = ""
+    within: str = ""
+    as_flags: bool = False
+    is_extended: bool = False
+
+
+def diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
+    """The faults of options, and of the names among them that the release does not know."""
+    found = [
+        *given.arguments.diagnostics,
+        *_unknown(given, rule_context.release),
+        *(_as_written(row, given) for row in _values(given.arguments, rule_context)),
+    ]
+    for row in found:
+        path = row.path if given.as_flags else below(given.path, row.path)
+        yield replace(row, path=path, within=given.within)
+
+
+def _values(arguments: Arguments, rule_context: RuleContext) -> Iterator[Diagnostic]:
+    """What is wrong with values, at their places."""
+    release = rule_context.release
+    judged = {k: v for k, v in arguments.options.items() if k not in formats().converted}
+    options = {k: v for k, v in judged.items() if k in release.top_level}
+    server = {k: v for k, v in judged.items() if k in release.server_options}
+    start = next(iter(arguments.places.values()), NOWHERE)
+    section = Section(options, Yaml(options, {"": start, **arguments.places}))
+    found = [*validate(release, options), *validate(_server(release), server)]
+    found += _of_commands(judged, release)
+    yield from map(section.locate, found)
+    if arguments.is_open:
+        return
+    wrong = {row.where for row in found if row.rule in WRONG_VALUES}
+    unknown = [row.where for row in found if row.rule == "unknown-key"]
+    for row in constraints.violations(options, rule_context):
+        meant = any(where.startswith(f"{row.where}.") for where in unknown)
+        if row.where not in wrong and not meant:  # one mistake is one error
+            yield section.locate(row)
+
+
+def _of_commands(options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:
+    """Wrong numbers for flags of the command that are neither the engine's nor the server's."""
+    others = {row.name: row.option for row in known(release).values()}
+    for name, value in options.items():
+        if name in release.top_level or name in release.server_options:
+            continue
+        row = others[name]
+        is_known = "type" in row and value is not None and not isinstance(value, Variable)
+        if is_known and not SHAPES[row["type"]](value):
+            yield wrong_type(name, value, row)
+
+
+@lru_cache(maxsize=16)
+def _server(release: Release) -> Release:
+    """The options that the server has beside those of the engine."""
+    return replace(release, table={**release.table, "root": release.table["server_root"]})
+
+
+def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
+    for name, (_, place) in given.arguments.unknown.items():
+        near = _meant(name, release)
+        if given.is_extended and not near:
+            continue
+        remedy = _remedy(name, release, near)
+        what = f"is no {'flag' if given.as_flags else 'option'} of {release.engine.title} "
+        what += release.name
+        unsure = given.is_extended or (_is_newer(release) and not remedy)
+        if unsure and not given.is_extended:
+            what += ", and what came later is not known"
+        rule = "unknown-flag" if given.as_flags else "unknown-key"
+        listing = remedy or nearest(_option(name), {row.name for row in known(release).values()})
+        fix = _flags_of(listing, release) if given.as_flags else listing
+        yield located(place, name, what, fix, rule, "warning" if unsure else "error")
+
+
+def _option(name: str) -> str:
+    """A flag or key as the name of the option that it would be."""
+    return name.lstrip("-").partition(".")[0].replace("-", "_")
+
+
+def _meant(name: str, release: Release) -> str | None:
+    """The option that an unknown name is a misspelling of."""
+    names = {row.name for row in known(release).values()}
+    option = _option(name)
+    if found := closest(option, names):
+        return found
+    off = option.removeprefix("no_")
+    found = closest(off, names) if off != option else None
+    return found and f"no_{found}"
+
+
+def _remedy(name: str, release: Release, near: str | None) -> str:
+    option = _option(name)
+    if option in release.top_level:
+        return f"write {option}"
+    if option in {row.name for row in known(release).values()}:
+        return "this is an option of the server, not of the engine"
+    others = [
+        other
+        for other in releases.of_engine(release.engine)
+        if other.name != release.name and f"--{option.replace('_', '-')}" in known(other)
+    ]
+    former = formats().former.get(option, "")
+    told = "; ".join(filter(None, (age(release, others) if others else "", former)))
+    short = next((text for text in known(release) if text == f"-{option}"), "")
+    return (
+        told
+        or of_other_engine(release, name.lstrip("-").replace("-", "_"))
+        or (f"did you mean {short}?" if short else "")
+        or (f"did you mean {near}?" if near else "")
+    )
+
+
+def _is_newer(release: Release) -> bool:
+    """Whether a table stands for a release that is newer than all tables."""
+    newest = releases.known(release.engine)[-1]
+    here = order(release.stands_for) if release.stands_for else None
+    return release.name == newest and here is not None and here > (order(newest) or ())
+
+
+def _as_written(row: Diagnostic, given: Given) -> Diagnostic:
+    """A fault with the name that the file gives an option, a flag where it has flags."""
+    top, dot, rest = row.path.partition(".")
+    written = given.arguments.written.get(top, top)
+    return replace(row, path=f"{written}{dot}{rest}")
+
+
+def _flags_of(text: str, release: Release) -> str:
+    """A sentence with its options spelled as flags."""
+    flags = {row.name: row.spelling for row in known(release).values()}
+    flags |= {f"no_{name}": f"--no-{text.lstrip('-')}" for name, text in flags.items()}
+
+    def flag(match: re.Match[str]) -> str:
+        top, dot, rest = match[0].partition(".")
+        return f"{flags[top]}{dot}{rest}" if top in flags else match[0]
+
+    meant = re.sub(
+        r"(?<=did you mean )\w+(?=\?)", lambda found: flags.get(found[0], found[0]), text
+    )
+    return _NAME.sub(flag, meant)

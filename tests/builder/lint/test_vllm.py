@@ -1,0 +1,310 @@
+"""Files of vLLM: its commands wherever they stand, its configuration files, and their releases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder import lint as check
+from builder import pipeline
+from builder.diagnostics import Diagnostic
+
+NEWEST = "0.32.0"
+
+
+def checked(folder: Path, name: str, text: str, *releases: str) -> check.Report:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return check.check([path], check.CheckOptions(releases), pipeline.deployment_diagnostics)
+
+
+def errors(folder: Path, name: str, text: str, *releases: str) -> list[Diagnostic]:
+    found = checked(folder, name, text, *releases).findings
+    return [row for row in found if row.severity == "error"]
+
+
+def command(*flags: str) -> str:
+    return f"#!/bin/bash\nvllm serve some/model {' '.join(flags)}\n"
+
+
+RIGHT = (
+    "--tensor-parallel-size 8",
+    "--tensor_parallel_size=8",
+    "-tp 8",
+    "-tp=8 -dp 2 -pp 1 -ep",
+    "--no-enable-prefix-caching",
+    "--max-model-len 8k",
+    "--max-model-len auto",
+    "--max-model-len -1",
+    "-O3",
+    "-O 2",
+    "-O=1",
+    '--compilation-config \'{"mode": 3, "cudagraph_mode": "FULL_DECODE_ONLY"}\'',
+    "-cc.mode 3 -cc.pass_config.fuse_norm_quant true",
+    "--compilation-config.cudagraph_capture_sizes+ 1,2,4",
+    "--cudagraph-capture-sizes 1 2 4 8",
+    "--served-model-name one two",
+    "--speculative-config.method mtp --speculative-config.num_speculative_tokens 3",
+    "--hf-overrides '{\"max_position_embeddings\": 131072}'",
+    "--limit-mm-per-prompt '{\"image\": 2}'",
+    "--tool-call-parser of_a_plugin --enable-auto-tool-choice",
+    "--quantization of_a_plugin",
+    "--port $PORT --max-num-seqs ${SEQS:-64} $EXTRA",
+    "--allowed-origins '[\"*\"]'",
+    "--lora-modules one=/lora/one two=/lora/two --enable-lora",
+)
+
+
+@pytest.mark.parametrize("flags", RIGHT)
+def test_what_the_parser_of_the_engine_takes_is_right(flags: str, tmp_path: Path) -> None:
+    report = checked(tmp_path, "serve.sh", command(flags), NEWEST)
+    assert [str(row) for row in report.findings] == []
+    assert report.judged.commands == 1
+
+
+WRONG = {
+    "--max-num-sequs 64": ("--max-num-sequs", "did you mean --max-num-seqs?"),
+    "--no-enable-prefx-caching": ("--no-enable-prefx-caching", "--no-enable-prefix-caching"),
+    "-tpp 8": ("-tpp", ""),
+    "--tensor-parallel-size two": ("--tensor-parallel-size", "a whole number"),
+    "-tp two": ("-tp", "a whole number"),
+    "--kv-cache-dtype fp9": ("--kv-cache-dtype", ""),
+    "--gpu-memory-utilization 1.5": ("--gpu-memory-utilization", "<= 1"),
+    "--enable-expert-parallel true": ("--enable-expert-parallel", "--no-enable-expert-parallel"),
+    "--max-model-len": ("--max-model-len", "VALUE"),
+    "--compilation-config.mod 3": ("--compilation-config.mod", "did you mean mode?"),
+    "-cc.mod 3": ("-cc.mod", "did you mean mode?"),
+    "--compilation-config {mode:3}": ("--compilation-config", "single quotes"),
+    '--speculative-config \'{"method": "mtpp"}\'': ("--speculative-config.method", "mtp"),
+    "another/model": ("another/model", "quotes"),
+    "--max-num-batched-tokens 32 --max-num-seqs 64": ("--max-num-batched-tokens", "raise"),
+    "--max-batch-size 64": ("--max-batch-size", "TensorRT-LLM's; vLLM has --max-num-seqs"),
+    "--ep_size 4": ("--ep_size", "--enable-expert-parallel"),
+    "--swap-space 4": ("--swap-space", "it is gone since release 0.20.0"),
+}
+
+
+@pytest.mark.parametrize("flags", WRONG)
+def test_a_mistake_in_a_command_is_named_with_its_remedy(flags: str, tmp_path: Path) -> None:
+    (found,) = errors(tmp_path, "serve.sh", command(flags), NEWEST)
+    path, remedy = WRONG[flags]
+    assert found.path == path
+    assert remedy in found.fix
+    assert found.location.line == 2
+
+
+def test_the_beginning_of_a_flag_is_taken_for_it_with_a_warning(tmp_path: Path) -> None:
+    (found,) = checked(tmp_path, "s.sh", command("--max-num-batched 4096"), NEWEST).findings
+    assert (found.severity, found.rule) == ("warning", "flag-abbreviated")
+    assert "--max-num-batched-tokens" in found.fix
+
+
+BAD = "--max-num-sequs 64"
+COMMANDS = {
+    "module.sh": f"python3 -m vllm.entrypoints.openai.api_server --model some/model {BAD}\n",
+    "nested.sh": f"#!/bin/bash\nsrun --mpi=none bash -c 'vllm serve some/model {BAD}'\n",
+    "over.sh": f"#!/bin/bash\nssh node <<EOF\nvllm serve some/model {BAD}\nEOF\n",
+    "array.sh": f'#!/bin/bash\nARGS=({BAD} --dtype auto)\nvllm serve some/model "${{ARGS[@]}}"\n',
+    "text.sh": f'#!/bin/bash\nARGS="--dtype auto {BAD}"\nvllm serve some/model $ARGS\n',
+    "docker.sh": f"#!/bin/bash\ndocker run --gpus all vllm/vllm-openai:v0.32.0 --model m {BAD}\n",
+    "job.sbatch": f"#!/bin/bash\n#SBATCH --nodes=1\nsrun vllm serve some/model {BAD}\n",
+    "Dockerfile": 'FROM vllm/vllm-openai:v0.32.0\nCMD ["--model", "m", "--max-num-sequs", "64"]\n',
+    "shell/Dockerfile": f"FROM python:3.12\nCMD vllm serve some/model {BAD}\n",
+    "both/Dockerfile": (
+        "FROM python:3.12\n"
+        'ENTRYPOINT ["vllm", "serve"]\nCMD ["some/model", "--max-num-sequs", "64"]\n'
+    ),
+    "written.sh": (
+        "#!/bin/bash\ncat > config.yaml <<EOF\nmax-num-sequs: 64\ntensor-parallel-size: 8\nEOF\n"
+        "vllm serve some/model --config config.yaml\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_are_found_wherever_a_script_has_them(name: str, tmp_path: Path) -> None:
+    (found,) = errors(tmp_path, name, COMMANDS[name], NEWEST)
+    assert found.path.lstrip("-") == "max-num-sequs"
+    lines = COMMANDS[name].splitlines()
+    assert "max-num-sequs" in lines[found.location.line - 1]
+
+
+ARGS = ["--model", "some/model", "--max-num-sequs", "64"]
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}}
+MANIFESTS: dict[str, Any] = {
+    "args": {**POD, "spec": {"containers": [{"image": "vllm/vllm-openai:v0.32.0", "args": ARGS}]}},
+    "command": {
+        **POD,
+        "spec": {"containers": [{"image": "own", "command": ["vllm", "serve"], "args": ARGS[1:]}]},
+    },
+    "shell": {
+        **POD,
+        "spec": {
+            "containers": [
+                {"command": ["/bin/sh", "-c"], "args": ["set -e\nexec vllm serve m " + BAD]}
+            ]
+        },
+    },
+    "worker": {
+        **POD,
+        "spec": {"containers": [{"command": ["python3", "-m", "dynamo.vllm"], "args": ARGS}]},
+    },
+    "config map": {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "data": {"config.yaml": "tensor-parallel-size: 8\nmax-num-sequs: 64\n"},
+    },
+    "compose": {
+        "services": {"one": {"image": "vllm/vllm-openai:v0.32.0", "command": ARGS}},
+    },
+    "compose text": {
+        "services": {"one": {"image": "vllm/vllm-openai:v0.32.0", "command": " ".join(ARGS)}},
+    },
+    "recipe": {
+        "model": {"min_vllm_version": "0.32.0", "base_args": ["--max-num-sequs", "64"]},
+    },
+    "launcher": {
+        "backend": {
+            "type": "vllm",
+            "vllm_config": {"decode": {"tensor-parallel-size": 8, "max-num-sequs": 64}},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("kind", MANIFESTS)
+def test_commands_are_found_in_manifests_and_recipes(kind: str, tmp_path: Path) -> None:
+    text = yaml.safe_dump(MANIFESTS[kind], sort_keys=False)
+    report = checked(tmp_path, "file.yaml", text, NEWEST)
+    (found,) = report.findings
+    assert "max-num-sequs" in found.path
+    assert "max-num-seqs" in found.fix.replace("_", "-")
+    assert report.judged.commands + report.judged.sections == 1
+    # What a worker may have of its own is not known.
+    assert found.severity == ("warning" if kind in ("worker", "launcher") else "error")
+
+
+def test_flags_of_workers_and_extensions_are_unknown_and_no_error(tmp_path: Path) -> None:
+    worker = "#!/bin/bash\npython3 -m dynamo.vllm --model m --disaggregation-mode prefill\n"
+    assert checked(tmp_path, "worker.sh", worker).findings == []
+    extension = command("--omni --stage-init-timeout 600 --ulysses-degree 2")
+    assert checked(tmp_path, "omni.sh", extension).findings == []
+
+
+def test_a_configuration_file_is_told_from_one_of_the_other_engine(tmp_path: Path) -> None:
+    text = "tensor_parallel_size: 8\nmax_num_seqs: 64\nmax_model_len: 8192\nkv_cache_dtyp: fp8\n"
+    report = checked(tmp_path, "config.yaml", text)
+    (found,) = report.findings
+    assert (found.path, found.location) == ("kv_cache_dtyp", (4, 1))
+    assert found.fix == "did you mean kv_cache_dtype?"
+    assert [row.kind for row in report.files] == ["vLLM options"]
+    other = "tensor_parallel_size: 8\nmax_batch_size: 64\nmax_num_seqs: 64\nmax_seq_len: 8192\n"
+    (row,) = errors(tmp_path, "config.yaml", other)
+    assert row.path == "max_num_seqs"
+    assert row.fix == "that is vLLM's; TensorRT-LLM has max_batch_size"
+
+
+def test_values_of_a_configuration_file_are_those_of_the_command_line(tmp_path: Path) -> None:
+    text = "model: m\nport: '8000'\nserved-model-name: 3\nno-enable-prefix-caching: true\n"
+    text += "max-model-len: 8k\ncudagraph-capture-sizes: [1, 2, 4]\nenforce-eager: false\n"
+    text += "speculative-config: {method: mtp, num_speculative_tokens: 3}\n"
+    assert checked(tmp_path, "config.yaml", text, NEWEST).findings == []
+    wrong = "max-model-len: true\nenforce-eager: 3\nspeculative-config: {metod: mtp}\n"
+    found = errors(tmp_path, "config.yaml", wrong, NEWEST)
+    assert [row.path for row in found] == [
+        "max-model-len",
+        "enforce-eager",
+        "speculative-config.metod",
+    ]
+    assert [row.location.line for row in found] == [1, 2, 3]
+
+
+def test_options_of_tritons_backend_have_the_names_of_the_engine(tmp_path: Path) -> None:
+    options = {"model": "m", "gpu_memory_utilization": 0.9, "enforce_eager": True}
+    report = checked(tmp_path, "1/model.json", json.dumps(options), NEWEST)
+    assert (report.findings, report.files[0].kind) == ([], "Triton model.json")
+    wrong = {**options, "max-model-len": 100, "gpu_memory_utilisation": 0.9, "port": 8000}
+    found = errors(tmp_path, "1/model.json", json.dumps(wrong, indent=1), NEWEST)
+    assert [row.path for row in found] == ["max-model-len", "gpu_memory_utilisation", "port"]
+    assert "max_model_len" in found[0].fix
+    assert "gpu_memory_utilization" in found[1].fix
+
+
+RELEASES = {
+    "#!/bin/bash\ndocker run vllm/vllm-openai:v0.20.0-ubuntu2404 --model m -tp 2\n": "0.20.0",
+    "#!/bin/bash\npip install vllm==0.14.1\nvllm serve m -tp 2\n": "0.14.1",
+    "#!/bin/bash\nVLLM_VERSION=0.20.0\nvllm serve m -tp 2\n": "0.20.0",
+    "#!/bin/bash\nvllm serve m -tp 2\n": "0.32.0",
+}
+
+
+@pytest.mark.parametrize("text", RELEASES)
+def test_the_release_that_a_file_names_is_the_one_that_judges_it(text: str, tmp_path: Path) -> None:
+    (row,) = checked(tmp_path, "serve.sh", text).files
+    assert row.releases == (RELEASES[text],)
+    assert row.assumed == (RELEASES[text] == "0.32.0")
+
+
+def test_a_release_without_a_table_is_judged_by_its_neighbours(tmp_path: Path) -> None:
+    text = "#!/bin/bash\ndocker run vllm/vllm-openai:v0.16.0 --model m --moe-backend triton\n"
+    report = checked(tmp_path, "serve.sh", text)
+    (found,) = [row for row in report.findings if row.rule != "vulnerable-version"]
+    assert found.severity == "warning"
+    assert found.message.startswith("0.14.1 refuses it, 0.20.0 not")
+    assert "it came with release 0.20.0" in found.fix
+    assert any("judged by its neighbours 0.14.1 and 0.20.0" in note for note in report.notes)
+
+
+def test_what_came_after_the_newest_table_is_not_known(tmp_path: Path) -> None:
+    text = "#!/bin/bash\ndocker run vllm/vllm-openai:v0.40.0 --model m --brand-new 1 {}\n"
+    (found,) = checked(tmp_path, "serve.sh", text.format("")).findings
+    assert found.severity == "warning"
+    assert "what came later is not known" in found.message
+    assert errors(tmp_path, "serve.sh", text.format(BAD))[0].path == "--max-num-sequs"
+
+
+def test_a_minimum_stands_for_every_release_from_there_on(tmp_path: Path) -> None:
+    recipe = {
+        "model": {
+            "min_vllm_version": "0.12.0",
+            "base_args": ["--swap-space", "4", "--max-num-sequs", "64"],
+        }
+    }
+    report = checked(tmp_path, "recipe.yaml", yaml.safe_dump(recipe))
+    by_path = {row.path: row.severity for row in report.findings}
+    assert by_path == {"--swap-space": "warning", "--max-num-sequs": "error"}
+    assert report.files[0].kind == "vLLM recipe"
+
+
+def test_commands_in_a_guide_are_warned_of(tmp_path: Path) -> None:
+    guide = f"Start it:\n\n```bash\n$ vllm serve <model> \\\n  {BAD}\n```\n"
+    recipe = {"model": {"min_vllm_version": "0.20.0", "base_args": ["-tp", "2"]}, "guide": guide}
+    text = yaml.safe_dump(recipe, default_style="|")
+    (found,) = checked(tmp_path, "recipe.yaml", text).findings
+    assert (found.severity, found.path, found.within) == ("warning", "--max-num-sequs", "guide")
+    assert "--max-num-sequs" in text.splitlines()[found.location.line - 1]
+
+
+def test_several_releases_explain_what_changed_between_them(tmp_path: Path) -> None:
+    report = checked(tmp_path, "s.sh", command("--moe-backend triton"), "0.14.1", "0.32.0")
+    drift = [row for row in report.findings if row.rule == "drift"]
+    assert [row.message for row in drift] == [
+        "right for 0.32.0, not for 0.14.1: is no flag of vLLM 0.14.1"
+    ]
+
+
+def test_a_file_of_both_engines_is_judged_by_both(tmp_path: Path) -> None:
+    text = f"#!/bin/bash\nvllm serve some/model {BAD}\ntrtllm-serve some/model --max_batch_siz 4\n"
+    report = checked(tmp_path, "both.sh", text)
+    assert {row.path for row in report.findings if row.severity == "error"} == {
+        "--max-num-sequs",
+        "--max_batch_siz",
+    }
+    (row,) = report.files
+    assert row.judged.commands == 2
+    assert len(row.releases) == 2
