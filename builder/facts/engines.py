@@ -116,6 +116,11 @@ def load(name: str) -> Engine:
     return load_file(ENGINES / f"{name}.yaml", Engine)
 
 
+def are_mentioned(text: str) -> bool:
+    """Whether a text has the name of an engine's Python module."""
+    return any(load(name).module in text for name in names())
+
+
 @cache
 def default() -> Engine:
     """The engine of a deployment that names none."""

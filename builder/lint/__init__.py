@@ -9,34 +9,25 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..diagnostics import NOWHERE, Diagnostic, located
+from ..diagnostics import Diagnostic, located
 from ..documents import Yaml
 from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
-from . import data_files, kinds, other_engines, pairs, workers
-from .coverage import NOTHING, Verdict
+from . import data_files, kinds, other_engines, pairs, unjudged, workers
+from .coverage import Verdict
 from .files import BundleContext, SourceFile, expand
 from .judging import by_neighbours, by_statement, of_old
 from .kinds import DEPLOYMENT
 from .other_engines import EngineVerdict
 from .pairs import Side
-from .report import Checked, FindingsByRelease, Report, Skipped, findings_by_release
+from .report import Checked, FindingsByRelease, Report, findings_by_release
 from .section import stated_context
 from .serving import UNKNOWN
 from .starters import Starter, starters
 from .stated import Stated
-from .validate import (
-    MODEL_CONFIG,
-    PROSE,
-    SCRIPT,
-    YAML_SUFFIXES,
-    Text,
-    mentions_options,
-    read,
-    validate,
-)
+from .validate import MODEL_CONFIG, Text, read, validate
 
 if TYPE_CHECKING:
     from ..facts.checkpoint import Checkpoint
@@ -108,7 +99,7 @@ def _check(
         source = read(target.path)
         releases, stated = _releases(request, target.context, source, starter)
     except BadInput as error:
-        _of_unreadable(error, name, report)
+        unjudged.of_unreadable(error, name, report)
         return
     others: list[EngineVerdict] = []
     if source.form != MODEL_CONFIG and not kinds.holds_deployment(source.documents):
@@ -154,7 +145,7 @@ def _judge(
         other_engines.report_alone(name, others, verdicts[0], report)
         return
     if kind is None:
-        _of_no_kind(source, target, by_release, report)
+        unjudged.of_no_kind(source, target, by_release, report)
         return
     judged, names = verdicts[0].judged, tuple(dict.fromkeys(each.name for each in releases))
     if kind == MODEL_CONFIG or not judged:
@@ -166,7 +157,9 @@ def _judge(
         report.say_once(row.statement for row in releases)
         report.say_once(of_old(each) for each in named)
     if not judged:
-        _of_nothing(target, f"{kind}: holds no engine options and no server command", report)
+        unjudged.of_nothing(
+            target, f"{kind}: holds no engine options and no server command", report
+        )
     report.findings += findings_by_release(by_release, name)
     if assumed and kind != DEPLOYMENT:  # planning was for the one it names
         report.notes += _other_releases(source, name, by_release, request)
@@ -182,36 +175,6 @@ def _say_unknown_models(report: Report) -> None:
     for what, count in Counter(row.message for row in unknown).items():
         files = f" (in {count} files)" if count > 1 else ""
         report.notes.append(f"{what}{files}; give its facts with --model NAME or FOLDER")
-
-
-def _of_no_kind(
-    source: Text, target: SourceFile, by_release: FindingsByRelease, report: Report
-) -> None:
-    """A file of a kind that check does not know: passed over, or named as such."""
-    first, found = next(iter(by_release.items()))
-    broken = _is_malformed(source) and mentions_options(source.text, first)
-    name, unknown = str(target.path), _unknown(source)
-    report.skipped.append(Skipped(name, "cannot be read" if broken else unknown.message))
-    if not (target.given or broken):
-        return
-    broken = broken or (_is_malformed(source) and source.path.suffix in YAML_SUFFIXES)
-    report.files.append(Checked(name, "unknown kind", (), judged=NOTHING))
-    report.findings += (row.in_file(name) for row in (found if broken else [unknown]))
-
-
-def _of_unreadable(error: BadInput, name: str, report: Report) -> None:
-    report.findings += (_unreadable(row, name) for row in error.diagnostics)
-    report.files.append(Checked(name, "unreadable", (), judged=NOTHING))
-    report.skipped.append(Skipped(name, "cannot be read"))
-
-
-def _of_nothing(target: SourceFile, reason: str, report: Report) -> None:
-    """A file of a known kind that has nothing to judge, which is said of one that was named."""
-    report.skipped.append(Skipped(str(target.path), reason))
-    if target.given:
-        remedy = "it is neither right nor wrong: check the file that holds the options"
-        found = located(NOWHERE, "", "has nothing to judge", remedy, "nothing-to-judge", "warning")
-        report.findings.append(found.in_file(str(target.path)))
 
 
 def _is_bundles_own(target: SourceFile) -> bool:
@@ -321,31 +284,6 @@ def _located(diagnostic: Diagnostic, document: Yaml) -> Diagnostic:
     return located(
         place, diagnostic.path, diagnostic.message, diagnostic.fix, rule, diagnostic.severity
     )
-
-
-def _is_malformed(source: Text) -> bool:
-    return any(document.diagnostics for document in source.documents)
-
-
-def _unreadable(diagnostic: Diagnostic, name: str) -> Diagnostic:
-    where = "" if diagnostic.where == name else diagnostic.where
-    return replace(diagnostic, path=where, rule="unreadable").in_file(name)
-
-
-def _unknown(source: Text) -> Diagnostic:
-    """A file that was named, and of which nothing can be said."""
-    data = source.documents[0].data if source.documents else source.text
-    remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
-    if data is None and not _is_malformed(source):
-        return located(NOWHERE, "", "is empty", remedy, "empty-file")
-    if source.form == PROSE:
-        what = "is text that runs nothing: what it mentions is not judged"
-        return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
-    if source.form == SCRIPT:
-        return located(NOWHERE, "", "starts no server", remedy, "unknown-kind", "warning")
-    if isinstance(data, dict | list):
-        return located(NOWHERE, "", "kind not recognised", remedy, "unknown-kind", "warning")
-    return located(NOWHERE, "", "holds no options", remedy, "unknown-kind")
 
 
 def _other_releases(

@@ -1,8 +1,9 @@
 """Files of engines beside the one that is served where nothing else is named.
 
-An engine that has files of its own has a package of its name here. It offers `may_hold` and
-`is_options` and `is_alone`, which tell its files, `naming` of its releases in what is `stating`
-them, `validate` by one of them, and `told_lines` of what only tells readers of it.
+An engine that has files of its own has a package of its name here with `may_hold`, which tells
+quickly what may be one. Its module `reader` offers `is_options` and `is_alone`, which tell its
+files, `naming` of its releases in what is `stating` them, `validate` by one of them, and
+`told_lines` of what only tells readers of it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .files import SourceFile
 from .judging import by_neighbours, by_statement, of_old
 from .report import Checked, Report, findings_by_release
 from .stated import Stated
-from .validate import Text
+from .validate import PROSE, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,19 @@ class EngineVerdict:
 
 
 @cache
-def _readers() -> tuple[tuple[Engine, ModuleType], ...]:
-    """The engines that have files of their own, with the package that reads them."""
+def _others() -> tuple[tuple[Engine, ModuleType], ...]:
+    """The engines that have files of their own, each with its package here."""
     rows = (engines.load(name) for name in engines.names())
-    others = [row for row in rows if not row.default and find_spec(f"{__package__}.{row.name}")]
-    return tuple((row, import_module(f"{__package__}.{row.name}")) for row in others)
+    found = [row for row in rows if not row.default and find_spec(f"{__package__}.{row.name}")]
+    return tuple((row, import_module(f"{__package__}.{row.name}")) for row in found)
+
+
+def _readers(source: Text) -> Iterator[tuple[Engine, ModuleType]]:
+    """The engines of which a file may hold something, each with the module that reads it."""
+    data = source.documents[0].data if source.documents else None
+    for engine, package in _others():
+        if source.form != PROSE and package.may_hold(source.path.name, source.text, data):
+            yield engine, import_module(f"{package.__name__}.reader")
 
 
 def split(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
@@ -90,9 +99,9 @@ def verdicts(
 ) -> Iterator[EngineVerdict]:
     """What each engine that has something in a file says of it. `asked` are releases by engine,
     `default` is the one that the file would be judged by."""
-    for engine, reader in _readers():
-        is_alone = reader.may_hold(source) and reader.is_alone(source, default)
-        if is_alone or (reader.may_hold(source) and not reader.is_options(source)):
+    for engine, reader in _readers(source):
+        is_alone = reader.is_alone(source, default)
+        if is_alone or not reader.is_options(source):
             verdict = _verdict(engine, reader, source, target, asked.get(engine.name, ()))
             if verdict.kind:
                 yield replace(verdict, is_alone=is_alone)

@@ -99,8 +99,7 @@ def _is_telling(text: str) -> bool:
         return True
     from ..facts import engines, images
 
-    modules = (engines.load(name).module for name in engines.names())
-    return any(module in text for module in modules) or images.are_named(text)
+    return engines.are_mentioned(text) or images.are_named(text)
 
 
 def _form(path: Path, text: str) -> str:

@@ -1,123 +1,22 @@
-"""Files of vLLM: what is a file of it, which release it names, and what that has against it."""
+"""Files of vLLM: `may_hold` tells which they may be, `reader` reads them.
+
+Most files are none, and these are told without what reads them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
+from typing import Any
 
-from ...facts import engines, release
-from ...facts.release import Release
-from ...rules.context import RuleContext
-from .. import embedded, kinds
-from ..coverage import Judged, Verdict
-from ..validate import DOCKERFILE, PROSE, SCRIPT, Text
-from ..variables import variable_paths
-from . import files
-from .formats import ENGINE, formats
-from .judging import Given, diagnostics
-from .releases import naming, stating
-
-__all__ = ["is_alone", "is_options", "may_hold", "naming", "stating", "told_lines", "validate"]
-
-OPTIONS = "vLLM options"
-MODEL = f"Triton {files.ENGINE_FILE}"
-RECIPE = "vLLM recipe"
+from .formats import ENGINE, ENGINE_FILE, formats
 
 
-def may_hold(source: Text) -> bool:
-    """Whether a file may hold commands or options of the engine, told without its tables."""
-    if source.form == PROSE:
-        return False
+def may_hold(name: str, text: str, data: Any) -> bool:
+    """Whether a file may hold commands or options of the engine, told without its tables. `data` is
+    that of its first document."""
     names = (ENGINE, *formats().signature, *formats().marks)
-    return any(_is_in(name, source.text) for name in names) or _looks_like_options(source)
-
-
-def _is_in(name: str, text: str) -> bool:
-    return name in text or name.replace("_", "-") in text
-
-
-def _looks_like_options(source: Text) -> bool:
-    data = source.documents[0].data if source.documents else None
-    if not isinstance(data, Mapping):
-        return False
-    keys = {str(key).replace("-", "_").removeprefix("no_") for key in data}
-    dashed = any("-" in str(key) for key in data)
-    return bool(keys & set(formats().signature)) or dashed or _is_model(source)
-
-
-def is_options(source: Text) -> bool:
-    """Whether a file holds options and nothing else, those of some engine."""
-    return len(source.documents) == 1 and (
-        _is_model(source) or files.is_configuration(source.documents[0].data, _newest())
-    )
-
-
-def is_alone(source: Text, table: Release) -> bool:
-    """Whether a file of options is this engine's and not that of `table`, which knows fewer of
-    them."""
-    if not is_options(source):
-        return False
-    data = source.documents[0].data
-    known = sum(str(key) in table.top_level for key in data)
-    return _is_model(source) or files.hits(data, _newest()) > known
-
-
-def _is_model(source: Text) -> bool:
-    """Whether a file is that of Triton's backend for this engine."""
-    data = source.documents[0].data if source.documents else None
-    is_named = source.path.name == files.ENGINE_FILE
-    return is_named and isinstance(data, Mapping) and "model" in data
-
-
-@lru_cache(maxsize=1)
-def _newest() -> Release:
-    engine = engines.load(ENGINE)
-    return release.load(release.known(engine)[-1], engine=engine)
-
-
-def validate(source: Text, rule_context: RuleContext) -> Verdict:
-    """One file by one release; of no kind where it holds nothing of the engine."""
-    table = rule_context.release
-    if source.form in (SCRIPT, DOCKERFILE):
-        given = list(files.of_script(source.text, table))
-    else:
-        given = [
-            row
-            for document in source.documents
-            for row in files.of_document(document, source.text, table, source.path.name)
-        ]
-    if not given:
-        return Verdict(None, [])
-    found = [row for each in given for row in diagnostics(each, rule_context)]
-    return Verdict(_kind(source, given), found, _judged(given))
-
-
-def told_lines(source: Text) -> Iterator[int]:
-    """The lines of texts for readers."""
-    for document in source.documents:
-        for path, text in files.told(document.data):
-            start = (document.blocks.get(path) or document.locate(path)).line
-            yield from range(start, start + text.count("\n") + 1)
-
-
-def _judged(given: list[Given]) -> Judged:
-    commands_ = sum(row.as_flags for row in given)
-    variables = tuple(path for row in given for path in variable_paths(row.arguments.options))
-    return Judged(len(given) - commands_, commands_, variables=variables)
-
-
-def _kind(source: Text, given: list[Given]) -> str:
-    if source.form in (SCRIPT, DOCKERFILE):
-        return source.form
-    if source.path.name == files.ENGINE_FILE:
-        return MODEL
-    if len(given) == 1 and not given[0].path and not given[0].as_flags:
-        return OPTIONS
-    data = source.documents[0].data
-    if any(isinstance(row.data, Mapping) and "apiVersion" in row.data for row in source.documents):
-        return kinds.KUBERNETES
-    if isinstance(data, Mapping) and isinstance(data.get("services"), Mapping):
-        return embedded.COMPOSE
-    if any(word in source.text for word in formats().minimum):
-        return RECIPE
-    return embedded.EMBEDDED
+    if any(each in text or each.replace("_", "-") in text for each in names):
+        return True
+    keys = [str(key) for key in data] if isinstance(data, Mapping) else []
+    is_model = name == ENGINE_FILE and "model" in keys
+    return is_model or any("-" in key for key in keys)

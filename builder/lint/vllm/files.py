@@ -19,10 +19,8 @@ from ..variables import SHELL, MaskedText
 from . import arguments, commands
 from .arguments import Arguments
 from .commands import Command
-from .formats import formats
+from .formats import ENGINE_FILE, formats
 from .judging import Given
-
-ENGINE_FILE = "model.json"  # of Triton's backend
 
 
 def of_script(text: str, release: Release) -> Iterator[Given]:

@@ -12,6 +12,7 @@ from ...facts.schema import Text
 
 FORMAT = DATA / "formats" / "vllm.yaml"
 ENGINE = "vllm"
+ENGINE_FILE = "model.json"  # of Triton's backend
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,68 @@
+"""What is said of files of which nothing was judged: broken ones, and those of no kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..diagnostics import NOWHERE, Diagnostic, located
+from ..errors import BadInput
+from .coverage import NOTHING
+from .files import SourceFile
+from .report import Checked, FindingsByRelease, Report, Skipped
+from .validate import PROSE, SCRIPT, YAML_SUFFIXES, Text, mentions_options
+
+
+def of_no_kind(
+    source: Text, target: SourceFile, by_release: FindingsByRelease, report: Report
+) -> None:
+    """A file of a kind that check does not know: passed over, or named as such."""
+    first, found = next(iter(by_release.items()))
+    broken = _is_malformed(source) and mentions_options(source.text, first)
+    name, unknown = str(target.path), _unknown(source)
+    report.skipped.append(Skipped(name, "cannot be read" if broken else unknown.message))
+    if not (target.given or broken):
+        return
+    broken = broken or (_is_malformed(source) and source.path.suffix in YAML_SUFFIXES)
+    report.files.append(Checked(name, "unknown kind", (), judged=NOTHING))
+    report.findings += (row.in_file(name) for row in (found if broken else [unknown]))
+
+
+def of_unreadable(error: BadInput, name: str, report: Report) -> None:
+    """A file that cannot be read."""
+    report.findings += (_unreadable(row, name) for row in error.diagnostics)
+    report.files.append(Checked(name, "unreadable", (), judged=NOTHING))
+    report.skipped.append(Skipped(name, "cannot be read"))
+
+
+def of_nothing(target: SourceFile, reason: str, report: Report) -> None:
+    """A file of a known kind that has nothing to judge, which is said of one that was named."""
+    report.skipped.append(Skipped(str(target.path), reason))
+    if target.given:
+        remedy = "it is neither right nor wrong: check the file that holds the options"
+        found = located(NOWHERE, "", "has nothing to judge", remedy, "nothing-to-judge", "warning")
+        report.findings.append(found.in_file(str(target.path)))
+
+
+def _is_malformed(source: Text) -> bool:
+    return any(document.diagnostics for document in source.documents)
+
+
+def _unreadable(diagnostic: Diagnostic, name: str) -> Diagnostic:
+    where = "" if diagnostic.where == name else diagnostic.where
+    return replace(diagnostic, path=where, rule="unreadable").in_file(name)
+
+
+def _unknown(source: Text) -> Diagnostic:
+    """A file that was named, and of which nothing can be said."""
+    data = source.documents[0].data if source.documents else source.text
+    remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
+    if data is None and not _is_malformed(source):
+        return located(NOWHERE, "", "is empty", remedy, "empty-file")
+    if source.form == PROSE:
+        what = "is text that runs nothing: what it mentions is not judged"
+        return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
+    if source.form == SCRIPT:
+        return located(NOWHERE, "", "starts no server", remedy, "unknown-kind", "warning")
+    if isinstance(data, dict | list):
+        return located(NOWHERE, "", "kind not recognised", remedy, "unknown-kind", "warning")
+    return located(NOWHERE, "", "holds no options", remedy, "unknown-kind")
