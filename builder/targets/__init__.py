@@ -71,6 +71,13 @@ def warnings(context: RenderContext) -> list[Diagnostic]:
     return list(dict.fromkeys(rows))
 
 
+def unpinned(where: str, image: str, pinned: str = "REFERENCE") -> Diagnostic:
+    """An image that is named by a tag alone; `pinned` stands before the digest in the remedy."""
+    what = f"{image} has no digest, and a tag can come to mean another image"
+    remedy = f"give {pinned}@sha256:DIGEST, as your registry shows it"
+    return Diagnostic(where, what, remedy, severity="warning")
+
+
 def _around(deployment: Deployment) -> dict[str, ModuleType]:
     """The modules of the targets that are not servers."""
     return {name: load(name) for name in deployment.targets if name not in records.names()}

@@ -21,7 +21,7 @@ from ..facts.hardware import load as load_gpu
 from ..facts.images import Image
 from ..render import CommentedValue
 from ..servers import RenderContext, RenderedServer, options_of
-from . import host_diagnostics, selected_server, selection_diagnostics
+from . import host_diagnostics, selected_server, selection_diagnostics, unpinned
 
 # Where things are in the container.
 BUNDLE = "/bundle"
@@ -234,9 +234,8 @@ def warnings(context: RenderContext, options: ContainerOptions) -> Iterator[Diag
     server = selected_server(context.deployment, options.server)
     image = context.image(server)
     if image and image.digest is None:
-        what = f"{image.reference} has no digest, and a tag can come to mean another image"
-        remedy = f"give {image.name}:{image.tag or 'TAG'}@sha256:DIGEST, as your registry shows it"
-        yield Diagnostic(f"images.{server}", what, remedy, severity="warning")
+        pinned = f"{image.name}:{image.tag or 'TAG'}"
+        yield unpinned(f"images.{server}", image.reference, pinned)
 
 
 def _image_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnostic]:

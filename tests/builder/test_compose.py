@@ -119,6 +119,14 @@ def test_instances_have_gpus_and_ports_of_their_own(tmp_path: Path, docker_compo
     assert len(set(published)) == len(published) == 6
 
 
+@pytest.mark.parametrize("images", [[], [f"images.triton=registry.example/triton:1@{DIGEST}"]])
+def test_an_image_that_a_tag_alone_names_is_warned_of(images: list[str]) -> None:
+    own = ["targets.compose.server=triton", *images]
+    planned = pipeline.plan("llama-tiny", own, more_targets=["compose"])
+    found = [row.where for row in planned.warnings if "has no digest" in row.message]
+    assert found == ([] if images else ["images.triton"])
+
+
 def test_secrets_come_as_files(tmp_path: Path, docker_compose: Path) -> None:
     tls = "targets.triton={http: false, key_file: /k, grpc_tls: {certificate: /c, key: /k}}"
     file = render(tmp_path, tls)

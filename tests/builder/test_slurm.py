@@ -90,6 +90,26 @@ def faults(render: Render, *arguments: Any, **options: Any) -> list[str]:
     return [str(row) for row in caught.value.diagnostics]
 
 
+@pytest.mark.parametrize(
+    ("image", "is_warned"),
+    [
+        ("nvcr.io#nvidia/tensorrt-llm/release:1.2.1", True),
+        ("docker://nvcr.io/nvidia/tensorrt-llm/release:1.2.1", True),
+        ("nvcr.io#nvidia/tensorrt-llm/release:1.2.1@sha256:" + "0" * 64, False),
+        ("/images/tensorrt-llm.sqsh", False),
+        ("tensorrt-llm.sif", False),
+    ],
+)
+def test_an_image_of_a_site_that_a_tag_alone_names_is_warned_of(
+    render: Render, tmp_path: Path, image: str, is_warned: bool
+) -> None:
+    container = {"runtime": "pyxis", "images": {"trtllm_serve": image}}
+    render(site={"container": container})
+    found = pipeline.plan(str(tmp_path / "deployment.yaml")).warnings
+    warned = [row.where for row in found if "has no digest" in row.message]
+    assert warned == (["targets.slurm.site.container.images.trtllm_serve"] if is_warned else [])
+
+
 # --- Shapes
 
 

@@ -11,7 +11,7 @@ from ...deployment import Deployment, ImageReference, Strict
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
 from ...servers import RenderContext
-from .. import container, selected_server
+from .. import container, selected_server, unpinned
 from ..container import ContainerOptions, Count, Seconds
 
 LabelText = r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)"
@@ -165,9 +165,7 @@ def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Dia
         where = f"targets.{TARGET}.update.max_unavailable"
         yield Diagnostic(where, what, remedy, severity="warning")
     if options.gateway and "@" not in options.gateway.image:
-        what = f"{options.gateway.image} has no digest, and a tag can come to mean another image"
-        remedy = "give REFERENCE@sha256:DIGEST, as your registry shows it"
-        yield Diagnostic(f"targets.{TARGET}.gateway.image", what, remedy, severity="warning")
+        yield unpinned(f"targets.{TARGET}.gateway.image", options.gateway.image)
 
 
 def _own_diagnostics(deployment: Deployment, options: KubernetesOptions) -> Iterator[Diagnostic]:

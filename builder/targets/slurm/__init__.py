@@ -18,10 +18,10 @@ from ...servers import RenderContext
 from .. import PREFILL_FOLDER, selected_server
 from . import layout, service
 from .options import SlurmOptions as Options
-from .options import diagnostics
+from .options import diagnostics, warnings
 from .service import ServingSide, SlurmService
 
-__all__ = ["Options", "diagnostics", "render"]
+__all__ = ["Options", "diagnostics", "render", "warnings"]
 
 FOLDER = "slurm"
 SUPERVISOR = "supervisor"

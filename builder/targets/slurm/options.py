@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 from ...deployment import Deployment, ServerName, Strict
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
-from ...servers import PORT_STEP, Host, Port, is_address, options_of
+from ...servers import PORT_STEP, Host, Port, RenderContext, is_address, options_of
 from ...site import TARGET, Site
-from .. import host_diagnostics, selected_server, selection_diagnostics
+from .. import host_diagnostics, selected_server, selection_diagnostics, unpinned
 
 # Slurm keeps the time of `--signal` in 16 bits.
 MAX_LEAD_S = 65_535
@@ -21,6 +21,7 @@ MAX_LEAD_S = 65_535
 SIGNAL_SLACK_S = 60
 
 MAX_PORT = 65_535
+IMAGE_FILES = (".sqsh", ".sif")
 EVERYWHERE = "0.0.0.0"
 THE_NODE = "node"
 
@@ -161,6 +162,17 @@ def _role_diagnostics(deployment: Deployment, options: SlurmOptions) -> Iterator
         yield Diagnostic(
             where, what, f"set instances: 1, and the number by targets.{TARGET}.servers"
         )
+
+
+def warnings(context: RenderContext, options: SlurmOptions) -> Iterator[Diagnostic]:
+    """What a reader should know of the image. One that is a file is what it is."""
+    container = options.site.container
+    server = selected_server(context.deployment, options.server)
+    image = container.images.get(server)
+    if container.runtime == "none" or image is None or "@sha256:" in image:
+        return
+    if not image.startswith("/") and not image.endswith(IMAGE_FILES):
+        yield unpinned(f"targets.{TARGET}.site.container.images.{server}", image)
 
 
 def _container_diagnostics(options: SlurmOptions, server: str) -> Iterator[Diagnostic]:
