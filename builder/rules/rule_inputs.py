@@ -331,6 +331,8 @@ def _model_seq_len(inputs: RuleInputs) -> int | None:
         return None
     config = checkpoint.text_config
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(scaling, Mapping):
+        return None
     kind = scaling.get("type") or scaling.get("rope_type")
     factor = 1 if kind in _CONTEXT_INCLUDES_SCALING else as_number(scaling.get("factor"))
     return int(longest * (factor or 1))

@@ -11,6 +11,7 @@ from math import prod
 from typing import Literal
 
 from .fields import NESTED, Config, language_model, layer_kinds, normalized
+from .trial import spoiled_field
 
 Role = Literal[
     "embedding",
@@ -273,8 +274,13 @@ class Architecture:
         wrong += [name for name in sorted(optional - set(wrong)) if not _is_count(name, text[name])]
         wrong += [name for name in COUNTED & set(text) if not isinstance(text[name], int)]
         if self.experts_field and not wrong:
-            experts = text["num_hidden_layers"] * text[self.experts_field]
+            count = text.get(self.experts_field)
+            experts = text["num_hidden_layers"] * (count if isinstance(count, int) else 0)
             wrong += [self.experts_field] if experts > MAX_EXPERTS else []
+        if not wrong:
+            readers = (self.attention_layers, self.cached_values, self.recurrent, self.tensors)
+            spoiled = spoiled_field(text, [read for read in readers if read])
+            wrong += [] if spoiled is None else [spoiled]
         return wrong
 
     def mtp_layers(self, config: Config) -> int:
