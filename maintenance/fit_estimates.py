@@ -20,7 +20,7 @@ import numpy as np
 
 from builder import command
 from builder.estimates import measurements, models, roofline
-from builder.estimates.cells import minor
+from builder.estimates.cells import TPOT_OFF, TTFT_OFF, minor, uncontradicted
 from builder.estimates.fits import FACTORS
 from builder.estimates.kriging import FAR
 from builder.estimates.measurements import ENGINES, Row
@@ -61,14 +61,18 @@ def fit(rows: Sequence[Row], digest: str, before: dict[str, Any] | None) -> str:
     tpots, ttfts = [row.tpot_ms for row in rows], [row.ttft_ms or 0.0 for row in timed]
     found = {
         "rows_sha256": digest,
-        "tpot": _fit(rows, roofline.decode_terms, tpots, before and before["tpot"]),
-        "ttft": _fit(timed, roofline.first_terms, ttfts, before and before["ttft"]),
+        "tpot": _fit(rows, roofline.decode_terms, tpots, TPOT_OFF, before and before["tpot"]),
+        "ttft": _fit(timed, roofline.first_terms, ttfts, TTFT_OFF, before and before["ttft"]),
     }
     return json.dumps(found, indent=1) + "\n"
 
 
 def _fit(
-    rows: Sequence[Row], terms: Terms, times: Sequence[float], before: dict[str, Any] | None
+    rows: Sequence[Row],
+    terms: Terms,
+    times: Sequence[float],
+    limit: float,
+    before: dict[str, Any] | None,
 ) -> dict[str, Any]:
     features, y = _features(rows, terms), np.array(times)
     factors: dict[str, list[float]] = {}
@@ -79,6 +83,8 @@ def _fit(
         factors[engine] = fitted
         residual[some] = np.log(y[some] / np.maximum(features[some] @ fitted, 1e-6))
     found: dict[str, Any] = {"factors": factors}
+    kept = uncontradicted(rows, residual.tolist(), limit)
+    rows, residual = [rows[index] for index in kept], residual[kept]
     for name, with_release in (("with_release", True), ("without_release", False)):
         crowd = _Crowd(rows, residual, with_release)
         scales = before[name] if before else crowd.search(dict(START))

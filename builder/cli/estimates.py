@@ -14,7 +14,7 @@ from .arguments import Parser, add_json
 from .terminal import columns, print_json, wrapped
 
 if TYPE_CHECKING:
-    from ..estimates import Estimate, Interval, Question, Refusal
+    from ..estimates import Estimate, Question, Refusal
     from ..planning import Plan
 
 MAX_CONCURRENCY = 1_000_000
@@ -159,8 +159,8 @@ def _text(
     ]
     if known:
         yield ""
-        yield columns(_table(known, count, price), range(6))
-        yield "Each value with the ends of its 80 % interval below it."
+        yield columns(_table(known, count, price), range(8))
+        yield "from and to are the ends of the 80 % intervals"
         yield ""
         yield from _evidence(found for _, found in known)
     for load, found in zip(loads, answers, strict=True):
@@ -182,12 +182,9 @@ def _table(
         if price is not None:
             measures.append(found.usd_per_million_tokens(price))
         rows.append((f"{load:,}", *(_digits(value.value) for value in measures)))
-        rows.append(("", *(_ends(value) for value in measures)))
+        rows.append(("from", *(_digits(value.low) for value in measures)))
+        rows.append(("to", *(_digits(value.high) for value in measures)))
     return rows
-
-
-def _ends(value: Interval) -> str:
-    return f"{_digits(value.low)}-{_digits(value.high)}"
 
 
 def _digits(value: float) -> str:

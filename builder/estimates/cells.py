@@ -15,7 +15,7 @@ from .kriging import Curve, Field, Kernel, Point
 from .measurements import OWN, Row
 from .roofline import Load
 from .shapes import Shape, Speeds, speeds
-from .surface import Surface, knots
+from .surface import Surface, doublings, knots
 
 MOST_ROWS = 140  # that carry the answers of a cell
 # A public row whose log residual is so far off the median of its cell carries nothing: 85 ms a
@@ -86,7 +86,7 @@ def curve_of(load: Load, gpu: str, engine: str, release: str, drafting: str) -> 
     )
 
 
-def _uncontradicted(rows: Sequence[Row], residuals: Sequence[float], limit: float) -> list[int]:
+def uncontradicted(rows: Sequence[Row], residuals: Sequence[float], limit: float) -> list[int]:
     """Indices of rows that are not far off all others of their cell, and of the user's own."""
     groups: dict[tuple[str, ...], list[float]] = {}
     for row, residual in zip(rows, residuals, strict=True):
@@ -144,7 +144,7 @@ class Cell:
             log(time / fit.time(row.engine, terms(row, self.shape, speeds(row.gpu, row.precision))))
             for row, time in zip(rows, times, strict=True)
         ]
-        kept = _uncontradicted(rows, values, limit)
+        kept = uncontradicted(rows, values, limit)
         points = [point_of(rows[index], self.with_release) for index in kept]
         values = [values[index] for index in kept]
         kernel = Kernel(fit.scales(self.with_release))
@@ -170,13 +170,20 @@ class Cell:
         return Surface((loads, isls, osls), columns)
 
     def _axis(self, name: str, same: Sequence[Row]) -> list[int]:
-        """Knots: sizes of the layout's own rows, and beyond them those of other layouts."""
+        """Knots: sizes of the variant's own rows, and beyond them those of others.
+
+        Between two measured lengths time grows by the token; between two loads also as experts
+        fill, which the doublings follow.
+        """
         low, high = self.ends(name)
-        own = [getattr(row, name) for row in same]
-        others = (getattr(row, name) for row in self.own)
-        sizes = own + [size for size in others if not own or not min(own) <= size <= max(own)]
-        low = low if name == "concurrency" else max(1, low // REACH)
-        return knots(sizes, low, high * REACH)
+        own = {getattr(row, name) for row in same}
+        others = {getattr(row, name) for row in self.own}
+        if own:
+            others = {size for size in others if not min(own) <= size <= max(own)}
+        if name == "concurrency":
+            others |= {*doublings(low, high * REACH)}
+            return knots((low, high * REACH), own, others)
+        return knots((max(1, low // REACH), high * REACH), own, others)
 
     def _inside(self, name: str, size: int) -> int:
         low, high = self.ends(name)
@@ -195,11 +202,11 @@ class Cell:
         # their ends does not fade there.
         inside = replace(asked[0], isl=self._inside("isl", isl), osl=self._inside("osl", osl))
         curve = curve_of(inside, self.key.gpu, engine, variant.release, variant.drafting)
-        doublings = [log2(load) for load in loads]
+        logs = [log2(load) for load in loads]
         fields = zip(
             asked,
-            self.ttft.means(curve, doublings),
-            self.tpot.means(curve, doublings),
+            self.ttft.means(curve, logs),
+            self.tpot.means(curve, logs),
             strict=True,
         )
         for load, ttft, tpot in fields:

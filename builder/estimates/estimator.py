@@ -15,11 +15,13 @@ from . import fits, measurements, measuring_plan, models, mtp, own_runs
 from .cells import REACH, Cell, Key, Variant, curve_of, key_of, minor, point_of
 from .fits import Fits
 from .kriging import Kernel, Point
-from .measurements import Row
+from .measurements import OWN, Row
 from .question import Estimate, Interval, Neighbor, Question, Refusal, Times
 from .shapes import shape_of
 
 MOST_HALF_WIDTH = 0.10  # of the time to the last token, as a share of it
+MOST_OWN_HALF_WIDTH = 0.30  # with rows of the user's machine, of which few are worth a wide bar
+UNTRIED = 1.5  # times as wide: no public row says how the curve of this model runs
 MOST_DRAFTED_HALF_WIDTH = 0.20  # where the rows do not draft and the acceptance is another's
 MODES_APART = 1.2  # from here on, drafting or not is another answer
 SHOWN = 3
@@ -102,7 +104,8 @@ class Estimator:
                     f"{apart:.1f} times apart: say mtp, the number of them or 0"
                 )
                 return self._refuse(question, asked, "modes", what)
-        widest = MOST_HALF_WIDTH
+        own = any(row.source == OWN for row in cell.own)
+        widest = MOST_OWN_HALF_WIDTH if own else MOST_HALF_WIDTH
         if draft.gain is not None:
             times, widest = times.drafted(draft.gain), MOST_DRAFTED_HALF_WIDTH
         if (width := times.e2e.half_width) > widest:
@@ -119,8 +122,9 @@ class Estimator:
         times = cell.surface(variant).at((asked.concurrency, asked.isl, asked.osl))
         point = cell.point(asked, variant)
         scales = [fit.scales(cell.with_release) for fit in (self.fits.tpot, self.fits.ttft)]
-        rest = _interval(times.rest, scales[0].quantile * cell.tpot.at(point)[1])
-        first = _interval(times.first, scales[1].quantile * cell.ttft.at(point)[1])
+        wider = UNTRIED if all(row.source == OWN for row in cell.own) else 1.0
+        rest = _interval(times.rest, wider * scales[0].quantile * cell.tpot.at(point)[1])
+        first = _interval(times.first, wider * scales[1].quantile * cell.ttft.at(point)[1])
         return Times.of(first, rest, times.whole, asked.osl)
 
     def _new_cell(self, key: Key, with_release: bool) -> Cell:

@@ -27,14 +27,19 @@ class Times(NamedTuple):
     whole: float
 
 
-def knots(measured: Iterable[int], low: int, high: int) -> list[int]:
-    """Measured sizes, their ends, and powers of two between, where none is near."""
-    found = sorted({low, high, *measured})
-    for power in range(ceil(log2(low)), floor(log2(high)) + 1):
-        size = 2**power
-        if all(max(size / other, other / size) > ALIKE for other in found):
-            found.append(size)
+def knots(ends: tuple[int, int], own: Iterable[int], others: Iterable[int]) -> list[int]:
+    """Both ends, and between them all own sizes and others that are not near to one of them."""
+    low, high = ends
+    found = {*ends, *own}
+    for size in sorted(others):
+        if low < size < high and all(max(size / o, o / size) > ALIKE for o in found):
+            found.add(size)
     return sorted(found)
+
+
+def doublings(low: int, high: int) -> Iterator[int]:
+    """Powers of two from one size to another."""
+    return (2**power for power in range(ceil(log2(low)), floor(log2(high)) + 1))
 
 
 class Surface:

@@ -1,0 +1,443 @@
+"""Estimates from measured rows: what they answer, what they refuse, and what always holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builder.cli.main import main
+from builder.errors import BadInput
+from builder.estimates import Estimate, Estimator, Question, Refusal, batch, roofline
+from builder.estimates.measurements import Row
+from builder.estimates.models import facts_of
+from builder.estimates.shapes import Speeds, shape_of, speeds
+
+GPT = Question("openai/gpt-oss-120b", "b200", "fp4", "tensorrt_llm", 4, 1, 1, 1024, 1024, 16)
+R1 = Question(
+    "nvidia/DeepSeek-R1-0528-NVFP4", "b200", "fp4", "tensorrt_llm", 8, 1, 1, 1024, 1024, 16, mtp=0
+)
+QWEN = Question("Qwen/Qwen3-32B", "h100", "fp8", "vllm", 4, 1, 1, 1024, 512, 16)
+V32 = Question(
+    "nvidia/DeepSeek-V3.2-NVFP4", "gb200", "fp4", "tensorrt_llm", 4, 1, 1, 2400, 1600, 16, mtp=3
+)
+
+
+@pytest.fixture(scope="module")
+def estimator() -> Estimator:
+    return Estimator.load()
+
+
+def answer(estimator: Estimator, question: Question) -> Estimate:
+    found = estimator.estimate(question)
+    assert isinstance(found, Estimate), found.reason
+    return found
+
+
+def refusal(estimator: Estimator, question: Question) -> Refusal:
+    found = estimator.estimate(question)
+    assert isinstance(found, Refusal)
+    return found
+
+
+class TestAnswers:
+    def test_a_measured_point_is_near_what_was_measured(self, estimator: Estimator) -> None:
+        row = next(
+            row
+            for row in estimator.rows_of("gpt-oss-120b")
+            if (row.gpu, row.engine, row.layout) == ("b200", "tensorrt_llm", (4, 1, 1))
+            and (row.isl, row.osl, row.concurrency) == (1024, 1024, 16)
+        )
+        found = answer(estimator, GPT)
+        assert found.tpot_ms.value == pytest.approx(row.tpot_ms, rel=0.1)
+        assert found.nearest[0].distance == 0
+
+    def test_intervals_hold_their_values_and_units_agree(self, estimator: Estimator) -> None:
+        found = answer(estimator, R1)
+        for interval in (found.tpot_ms, found.ttft_ms, found.e2e_ms, found.output_tok_s):
+            assert 0 < interval.low <= interval.value <= interval.high
+        whole_ms = found.ttft_ms.value + (R1.osl - 1) * found.tpot_ms.value
+        assert found.e2e_ms.value == pytest.approx(whole_ms, rel=0.02)
+        tokens_per_s = R1.concurrency * R1.osl / found.e2e_ms.value * 1000
+        assert found.output_tok_s.value == pytest.approx(tokens_per_s)
+        assert found.tok_s_per_gpu.value == pytest.approx(tokens_per_s / 8)
+        assert found.tok_s_per_user.value == pytest.approx(1000 / found.tpot_ms.value)
+        usd = 3.6 * 8 / 3600 / tokens_per_s * 1e6
+        assert found.usd_per_million_tokens(3.6).value == pytest.approx(usd)
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            {"model": "deepseek-ai/DeepSeek-R1"},
+            {"model": "nvidia/DeepSeek-R1-0528-NVFP4-v2", "precision": "NVFP4"},
+            {"model": "DeepSeek-R1-0528", "gpu": "b200_sxm", "engine": "TensorRT-LLM"},
+            {"model": "deepseek-ai/DeepSeek-V3", "engine": "trtllm"},
+        ],
+    )
+    def test_every_spelling_has_the_same_answer(
+        self, estimator: Estimator, names: dict[str, str]
+    ) -> None:
+        other = answer(estimator, replace(R1, **names))  # type: ignore[arg-type]
+        assert other.tpot_ms == answer(estimator, R1).tpot_ms
+
+    def test_a_release_without_rows_counts_as_none(self, estimator: Estimator) -> None:
+        assert answer(estimator, replace(GPT, release="9.9")).tpot_ms == (
+            answer(estimator, GPT).tpot_ms
+        )
+
+    def test_more_rows_narrow_the_interval(self, estimator: Estimator) -> None:
+        few = [row for index, row in enumerate(estimator.rows) if index % 3]
+        widths = [
+            answer(one, GPT).tpot_ms.half_width
+            for one in (estimator, Estimator(few, estimator.fits))
+        ]
+        assert widths[0] <= widths[1]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("changes", "kind", "words"),
+        [
+            ({"model": "nvidia/DeepSeek-V3.2-NVFP4"}, "unmeasured", "the model deepseek-v3.2"),
+            ({"gpu": "gb300"}, "unmeasured", "on gb300"),
+            ({"precision": "int4"}, "unmeasured", "in int4"),
+            ({"model": "example/Unheard-Of-7B"}, "unmeasured", "unheard-of-7b"),
+            ({"concurrency": 1}, "outside", "concurrency 1 "),
+            ({"concurrency": 100_000}, "outside", "concurrency 100,000"),
+            ({"isl": 200_000}, "outside", "isl 200,000"),
+            ({"osl": 1}, "outside", "osl 1 "),
+            ({"mtp": None}, "modes", "say mtp"),
+        ],
+    )
+    def test_a_refusal_says_what_is_missing(
+        self, estimator: Estimator, changes: dict[str, object], kind: str, words: str
+    ) -> None:
+        found = refusal(estimator, replace(R1, **changes))  # type: ignore[arg-type]
+        assert found.kind == kind
+        assert words in found.reason
+        assert found.nearest
+        assert found.measure
+
+    def test_what_to_measure_begins_with_the_asked_load_and_tells_its_curve(
+        self, estimator: Estimator
+    ) -> None:
+        loads = [question.concurrency for question in refusal(estimator, V32).measure]
+        assert loads[0] == V32.concurrency
+        assert len(set(loads)) == len(loads) == 4
+        assert {1, 256} <= set(loads)
+
+    def test_a_model_left_out_is_never_answered_from_another(self, estimator: Estimator) -> None:
+        rows = [row for row in estimator.rows if row.model != "DeepSeek-R1"]
+        assert refusal(Estimator(rows, estimator.fits), R1).kind == "unmeasured"
+
+    def test_drafts_without_a_known_acceptance_are_refused(self, estimator: Estimator) -> None:
+        asked = replace(GPT, mtp=3)
+        assert refusal(estimator, asked).kind == "acceptance"
+
+
+class TestDrafts:
+    def test_rows_that_draft_answer_for_drafts(self, estimator: Estimator) -> None:
+        drafted = answer(estimator, replace(R1, mtp=3))
+        assert drafted.tpot_ms.high < answer(estimator, R1).tpot_ms.low
+
+    def test_the_users_acceptance_divides_a_longer_step(self, estimator: Estimator) -> None:
+        plain = answer(estimator, GPT)
+        low, high = (
+            answer(estimator, replace(GPT, mtp=3, acceptance=tokens)).tpot_ms
+            for tokens in (2.0, 3.0)
+        )
+        assert high.value < low.value
+        assert plain.tpot_ms.value / 2 < low.value < plain.tpot_ms.value
+        assert low.half_width > plain.tpot_ms.half_width
+
+    def test_a_published_curve_shows_its_range(self, estimator: Estimator) -> None:
+        asked = Question(
+            "Qwen/Qwen3.5-397B-A17B-FP8", "b200", "fp8", "sglang", 8, 1, 1, 1024, 1024, 16, mtp=2
+        )
+        assert "2.7 to 2.73 tokens a step, published" in answer(estimator, asked).notes[0]
+
+
+LOADS = st.integers(4, 256)
+LENGTHS = st.integers(512, 16384)
+
+
+class TestOrder:
+    """Time never falls with load, context or output length; more bandwidth never slows."""
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.sampled_from([GPT, R1, replace(R1, mtp=3), replace(QWEN, osl=256)]),
+        st.sampled_from(["concurrency", "isl", "osl"]),
+        LOADS,
+        LENGTHS,
+        LENGTHS,
+        st.floats(1.0, 8.0),
+    )
+    def test_time_never_falls(
+        self,
+        estimator: Estimator,
+        question: Question,
+        axis: str,
+        load: int,
+        isl: int,
+        osl: int,
+        times: float,
+    ) -> None:
+        less = replace(question, concurrency=load, isl=isl, osl=osl)
+        grown: dict[str, Any] = {axis: int(getattr(less, axis) * times)}
+        more = replace(less, **grown)
+        one, other = estimator.estimate(less), estimator.estimate(more)
+        if isinstance(one, Refusal) or isinstance(other, Refusal):
+            return
+        nearly = 1 - 1e-9
+        assert other.e2e_ms.value >= one.e2e_ms.value * nearly
+        if axis != "osl":
+            assert other.tpot_ms.value >= one.tpot_ms.value * nearly
+            assert other.ttft_ms.value >= one.ttft_ms.value * nearly
+
+    @given(
+        st.sampled_from(["DeepSeek-R1", "gpt-oss-120b", "Qwen3-32B", "GLM-5"]),
+        LOADS,
+        LENGTHS,
+        LENGTHS,
+        st.floats(1.0, 10.0),
+    )
+    def test_more_bandwidth_never_slows(
+        self, estimator: Estimator, model: str, load: int, isl: int, osl: int, times: float
+    ) -> None:
+        facts = facts_of(model)
+        assert facts is not None
+        asked = replace(R1, concurrency=load, isl=isl, osl=osl)
+        slow = speeds("b200", "fp8")
+        fast = Speeds(slow.bytes_per_ms * times, slow.flops_per_ms)
+        fits = estimator.fits
+        for fit, terms in ((fits.tpot, roofline.decode_terms), (fits.ttft, roofline.first_terms)):
+            slower, faster = (
+                fit.time("vllm", terms(asked, shape_of(facts), gpu)) for gpu in (slow, fast)
+            )
+            assert faster <= slower
+
+    def test_no_factor_is_negative(self, estimator: Estimator) -> None:
+        for fit in (estimator.fits.tpot, estimator.fits.ttft):
+            assert all(factor >= 0 for engine in fit.factors.values() for factor in engine)
+
+
+def bench(path: Path, concurrency: int, tpot_ms: float, ttft_ms: float, **subject: object) -> None:
+    """A run of launch bench with one point of a synthetic truth."""
+    statistics = {"tpot_ms": tpot_ms, "ttft_ms": ttft_ms}
+    document = {
+        "format": 1,
+        "kind": "bench",
+        "started": "2026-11-20T10:00:00Z",
+        "subject": {
+            "model": "nvidia/DeepSeek-V3.2-NVFP4",
+            "precision": "NVFP4",
+            "gpu": "gb200",
+            "num_gpus": 4,
+            "engine": {
+                "name": "tensorrt_llm",
+                "release": "1.2.1",
+                "used": "tensorrt_llm",
+                "rehearsal": False,
+            },
+            **subject,
+        },
+        "workload": {"kind": "fixed", "isl": 2400, "osl": 1600},
+        "points": [
+            {
+                "load": {"kind": "concurrency", "concurrency": concurrency},
+                "requests": {"sent": 64, "ok": 64, "failed": 0},
+                **{name: {"p50": value, "mean": value} for name, value in statistics.items()},
+                "speculative": None,
+            }
+        ],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document))
+
+
+def truth(concurrency: int) -> tuple[float, float]:
+    """TPOT and TTFT of a made-up server."""
+    return 3.1 + 0.11 * concurrency**0.9, 150 + 9.0 * concurrency
+
+
+class TestOwnRuns:
+    def test_four_runs_answer_what_was_refused_and_the_bar_holds_the_truth(
+        self, tmp_path: Path, estimator: Estimator
+    ) -> None:
+        assert refusal(estimator, V32).kind == "unmeasured"
+        for load in (1, 4, 64, 256):
+            bench(tmp_path / f"run-{load}" / "bench.json", load, *truth(load))
+        with_runs = Estimator.load(tmp_path)
+        for load in (4, 16, 32, 128):
+            found = answer(with_runs, replace(V32, concurrency=load))
+            tpot_ms, ttft_ms = truth(load)
+            assert found.tpot_ms.low <= tpot_ms <= found.tpot_ms.high
+            whole_ms = ttft_ms + 1599 * tpot_ms
+            assert found.e2e_ms.low <= whole_ms <= found.e2e_ms.high
+
+    def test_own_runs_narrow_the_bar(self, tmp_path: Path, estimator: Estimator) -> None:
+        before = answer(estimator, GPT)
+        bench(
+            tmp_path / "bench.json",
+            GPT.concurrency,
+            before.tpot_ms.value,
+            before.ttft_ms.value,
+            model=GPT.model,
+            precision="MXFP4",
+            gpu="b200",
+        )
+        document = json.loads((tmp_path / "bench.json").read_text())
+        document["workload"] |= {"isl": 1024, "osl": 1024}
+        (tmp_path / "bench.json").write_text(json.dumps(document))
+        after = answer(Estimator.load(tmp_path), GPT)
+        assert after.tpot_ms.half_width < before.tpot_ms.half_width
+
+    def test_a_rehearsal_says_nothing_of_a_gpu(self, tmp_path: Path) -> None:
+        engine = {"name": "tensorrt_llm", "used": "reference", "rehearsal": True}
+        bench(tmp_path / "bench.json", 4, 5, 100, engine=engine)
+        with pytest.raises(BadInput, match="stand-in engine"):
+            Estimator.load(tmp_path)
+
+    def test_what_a_run_does_not_say_is_named(self, tmp_path: Path) -> None:
+        bench(tmp_path / "bench.json", 4, 5, 100, gpu=None, precision=None)
+        with pytest.raises(BadInput, match=r"does not say subject\.gpu, subject\.precision"):
+            Estimator.load(tmp_path)
+
+    def test_a_folder_without_runs_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(BadInput, match=r"no bench\.json"):
+            Estimator.load(tmp_path)
+
+
+def line(question: Question, **changes: object) -> str:
+    row = {name: getattr(question, name) for name in batch.FIELDS}
+    return json.dumps({name: value for name, value in (row | changes).items() if value is not None})
+
+
+class TestBatch:
+    @settings(max_examples=15, deadline=None)
+    @given(st.lists(st.sampled_from([GPT, R1, QWEN, V32]), min_size=1, max_size=6), LOADS)
+    def test_a_batch_answers_as_each_question_alone(
+        self, estimator: Estimator, asked: list[Question], load: int
+    ) -> None:
+        questions = [replace(question, concurrency=load) for question in asked]
+        text = "\n".join(line(question) for question in questions)
+        together = list(batch.answer(batch.read(text, "q"), estimator))
+        assert together == [batch.document(estimator.estimate(one)) for one in questions]
+
+    def test_each_line_has_one_answer(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "questions.jsonl"
+        file.write_text(f"{line(GPT)}\n\n{line(V32)}\n")
+        assert main(["estimate", "--batch", str(file)]) == 0
+        first, second = map(json.loads, capsys.readouterr().out.splitlines())
+        for name in ("tpot_ms", "ttft_ms", "e2e_ms", "output_tok_s"):
+            assert list(first[name]) == ["low", "value", "high"]
+        assert "DeepSeek-V3.2".lower() in second["refused"]
+        assert second["nearest"]
+
+    def test_layouts_as_listings_write_them_are_read_and_said(self, estimator: Estimator) -> None:
+        listed = replace(R1, model="deepseek-ai/DeepSeek-R1", tp=64, ep=8)
+        run = replace(listed, tp=8)
+        found, plain = batch.answer([listed, run], estimator)
+        assert found["tpot_ms"] == plain["tpot_ms"]
+        assert "TP64/EP8 is read as TP8/EP8" in found["notes"][0]
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("{", "is not JSON"),
+            ("[]", "is not an object"),
+            (line(GPT, tp="8"), 'tp is "8"'),
+            (line(GPT, concurrency=0), "concurrency is 0"),
+            (line(GPT, isl=True), "isl is true"),
+            (line(GPT, gpu="b2000"), "did you mean b200"),
+            (line(GPT, engine="tgi"), "engine tgi is unknown"),
+            (line(GPT, precision="fp5"), "precision fp5 is unknown"),
+            (line(GPT, mtp=-1), "mtp is -1"),
+            (line(GPT, mtp=2, acceptance=9), "acceptance is 9"),
+            (line(GPT, cocurrency=4), "did you mean concurrency"),
+            (line(GPT).replace('"osl": 1024, ', ""), "osl is missing"),
+        ],
+    )
+    def test_a_wrong_line_is_named_with_its_number(self, text: str, words: str) -> None:
+        with pytest.raises(BadInput) as error:
+            batch.read(f"{line(GPT)}\n{text}\n", "questions.jsonl")
+        (diagnostic,) = error.value.diagnostics
+        assert diagnostic.where == "questions.jsonl:2"
+        assert words in str(diagnostic)
+
+    def test_an_empty_file_is_refused(self) -> None:
+        with pytest.raises(BadInput, match="holds no question"):
+            batch.read("\n", "questions.jsonl")
+
+
+class TestCommand:
+    def test_the_table_fits_a_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ["estimate", "gpt-oss-120b-h200", "--concurrency", "4,16,64", "--price", "3.5"]
+        assert main(words) == 0
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= 80
+        assert "USD/M" in text
+        assert "measured rows" in text
+
+    def test_a_refusal_says_the_command_that_measures(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["estimate", "deepseek-v3.2-nvfp4-gb200"]) == 0
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= 80
+        assert "no estimate, no measured row of the model deepseek-v3.2" in " ".join(text.split())
+        assert "launch bench BUNDLE --isl 800 --osl 1600" in " ".join(text.split())
+
+    def test_json_has_the_points(self, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ["estimate", "gpt-oss-120b-h200", "--concurrency", "16,32", "--json"]
+        assert main([*words, "--price", "3.5"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert [point["concurrency"] for point in document["points"]] == [16, 32]
+        assert {"low", "value", "high"} == set(
+            document["points"][0]["usd_per_million_output_tokens"]
+        )
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["estimate"],
+            ["estimate", "llama-tiny", "--batch", "x.jsonl"],
+            ["estimate", "llama-tiny", "--concurrency", "4,x"],
+            ["estimate", "llama-tiny", "--price", "-1"],
+            ["estimate", "--batch", "missing.jsonl"],
+            ["estimate", "llama-tiny", "--rows", "missing"],
+            ["estimate", "deepseek-v3.2-nvfp4-gb300-decode"],
+        ],
+    )
+    def test_wrong_input_is_refused_without_a_traceback(
+        self, words: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        try:
+            code = main(words)
+        except SystemExit as error:
+            code = int(error.code or 0)
+        assert code == 2
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_rows_of_the_user_count_like_the_public_ones(estimator: Estimator) -> None:
+    """A second measurement of a point is worth the same, whoever made it."""
+    row = next(row for row in estimator.rows_of("gpt-oss-120b") if row.gpu == "b200")
+    copy: Row = row._replace(id="own", source="own")
+    more = [Estimator([*estimator.rows, one], estimator.fits) for one in (copy, row)]
+    asked = replace(
+        GPT, tp=row.tp, ep=row.ep, isl=row.isl, osl=row.osl, concurrency=row.concurrency
+    )
+    found = [one.estimate(replace(asked, engine=row.engine)) for one in more]
+    assert [type(one) for one in found] == [Estimate, Estimate]
+    one, other = found
+    assert isinstance(one, Estimate) and isinstance(other, Estimate)
+    assert one.tpot_ms == other.tpot_ms
