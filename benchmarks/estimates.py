@@ -1,12 +1,13 @@
 """How good the estimates are, on rows that they have not seen.
 
-    python -m benchmarks.estimates [--check] [--json]
+    python -m benchmarks.estimates [--check] [--json] [--write]
 
 Every measured row is asked about once, with the rows of its fold left out: a tenth of all, and
 with them every other measurement of the same point of the same day. The question knows neither the
 day nor the image of the row, and not its release; whether it drafts (MTP) it knows where a source
 or other runs tell it, for a user knows that of his deployment; `mtp not said` is without. Factors
-and scales are those that ship. `--check` fails where a bound is missed.
+and scales are those that ship. `--check` fails where a bound is missed, `--write` keeps the
+figures in `benchmarks/estimates.json` and the table in `docs/estimates.md`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 
 from builder.estimates import Estimate, Estimator, Question, fits, measurements
 from builder.estimates.cells import key_of
 from builder.estimates.measurements import Row
 
+FIGURES = Path(__file__).with_suffix(".json")
+PAGE = Path(__file__).parent.parent / "docs" / "estimates.md"
+BEGIN = "<!-- accuracy: python -m benchmarks.estimates --write -->"
+END = "<!-- end of accuracy -->"
 FOLDS = 10
 # Bounds of the acceptance: what is measured, and whether it must be at most or at least.
 BOUNDS = {
@@ -205,7 +211,7 @@ def left_out(rows: Sequence[Row], fitted: fits.Fits) -> tuple[int, int]:
 
 
 def report() -> dict[str, object]:
-    rows, _ = measurements.read()
+    rows, digest = measurements.read()
     fitted = fits.load()
     asks = (
         question_of,
@@ -218,6 +224,8 @@ def report() -> dict[str, object]:
     found["with release"] = accuracy([one for one in told if one.place != "alone"])
     found["mtp not said"] = accuracy([one for one in silent if one.place != "alone"])
     return {
+        "rows_sha256": digest,
+        "factors_sha256": measurements.digest(fits.FACTORS.read_text(encoding="utf-8")),
         "rows": len(rows),
         "folds": FOLDS,
         "accuracy": {name: asdict(row) for name, row in found.items() if row},
@@ -264,12 +272,25 @@ def table(document: Mapping[str, object]) -> str:
     return "\n".join(lines)
 
 
+def with_table(page: str, table: str) -> str:
+    """The page with a table between its marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return f"{before}{begin}\n{table}\n{end}{after}"
+
+
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="fail where a bound is missed")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    text = "keep the figures, and the table in docs/estimates.md"
+    parser.add_argument("--write", action="store_true", help=text)
     options = parser.parse_args(words)
     document = report()
+    if options.write:
+        FIGURES.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(with_table(page, table(document)), encoding="utf-8")
     print(json.dumps(document, indent=1) if options.json else table(document))
     missed = list(misses(document)) if options.check else []
     for line in missed:

@@ -302,7 +302,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _run(rows: Path, newer: Path | None) -> None:
-    found = take(_raw(rows), _raw(newer) if newer else ())
+    found = take(raw(rows), raw(newer) if newer else ())
     texts = {
         measurements.AGGREGATED.name: measurements.write(found.rows, Row._fields),
         measurements.DISAGGREGATED.name: measurements.write(
@@ -315,7 +315,7 @@ def _run(rows: Path, newer: Path | None) -> None:
     print(index(found, texts), end="")
 
 
-def _raw(path: Path) -> list[Raw]:
+def raw(path: Path) -> list[Raw]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 

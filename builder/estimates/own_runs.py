@@ -11,6 +11,7 @@ from ..errors import BadInput
 from ..files import MAX_JSON_BYTES, parse_json, read_text
 from . import models
 from .measurements import ENGINES, OWN, PRECISIONS, Row
+from .options import layout_of
 
 KIND = "bench"
 NAME = "bench.json"
@@ -63,14 +64,14 @@ def _points(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
         if not isl or not osl or osl < 2:
             continue
         drafted = (point.get("speculative") or {}).get("tokens_per_step")
-        drafts = drafted is not None and drafted > DRAFTS_FROM
+        drafts = bool(common["mtp"]) or (drafted is not None and drafted > DRAFTS_FROM)
+        known = drafts or common["mtp"] is not None
         yield Row(
             id=f"{path}#{number}",
             source=OWN,
             date=str(document.get("started") or "")[:10],
             **common,
-            mtp=None,
-            drafting="on" if drafts else "",
+            drafting="on" if drafts else "off" if known else "",
             acceptance=drafted if drafts else None,
             isl=isl,
             osl=osl,
@@ -101,17 +102,19 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput(
             [Diagnostic(str(path), what, "measure with the bundle: launch bench BUNDLE")]
         )
-    layout = subject.get("layout") or {}
-    attention_dp = int(layout.get("attention_dp") or 1)
+    # A run without its bundle's options has been spread over all GPUs, as far as anyone knows.
+    options = {"tensor_parallel_size": subject["num_gpus"], **(subject.get("options") or {})}
+    tp, attention_dp, ep, drafts = layout_of(options)
     return {
         "engine": name,
         "release": str(engine.get("release") or ""),
         "model": models.model_name(subject["model"]),
         "gpu": models.gpu_name(subject["gpu"]),
         "precision": precision,
-        "tp": int(layout.get("tp") or subject["num_gpus"] // attention_dp),
+        "tp": tp,
         "attention_dp": attention_dp,
-        "ep": int(layout.get("ep") or 1),
+        "ep": ep,
+        "mtp": drafts if subject.get("options") else None,
     }
 
 

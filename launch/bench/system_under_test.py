@@ -29,6 +29,7 @@ from . import prompts
 UNKNOWN = "unknown"
 ENGINE_WORD = ", TensorRT-LLM "
 TIMEOUT_S = 10.0
+_PARALLEL = ("parallel", "attention_dp", "draft", "nextn", "speculative_tokens")  # in option paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class SystemUnderTest:
             "precision": precision(facts),
             "gpu": hardware.get("gpu"),
             "num_gpus": num_gpus or hardware.get("num_gpus"),
+            "options": _parallel_options(bundle),
             "engine": {
                 **(bundle.launch["engine"] if bundle else {"name": None, "release": None}),
                 "used": used,
@@ -96,6 +98,18 @@ class SystemUnderTest:
             "url": endpoint.url or f"grpc://{endpoint.grpc}",
             "server_version": version,
         }
+
+
+def _parallel_options(bundle: Bundle | None) -> dict[str, Any]:
+    """How the bundle spreads the model and how many tokens it drafts, in its options' words."""
+    if bundle is None:
+        return {}
+    manifest = json.loads((bundle.folder / "manifest.json").read_bytes())
+    return {
+        row["path"]: row["value"]
+        for row in manifest["decisions"]
+        if any(word in row["path"] for word in _PARALLEL) and type(row["value"]) in (int, bool)
+    }
 
 
 def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> str:
