@@ -208,3 +208,27 @@ def test_what_is_too_large_is_blamed_on_what_it_follows_from(
 def test_a_block_that_one_request_fills_is_no_waste() -> None:
     settings = ["workload={isl: 512, osl: 512, concurrency: 16}", f"{CACHE}.tokens_per_block=1024"]
     assert blamed(pipeline.plan("llama-tiny", settings), request_gib=90.0)[0] == "workload"
+
+
+# --- Draft tokens ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "overrides", "tokens"),
+    [
+        ("draft={checkpoint: /models/draft, tokens: 5}", {}, 5),
+        ("workload.concurrency=16", {}, 0),
+        ("workload.concurrency=16", {"speculative_config.decoding_type": "MTP"}, 1),
+        ("workload.concurrency=16", {"speculative_config.decoding_type": "NGram"}, 0),
+        ("workload.concurrency=16", {"speculative_config.num_nextn_predict_layers": 3}, 3),
+        # Without a draft model its length means nothing.
+        ("workload.concurrency=16", {"speculative_config.max_draft_len": 5}, 0),
+    ],
+)
+def test_drafts_are_as_many_as_is_decided_or_set(
+    setting: str, overrides: dict[str, Any], tokens: int
+) -> None:
+    found = pipeline.plan("llama-tiny", [setting]).plan
+    rows = {row.path: row for row in found.decisions}
+    builder = PlanBuilder(found.deployment, found.facts, overrides, rows)
+    assert builder.draft_tokens() == tokens
