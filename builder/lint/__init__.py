@@ -191,23 +191,35 @@ def _releases(
     """The releases to check by; where it is a guess, with what the file itself says of it."""
     if source.form == MODEL_CONFIG:  # Triton reads it, whatever the engine's release
         return [release.load(release.newest_stable())], None
+    newest = release.load(release.newest_stable())
+    if kinds.holds_deployment(source.documents):
+        return _of_request(request, context, source, newest), None
     if request.releases:
         return [release.load(name) for name in request.releases], None
-    newest = release.load(release.newest_stable())
     if context and context.engine != newest.engine.name:
         return [newest], None  # what is no engine's is judged the same by any release
     if context:
         return [release.load(context.release, context.folder)], None
-    if not kinds.holds_deployment(source.documents):
-        stated = Stated(source.text, source.documents)
-        if starter and starter.named and not stated.named:
-            return list(starter.named.releases), None
-        return [newest], stated
+    stated = Stated(source.text, source.documents)
+    if starter and starter.named and not stated.named:
+        return list(starter.named.releases), None
+    return [newest], stated
+
+
+def _of_request(
+    request: CheckOptions, context: BundleContext | None, source: Text, newest: Release
+) -> list[Release]:
+    """The releases of a deployment file: those asked for of its engine, its bundle's, its own."""
+    engine = kinds.stated_engine(source.documents)
+    asked = request.releases if engine.default else request.other_releases.get(engine.name, ())
+    folder = source.path.parent
+    names = list(asked) or [kinds.stated_release(source.documents)]
+    if context and not asked:
+        folder, names = context.folder, [context.release]
     try:
-        asked = kinds.stated_release(source.documents)
-        return [release.load(asked, source.path.parent) if asked else newest], None
+        return [release.load(name, folder, engine) if name else newest for name in names]
     except BadInput:
-        return [newest], None  # planning will say so
+        return [newest]  # planning will say so
 
 
 def _rule_context(
@@ -255,7 +267,8 @@ def _planned(
     document: Yaml, request: CheckOptions, known: Release, target: SourceFile, planner: Planner
 ) -> Iterator[Diagnostic]:
     """Whether a deployment file can be planned, by another release than its own if asked."""
-    overrides = [f"engine.release={known.name}"] if request.releases else []
+    asked = request.releases or request.other_releases
+    overrides = [f"engine.release={known.name}"] if asked else []
     for diagnostic in planner(target.path, overrides):
         yield _located(diagnostic, document)
 

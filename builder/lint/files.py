@@ -140,7 +140,7 @@ def _surroundings(folder: Path) -> BundleContext | None:
     role, gpu = value_at(request, "role"), value_at(request, "hardware.gpu")
     return BundleContext(
         folder,
-        str(engine.get("name", engines.default().name)),
+        name if (name := engine.get("name")) in engines.names() else engines.default().name,
         str(engine["release"]),
         role if role in get_args(ServerRole) else None,
         StatedWorkload(

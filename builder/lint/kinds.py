@@ -9,7 +9,8 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, is_misspelling, located
 from ..documents import DATA, START, Variable, Yaml, value_at
-from ..facts import data_file
+from ..facts import data_file, engines
+from ..facts.engines import Engine
 from ..facts.release import Release, ServerRole, known, load
 from ..facts.release.table import FORMAT_TABLE
 from ..rules.remedies import former_options
@@ -85,6 +86,12 @@ def stated_release(documents: Sequence[Yaml]) -> str:
     if not holds_deployment(documents):
         return ""
     return str(value_at(documents[0].data, "engine.release") or "")
+
+
+def stated_engine(documents: Sequence[Yaml]) -> Engine:
+    """The engine that a deployment file asks for; the default one for a name that is none."""
+    name = value_at(documents[0].data, "engine.name")
+    return engines.load(name) if name in engines.names() else engines.default()
 
 
 @cache
