@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...diagnostics import Location
-from ...documents import START, Yaml
+from ...documents import START, Yaml, value_at
 from .. import script, written
 from ..script import HereDocument, Statement, Word
-from ..server_commands import containers, words_of
+from ..section import below
+from ..server_commands import COMMANDS, containers, words_of
+from ..workers import Place
 from .formats import formats, image_pattern
 
 _MAX_DEPTH = 3  # of command lines inside command lines
 _BASE = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(?P<image>\S+)", re.M | re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"<\w[\w .|/-]*>")  # what a reader is to fill in
+_VISIBLE = re.compile(r"(CUDA_VISIBLE_DEVICES)=(\d+(?:,\d+)*)")
+_DEVICES = re.compile(r"device=(\d+(?:,\d+)*)|(\d+)")
+_GPU = "nvidia.com/gpu"
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _FENCE = re.compile(
@@ -36,6 +41,7 @@ class Command:
     path: str = ""
     is_open: bool = False
     is_part: bool = False  # flags alone, of a command that something else puts together
+    gpus: Place | None = None  # that its container or its line leaves it
 
 
 def mentions(text: str) -> bool:
@@ -83,21 +89,38 @@ def _of_statement(words: Sequence[Word], depth: int) -> Iterator[Command]:
         name = word.text.rpartition("/")[2]
         rest = words[index + 1 :]
         if name == known.program and rest and rest[0].text == known.subcommand:
-            yield Command(tuple(rest[1:]))
+            yield Command(tuple(rest[1:]), gpus=_gpus_before(words[:index]))
             return
         if word.text in (*known.modules, *known.workers):
-            yield Command(tuple(rest), is_open=word.text in known.workers)
+            is_open, gpus = word.text in known.workers, _gpus_before(words[:index])
+            yield Command(tuple(rest), is_open=is_open, gpus=gpus)
             return
         if (image := image_pattern().search(word.text)) and index:
             inner = list(_of_statement(rest, depth))
+            gpus = _gpus_before(words[:index])
             if inner:
-                yield from inner
+                yield from (replace(row, gpus=row.gpus or gpus) for row in inner)
             elif rest and _are_flags(rest) and not _has_entry_point(words[:index]):
-                yield Command(tuple(rest), is_open=image["own"] is None)
+                yield Command(tuple(rest), is_open=image["own"] is None, gpus=gpus)
             return
         if depth < _MAX_DEPTH and re.search(r"\s", word.text) and mentions(word.text):
             place = Location(word.location.line, word.location.column + 1)
             yield from in_text(word.text, place, depth + 1)
+
+
+def _gpus_before(words: Sequence[Word]) -> Place | None:
+    """The GPUs that the words before a server leave it: a variable, or docker's."""
+    for index, word in enumerate(words):
+        found = _VISIBLE.fullmatch(word.text)
+        if found:
+            return Place(len(found[2].split(",")), word.location, found[1])
+        text = word.text.partition("=")[2]
+        if word.text == "--gpus" and index + 1 < len(words):
+            text = words[index + 1].text
+        if word.text.startswith("--gpus") and (given := _DEVICES.fullmatch(text.strip("\"'"))):
+            count = len(given[1].split(",")) if given[1] else int(given[2])
+            return Place(count, word.location, "--gpus")
+    return None
 
 
 def _are_flags(words: Sequence[Word]) -> bool:
@@ -160,12 +183,11 @@ def in_containers(document: Yaml) -> Iterator[Command]:
         if not inner and not texts and image and _starts_server(container) and _are_flags(words):
             inner = [Command(tuple(words), is_open=image["own"] is None)]
         for command in (*texts, *inner):
-            yield Command(command.words, command.path or path, command.is_open, command.is_part)
+            gpus = command.gpus or _gpus_of(container, path, document)
+            yield replace(command, path=command.path or path, gpus=gpus)
 
 
 def _keys(container: Mapping[str, Any]) -> list[str]:
-    from ..server_commands import COMMANDS
-
     return [key for key in COMMANDS if key in container]
 
 
@@ -177,6 +199,17 @@ def _starts_server(container: Mapping[str, Any]) -> bool:
     return ("args" in container and "command" not in container) or (
         "command" in container and "args" not in container
     )
+
+
+def _gpus_of(container: Mapping[str, Any], path: str, document: Yaml) -> Place | None:
+    """The GPUs that a container of Kubernetes asks for."""
+    for kind in ("limits", "requests"):
+        rows = value_at(container, f"resources.{kind}")
+        count = str(rows.get(_GPU, "")) if isinstance(rows, Mapping) else ""
+        if count.isdigit():
+            where = below(path, f"resources.{kind}.{_GPU}")
+            return Place(int(count), document.locate(where), where)
+    return None
 
 
 def image_of(container: Mapping[str, Any]) -> str:
@@ -197,7 +230,7 @@ def _in_block(word: Word, path: str, document: Yaml) -> Iterator[Command]:
             if block
             else tuple(Word(each.text, place, each.certain) for each in command.words)
         )
-        yield Command(words, path, command.is_open, command.is_part)
+        yield replace(command, words=words, path=path)
 
 
 def in_prose(text: str, path: str, document: Yaml) -> Iterator[Command]:
@@ -215,4 +248,4 @@ def in_prose(text: str, path: str, document: Yaml) -> Iterator[Command]:
                 if start
                 else tuple(Word(each.text, place, each.certain) for each in command.words)
             )
-            yield Command(words, path, command.is_open, command.is_part)
+            yield replace(command, words=words, path=path)

@@ -120,6 +120,7 @@ def _of_command(command: Command, release: Release, extended: bool) -> Given:
         command.path,
         as_flags=True,
         is_extended=extended or command.is_open,
+        gpus=command.gpus,
     )
 
 

@@ -19,6 +19,8 @@ from ...rules.options import SHAPES, WRONG_VALUES, wrong_type
 from ...rules.remedies import age, of_other_engine
 from ...rules.validation import validate
 from ..section import Section, below
+from ..workers import Place
+from . import gpus
 from .arguments import Arguments, known
 from .formats import formats
 
@@ -29,13 +31,14 @@ _NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
 class Given:
     """Options as a file gives them: `as_flags` of a command or else as keys, below `path` of a
     document or `within` a file inside it. Flags of a command that `is_extended` may be those of
-    another program."""
+    another program. `gpus` are those of the server."""
 
     arguments: Arguments
     path: str = ""
     within: str = ""
     as_flags: bool = False
     is_extended: bool = False
+    gpus: Place | None = None
 
 
 def diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
@@ -48,6 +51,10 @@ def diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]
     for row in found:
         path = row.path if given.as_flags else below(given.path, row.path)
         yield replace(row, path=path, within=given.within)
+    read, release = given.arguments, rule_context.release
+    may_differ = read.is_open or given.is_extended
+    if found_gpus := gpus.diagnostic(read.options, given.gpus, release, may_differ):
+        yield found_gpus
 
 
 def _values(arguments: Arguments, rule_context: RuleContext) -> Iterator[Diagnostic]:

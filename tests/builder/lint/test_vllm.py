@@ -308,3 +308,33 @@ def test_a_file_of_both_engines_is_judged_by_both(tmp_path: Path) -> None:
     (row,) = report.files
     assert row.judged.commands == 2
     assert len(row.releases) == 2
+
+
+GPUS = {
+    "CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp 4": "gpus-below-ranks",
+    "CUDA_VISIBLE_DEVICES=0,1,2,3 vllm serve m -tp 2": "gpus-idle",
+    "CUDA_VISIBLE_DEVICES=0,1,2,3 vllm serve m -tp 2 -dp 2": "",
+    "CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp 4 --nnodes 2 --node-rank 0": "",
+    "CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp $TP": "",
+    "docker run --gpus 2 vllm/vllm-openai:v0.32.0 --model m -tp 4": "gpus-below-ranks",
+    "docker run --gpus '\"device=0,1\"' vllm/vllm-openai:v0.32.0 --model m -tp 2": "",
+    "docker run --gpus all vllm/vllm-openai:v0.32.0 --model m -tp 2": "",
+}
+
+
+@pytest.mark.parametrize("line", GPUS)
+def test_the_ranks_of_a_server_have_their_gpus(line: str, tmp_path: Path) -> None:
+    found = checked(tmp_path, "serve.sh", f"#!/bin/bash\n{line}\n", NEWEST).findings
+    assert [row.rule for row in found] == ([GPUS[line]] if GPUS[line] else [])
+
+
+@pytest.mark.parametrize(("count", "rule"), [(2, "gpus-below-ranks"), (4, ""), (8, "gpus-idle")])
+def test_the_ranks_of_a_pod_have_its_gpus(count: int, rule: str, tmp_path: Path) -> None:
+    container = {
+        "image": "vllm/vllm-openai:v0.32.0",
+        "args": ["--model", "m", "-tp", "4"],
+        "resources": {"limits": {"nvidia.com/gpu": count}},
+    }
+    text = yaml.safe_dump({**POD, "spec": {"containers": [container]}})
+    found = checked(tmp_path, "pod.yaml", text, NEWEST).findings
+    assert [row.rule for row in found] == ([rule] if rule else [])

@@ -1,0 +1,55 @@
+"""The GPUs of a server of vLLM against the ranks that its options make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from ...diagnostics import Diagnostic
+from ...facts.release import Release
+from ...rules.rule_inputs import as_number
+from ..surroundings import gpu_diagnostic
+from ..workers import Place
+
+# ParallelConfig.__post_init__: the ranks of a server, and with data parallelism of all of them.
+_SIZES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "prefill_context_parallel_size",
+    "data_parallel_size",
+)
+# With one of these a server is on several nodes, is one of several, or has sizes in a file: its own
+# GPUs tell nothing.
+_ELSEWHERE = (
+    "config",
+    "nnodes",
+    "node_rank",
+    "data_parallel_size_local",
+    "data_parallel_rank",
+    "data_parallel_start_rank",
+    "data_parallel_address",
+    "data_parallel_external_lb",
+    "data_parallel_hybrid_lb",
+    "data_parallel_backend",
+    "distributed_executor_backend",
+    "device_ids",
+    "headless",
+)
+
+
+def ranks(options: Mapping[str, Any], release: Release) -> int | None:
+    """The ranks of a server; `None` where a size is not known."""
+    sizes = [as_number(options.get(name, 1)) for name in _SIZES if name in release.top_level]
+    known = [int(size) for size in sizes if size is not None and size >= 1 and size == int(size)]
+    return prod(known) if len(known) == len(sizes) else None
+
+
+def diagnostic(
+    options: Mapping[str, Any], gpus: Place | None, release: Release, is_open: bool
+) -> Diagnostic | None:
+    """What is wrong where a server has GPUs of its own."""
+    if gpus is None or is_open or any(name in options for name in _ELSEWHERE):
+        return None
+    world = ranks(options, release)
+    return None if world is None else gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
