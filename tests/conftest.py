@@ -32,6 +32,9 @@ NO_TOOLS = "a fast run needs no packages"
 # The same where an older Slurm lacks what a step of `tests/run.sh` tests with a newer one.
 NEWER_SLURM = "a newer Slurm is needed, which has a step of its own"
 
+# The same for the tests on vLLM itself, which a step of `tests/run.sh` runs where it is wanted.
+NO_VLLM = "vLLM's CPU build, 3.5 GB, is wanted with TEST_VLLM=1 only, in a step of its own"
+
 # The day of the tests, as far as it matters: advisories grow old.
 os.environ.setdefault("SOURCE_DATE_EPOCH", "1793059200")  # 2026-10-27
 
@@ -74,7 +77,7 @@ def pytest_runtest_makereport(
     if os.environ.get("CI") and report.skipped and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2].removeprefix("Skipped: ")
         elsewhere = () if "SLURM_ROOT" in os.environ else (NEWER_SLURM,)
-        if not reason.startswith((ABSENT, NO_TOOLS, *elsewhere)):
+        if not reason.startswith((ABSENT, NO_TOOLS, NO_VLLM, *elsewhere)):
             report.outcome = "failed"
             report.longrepr = f"skipped under CI, where nothing may be missing: {reason}"
     return report

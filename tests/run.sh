@@ -3,6 +3,7 @@
 #   tests/run.sh                    everything, side by side
 #   tests/run.sh fast               lint, types and the tests of the builder: no server, no package
 #   tests/run.sh [fast] ARGUMENT... the arguments go to pytest, which runs what they name
+#   TEST_VLLM=1 tests/run.sh        the tests on vLLM itself as well: its CPU build, 3.5 GB on disk
 # Under CI=true whatever could not be installed fails the run; elsewhere its tests are skipped.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -71,6 +72,16 @@ fi
 # shellcheck disable=SC2329  # called by step
 run_pytest() { TEST_SHELL=$$ TEST_FAST=$fast "$PYTHON" -m pytest "$@"; }
 
+# Those on vLLM itself have a step and a budget of their own; the others run without.
+vllm_wanted=${TEST_VLLM:-}
+vllm_budget_s=900
+unset TEST_VLLM
+# shellcheck disable=SC2329  # called by step
+run_on_vllm() {
+  bash "$here/launch/setup_engine.sh" vllm rehearse,dev &&
+    TEST_SHELL=$$ TEST_VLLM=1 timeout "$vllm_budget_s" "$PYTHON" -m pytest tests/vllm
+}
+
 # Most tests wait for servers: twice as many workers as processors. Tests that share servers stay
 # together (tests/groups.py).
 workers=$(($(nproc) * 2))
@@ -89,6 +100,11 @@ elif [[ -n $fast ]]; then
   finish
 fi
 step "pytest" run_pytest "${side_by_side[@]}"
+if [[ -n $vllm_wanted ]]; then
+  step "on vLLM" run_on_vllm
+else
+  missing+=("vLLM's CPU build, 3.5 GB, is not wanted: no tests on it (TEST_VLLM=1)")
+fi
 # What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
 newer=${SLURM_ROOT:-/opt/slurm-newer}
 [[ -x $newer/usr/sbin/slurmctld ]] ||

@@ -89,7 +89,7 @@ class SystemUnderTest:
             "num_gpus": num_gpus or hardware.get("num_gpus"),
             "options": _parallel_options(bundle),
             "engine": {
-                **(bundle.launch["engine"] if bundle else {"name": None, "release": None}),
+                **(bundle.launch["engine"] if bundle else _engine_of(used, version)),
                 "used": used,
                 "rehearsal": _is_rehearsal(endpoint, self.run, used),
             },
@@ -120,6 +120,13 @@ def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> st
     if endpoint.api == "openai":  # an engine's own server
         return endpoint.record.engines[0]
     return engines.default().name if ENGINE_WORD in version else UNKNOWN
+
+
+def _engine_of(used: str, version: str) -> dict[str, str | None]:
+    """What is known of the engine without a bundle: what its own server says."""
+    if used not in engines.names():
+        return {"name": None, "release": None}
+    return {"name": used, "release": None if version == UNKNOWN else version}
 
 
 def _is_rehearsal(endpoint: Endpoint, run: Mapping[str, Any] | None, used: str) -> bool:

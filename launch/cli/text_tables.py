@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ..report.published import PublishedFigure
     from ..smoke.results import CheckResult
 
+# How results call the stand-in, and what its version ends with.
+REFERENCE = "reference"
 COLUMNS = 80
 INDENT = " " * 12
 OUTCOMES = {"passed": "pass", "failed": "FAIL", "warned": "warn", "skipped": "-"}
@@ -52,8 +54,11 @@ def smoke_table(summary: Mapping[str, Any]) -> str:
             f"{name:<11}{row['checks']:>6}{passed}{failed}{row['warnings']:>8}"
             f"{row['skipped']:>9}{row['seconds']:>7.1f} s"
         )
-    if summary["engine"]["rehearsal"]:
-        lines.append(f"a rehearsal: {summary['engine']['version']} is the reference engine")
+    version = str(summary["engine"]["version"])
+    if version.endswith(REFERENCE):
+        lines.append(f"a rehearsal: {version} is the reference engine")
+    elif summary["engine"]["rehearsal"]:
+        lines.append(f"a rehearsal: {version} serves random weights")
     return "\n".join(lines)
 
 
@@ -110,8 +115,9 @@ def bench_table(document: Mapping[str, Any]) -> str:
         lines.append(text if document["points"] else "interrupted before the first point")
     if document["outcome"] == "failed" and document["points"]:
         lines.append("ended by a failure: later points are missing")
-    if document["subject"]["engine"]["rehearsal"]:
-        lines.append("a rehearsal: the reference engine on a miniature; no figure is a GPU's")
+    if (engine := document["subject"]["engine"])["rehearsal"]:
+        what = "the reference engine" if engine["used"] == REFERENCE else "the engine's CPU build"
+        lines.append(f"a rehearsal: {what} on a miniature; no figure is a GPU's")
     if limited := [one["label"] for one in document["points"] if one.get("client_limited")]:
         share = document["client"]["share_of_limit"]
         text = f"warning: the client was the limit at {', '.join(limited)}: a load process used "

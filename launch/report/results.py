@@ -96,6 +96,7 @@ class MeasuredSystem:
     num_gpus: int | None
     engine: str | None = json_field("engine.name")
     release: str | None = json_field("engine.release")
+    used: str | None = json_field("engine.used")
     rehearsal: bool = json_field("engine.rehearsal")
     bundle_name: str | None = json_field("bundle.name")
     bundle_folder: str | None = json_field("bundle.folder")

@@ -227,7 +227,8 @@ def memory(run: RunEvidence) -> PageTable | None:
 def provenance(run: RunEvidence) -> list[tuple[str, str]]:
     """What a reader needs to reproduce the measurement."""
     result, subject = run.bench, run.bench.subject
-    rehearsal = ", reference engine on CPU" if subject.rehearsal else ""
+    served_by = "its CPU build" if subject.used == subject.engine else "reference engine on CPU"
+    rehearsal = f", {served_by}" if subject.rehearsal else ""
     rows = (
         ("model", " ".join(filter(None, (subject.model, subject.precision)))),
         ("GPUs", subject.gpus),

@@ -24,6 +24,7 @@ PAGES = [
 # What is not run here, by its first words, and where it is instead.
 ELSEWHERE = {
     "bash launch/demo.sh": "tests/launch/test_rehearse.py",
+    "bash launch/setup_engine.sh": "tests/vllm, a step of tests/run.sh",
     "source .venv/bin/activate": "tests/first_hour.sh",
     "bash tests/run.sh": "this run",
     "python -m launch slurm": "tests/launch/slurm, on a cluster",

@@ -117,7 +117,7 @@ def test_health_version_and_model_name(server: Running) -> None:
     assert server.http.get("/health_generate").status_code == 200
     assert server.http.get("/version").json() == {"version": "1.2.1+reference"}
     (model,) = server.http.get("/v1/models").json()["data"]
-    assert (model["id"], model["owned_by"]) == ("nvidia--DeepSeek-V3.2-NVFP4", "reference")
+    assert (model["id"], model["owned_by"]) == ("nvidia--DeepSeek-V3.2-NVFP4", "tensorrt_llm")
 
 
 def test_a_completion(server: Running, greedy_text: str) -> None:
