@@ -140,7 +140,8 @@ def _tensors(
     vocabulary: Vocabulary,
     rng: random.Random,
 ) -> Iterator[tuple[Stored, bytes]]:
-    draw = _Draw(architecture, vocabulary, rng)
+    is_tied = bool(architecture.text(config).get("tie_word_embeddings"))
+    draw = _Draw(architecture, vocabulary, rng, is_tied)
     for tensors in architecture.tensors(architecture.text(config)):
         for name in tensors.names():
             stored = quantization.stored(tensors, name)
@@ -161,8 +162,13 @@ class _Draw:
     """Random tensors in their storage format."""
 
     def __init__(
-        self, architecture: Architecture, vocabulary: Vocabulary, rng: random.Random
+        self,
+        architecture: Architecture,
+        vocabulary: Vocabulary,
+        rng: random.Random,
+        is_tied: bool,
     ) -> None:
+        self._is_tied = is_tied
         self._vocabulary = vocabulary
         self._rng = rng
         self._embeddings: dict[tuple[int, ...], bytes] = {}
@@ -184,8 +190,8 @@ class _Draw:
             return self._constant(stored, 0.0 if zero else 1.0)
         if name.endswith(("e_score_correction_bias", "dt_bias", "A_log")):
             return self._constant(stored, 0.0)
-        if tensors.role == "embedding":
-            return self._embedding(shape)
+        if tensors.role == "embedding":  # a tied one is the output head as well
+            return self._head(shape) if self._is_tied else self._embedding(shape)
         if tensors.role == "lm_head":
             return self._head(shape)
         if tensors.role == "mtp_projection":

@@ -93,9 +93,10 @@ async def stream_text(client: SmokeClient, _: Endpoint) -> str:
 
 async def stream_mode(client: SmokeClient, _: Endpoint) -> str:
     """Whether the text is new or cumulative; a stream must not mix both."""
+    expected = (await client.generate(MEDIUM)).text
     texts = await _streamed_texts(client, MEDIUM)
     content = {"delta": "new text each", "cumulative": "all text so far each"}
-    return f"{len(texts)} parts with {content[detect_stream_mode(texts)]}"
+    return f"{len(texts)} parts with {content[stream_mode_of(texts, expected)]}"
 
 
 async def cumulative(client: SmokeClient, endpoint: Endpoint) -> str:
@@ -252,16 +253,21 @@ def detect_stream_mode(texts: Sequence[str]) -> StreamMode:
     )
 
 
-def whole_text(texts: Sequence[str], expected: str) -> str:
-    """All of a stream's text; where few texts fit both kinds of stream, the one that is expected.
+def stream_mode_of(texts: Sequence[str], expected: str) -> StreamMode:
+    """How the texts make up the one that is expected, else what they look like by themselves: a
+    word that is said again and again looks like both.
 
     Raises `CheckFailure` for texts of neither kind.
     """
-    if not texts:
-        return ""
-    if expected in ("".join(texts), texts[-1]):
-        return expected
-    return texts[-1] if detect_stream_mode(texts) == "cumulative" else "".join(texts)
+    if "".join(texts) == expected:
+        return "delta"
+    return "cumulative" if texts and texts[-1] == expected else detect_stream_mode(texts)
+
+
+def whole_text(texts: Sequence[str], expected: str) -> str:
+    """All of a stream's text. Raises `CheckFailure` for texts of neither kind."""
+    is_cumulative = stream_mode_of(texts, expected) == "cumulative"
+    return texts[-1] if is_cumulative else "".join(texts)
 
 
 def difference(one: str, other: str) -> str:

@@ -173,3 +173,17 @@ def test_an_unquantized_one_is_in_bf16_and_says_so(name: str, tmp_path: Path) ->
     made = checkpoint.gather(str(tmp_path))
     assert made.quantization.quant_algo is None
     assert "quantization_config" not in (tmp_path / "config.json").read_text()
+
+
+def test_a_head_that_is_the_embedding_speaks_whole_words_too(tmp_path: Path) -> None:
+    miniature.write(checkpoint.gather("llama-3.2-1b-instruct"), tmp_path)
+    stored = tensors(tmp_path)["model.embed_tokens.weight"]
+    vocabulary = Vocabulary.build()
+    data = (tmp_path / "model.safetensors").read_bytes()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:begin])
+    start, end = header["model.embed_tokens.weight"]["data_offsets"]
+    rows = data[begin + start : begin + end]
+    width = stored.shape[1] * 2
+    spoken = {row for row in range(stored.shape[0]) if any(rows[row * width : (row + 1) * width])}
+    assert spoken == vocabulary.words

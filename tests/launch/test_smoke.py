@@ -369,6 +369,11 @@ def test_few_texts_of_either_kind_are_what_the_whole_text_says(whole: str) -> No
     assert generation.whole_text(texts, whole) == whole
 
 
+def test_a_word_said_again_and_again_in_parts_of_several_is_new_text() -> None:
+    texts = [" and", " and and", " and"]
+    assert generation.stream_mode_of(texts, " and and and and") == "delta"
+
+
 def test_texts_that_grow_and_shrink_are_a_fault() -> None:
     with pytest.raises(CheckFailure, match="part 4 is 'b' after 'abc'"):
         generation.detect_stream_mode(["a", "ab", "abc", "b", "bc"])
