@@ -140,8 +140,12 @@ def advisory_rows() -> list[dict[str, Any]]:
     from ..facts import advisories, engines, images, release, servers
 
     carried = map(servers.load, servers.names())
-    known = {row.image["product"]: images.versions(row.name) for row in carried}
-    known[engines.default().product] = release.known()
+    known: dict[str, list[str]] = {}
+    for row in carried:
+        found = known.setdefault(row.image["product"], [])
+        found += [one for one in images.versions(row.name) if one not in found]
+    for engine in map(engines.load, engines.names()):
+        known[engine.product] = release.known(engine)
     return [
         {
             "product": product,

@@ -281,11 +281,15 @@ def test_a_plan_follows_the_rules_and_heuristics_of_its_engine() -> None:
 
 @pytest.mark.usefixtures("registered")
 def test_a_server_of_another_engine_is_refused() -> None:
+    """Unless one of its own speaks like it, which takes its place."""
+    engine = f"engine={{name: {ENGINE}, release: 1.2.1}}"
     with pytest.raises(BadInput) as caught:
-        pipeline.plan("llama-tiny", [f"targets=[{SERVER}]"])
+        pipeline.plan("llama-tiny", [engine, "targets=[triton]"])
     [problem] = caught.value.diagnostics
-    assert problem.message == f"{SERVER} does not serve tensorrt_llm"
-    assert problem.fix == "choose from triton, trtllm_serve"
+    assert problem.message == f"triton does not serve {ENGINE}"
+    assert problem.fix == f"choose from {SERVER}"
+    replaced = pipeline.plan("llama-tiny", [f"targets=[{SERVER}]"])
+    assert list(replaced.plan.deployment.targets) == ["trtllm_serve"]
 
 
 @pytest.mark.usefixtures("registered")

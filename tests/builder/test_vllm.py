@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +146,47 @@ def test_what_surrounds_the_server_speaks_of_its_engine(tmp_path: Path) -> None:
     assert "CVE" not in json.dumps(json.loads((folder / "launch.json").read_text()))
     bill = (folder / "handoff" / "sbom.cdx.json").read_text()
     assert "pkg:pypi/vllm@0.32.0" in bill
+
+
+def test_tritons_backend_gets_the_engine_options_by_their_own_names(tmp_path: Path) -> None:
+    bundle = pipeline.render(V32, tmp_path / "bundle", ["targets={triton_vllm: {}}"])
+    model = bundle.folder / "triton_vllm" / "model_repository" / "vllm_model"
+    assert 'backend: "vllm"' in (model / "config.pbtxt").read_text()
+    given = json.loads((model / "1" / "model.json").read_text())
+    assert given["model"] == "nvidia/DeepSeek-V3.2-NVFP4"
+    assert given["tensor_parallel_size"] == 8
+    assert given["speculative_config"] == {"method": "mtp", "num_speculative_tokens": 3}
+
+
+TRITON_SERVER = """\
+#!/usr/bin/env bash
+while [[ $1 != --model-repository ]]; do shift; done
+cat "$2/vllm_model/1/model.json"
+"""
+
+
+@pytest.mark.parametrize("folder", ["weights", 'a "quoted" \\ name'])
+def test_another_place_of_the_model_reaches_the_backend(tmp_path: Path, folder: str) -> None:
+    """What stands in for the server shows the options that it was started with."""
+    bundle = pipeline.render(LLAMA, tmp_path / "bundle", ["targets={triton_vllm: {}}"])
+    server = tmp_path / "bin" / "tritonserver"
+    server.parent.mkdir()
+    server.write_text(TRITON_SERVER)
+    server.chmod(0o755)
+    model, draft = tmp_path / folder, tmp_path / "draft"
+    model.mkdir()
+    draft.mkdir()
+    places = {"CHECKPOINT": str(model), "DRAFT_CHECKPOINT": str(draft)}
+    search = f"{server.parent}:{os.environ['PATH']}"
+    script = str(bundle.folder / "triton_vllm" / "serve.sh")
+    done = subprocess.run(
+        ["bash", script],
+        env={**os.environ, **places, "PATH": search, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    given = json.loads(done.stdout)
+    assert given["model"] == str(model)
+    assert given["speculative_config"]["model"] == str(draft)
+    assert given["max_num_seqs"] == 16

@@ -1,0 +1,96 @@
+"""Target `triton_vllm`: Triton Inference Server with its vLLM backend on one node.
+
+The backend makes the model's inputs and outputs itself, and reads the engine's options from
+`model.json`, by the names of the engine's own arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from ..contents import File
+from ..deployment import ModelName
+from ..facts import servers
+from ..render import text
+from . import START_TIMEOUT_S, Host, Port, RenderContext, RenderedServer, ServerOptions, is_address
+
+__all__ = ["NAME", "Options", "render"]
+
+NAME = "triton_vllm"
+EXIT_TIMEOUT_S = 300  # for requests that run when the server is told to stop
+STOP_MARGIN_S = 30
+
+CONFIG = """\
+# Inputs and outputs are the backend's own; the engine's options stand in 1/model.json.
+backend: "vllm"
+instance_group [ { count: 1, kind: KIND_MODEL } ]
+"""
+
+
+def _address(host: str) -> str:
+    if not is_address(host):
+        raise ValueError(f"{host} is a name, and Triton listens on addresses only; give one")
+    return host
+
+
+class Options(ServerOptions):
+    """Where the server listens, and how the model is named."""
+
+    host: Annotated[Host, AfterValidator(_address)] = "127.0.0.1"
+    http_port: Port = 8000
+    grpc_port: Port = 8001
+    metrics_port: Port = 8002
+    model_name: ModelName | None = None
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}
+
+
+def render(context: RenderContext, options: Options) -> RenderedServer:
+    record = servers.load(NAME)
+    named = options.model_name or context.deployment.served_model_name or record.default_model
+    model_name = str(named)
+    repository = f"{NAME}/model_repository/{model_name}"
+    environment = {
+        **context.checkpoints,
+        "SERVE_HOST": options.host,
+        **{f"SERVE_{key.upper()}_PORT": str(port) for key, port in options.ports.items()},
+    }
+    script = text(
+        f"{NAME}/serve.sh.j2",
+        environment=environment,
+        model_name=model_name,
+        checkpoint=json.dumps(context.deployment.checkpoint),
+        exit_timeout_s=EXIT_TIMEOUT_S,
+        **context.layout,
+    )
+    return RenderedServer(
+        record,
+        options,
+        {
+            f"{repository}/config.pbtxt": File(CONFIG.encode()),
+            f"{repository}/1/model.json": File(_model_json(context).encode()),
+            f"{NAME}/serve.sh": File(script.encode(), executable=True),
+        },
+        {
+            "argv": ["bash", f"{NAME}/serve.sh"],
+            "host": options.host,
+            "ports": options.ports,
+            "environment": environment,
+            **context.several_nodes,
+            "ready": {"port": "http", "path": record.paths["ready"]},
+            "model_name": model_name,
+            "start_timeout_s": START_TIMEOUT_S,
+            "stop_timeout_s": EXIT_TIMEOUT_S + STOP_MARGIN_S,
+        },
+    )
+
+
+def _model_json(context: RenderContext) -> str:
+    """The engine's arguments; the model stands first, alone on its line."""
+    document: dict[str, Any] = {"model": context.deployment.checkpoint, **context.engine.options}
+    return json.dumps(document, indent=2) + "\n"
