@@ -92,8 +92,6 @@ def for_engine(document: Document) -> Document:
     if name not in engines.names():
         return document
     own = {server: servers.counterpart(server, name) for server in servers.names()}
-    if all(own.get(target, target) == target for target in targets):
-        return document
     moved = {
         own.get(target, target): {
             key: own.get(value, value) if key == "server" and isinstance(value, str) else value
@@ -101,6 +99,8 @@ def for_engine(document: Document) -> Document:
         }
         for target, options in targets.items()
     }
+    if moved == targets:
+        return document
     return replace(document, data={**document.data, "targets": moved})
 
 

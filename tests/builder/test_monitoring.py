@@ -18,8 +18,8 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from builder import deployment, pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput
+from builder.facts import engines, release, servers
 from builder.facts import published_results as results
-from builder.facts import release, servers
 from builder.observability import alerts, metrics, signals, slo
 from tests.conftest import ROOT, of_release
 from tests.monitoring.programs import program
@@ -27,7 +27,7 @@ from tests.monitoring.programs import program
 SLO = "slo={ttft_ms: 700, itl_ms: 30}"
 TLS = "targets.triton.grpc_tls={certificate: /tls/server.pem, key: /tls/server.key}"
 SPECULATION = "draft={checkpoint: llama-tiny, tokens: 3, method: draft_target}"
-SERVERS = servers.names()
+SERVERS = [name for name in servers.names() if engines.default().name in servers.load(name).engines]
 # Words of PromQL that are followed by no bracket.
 KEYWORDS = {"by", "bool", "and", "or", "unless", "on", "ignoring", "without", "Inf", "NaN"}
 
@@ -104,6 +104,14 @@ def test_promtool_accepts_and_tests_the_rules_of_every_release(
 ) -> None:
     given = (SLO, *of_release(name), f"targets.monitoring.server={server}", TLS)
     assert_promtool_accepts(render("llama-tiny", *given, "targets.triton.http=false"))
+
+
+@pytest.mark.parametrize("name", release.known(engines.load("vllm")))
+def test_promtool_accepts_the_rules_of_every_release_of_vllm(name: str, render: Render) -> None:
+    engine = f"engine={{name: vllm, release: {name}}}"
+    bundle = render("llama-tiny", SLO, engine, "targets={vllm_serve: {}, monitoring: {}}")
+    assert_promtool_accepts(bundle)
+    assert "vllm:time_to_first_token_seconds" in str(rules(bundle, "recording"))
 
 
 @pytest.mark.parametrize("speed", [7, 60])

@@ -22,6 +22,7 @@ PRESETS = deployment.preset_names()
 NOT_MEASURED = {
     "llama-tiny",
     "qwen3.5-397b-nvfp4-b300",
+    "qwen3.5-397b-nvfp4-b300-vllm",
     "deepseek-v3.2-nvfp4-gb300-decode",
     "deepseek-r1-0528-nvfp4-gb200x16",
     "deepseek-v3.2-gb200x32-prefill",
