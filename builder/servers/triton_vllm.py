@@ -36,7 +36,7 @@ def _address(host: str) -> str:
     return host
 
 
-class Options(ServerOptions):
+class BackendOptions(ServerOptions):
     """Where the server listens, and how the model is named."""
 
     host: Annotated[Host, AfterValidator(_address)] = "127.0.0.1"
@@ -50,7 +50,10 @@ class Options(ServerOptions):
         return {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}
 
 
-def render(context: RenderContext, options: Options) -> RenderedServer:
+Options = BackendOptions
+
+
+def render(context: RenderContext, options: BackendOptions) -> RenderedServer:
     record = servers.load(NAME)
     named = options.model_name or context.deployment.served_model_name or record.default_model
     model_name = str(named)
