@@ -315,3 +315,36 @@ def test_what_is_no_time_is_refused(value: Any) -> None:
     b["points"][0]["samples"]["e2e_ms"][3] = value
     with pytest.raises(BadInput, match=r"point c1: samples.e2e_ms: must be a list of numbers >= 0"):
         diff.compare(a, b, 5.0)
+
+
+def test_another_number_of_gpus_is_said(sample: dict[str, Any]) -> None:
+    [said] = diff.warnings(sample, other(sample, "subject.num_gpus", 999))
+    assert said.startswith("GPU differs: (")
+    assert "(999, " in said
+
+
+def test_a_mean_counts_requests_that_took_no_time() -> None:
+    """As tokens that all came at once have no time between them."""
+    a, b = noise(1, 40, 5), noise(2, 40, 5)
+    for one in (a, b):
+        [point] = one["points"]
+        point["samples"]["tpot_ms"] = [0.0, *point["samples"]["e2e_ms"][1:]]
+    assert "mean TPOT in ms" in {row.measure for row in diff.compare(a, b, 5.0)}
+
+
+@pytest.mark.parametrize(
+    ("failed", "margin", "verdict"),
+    [
+        ((10, 12), 5.0, "same"),
+        ((12, 10), 5.0, "same"),
+        ((30, 40), 1.0, "unsure"),
+        ((40, 30), 1.0, "unsure"),
+    ],
+)
+def test_failures_that_may_be_chance_are_the_same_within_the_margin(
+    failed: tuple[int, int], margin: float, verdict: str, sample: dict[str, Any]
+) -> None:
+    a, b = (other(sample, "points.6.requests.failed", count) for count in failed)
+    rows = [one for one in diff.compare(a, b, margin) if one.point == "c64"]
+    [found] = [one for one in rows if one.measure == "failed requests in percent"]
+    assert found.verdict == verdict

@@ -292,3 +292,37 @@ def test_a_point_whose_load_process_was_busy_is_marked(
 def test_a_point_without_a_success_says_nothing_of_its_client() -> None:
     found = point_metrics.measure([failed()], LoadPlan("concurrency"), WHOLE, usage=[busy(1.0)])
     assert (found["share_of_limit"], found["client_limited"]) == (None, False)
+
+
+def test_a_point_says_when_its_window_was_to_a_tenth_of_a_millisecond() -> None:
+    window = point_metrics.Window("whole", 1_000_123_400, 1_250_123_400, [])
+    said = {"kind": "whole", "from_s": 0.0001, "to_s": 0.2501}
+    assert window.as_json(1_000_000_000) == said
+    assert window.seconds == 0.25
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_only_a_single_token_has_no_gaps_to_be_within_a_limit(tokens: int) -> None:
+    slow = seen(tokens=tokens, itl_ms=500)
+    assert point_metrics.is_within({"itl_ms": 20}, slow) is (tokens == 1)
+
+
+def test_shares_are_told_to_four_digits() -> None:
+    rows = [seen(0, ttft_ms=10), seen(1, ttft_ms=900), seen(2, ttft_ms=900)]
+    settings = MetricOptions(slo={"ttft_ms": 50}, window="whole")
+    assert point(rows, settings)["goodput"]["share"] == 0.3333
+
+
+@pytest.mark.parametrize("kind", ["poisson", "gamma"])
+def test_every_open_loop_leaves_out_a_tenth_at_each_end(kind: Any) -> None:
+    rows = [seen(n, sent_ms=100 * n) for n in range(100)]
+    found = point(rows, MetricOptions(), kind=kind)
+    assert found["window"]["kind"] == "steady"
+    assert found["ttft_ms"]["n"] == 80
+
+
+def test_a_task_takes_from_its_first_call_to_the_end_of_its_last() -> None:
+    rows = [seen(0, sent_ms=5000, task=0, call=0), seen(1, sent_ms=6000, task=0, call=1)]
+    plan = LoadPlan("tasks", tasks=((LoadRequest("x", task=0),) * 2,))
+    total = point_metrics.measure(rows, plan, WHOLE)["tasks"]["total_s"]
+    assert total["mean"] == pytest.approx(1.07)

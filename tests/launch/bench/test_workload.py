@@ -122,6 +122,11 @@ def test_each_kind_says_what_it_asks(text: Prompts) -> None:
     }
 
 
+def test_tasks_are_of_five_calls_and_200_new_tokens_where_nothing_is_said(text: Prompts) -> None:
+    facts = workload.agent(text, 20, 8, TEMPLATE).facts
+    assert (facts["calls"], facts["turn"]) == (5, 200)
+
+
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_call_has_what_all_requests_share_and_its_prompt(text: Prompts, chat: bool) -> None:
     template = replace(TEMPLATE, temperature=0.5, headers={"a": "b"})
