@@ -24,6 +24,7 @@ from . import (
     script,
     serving,
     surroundings,
+    worker_flags,
     workers,
     written,
 )
@@ -205,7 +206,7 @@ def _around(
     for document in source.documents if servers else ():
         for run in container_commands(document):
             options |= _written_options(run.script, rule_context)
-    yield from workers.diagnostics(servers, _on_disk(source, servers) | options)
+    yield from worker_flags.diagnostics(servers, _on_disk(source, servers) | options)
 
 
 def _on_disk(source: Text, servers: Sequence[Worker]) -> dict[str, Mapping[str, Any]]:
@@ -246,9 +247,8 @@ def _content(
 
 def _uses_images(source: Text) -> bool:
     """Whether the images that a file names are those that it starts, as far as its form tells."""
-    if dockerfile.has_base(source.text):
-        return True
-    return any(isinstance(document.data, dict | list) for document in source.documents)
+    rows = source.documents
+    return dockerfile.has_base(source.text) or any(isinstance(x.data, dict | list) for x in rows)
 
 
 def _script(

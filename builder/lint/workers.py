@@ -23,16 +23,17 @@ from .section import below
 from .serving import Named
 from .surroundings import gpu_diagnostic, world_size
 
-_WORKER = "dynamo.trtllm"
+WORKER = "dynamo.trtllm"
 _SPAWNERS = ("mpirun", "srun", job_script.LAUNCHER)  # they start a server on other nodes as well
-_MODEL_FLAGS = ("--model-path", "--model")
-_FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
+MODEL_FLAGS = ("--model-path", "--model")
+FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
 _SIZE_FLAGS = {
     "tensor_parallel_size": ("--tp_size", "--tensor_parallel_size", "--tensor-parallel-size"),
     "pipeline_parallel_size": ("--pp_size", "--pipeline_parallel_size", "--pipeline-parallel-size"),
     "context_parallel_size": ("--cp_size", "--context_parallel_size"),
 }
 _GPU = "nvidia.com/gpu"
+_RESOURCES = ("limits", "requests", "claims")
 _PRODUCT = "nvidia.com/gpu.product"
 _PIECE = re.compile(r"[^\s\\]+")
 _ROLES: Mapping[str, ServerRole] = {"prefill": "prefill", "decode": "decode"}
@@ -67,7 +68,7 @@ class Worker:
 
     @property
     def model(self) -> Named | None:
-        found = self.flag(_MODEL_FLAGS) or self._positional()
+        found = self.flag(MODEL_FLAGS) or self._positional()
         return Named(found[0].strip("\"'"), found[1], self.path) if found else None
 
     def _positional(self) -> tuple[str, Location] | None:
@@ -80,7 +81,7 @@ class Worker:
     @property
     def file_path(self) -> str:
         """Its option file as the command names it."""
-        found = self.flag(_FILE_FLAGS)
+        found = self.flag(FILE_FLAGS)
         return found[0].strip("\"'") if found else ""
 
     @property
@@ -123,7 +124,7 @@ def _walk(document: Yaml, data: Any, path: str, around: _Around) -> Iterator[Wor
     around = _with(document, data, path, around)
     if "command" in data or "args" in data:
         words = [*_words(document, data, path, "command"), *_words(document, data, path, "args")]
-        if any(script.is_server(word) or word.endswith(_WORKER) for word, _ in words):
+        if any(script.is_server(word) or word.endswith(WORKER) for word, _ in words):
             worker = Worker(words, _total(around), around.gpu, around.role, path)
             spread = worker.starts_elsewhere and not around.nodes
             yield replace(worker, gpus=None) if spread else worker
@@ -170,9 +171,15 @@ def _total(around: _Around) -> Place | None:
 
 
 def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Limits of containers that are the one of GPUs, misspelt."""
+    """Limits of containers that are the one of GPUs, misspelt, and limits that are misspelt."""
     for document in documents:
         for path, place in document.places.items():
+            above, _, key = path.rpartition(".resources.")
+            if above and key not in _RESOURCES and (near := closest(key, _RESOURCES)):
+                what = (
+                    "is no part of a container's resources: what stands below it is not asked for"
+                )
+                yield located(place, path, what, f"did you mean {near}?", "misspelt-name")
             above, _, key = path.partition(".limits.")
             if key and key != _GPU and not above.endswith(".limits") and closest(key, [_GPU]):
                 what, fix = "is no resource of a node", f"did you mean {_GPU}?"
@@ -331,7 +338,7 @@ def _models(workers: Sequence[Worker]) -> Iterator[Diagnostic]:
 
 def may_name_a_file(text: str) -> bool:
     """Whether a text can hold a server's command with an option file."""
-    return script.COMMAND in text and any(flag in text for flag in _FILE_FLAGS)
+    return script.COMMAND in text and any(flag in text for flag in FILE_FLAGS)
 
 
 def option_files(worker: Worker, folder: Path) -> Iterator[Path]:
