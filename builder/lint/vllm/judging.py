@@ -46,7 +46,10 @@ def diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]
     found = [
         *given.arguments.diagnostics,
         *_unknown(given, rule_context.release),
-        *(_as_written(row, given) for row in _values(given.arguments, rule_context)),
+        *(
+            _as_written(row, given, rule_context.release)
+            for row in _values(given.arguments, rule_context)
+        ),
     ]
     for row in found:
         path = row.path if given.as_flags else below(given.path, row.path)
@@ -158,11 +161,12 @@ def _is_newer(release: Release) -> bool:
     return release.name == newest and here is not None and here > (order(newest) or ())
 
 
-def _as_written(row: Diagnostic, given: Given) -> Diagnostic:
+def _as_written(row: Diagnostic, given: Given, release: Release) -> Diagnostic:
     """A fault with the name that the file gives an option, a flag where it has flags."""
     top, dot, rest = row.path.partition(".")
     written = given.arguments.written.get(top, top)
-    return replace(row, path=f"{written}{dot}{rest}")
+    fix = _flags_of(row.fix, release) if given.as_flags else row.fix
+    return replace(row, path=f"{written}{dot}{rest}", fix=fix)
 
 
 def _flags_of(text: str, release: Release) -> str:

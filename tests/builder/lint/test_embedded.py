@@ -205,7 +205,7 @@ def test_flags_of_a_launcher_are_judged_with_its_options(builder: Run, tmp_path:
 @pytest.mark.parametrize(
     "text",
     [
-        "engine_args: {max_model_len: 4096, tensor_parallel_size: 8, enforce_eager: true}\n",
+        "engine_args: {context_length: 4096, tp_size: 8, mem_fraction_static: 0.8}\n",
         "services:\n  web: {image: nginx, command: nginx -g daemon}\n",
         "trt_llm: {build: {max_seq_len: 8192, tensor_parallel_count: 2}}\n",
         "cases:\n- {id: a, tp: 8, isl: 1024, max_num_tokens: 64, enable_attention_dp: true}\n",

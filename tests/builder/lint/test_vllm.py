@@ -83,6 +83,15 @@ WRONG = {
     '--speculative-config \'{"method": "mtpp"}\'': ("--speculative-config.method", "mtp"),
     "another/model": ("another/model", "quotes"),
     "--max-num-batched-tokens 32 --max-num-seqs 64": ("--max-num-batched-tokens", "raise"),
+    '--speculative-config \'{"method": "eagle3", "num_speculative_tokens": 3}\'': (
+        "--speculative-config",
+        "--speculative-config.model",
+    ),
+    "--long-prefill-token-threshold 9000 --max-model-len 8192": (
+        "--long-prefill-token-threshold",
+        "--max-model-len",
+    ),
+    "--max-num-active-seqs 128 --max-num-seqs 64": ("--max-num-active-seqs", "--max-num-seqs"),
     "--max-batch-size 64": ("--max-batch-size", "TensorRT-LLM's; vLLM has --max-num-seqs"),
     "--ep_size 4": ("--ep_size", "--enable-expert-parallel"),
     "--swap-space 4": ("--swap-space", "it is gone since release 0.20.0"),
