@@ -2,7 +2,7 @@
 
     python -m benchmarks.estimates [--check] [--json] [--write]
 
-Every measured row is asked about once, with the rows of its fold left out: a tenth of all, and
+Every measured row is asked about once, with the rows of its fold left out: a twentieth of all, and
 with them every other measurement of the same point of the same day. The question knows neither the
 day nor the image of the row, and not its release; whether it drafts (MTP) it knows where a source
 or other runs tell it, for a user knows that of his deployment; `mtp not said` is without. Factors
@@ -30,7 +30,7 @@ FIGURES = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parent.parent / "docs" / "estimates.md"
 BEGIN = "<!-- accuracy: python -m benchmarks.estimates --write -->"
 END = "<!-- end of accuracy -->"
-FOLDS = 10
+FOLDS = 20
 # Bounds of the acceptance: what is measured, and whether it must be at most or at least.
 BOUNDS = {
     ("between", "e2e_median_percent"): (0.0, 2.0),
@@ -62,7 +62,7 @@ class Asked:
         return self.found.e2e_ms.low <= self.truth_e2e_ms <= self.found.e2e_ms.high
 
 
-def question_of(row: Row, with_release: bool = False, with_drafting: bool = True) -> Question:
+def question_of(row: Row, with_drafting: bool = True) -> Question:
     """What a user asks who has such a deployment."""
     drafts = {"on": 3, "off": 0}.get(row.drafting) if with_drafting else None
     return Question(
@@ -76,7 +76,6 @@ def question_of(row: Row, with_release: bool = False, with_drafting: bool = True
         isl=row.isl,
         osl=row.osl,
         concurrency=row.concurrency,
-        release=row.release or None if with_release else None,
         mtp=drafts if row.mtp is None else row.mtp,
     )
 
@@ -215,13 +214,11 @@ def report() -> dict[str, object]:
     fitted = fits.load()
     asks = (
         question_of,
-        lambda row: question_of(row, with_release=True),
         lambda row: question_of(row, with_drafting=False),
     )
-    asked, told, silent = cross_validate(rows, fitted, asks)
+    asked, silent = cross_validate(rows, fitted, asks)
     questions, answers = left_out(rows, fitted)
     found = {name: accuracy(part) for name, part in groups(asked)}
-    found["with release"] = accuracy([one for one in told if one.place != "alone"])
     found["mtp not said"] = accuracy([one for one in silent if one.place != "alone"])
     return {
         "rows_sha256": digest,

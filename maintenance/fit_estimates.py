@@ -90,8 +90,7 @@ def _fit(
         scales = before[name] if before else crowd.search(dict(START))
         scales = {key: _rounded([scales[key]], 3)[0] for key in START}
         scales["release"] *= with_release
-        scales["quantile"] = _rounded([crowd.quantile(scales)], 3)[0]
-        found[name] = scales
+        found[name] = {**scales, "quantiles": crowd.quantiles(scales)}
     return found
 
 
@@ -138,10 +137,12 @@ class _Crowd:
     def __init__(self, rows: Sequence[Row], residual: Array, with_release: bool) -> None:
         self._kinds = [kind for kind in KINDS if with_release or kind != "release"]
         self._blocks = []
+        self._engines: list[str] = []  # of all rows in the blocks' order
         for model in sorted({row.model for row in rows}):
             index = [i for i, row in enumerate(rows) if row.model == model]
             apart = self._apart([rows[i] for i in index])
             self._blocks.append((apart, residual[index]))
+            self._engines += [rows[i].engine for i in index]
 
     def _apart(self, rows: Sequence[Row]) -> dict[str, Array]:
         found: dict[str, Array] = {}
@@ -181,9 +182,12 @@ class _Crowd:
         tails = np.log1p(errors**2 / variances / 4)
         return float(np.mean(0.5 * np.log(variances) + 2.5 * tails))
 
-    def quantile(self, scales: Scales) -> float:
+    def quantiles(self, scales: Scales) -> Scales:
+        """By engine: what of the errors, in standard deviations, an interval is to hold."""
         errors, variances = self._left_out(scales)
-        return float(np.quantile(np.abs(errors) / np.sqrt(variances), COVERED))
+        apart, engines = np.abs(errors) / np.sqrt(variances), np.array(self._engines)
+        found = {name: np.quantile(apart[engines == name], COVERED) for name in ENGINES}
+        return {name: _rounded([value], 3)[0] for name, value in found.items()}
 
     def search(self, best: Scales) -> Scales:
         """A random search that narrows."""

@@ -154,6 +154,27 @@ class Cell:
         curve = curve_of(load, self.key.gpu, self.key.engine, variant.release, variant.drafting)
         return Point(curve, log2(load.concurrency))
 
+    def modes_apart(self, load: Load, variant: Variant) -> float:
+        """How many times the rows of a curve around a load differ beyond the roofline."""
+        curve = (*variant[:3], variant.drafting, load.isl, load.osl)
+        near = [
+            residual
+            for concurrency, residual in self._residuals.get(curve, ())
+            if load.concurrency / 2 <= concurrency <= load.concurrency * 2
+        ]
+        return exp(max(near) - min(near)) if near else 1.0
+
+    @cached_property
+    def _residuals(self) -> dict[tuple[object, ...], list[tuple[int, float]]]:
+        """The loads of each measured curve, and the logs of measured over roofline TPOT."""
+        found: dict[tuple[object, ...], list[tuple[int, float]]] = {}
+        for row in self.own:
+            terms = roofline.decode_terms(row, self.shape, self.speeds)
+            residual = log(row.tpot_ms / self.fits.tpot.time(row.engine, terms))
+            curve = (*row.layout, drafts(row), row.isl, row.osl)
+            found.setdefault(curve, []).append((row.concurrency, residual))
+        return found
+
     def ends(self, name: str) -> tuple[int, int]:
         """The smallest and the largest measured size."""
         sizes = [getattr(row, name) for row in self.own]

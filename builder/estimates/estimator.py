@@ -19,11 +19,12 @@ from .measurements import OWN, Row
 from .question import Estimate, Interval, Neighbor, Question, Refusal, Times
 from .shapes import shape_of
 
-MOST_HALF_WIDTH = 0.10  # of the time to the last token, as a share of it
+MOST_HALF_WIDTH = 0.12  # of the time to the last token, as a share of it
 MOST_OWN_HALF_WIDTH = 0.30  # with rows of the user's machine, of which few are worth a wide bar
-UNTRIED = 1.5  # times as wide: no public row says how the curve of this model runs
+UNTRIED = 2.0  # times as wide: no public row says how the curve of this model runs
 MOST_DRAFTED_HALF_WIDTH = 0.20  # where the rows do not draft and the acceptance is another's
 MODES_APART = 1.2  # from here on, drafting or not is another answer
+UNMARKED_APART = 1.28  # from here on, rows around a load are two modes that nobody marked
 SHOWN = 3
 ANOTHER_MODEL = 10.0  # how far the rows of another model are
 
@@ -104,6 +105,12 @@ class Estimator:
                     f"{apart:.1f} times apart: say mtp, the number of them or 0"
                 )
                 return self._refuse(question, asked, "modes", what)
+        if (apart := cell.modes_apart(asked, self._variant(asked, draft.curve))) > UNMARKED_APART:
+            what = (
+                f"measurements of this curve around that load are {apart:.1f} times apart, "
+                "and nothing says what differs"
+            )
+            return self._refuse(question, asked, "modes", what)
         own = any(row.source == OWN for row in cell.own)
         widest = MOST_OWN_HALF_WIDTH if own else MOST_HALF_WIDTH
         if draft.gain is not None:
@@ -116,15 +123,22 @@ class Estimator:
         rows, notes = len(cell.own), draft.notes
         return Estimate(question, times.tpot, times.ttft, times.e2e, speed, rows, near, notes)
 
-    def _times(self, asked: Question, cell: Cell, drafting: str) -> Times:
+    def _variant(self, asked: Question, drafting: str) -> Variant:
         release = minor(asked.release or "")
-        variant = Variant(asked.tp, asked.attention_dp, asked.ep, drafting, release)
+        return Variant(asked.tp, asked.attention_dp, asked.ep, drafting, release)
+
+    def _times(self, asked: Question, cell: Cell, drafting: str) -> Times:
+        variant = self._variant(asked, drafting)
         times = cell.surface(variant).at((asked.concurrency, asked.isl, asked.osl))
         point = cell.point(asked, variant)
         scales = [fit.scales(cell.with_release) for fit in (self.fits.tpot, self.fits.ttft)]
         wider = UNTRIED if all(row.source == OWN for row in cell.own) else 1.0
-        rest = _interval(times.rest, wider * scales[0].quantile * cell.tpot.at(point)[1])
-        first = _interval(times.first, wider * scales[1].quantile * cell.ttft.at(point)[1])
+        rest = _interval(
+            times.rest, wider * scales[0].quantiles[asked.engine] * cell.tpot.at(point)[1]
+        )
+        first = _interval(
+            times.first, wider * scales[1].quantiles[asked.engine] * cell.ttft.at(point)[1]
+        )
         return Times.of(first, rest, times.whole, asked.osl)
 
     def _new_cell(self, key: Key, with_release: bool) -> Cell:

@@ -8,7 +8,7 @@ the concurrency, which keeps some hundred rows cheap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp, sqrt
 from operator import mul
 from typing import NamedTuple
@@ -21,7 +21,7 @@ Vector = list[float]
 class Scales(NamedTuple):
     """How many doublings of a size are a distance of 1, and the distance that another kind costs;
     standard deviations of the log residual: of the smooth part, of the curve's, of a repetition;
-    and the quantile that makes an 80 % interval of a standard deviation.
+    and, by engine, the quantile that makes an 80 % interval of a standard deviation.
     """
 
     concurrency: float
@@ -38,7 +38,7 @@ class Scales(NamedTuple):
     far: float
     near: float
     noise: float
-    quantile: float
+    quantiles: Mapping[str, float]
 
 
 class Curve(NamedTuple):

@@ -131,6 +131,14 @@ class TestRefusals:
         assert len(set(loads)) == len(loads) == 4
         assert {1, 256} <= set(loads)
 
+    def test_two_modes_that_nobody_marked_are_refused(self, estimator: Estimator) -> None:
+        """One more measurement of the asked point that took half as long again."""
+        row = estimator.estimate(GPT).nearest[0].row
+        other = row._replace(id="other", tpot_ms=row.tpot_ms * 1.5)
+        found = refusal(Estimator([*estimator.rows, other], estimator.fits), GPT)
+        assert found.kind == "modes"
+        assert "1.5 times apart" in found.reason
+
     def test_a_model_left_out_is_never_answered_from_another(self, estimator: Estimator) -> None:
         rows = [row for row in estimator.rows if row.model != "DeepSeek-R1"]
         assert refusal(Estimator(rows, estimator.fits), R1).kind == "unmeasured"
