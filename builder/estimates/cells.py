@@ -169,6 +169,8 @@ class Cell:
         """The loads of each measured curve, and the logs of measured over roofline TPOT."""
         found: dict[tuple[object, ...], list[tuple[int, float]]] = {}
         for row in self.own:
+            if row.source == OWN:
+                continue  # of one machine and one setting, as its user knows
             terms = roofline.decode_terms(row, self.shape, self.speeds)
             residual = log(row.tpot_ms / self.fits.tpot.time(row.engine, terms))
             curve = (*row.layout, drafts(row), row.isl, row.osl)
