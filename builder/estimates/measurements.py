@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ..diagnostics import Diagnostic, Location
 from ..documents import DATA
 from ..errors import BadFacts
+from ..facts import engines
 from ..files import read_text
 
 MEASUREMENTS = DATA / "measurements"
@@ -25,7 +26,7 @@ DISAGGREGATED = MEASUREMENTS / "disaggregated.csv"
 MAX_BYTES = 20_000_000
 
 OWN = "own"  # the source of the user's own rows
-ENGINES = ("tensorrt_llm", "vllm", "sglang")
+ENGINES = (*engines.names(), "sglang")
 PRECISIONS = ("bf16", "fp8", "fp4", "int4")
 
 

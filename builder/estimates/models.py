@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..errors import BadFacts
-from ..facts import checkpoint, data_file
+from ..facts import checkpoint, data_file, engines
 from ..facts.checkpoint import Checkpoint
 from ..facts.schema import Text
 from .measurements import MEASUREMENTS
@@ -24,7 +24,7 @@ _PRECISIONS = {
     **dict.fromkeys(("bfloat16", "float16", "fp16"), "bf16"),
     **dict.fromkeys(("w4a16", "w4a16_awq", "awq"), "int4"),
 }
-_ENGINES = {"trtllm": "tensorrt_llm", "trt_llm": "tensorrt_llm", "tensorrtllm": "tensorrt_llm"}
+_ENGINES = dict.fromkeys(("trtllm", "trt_llm", "tensorrtllm"), engines.default().name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ OWN_MODULES = (
     *(f"builder/engines/{name}.py" for name in engines.names()),
     *(f"builder/servers/{name}.py" for name in servers.names()),
     *("builder/facts/release_import/probe.py", "builder/facts/release_import/vllm.py"),
-    "builder/lint/model_config.py",
+    *("builder/lint/model_config.py", "builder/lint/vllm/"),
     "launch/reference/",
 )
 PACKAGES = ("builder", "launch", "model_repository", "supervisor")
