@@ -214,10 +214,11 @@ def _reference_engine(bundle: Bundle, folder: Path) -> dict[str, str]:
     entries = [folder / "python" / "bin", engines.REFERENCE_FOLDER / "bin"]
     launcher = folder / "tritonserver" / "bin"
     entries += [launcher] if launcher.is_dir() else []
+    engine = bundle.launch["engine"]
     return {
         "PATH": os.pathsep.join([*map(str, entries), os.environ.get("PATH", os.defpath)]),
         "CHECKPOINT": str(folder / "miniature"),
-        "TENSORRT_LLM_REFERENCE_RELEASE": bundle.launch["engine"]["release"],
+        f"{engine['name'].upper()}_REFERENCE_RELEASE": engine["release"],
     }
 
 
