@@ -33,6 +33,12 @@ def add_choose(parser: Parser) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="draw the options and their Pareto front"
     )
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        metavar="DIR",
+        help="a folder of runs of launch bench: they count like the public rows",
+    )
     add_json(parser)
 
 
@@ -41,7 +47,7 @@ def run_choose(options: argparse.Namespace) -> None:
     from ..estimates import Estimator
 
     asked = request.read(options.deployment, options.set, options.target)
-    found = selection.select(asked, Estimator.load())
+    found = selection.select(asked, Estimator.load(options.rows))
     chosen = record.chosen(found)
     if options.json:
         print_json(verdict.document(found, chosen and chosen[0]))
