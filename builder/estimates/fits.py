@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadFacts
 from ..files import read_text
@@ -15,6 +16,19 @@ from .measurements import MEASUREMENTS
 
 FACTORS = MEASUREMENTS / "factors.json"
 SHORTEST_MS = 1e-6
+
+
+_SCALES: Any = {
+    **{name: float for name in Scales._fields if name != "quantiles"},
+    "quantiles": {"*": float},
+}
+_FIT: Any = {
+    "factors": {"*": [float]},
+    "with_release": _SCALES,
+    "without_release": _SCALES,
+}
+# The schema of `factors.json`.
+MEASUREMENT_FACTORS: Any = {"rows_sha256": str, "tpot": _FIT, "ttft": _FIT}
 
 
 @dataclass(frozen=True, slots=True)

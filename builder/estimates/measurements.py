@@ -30,6 +30,15 @@ ENGINES = (*engines.names(), "sglang")
 PRECISIONS = ("bf16", "fp8", "fp4", "int4")
 
 
+# The schema of `index.yaml`.
+_COUNTED: Any = {"*": {"rows": int, "what": str}}
+MEASUREMENT_INDEX: Any = {
+    "files": {"*": {"rows": int, "sha256": str}},
+    "repairs": _COUNTED,
+    "left_out": _COUNTED,
+}
+
+
 class Row(NamedTuple):
     """One measurement of one engine on one pool of GPUs.
 
