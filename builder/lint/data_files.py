@@ -22,23 +22,23 @@ def schemas() -> Mapping[str, Any]:
 
     Few runs meet a data file: what the schemas are made of is imported by those alone.
     """
-from ..estimates.fits import MEASUREMENT_FACTORS
-from ..estimates.measurements import MEASUREMENT_INDEX
-from ..estimates.models import MeasuredModels
-from ..facts import plain_data
-from ..facts.advisories import ProductAdvisories
-from ..facts.counterparts import Counterparts
-from ..facts.engines import Engine
-from ..facts.hardware import Gpu
-from ..facts.images import PublishedImages
-from ..facts.model_facts import ModelFacts
-from ..facts.published_results import AcceptanceFile, Publication
-from ..facts.release import CHANGED_TABLE
-from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
-from ..facts.servers import Server
-from ..observability import alerts
-from ..rules.constraints import RulesFile
-from ..rules.heuristics import HeuristicsFile
+    from ..estimates.fits import MEASUREMENT_FACTORS
+    from ..estimates.measurements import MEASUREMENT_INDEX
+    from ..estimates.models import MeasuredModels
+    from ..facts import plain_data
+    from ..facts.advisories import ProductAdvisories
+    from ..facts.counterparts import Counterparts
+    from ..facts.engines import Engine
+    from ..facts.hardware import Gpu
+    from ..facts.images import PublishedImages
+    from ..facts.model_facts import ModelFacts
+    from ..facts.published_results import AcceptanceFile, Publication
+    from ..facts.release import CHANGED_TABLE
+    from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
+    from ..facts.servers import Server
+    from ..observability import alerts
+    from ..rules.constraints import RulesFile
+    from ..rules.heuristics import HeuristicsFile
     from .embedded import EmbeddedFormats
     from .vllm.formats import Formats
 
@@ -60,8 +60,8 @@ from ..rules.heuristics import HeuristicsFile
         "hardware/*.yaml": Gpu,
         "images.yaml": PublishedImages,
         "measurements/factors.json": MEASUREMENT_FACTORS,
-    "measurements/index.yaml": MEASUREMENT_INDEX,
-    "measurements/models.yaml": MeasuredModels,
+        "measurements/index.yaml": MEASUREMENT_INDEX,
+        "measurements/models.yaml": MeasuredModels,
         "metrics/exporters.yaml": plain_data.EXPORTERS_FILE,
         "metrics/*.yaml": plain_data.SERVER_METRICS_FILE,
         "models/*.yaml": ModelFacts,
