@@ -12,7 +12,8 @@ from ..errors import BadFacts
 from ..files import read_text
 from . import roofline
 from .kriging import Scales
-from .measurements import MEASUREMENTS
+from .measurements import MEASUREMENT_INDEX, MEASUREMENTS
+from .models import MeasuredModels
 
 FACTORS = MEASUREMENTS / "factors.json"
 SHORTEST_MS = 1e-6
@@ -27,8 +28,12 @@ _FIT: Any = {
     "with_release": _SCALES,
     "without_release": _SCALES,
 }
-# The schema of `factors.json`.
-MEASUREMENT_FACTORS: Any = {"rows_sha256": str, "tpot": _FIT, "ttft": _FIT}
+# Of the files beside the rows, by their paths in the data folder.
+SCHEMAS: Mapping[str, Any] = {
+    "measurements/factors.json": {"rows_sha256": str, "tpot": _FIT, "ttft": _FIT},
+    "measurements/index.yaml": MEASUREMENT_INDEX,
+    "measurements/models.yaml": MeasuredModels,
+}
 
 
 @dataclass(frozen=True, slots=True)

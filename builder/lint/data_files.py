@@ -22,9 +22,7 @@ def schemas() -> Mapping[str, Any]:
 
     Few runs meet a data file: what the schemas are made of is imported by those alone.
     """
-    from ..estimates.fits import MEASUREMENT_FACTORS
-    from ..estimates.measurements import MEASUREMENT_INDEX
-    from ..estimates.models import MeasuredModels
+    from ..estimates.fits import SCHEMAS as measurement_schemas
     from ..facts import plain_data
     from ..facts.advisories import ProductAdvisories
     from ..facts.counterparts import Counterparts
@@ -59,9 +57,7 @@ def schemas() -> Mapping[str, Any]:
         "formats/*.yaml": FORMAT_TABLE,
         "hardware/*.yaml": Gpu,
         "images.yaml": PublishedImages,
-        "measurements/factors.json": MEASUREMENT_FACTORS,
-        "measurements/index.yaml": MEASUREMENT_INDEX,
-        "measurements/models.yaml": MeasuredModels,
+        **measurement_schemas,
         "metrics/exporters.yaml": plain_data.EXPORTERS_FILE,
         "metrics/*.yaml": plain_data.SERVER_METRICS_FILE,
         "models/*.yaml": ModelFacts,
