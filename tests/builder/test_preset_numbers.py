@@ -39,11 +39,27 @@ nemotron-3-ultra-nvfp4-gb300           4   4   True       256    2048   0.8     
 qwen3-235b-nvfp4-gb200                 4   4   True       128    8192   0.8       -         35.7
 qwen3.5-397b-nvfp4-b300                4   4  False        64    8192   0.9       3         58.4
 """
-ROWS = {row.split()[0]: row.split()[1:] for row in TABLE.strip().splitlines()[1:]}
+# The same of vLLM's: tensor parallel size, copies of the attention, requests and tokens of a step,
+# the share of all memory, the type of the KV cache, tokens drafted, and GiB of weights on each GPU.
+VLLM_TABLE = """
+preset                          tp  dp  requests  tokens  memory  kv_dtype  drafts  weights_gib
+deepseek-v3.2-nvfp4-b300-vllm    8   -        16    8192     0.9       fp8       3         53.1
+deepseek-v3.2-nvfp4-gb300-vllm   2   -        64   20480     0.9      auto       -        184.1
+llama-3.3-70b-fp8-h100-vllm      2   -        16    8192     0.9         -       4         35.0
+minimax-m2.5-nvfp4-b300-vllm     4   -        32    8192     0.9       fp8       3         31.4
+qwen3.5-397b-nvfp4-b300-vllm     4   -        64    8192     0.9       fp8       3         58.4
+"""
 
 
-def test_the_table_has_every_preset() -> None:
-    assert list(ROWS) == deployment.preset_names()
+def rows(table: str) -> dict[str, list[str]]:
+    return {row.split()[0]: row.split()[1:] for row in table.strip().splitlines()[1:]}
+
+
+ROWS, VLLM_ROWS = rows(TABLE), rows(VLLM_TABLE)
+
+
+def test_the_tables_have_every_preset() -> None:
+    assert sorted([*ROWS, *VLLM_ROWS]) == deployment.preset_names()
 
 
 @pytest.mark.parametrize("preset", ROWS)
@@ -62,3 +78,20 @@ def test_a_preset_has_the_numbers_of_the_table(preset: str) -> None:
         round(planned.plan.budget.weights_gib, 1),
     )
     assert ["-" if value is None else str(value) for value in found] == ROWS[preset]
+
+
+@pytest.mark.parametrize("preset", VLLM_ROWS)
+def test_a_preset_of_vllm_has_the_numbers_of_its_table(preset: str) -> None:
+    planned = pipeline.plan(preset)
+    options = planned.engine.options
+    found = (
+        options["tensor_parallel_size"],
+        options.get("data_parallel_size"),
+        options["max_num_seqs"],
+        options["max_num_batched_tokens"],
+        options["gpu_memory_utilization"],
+        options.get("kv_cache_dtype"),
+        (options.get("speculative_config") or {}).get("num_speculative_tokens"),
+        round(planned.plan.budget.weights_gib, 1),
+    )
+    assert ["-" if value is None else str(value) for value in found] == VLLM_ROWS[preset]

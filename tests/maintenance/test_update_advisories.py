@@ -120,6 +120,7 @@ def test_the_list_names_products_dates_minimums_and_what_is_open(builder: Run) -
     assert {name: row["minimum"]["version"] for name, row in rows.items()} == {
         "tensorrt_llm": "1.2.1",
         "triton": "26.07",
+        "vllm": "0.14.0",
     }
     assert rows["tensorrt_llm"]["closes_all"] == "1.3.0rc17"
     versions = {row["version"]: row for row in rows["triton"]["versions"]}
@@ -181,7 +182,7 @@ def test_a_product_is_known_by_any_of_its_spellings(name: str, update: Callable[
 
 def test_an_older_bulletin_changes_nothing(update: Callable[..., Any]) -> None:
     old = csaf("5000", "2024-01-01", ("CVE-2026-47627", TRITON, "0.0-25.01", "25.02", 1.0))
-    assert update(old).stdout.count("nothing new") == 2
+    assert update(old).stdout.count("nothing new") == len(advisories.files())
 
 
 def test_a_server_version_becomes_its_container(update: Callable[..., Any]) -> None:
@@ -195,7 +196,7 @@ def test_the_same_bulletin_again_changes_no_byte(
     update(NEW, RELEASE_CANDIDATE)
     before = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
     done = update(NEW, RELEASE_CANDIDATE)
-    assert done.stdout.count("nothing new") == 2
+    assert done.stdout.count("nothing new") == len(advisories.files())
     assert {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()} == before
 
 
