@@ -177,6 +177,12 @@ class Planner:
             self._plans[key] = plain or self._plan(candidate, concurrency)
         return self._plans[key]
 
+    def own_drafts(self, candidate: Candidate, concurrency: int) -> int | None:
+        """The draft tokens that the planner itself gives it, `None` if none."""
+        planned = self.plan(replace(candidate, mtp_draft_tokens=None), concurrency)
+        decisions = planned.plan.decisions if planned.plan else ()
+        return next((row.value for row in decisions if row.path == MTP_DRAFT_TOKENS), None)
+
     def _without_drafts(self, candidate: Candidate, concurrency: int) -> Planned | None:
         """The candidate that drafts nothing, if it cannot be planned: drafts only need more."""
         if not candidate.mtp_draft_tokens:

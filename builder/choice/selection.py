@@ -165,7 +165,26 @@ def select(request: ChoiceRequest, estimator: Estimator) -> Selection:
         option = _option(candidate, load, planner, request)
         found.append(option)
         found += _with_smaller_batch(option, load, planner, request)
-    return Selection(request, tuple(found))
+    return Selection(request, tuple(_told_apart(found, load, planner)))
+
+
+def _told_apart(options: Iterable[Option], load: LoadModel, planner: Planner) -> Iterable[Option]:
+    """One of those that differ in the number of drafts only, where the rows do not tell it.
+
+    They draft then, but do not say how many tokens: the planner's own number stays, or the least.
+    """
+    groups: dict[tuple[object, ...], list[Option]] = {}
+    for option in options:
+        candidate, found = option.candidate, option.forecast
+        place = (candidate.gpu, candidate.layout, candidate.instances, candidate.max_batch_size)
+        told = (found.e2e_ms, found.ttft_ms) if candidate.mtp_draft_tokens and found else ()
+        drafts = () if told else (candidate.mtp_draft_tokens,)
+        groups.setdefault((*place, *told, *drafts), []).append(option)
+    for group in groups.values():
+        own = None
+        if len(group) > 1:
+            own = planner.own_drafts(group[0].candidate, load.share(group[0].candidate))
+        yield next((o for o in group if o.candidate.mtp_draft_tokens == own), group[0])
 
 
 def _option(

@@ -92,6 +92,17 @@ def test_what_the_memory_does_not_hold_is_never_chosen(select: Select) -> None:
         assert option.planned.holds >= option.forecast.running
 
 
+def test_numbers_of_drafts_that_the_rows_do_not_tell_apart_are_the_planners_own(
+    select: Select,
+) -> None:
+    """The rows of this model draft, but do not say how many tokens."""
+    drafting = [row.candidate for row in select().estimated if row.candidate.mtp_draft_tokens]
+    places = [(row.layout, row.instances, row.max_batch_size) for row in drafting]
+    assert drafting and len(set(places)) == len(places)
+    by_attention_dp = {row.layout.ranks > 1: row.mtp_draft_tokens for row in drafting}
+    assert by_attention_dp == {False: 3, True: 1}
+
+
 def test_the_front_has_nobody_below_another(select: Select) -> None:
     found = select()
     speeds = [
