@@ -66,7 +66,8 @@ worker() {
   trap 'stopping=1' HUP INT TERM
   stopping=''
   while kill -0 "$listener" 2>/dev/null; do
-    [[ -z $stopping || -n $(cat "$sessions") ]] || kill "$listener"
+    # It may have ended since it was looked at, by the last round's signal.
+    [[ -z $stopping || -n $(cat "$sessions" 2>/dev/null) ]] || kill "$listener" 2>/dev/null || true
     sleep 1 &
     wait -n || true
   done
