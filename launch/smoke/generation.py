@@ -243,14 +243,17 @@ def detect_stream_mode(texts: Sequence[str]) -> StreamMode:
     growing = sum(after.startswith(before) for before, after in pairs)
     if not pairs or growing * 2 < len(pairs):
         return "delta"
-    if growing == len(pairs):
-        return "cumulative"
-    broken = next(i for i, (a, b) in enumerate(pairwise(texts)) if not b.startswith(a))
-    before, after = texts[broken : broken + 2]
-    raise CheckFailure(
-        f"texts of all so far must grow, but part {broken + 2} is "
-        f"{after[:30]!r} after {before[:30]!r}"
-    )
+    _expect_growth(texts)
+    return "cumulative"
+
+
+def _expect_growth(texts: Sequence[str]) -> None:
+    for number, (before, after) in enumerate(pairwise(texts), 2):
+        if not after.startswith(before):
+            raise CheckFailure(
+                f"texts of all so far must grow, but part {number} is "
+                f"{after[:30]!r} after {before[:30]!r}"
+            )
 
 
 def stream_mode_of(texts: Sequence[str], expected: str) -> StreamMode:
@@ -261,7 +264,10 @@ def stream_mode_of(texts: Sequence[str], expected: str) -> StreamMode:
     """
     if "".join(texts) == expected:
         return "delta"
-    return "cumulative" if texts and texts[-1] == expected else detect_stream_mode(texts)
+    if not texts or texts[-1] != expected:
+        return detect_stream_mode(texts)
+    _expect_growth(texts)
+    return "cumulative"
 
 
 def whole_text(texts: Sequence[str], expected: str) -> str:

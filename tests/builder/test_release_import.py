@@ -25,7 +25,7 @@ from builder.rules.constraints import of_release, violations
 from builder.rules.context import RuleContext
 from builder.rules.options import set_option
 from builder.rules.validation import validate
-from tests.conftest import ROOT
+from tests.conftest import NO_MANIFEST, ROOT
 
 Builder = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -398,7 +398,7 @@ def whole_manifest(known: release.Release) -> list[dict[str, Any]]:
 REAL_MANIFEST = os.environ.get("LLM_ARGS_GOLDEN_MANIFEST", "")
 
 
-@pytest.mark.skipif(not REAL_MANIFEST, reason="LLM_ARGS_GOLDEN_MANIFEST names no real manifest")
+@pytest.mark.skipif(not REAL_MANIFEST, reason=NO_MANIFEST)
 @pytest.mark.parametrize("like", release.known())
 def test_every_row_of_a_real_manifest_is_taken_over(like: str, tmp_path: Path) -> None:
     """What it names is accepted with every value that it lists, and with no other."""

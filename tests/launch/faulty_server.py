@@ -164,10 +164,10 @@ class Handler(BaseHTTPRequestHandler):
         if together and fault == "mixes_requests":
             prompt = "A short text about rivers:"
         number = next(self.server.served)
-        if fault == "wavers" or (fault == "unseeded" and body.get("temperature")):
-            prompt += str(number)
         words = WORDS + FOREIGN if not prompt.isascii() else WORDS
         first = zlib.crc32(prompt.encode())
+        if fault == "wavers" or (fault == "unseeded" and body.get("temperature")):
+            first += number
         if fault == "max_tokens":
             limit = 16
         tokens = [f" {words[(first + index) % len(words)]}" for index in range(limit)]
