@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 from .diagnostics import Diagnostic, nearest
 from .documents import DATA, MAX_DEPTH, parse_yaml, value_at
 from .errors import BadInput
-from .facts import advisories, engines, servers
+from .facts import advisories, engines, hardware, servers
 from .facts.images import REFERENCE_PATTERN
 from .files import is_there, read_text
 from .objective import Choice, Objective, Price, Slo, open_choices
@@ -58,6 +58,7 @@ def _choice(names: Sequence[str]) -> str:
 EngineName = Annotated[str, _known_name(engines.names)]
 ServerName = Annotated[str, _known_name(servers.names)]
 AdvisedProduct = Annotated[str, _known_name(advisories.products)]
+GpuName = Annotated[str, _known_name(hardware.known)]
 
 
 class Hardware(Strict):
@@ -148,7 +149,7 @@ class Deployment(Strict):
     workload: Workload
     slo: Slo | None = None
     objective: Objective | None = None
-    price_per_gpu_hour_usd: Price | dict[str, Price] | None = None
+    price_per_gpu_hour_usd: Price | dict[GpuName, Price] | None = None
     choice: Choice | None = None
     targets: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     role: Literal["agg", "prefill", "decode"] = "agg"

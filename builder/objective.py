@@ -42,6 +42,9 @@ class Slo(Strict):
         return {name: value for name, value in found.items() if value is not None}
 
 
+FigureName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+
+
 class Choice(Strict):
     """How the values of a deployment were chosen, as `choose` writes it.
 
@@ -53,7 +56,7 @@ class Choice(Strict):
     reason: Annotated[str, Field(min_length=1, max_length=4000)]
     source: Annotated[str, Field(min_length=1, max_length=1000)]
     settings: dict[str, Any]
-    estimate: dict[str, dict[str, float]]
+    estimate: dict[FigureName, dict[Literal["low", "value", "high"], float]]
 
 
 def open_choices(data: dict[str, Any], file: str) -> dict[str, Diagnostic]:

@@ -92,11 +92,13 @@ def for_engine(document: Document) -> Document:
     if name not in engines.names():
         return document
     own = {server: servers.counterpart(server, name) for server in servers.names()}
-    moved = {
+    moved: dict[str, Any] = {
         own.get(target, target): {
             key: own.get(value, value) if key == "server" and isinstance(value, str) else value
             for key, value in options.items()
         }
+        if isinstance(options, dict)
+        else options  # which validation refuses
         for target, options in targets.items()
     }
     if moved == targets:

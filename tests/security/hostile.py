@@ -104,7 +104,8 @@ def _texts(node: Mapping[str, Any], defs: Mapping[str, Any], path: str) -> Itera
         yield from _texts(inner, defs, f"{path}.*")
     if isinstance(inner := node.get("additionalProperties"), Mapping):
         rule = node.get("propertyNames", {})
-        yield Text(f"{path}{{}}", rule.get("pattern"), rule.get("maxLength"), key=True)
+        if "enum" not in rule:
+            yield Text(f"{path}{{}}", rule.get("pattern"), rule.get("maxLength"), key=True)
         yield from _texts(inner, defs, f"{path}.*")
 
 
@@ -128,6 +129,14 @@ def request(value: str, printable: str) -> dict[str, Any]:
         "engine": {"release": "1.2.1"},
         "workload": {"isl": 800, "osl": 1600, "concurrency": 64},
         "slo": {"ttft_ms": 1000, "itl_ms": 20},
+        "engine_config": {"enable_attention_dp": False},
+        "choice": {
+            "objective": "latency",
+            "reason": f"the best {value}",
+            "source": f"rows {value}",
+            "settings": {"enable_attention_dp": False},
+            "estimate": {},
+        },
         "notes": [f"note {value}"],
         "environment": {"MY_VALUE": value},
         "accepted_advisories": [

@@ -20,6 +20,7 @@ COUNT = 10_000
 FREE = {
     *("checkpoint", "notes[]", "environment.*", "draft.checkpoint", "accepted_advisories[].reason"),
     *("targets.slurm.site.checkpoints{}", "targets.slurm.site.environment.*"),
+    *("choice.reason", "choice.source"),
     *(
         "targets.kubernetes.model.csi.attributes.*",
         "targets.kubernetes.draft_model.csi.attributes.*",
@@ -28,7 +29,7 @@ FREE = {
 ONE_OF_A_LIST = {
     *("hardware.gpu", "engine.name", "engine.release", "images{}", "targets{}"),
     *(f"targets.{name}.server" for name in ("compose", "kubernetes", "monitoring", "slurm")),
-    "accepted_advisories[].product",
+    *("accepted_advisories[].product", "price_per_gpu_hour_usd{}"),
     *("targets.slurm.site.container.images{}", "targets.slurm.prefill.deployment"),
 }
 # Rules that let more through, each with what: they are rendered as words, quoted where it matters.

@@ -134,5 +134,6 @@ def test_an_advisory_file_is_written_under_its_own_name_only(tmp_path: Path) -> 
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
         "tensorrt_llm.yaml",
         "triton.yaml",
+        "vllm.yaml",
     ]
     assert not (tmp_path / "outside").exists()
