@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shlex
 import shutil
 import signal
@@ -187,6 +188,11 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def log_of(self, job_id: str) -> list[str]:
+        """What the controller wrote about the job."""
+        lines = (self.folder / "log" / "slurmctld.log").read_text().splitlines()
+        return [line for line in lines if re.search(rf"\bJobId={job_id}\b", line)]
 
     def run(
         self, *argv: str | Path, check: bool = True, cwd: Path | None = None, **environment: str

@@ -227,7 +227,7 @@ class Service:
         log = self.bundle.parent / f"job-{job_id}.log"
         texts = [json.dumps(self.run(job_id), indent=1), log.read_text() if log.exists() else ""]
         texts += [f"{p.name}: {p.read_text()}" for p in self.job_folder(job_id).glob("*.log")]
-        return "\n".join(texts)
+        return "\n".join([*texts, *self.cluster.log_of(job_id)])
 
 
 def ask(host: str, port: int, path: str, body: Json | None = None, timeout_s: float = 30) -> Json:
