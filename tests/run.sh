@@ -35,6 +35,7 @@ fi
 
 names=()
 results=()
+alone=()
 failed=0
 
 step() {
@@ -53,6 +54,9 @@ finish() {
   for index in "${!names[@]}"; do
     printf '%-13s %s\n' "${names[$index]}" "${results[$index]}"
   done
+  if [[ ${#alone[@]} -gt 0 ]]; then
+    printf 'failed first, passed alone: %s\n' "${alone[@]}"
+  fi
   if [[ ${#missing[@]} -gt 0 ]]; then
     printf 'left out      %s\n' "${missing[@]}"
   fi
@@ -71,6 +75,19 @@ fi
 # The end of this shell, however it ends, ends pytest and all that it started: tests/watcher.py.
 # shellcheck disable=SC2329  # called by step
 run_pytest() { TEST_SHELL=$$ TEST_FAST=$fast "$PYTHON" -m pytest "$@"; }
+
+# A few failures are run again, one by one (tests/again.py), and named in any case.
+# shellcheck disable=SC2329  # called by step
+run_all() {
+  local status=0 again=()
+  run_pytest --cache-clear "$@" || status=$?
+  [[ $status -eq 1 ]] || return "$status"
+  mapfile -t again < <("$PYTHON" -m tests.again | sed '/^$/d')
+  [[ ${#again[@]} -gt 0 ]] || return 1
+  printf '== again, one by one: %s\n' "${again[@]}"
+  run_pytest "${again[@]}" || return 1
+  alone+=("${again[@]}")
+}
 
 # Those on vLLM itself have a step and a budget of their own; the others run without.
 vllm_wanted=${TEST_VLLM:-}
@@ -99,7 +116,7 @@ elif [[ -n $fast ]]; then
     tests/builder tests/test_architecture.py
   finish
 fi
-step "pytest" run_pytest "${side_by_side[@]}"
+step "pytest" run_all "${side_by_side[@]}"
 if [[ -n $vllm_wanted ]]; then
   step "on vLLM" run_on_vllm
 else

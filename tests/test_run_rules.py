@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-from tests import skipping_run
+from tests import again, skipping_run
 from tests.conftest import ROOT
 
 
@@ -66,3 +66,15 @@ def test_tests_of_a_group_run_on_one_worker() -> None:
     ran = re.findall(r"^\[(gw\d)\].* PASSED (\S+?)::", done.stdout, re.MULTILINE)
     assert {file for _, file in ran} == set(files), done.stdout
     assert len(set(ran)) == len(files), "a file's tests ran on several workers"
+
+
+def test_few_failures_of_a_whole_run_are_run_again_by_name() -> None:
+    """A test's own name may hold what begins the name of its group."""
+    few = [
+        "tests/a.py::test[user@host]@Slurm",
+        "tests/b.py::test[q - z]@tests/b.py",
+        "tests/c.py::t",
+    ]
+    expected = ["tests/a.py::test[user@host]", "tests/b.py::test[q - z]", "tests/c.py::t"]
+    assert again.names(few) == expected
+    assert again.names([*few, "tests/d.py::t"]) == []

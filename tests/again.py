@@ -1,0 +1,23 @@
+"""Which tests of a whole run are run once more, one after the other.
+
+A whole run starts dozens of servers on as few as two cores. At most three failures may be of that;
+more are faults. Whatever is run again is named at the end of the run, so that none goes unseen.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+FAILED = Path(__file__).parent.parent / ".pytest_cache" / "v" / "cache" / "lastfailed"
+AT_MOST = 3
+
+
+def names(failed: list[str]) -> list[str]:
+    """Without the group that a run side by side adds; none where there are too many."""
+    return [name.rpartition("@")[0] or name for name in failed] if len(failed) <= AT_MOST else []
+
+
+if __name__ == "__main__":
+    if FAILED.exists():
+        print(*names(list(json.loads(FAILED.read_text()))), sep="\n")
