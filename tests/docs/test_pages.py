@@ -107,6 +107,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("file", [*PAGES, ROOT / "builder/data/runbook.yaml"], ids=title)
+def test_every_grpc_client_of_an_example_is_closed(file: Path) -> None:
+    """A program that ends with an open one may hang: its finalizer waits for a thread of grpc's
+    that the end of the interpreter has stopped."""
+    made = [line.strip() for line in file.read_text().splitlines() if "ServerClient(" in line]
+    assert [line for line in made if not line.startswith("with ")] == []
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
 
