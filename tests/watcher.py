@@ -3,8 +3,8 @@
 Every process that tests start inherits the environment variable `TEST_RUN` with the name of the
 run, those of a run within a run with the names of both. The watcher is a process in a session of
 its own that waits for the end of pytest, and for that of the shell that started it. Then it kills
-all that carry the name and all that these have started, and removes what bears the name: folders
-of clusters, networks, control groups, shared memory.
+all that carry the name and all that these have started, and removes what bears the name: the folder
+of temporary files, folders of clusters, networks, control groups, shared memory.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ VARIABLE = "TEST_RUN"
 SHELL = "TEST_SHELL"
 LIMIT_S = 30.0
 POLL_S = 0.05
-PLACES = tuple(
-    Path(place)
-    for place in (tempfile.gettempdir(), "/var/tmp", "/dev/shm", "/run/netns", "/etc/netns")
-)
+TEMPORARY = Path("/tmp")
+PLACES = (TEMPORARY, *map(Path, ("/var/tmp", "/dev/shm", "/run/netns", "/etc/netns")))
+# What Triton makes there for each server, whatever TMPDIR says, and leaves if it is killed.
+OF_TRITON = "python_env_*"
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 def begin() -> None:
-    """Name this run, and start its watcher."""
+    """Name this run, start its watcher, and give it a folder for temporary files."""
     run = uuid.uuid4().hex[:8]
     os.environ[VARIABLE] = "/".join(filter(None, (os.environ.get(VARIABLE), run)))
     shell = os.environ.pop(SHELL, "")
@@ -46,6 +46,12 @@ def begin() -> None:
         file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
         setsid=True,
     )
+    # Programs that are killed leave theirs behind. Pytest's own, which tell of failures, stay.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = TEMPORARY / f"run-{run}"
+    folder.mkdir()
+    folder.chmod(0o1777)  # other users of a machine's containers write there too, as in /tmp
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
 
 
 def mark() -> dict[str, str]:
@@ -134,6 +140,19 @@ def main(run: str, pytest: str, shell: str) -> None:
         print(f"tests: killed what the run left: {line}", file=sys.stderr, flush=True)
     for path in paths(run):
         _remove(path)
+    if not _is_running("tritonserver"):
+        for empty in TEMPORARY.glob(OF_TRITON):
+            with suppress(OSError):
+                empty.rmdir()
+
+
+def _is_running(name: str) -> bool:
+    """Whether there is a process of that name on this machine."""
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):  # it ended
+            if path.read_text().strip() == name:
+                return True
+    return False
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests import watcher
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster, Shape
 from tests.slurm.service import Service
@@ -40,9 +39,7 @@ def make_cluster() -> Iterator[MakeCluster]:
             if shape.get("own_network") and os.getuid() != 0:
                 pytest.skip("only root may give each node a network of its own")
             # Not below pytest's folder: a socket's path has little more than 100 letters.
-            folder = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix=watcher.unique("slurm"))
-            )
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm-"))
             return stack.enter_context(Cluster(Path(folder), Shape(**shape)))
 
         yield make

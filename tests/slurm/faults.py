@@ -281,7 +281,7 @@ def play(fault: Fault, cluster: Cluster, folder: Path) -> Ended:
     with ExitStack() as stack:
         steps = fault.steps
         if fault.needs == "cluster":
-            place = tempfile.TemporaryDirectory(prefix=watcher.unique("slurm"))
+            place = tempfile.TemporaryDirectory(prefix="slurm-")
             own = Path(stack.enter_context(place))
             cluster = stack.enter_context(Cluster(own, Shape(nodes=2)))
         if fault.needs == "disk":
@@ -358,7 +358,7 @@ def main() -> int:
 def repeat(fault: Fault, times: int) -> int:
     """How often it ended otherwise, on a cluster of its own."""
     with (
-        tempfile.TemporaryDirectory(prefix=watcher.unique("slurm")) as place,
+        tempfile.TemporaryDirectory(prefix="slurm-") as place,
         ExitStack() as stack,
     ):
         cluster = stack.enter_context(Cluster(Path(place) / "cluster"))
