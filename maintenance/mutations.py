@@ -17,10 +17,11 @@ import difflib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from launch.bench.samples import wilson
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).with_suffix(".yaml")
 LEAST_PERCENT = 85.0
+WHOLE = "number_of_mutants"  # a file beside a room's mutants: a sample holds fewer of them
 SEED = 7  # so that two runs try the same sample, unless told otherwise
 # Exit codes of a mutant in mutmut's files: a failed test, an internal error of pytest, what mypy
 # refused, and the ways in which a time limit ends it. None is one that has not run.
@@ -42,6 +44,8 @@ MUTMUT = """
 from mutmut.__main__ import cli
 from mutmut.runners.harness import PytestRunner
 from mutmut.state import state
+from mutmut.workers.isolation import ForkRunner
+ForkRunner.run_clean_tests = lambda runner, tests: 0  # they have passed where they were timed
 arguments = PytestRunner._pytest_args_regular_run
 def quickest_first(runner, tests):
     known = state().duration_by_test
@@ -150,29 +154,63 @@ def _left_out(room: Room) -> list[str]:
     return ["-k", " and ".join(f"not {name}" for name in room.left_out)] if room.left_out else []
 
 
-def forget(folder: Path, caught: bool) -> None:
-    """So that mutmut tries again what survived an earlier run in the folder, or also the others."""
+def forget(folder: Path) -> None:
+    """So that mutmut tries again what survived an earlier run in the folder."""
     for path in _results(folder):
         document = json.loads(path.read_text(encoding="utf-8"))
         codes = document["exit_code_by_key"]
         document["exit_code_by_key"] = {
-            key: code if code in CAUGHT and not caught else None for key, code in codes.items()
+            key: code if code in CAUGHT else None for key, code in codes.items()
         }
         path.write_text(json.dumps(document), encoding="utf-8")
 
 
 def run(room: Room, folder: Path, processes: int, sample: int | None, seed: int) -> None:
     """Make and try the mutants, or so many of them. Raises `CalledProcessError` where it cannot."""
+    if sample:  # those of an earlier one are none of this one
+        shutil.rmtree(folder / "mutants", ignore_errors=True)
     prepare(room, folder)
-    forget(folder, caught=sample is not None)  # those of an earlier sample are none of this one
+    forget(folder)
     # Mutated modules are many times as long as the code: they are compiled once.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     make = [sys.executable, "-c", MAKE]
     subprocess.run(make, cwd=folder, check=True, stdout=subprocess.DEVNULL, env=environment)
     names = sorted(key for path in _results(folder) for key in _codes(path))
-    chosen = chosen_of(names, sample, seed) if sample else []
-    command = [sys.executable, "-c", MUTMUT, "run", "--max-children", str(processes), *chosen]
+    (folder / WHOLE).write_text(str(len(names)), encoding="utf-8")
+    if sample:
+        reduce(folder, {*chosen_of(names, sample, seed)})
+    command = [sys.executable, "-c", MUTMUT, "run", "--max-children", str(processes)]
     subprocess.run(command, cwd=folder, check=True, env=environment)
+
+
+def reduce(folder: Path, chosen: Collection[str]) -> None:
+    """Take all mutants but these out of the modules, which mypy and the tests read much faster."""
+    for path in _results(folder):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        codes = document["exit_code_by_key"]
+        document["exit_code_by_key"] = {key: codes[key] for key in codes if key in chosen}
+        path.write_text(json.dumps(document), encoding="utf-8")
+        dropped = {key.rpartition(".")[2] for key in codes if key not in chosen}
+        module = path.with_suffix("")
+        lines = module.read_text(encoding="utf-8").splitlines(keepends=True)
+        for node in ast.walk(ast.parse("".join(lines))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign):
+                continue
+            if _version(node) in dropped:
+                decorators = getattr(node, "decorator_list", [])
+                first = min(one.lineno for one in (node, *decorators)) - 1
+                last = node.end_lineno or node.lineno
+                lines[first:last] = [""] * (last - first)
+        module.write_text("".join(lines), encoding="utf-8")
+
+
+def _version(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign) -> str:
+    """The mutant that it defines, or that it puts where mutmut looks for it; else nothing."""
+    if not isinstance(node, ast.Assign):
+        return node.name
+    target = node.targets[0]
+    named = isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant)
+    return str(target.slice.value) if named else ""
 
 
 def chosen_of(names: Sequence[str], sample: int | None, seed: int) -> list[str]:
@@ -285,7 +323,8 @@ def main() -> int:
             if not chosen.report:
                 run(rooms[name], folder, chosen.processes, chosen.sample, chosen.seed)
             found = list(mutants(folder))
-            passed.append(report(rooms[name], found, judged, len(found)))
+            whole = int((folder / WHOLE).read_text(encoding="utf-8"))
+            passed.append(report(rooms[name], found, judged, whole))
     return 0 if all(passed) else 1
 
 

@@ -12,18 +12,24 @@ from maintenance.mutations import Judgement, Mutant, Room
 
 ROOM = Room("room", ("package/*.py",), ("tests",))
 # As mutmut writes it: the original function, and each of its versions.
-MUTATED = """\
-def x_double__mutmut_orig(number):
-    # twice
-    return 2 * number
+DROPPED = """\
+@staticmethod
 def x_double__mutmut_1(number):
     # twice
     return 3 * number
-class Lock:
+found['x_double__mutmut_1'] = x_double__mutmut_1
+"""
+MUTATED = f"""\
+found = {{}}
+def x_double__mutmut_orig(number):
+    # twice
+    return 2 * number
+{DROPPED}class Lock:
     async def xǁLockǁtake__mutmut_orig(self, path):
         open(path)
     async def xǁLockǁtake__mutmut_1(self, path):
         open(None)
+found['xǁLockǁtake__mutmut_1'] = Lock.xǁLockǁtake__mutmut_1
 """
 DOUBLE = Mutant("package/module.py double", "return 2 * number => return 3 * number", 1)
 TAKE = Mutant("package/module.py Lock.take", "open(path) => open(None)", 0)
@@ -47,12 +53,16 @@ def test_a_mutant_is_told_by_its_function_and_its_lines(folder: Path) -> None:
     assert list(mutations.mutants(folder)) == [DOUBLE, TAKE]
 
 
-@pytest.mark.parametrize(("caught", "codes"), [(False, [1, None]), (True, [None, None])])
-def test_survivors_are_tried_again_and_all_for_another_sample(
-    folder: Path, caught: bool, codes: list[int | None]
-) -> None:
-    mutations.forget(folder, caught)
-    assert [one.exit_code for one in mutations.mutants(folder)] == codes
+def test_survivors_are_tried_again(folder: Path) -> None:
+    mutations.forget(folder)
+    assert [one.exit_code for one in mutations.mutants(folder)] == [1, None]
+
+
+def test_a_sample_leaves_no_other_mutants_in_the_modules(folder: Path) -> None:
+    mutations.reduce(folder, {"package.module.xǁLockǁtake__mutmut_1"})
+    assert [one.place for one in mutations.mutants(folder)] == [TAKE.place]
+    left = (folder / "mutants" / "package" / "module.py").read_text()
+    assert left == MUTATED.replace(DROPPED, "")
 
 
 def test_a_survivor_that_nobody_judged_is_listed_and_fails(

@@ -213,6 +213,13 @@ def start(
                 os.kill(served.server.pid, signal.SIGTERM)
 
 
+@pytest.fixture(scope="session")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Starts the model within this process in any case: for what no client can make Triton do."""
+    with in_process(tmp_path_factory) as begin:
+        yield begin
+
+
 @contextmanager
 def in_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """The same, with the model within this process."""
@@ -225,9 +232,9 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
         unary: bool = False,
         **variables: str,
     ) -> Served:
-        if options or variables:
+        if options:
             beyond()
-        server = Server(tmp_path_factory.mktemp("server"), model_yaml, unary)
+        server = Server(tmp_path_factory.mktemp("server"), model_yaml, unary, variables)
         servers.append(server)
         assert (server.fault is not None) is dies, server.fault
         return ServedInProcess(server)

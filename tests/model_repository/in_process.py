@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import ModuleType, SimpleNamespace
@@ -40,6 +41,8 @@ from tests.model_repository.triton_client import CONFIG, DATATYPES, Response, Tr
 
 ENGINE_STUB = Path(__file__).parent / "engine_stub"
 UNARY_SUFFIX = "_unary"
+MODEL, UNARY, TERMINATION = "model", "trtllm_model.unary", "trtllm_model.termination"
+PREFIX = "trtllm_model_"  # of the metrics
 STATUS = {"INVALID_ARG": "INVALID_ARGUMENT"}
 COUNT = itertools.count()  # of servers: their sockets need names of their own
 
@@ -159,7 +162,9 @@ def _config() -> dict[str, Any]:
 class Server:
     """One model, or two over one engine; `signals` are those that would reach the server."""
 
-    def __init__(self, folder: Path, model_yaml: str, unary: bool) -> None:
+    def __init__(
+        self, folder: Path, model_yaml: str, unary: bool, variables: Mapping[str, str]
+    ) -> None:
         self.engine_log = folder / "engine.log"
         self.lines: list[str] = []
         self.families: dict[str, list[Metric]] = {}
@@ -168,17 +173,21 @@ class Server:
         self.policies: dict[str, dict[str, Any]] = {}  # by the suffix of the model's name
         self._config = _config()
         self._outputs = [row["name"] for row in self._config["output"]]
-        self._name = f"in_process_{os.getpid()}_{next(COUNT)}"
+        self.name = f"in_process_{os.getpid()}_{next(COUNT)}"
         (folder / "model.yaml").write_text(model_yaml)
         self.fault: Exception | None = None
         self.model: Any = None
         self.unary: Any = None
-        with self._modules(folder / "model.yaml") as modules:
+        own = {"ENGINE_LOG": str(self.engine_log), "LLM_CONFIG_PATH": str(folder / "model.yaml")}
+        with loaded(backend(self.lines, self.families), {**own, **variables}) as modules:
+            for name in (MODEL, UNARY):
+                modules[name].make_shared_memory_private = lambda: None
+            modules[TERMINATION].terminate_server = self._end
+            modules[TERMINATION].os = SimpleNamespace(kill=self._signal, environ=os.environ)
             try:
-                self.model = self._model(modules["model"], self._name)
+                self.model = self._model(modules[MODEL], self.name)
                 if unary:
-                    module = modules["trtllm_model.unary"]
-                    self.unary = self._model(module, self._name + UNARY_SUFFIX)
+                    self.unary = self._model(modules[UNARY], self.name + UNARY_SUFFIX)
             except RuntimeError as fault:  # Triton's own, see below
                 self.fault = fault
                 self.lines.append(f"E {fault}")
@@ -190,73 +199,11 @@ class Server:
             set_max_batch_size=lambda size: policy.update(max_batch_size=size),
         )
         assert module.TritonPythonModel.auto_complete_config(asked) is asked
-        self.policies[name.removeprefix(self._name)] = policy
+        self.policies[name.removeprefix(self.name)] = policy
         model = module.TritonPythonModel()
         config = json.dumps(self._config)
         model.initialize({"model_name": name, "model_version": "1", "model_config": config})
         return model
-
-    @contextmanager
-    def _modules(self, model_yaml: Path) -> Iterator[dict[str, Any]]:
-        """The model's modules, which are this server's alone, and what the engine's start reads."""
-        backend = "triton_python_backend_utils"
-        variables = {"ENGINE_LOG": str(self.engine_log), "LLM_CONFIG_PATH": str(model_yaml)}
-        outer = {name: os.environ.get(name) for name in variables}
-        before = _forget_modules()
-        sys.modules[backend] = self._backend()
-        sys.path.insert(0, str(ENGINE_STUB))
-        os.environ.update(variables)
-        try:
-            names = ("model", "trtllm_model.unary", "trtllm_model.termination")
-            modules: dict[str, Any] = {name: importlib.import_module(name) for name in names}
-            for name in names[:2]:
-                modules[name].make_shared_memory_private = lambda: None
-            modules[names[2]].terminate_server = self._end
-            modules[names[2]].os = SimpleNamespace(kill=self._signal, environ=os.environ)
-            yield modules
-        finally:
-            sys.path.remove(str(ENGINE_STUB))
-            _forget_modules()
-            sys.modules.pop(backend)
-            sys.modules.update(before)
-            for name, value in outer.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
-
-    def _backend(self) -> ModuleType:
-        """`triton_python_backend_utils`."""
-        module = ModuleType("triton_python_backend_utils")
-        logger = SimpleNamespace(
-            log_info=lambda text: self.lines.append(f"I {text}"),
-            log_warn=lambda text: self.lines.append(f"W {text}"),
-            log_error=lambda text: self.lines.append(f"E {text}"),
-        )
-        families = self.families
-
-        class MetricFamily:
-            COUNTER, GAUGE, HISTOGRAM = range(3)
-
-            def __init__(self, name: str, description: str, kind: int) -> None:
-                self._metrics = families.setdefault(name.removeprefix("trtllm_model_"), [])
-
-            def Metric(self, labels: Mapping[str, str], buckets: Any = None) -> Metric:
-                self._metrics.append(Metric(labels, buckets))
-                return self._metrics[-1]
-
-        contents = {
-            "Logger": logger,
-            "MetricFamily": MetricFamily,
-            "TritonModelException": RuntimeError,
-            "TRITONSERVER_RESPONSE_COMPLETE_FINAL": FINAL,
-            "triton_string_to_numpy": lambda name: triton_to_np_dtype(
-                name.removeprefix("TYPE_").replace("STRING", "BYTES")
-            ),
-        }
-        vars(module).update(contents)
-        for kind in (Tensor, TritonError, InferenceResponse):
-            setattr(module, kind.__name__, kind)
-        return module
 
     def _end(self, reason: str, number: signal.Signals) -> None:
         self.lines.append(f"the server exits because {reason}")
@@ -311,6 +258,75 @@ class Server:
             assert model is not None, "the server has ended"
             model.execute([request])
         return sender
+
+
+@contextmanager
+def loaded(backend: ModuleType, variables: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The model's modules, which are the caller's alone, and what the engine's start reads."""
+    name = "triton_python_backend_utils"
+    outer = {variable: os.environ.get(variable) for variable in variables}
+    before = _forget_modules()
+    sys.modules[name] = backend
+    sys.path.insert(0, str(ENGINE_STUB))
+    os.environ.update(variables)
+    try:
+        yield {one: importlib.import_module(one) for one in (MODEL, UNARY, TERMINATION)}
+    finally:
+        sys.path.remove(str(ENGINE_STUB))
+        _forget_modules()
+        sys.modules.pop(name)
+        sys.modules.update(before)
+        for variable, value in outer.items():
+            os.environ.pop(variable)
+            if value is not None:
+                os.environ[variable] = value
+
+
+def unary_module() -> Any:
+    """The second model's module, for a model that has no first one beside it."""
+    with loaded(backend([], {}), {}) as modules:
+        unary = modules[UNARY]
+    unary.make_shared_memory_private = lambda: None
+    return unary
+
+
+def backend(lines: list[str], families: dict[str, list[Metric]]) -> ModuleType:
+    """`triton_python_backend_utils`, which writes its log and its metrics there."""
+
+    def log(level: str, text: str) -> None:
+        assert isinstance(text, str)
+        lines.append(f"{level} {text}")
+
+    class MetricFamily:
+        COUNTER, GAUGE, HISTOGRAM = range(3)
+
+        def __init__(self, name: str, description: str, kind: int) -> None:
+            assert description
+            assert name.startswith(PREFIX)
+            self._kind = kind
+            self._metrics = families.setdefault(name.removeprefix(PREFIX), [])
+
+        def Metric(self, labels: Mapping[str, str], buckets: Any = None) -> Metric:
+            assert (buckets is not None) is (self._kind == self.HISTOGRAM)
+            self._metrics.append(Metric(labels, buckets))
+            return self._metrics[-1]
+
+    contents = {
+        "Logger": SimpleNamespace(
+            log_info=partial(log, "I"), log_warn=partial(log, "W"), log_error=partial(log, "E")
+        ),
+        "MetricFamily": MetricFamily,
+        "TritonModelException": RuntimeError,
+        "TRITONSERVER_RESPONSE_COMPLETE_FINAL": FINAL,
+        "triton_string_to_numpy": lambda name: triton_to_np_dtype(
+            name.removeprefix("TYPE_").replace("STRING", "BYTES")
+        ),
+    }
+    module = ModuleType("triton_python_backend_utils")
+    vars(module).update(contents)
+    for kind in (Tensor, TritonError, InferenceResponse):
+        setattr(module, kind.__name__, kind)
+    return module
 
 
 def _forget_modules() -> dict[str, ModuleType]:

@@ -6,16 +6,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
 LABEL = re.compile(r"^(model|version)$")
 
 
 class TritonError(Exception):
-    CANCELLED, INTERNAL, INVALID_ARG, NOT_FOUND, UNAVAILABLE = (
-        *("CANCELLED", "INTERNAL", "INVALID_ARG", "NOT_FOUND", "UNAVAILABLE"),
-    )
+    CODES = ("CANCELLED", "INTERNAL", "INVALID_ARG", "NOT_FOUND", "UNAVAILABLE")
+    CANCELLED, INTERNAL, INVALID_ARG, NOT_FOUND, UNAVAILABLE = CODES
 
     def __init__(self, message: str, code: str = INTERNAL) -> None:
+        assert isinstance(message, str)
+        assert code in self.CODES
         super().__init__(message)
         self._code = code
 
@@ -28,6 +31,8 @@ class TritonError(Exception):
 
 class Tensor:
     def __init__(self, name: str, array: Any) -> None:
+        assert isinstance(name, str)
+        assert isinstance(array, np.ndarray)
         self._name, self._array = name, array
 
     def name(self) -> str:
@@ -57,6 +62,7 @@ class Metric:
     """A counter, a gauge, or with buckets a histogram."""
 
     def __init__(self, labels: Mapping[str, str], buckets: Sequence[float] | None) -> None:
+        assert buckets is None or list(buckets) == sorted({*buckets})
         kept = [f'{name}="{value}"' for name, value in labels.items() if not LABEL.match(name)]
         self.labels = f"{{{','.join(kept)}}}" if kept else ""
         self.is_histogram = buckets is not None

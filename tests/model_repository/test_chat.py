@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
-from trtllm_model.chat import Chat
+from trtllm_model.chat import RESERVED, Chat, read
 from trtllm_model.inputs import RequestError
 
 from tests.model_repository.conftest import Served
@@ -105,6 +106,152 @@ def test_tools_and_template_words_reach_the_template() -> None:
     assert '"name": "weather"' in written
     assert "False" in written
     assert '"place": "Oslo"' in written
+
+
+def conversation(*messages: dict[str, Any], **documents: Any) -> Chat | None:
+    """As a request holds it."""
+    sent = {"messages": list(messages), **documents}
+    return read(
+        {
+            name: np.array([json.dumps(value).encode()], dtype=np.object_)
+            for name, value in sent.items()
+        }
+    )
+
+
+def test_a_message_keeps_all_that_it_holds_and_its_calls_have_objects_as_arguments() -> None:
+    calls = [
+        {
+            "id": "1",
+            "type": "function",
+            "function": {"name": "a", "arguments": '{"place": "Oslo"}'},
+        },
+        {"id": "2", "function": {"name": "b", "arguments": ""}},
+        {"id": "3", "function": {"name": "c", "arguments": {"n": 1}}},
+        {"id": "4", "function": {"name": "d"}},
+    ]
+    chat = conversation(
+        {"role": "assistant", "content": None, "tool_calls": calls, "name": "me"},
+        {"role": "tool", "content": [{"type": "text", "text": "x"}], "tool_call_id": "1"},
+    )
+    assert chat is not None
+    functions = [
+        {"name": "a", "arguments": {"place": "Oslo"}},
+        {"name": "b", "arguments": {}},
+        {"name": "c", "arguments": {"n": 1}},
+        {"name": "d"},
+    ]
+    read_calls = [{**call, "function": one} for call, one in zip(calls, functions, strict=True)]
+    assert chat.messages == [
+        {"role": "assistant", "content": "", "tool_calls": read_calls, "name": "me"},
+        {"role": "tool", "content": "x", "tool_call_id": "1"},
+    ]
+    assert (chat.tools, chat.template_kwargs) == (None, {})
+
+
+def test_tools_and_words_for_the_template_are_those_that_were_sent() -> None:
+    tool = {"type": "function", "function": {"name": "weather"}}
+    chat = conversation(
+        {"role": "user", "content": "hi"}, tools=[tool], chat_template_kwargs={"deep": True}
+    )
+    assert chat is not None
+    assert (chat.tools, chat.template_kwargs) == ([tool], {"deep": True})
+
+
+def test_a_request_without_a_conversation_has_none() -> None:
+    assert read({}) is None
+    for name, value in {"tools": b"[]", "chat_template_kwargs": b"{}"}.items():
+        with pytest.raises(RequestError, match=f"{name}: has a meaning beside messages only"):
+            read({name: np.array([value], dtype=np.object_)})
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_no_word_for_the_template_changes_what_the_tokenizer_does(name: str) -> None:
+    with pytest.raises(RequestError, match=f"chat_template_kwargs.{name}: is not for the templ"):
+        conversation({"role": "user", "content": "hi"}, chat_template_kwargs={name: 1})
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ({"role": "", "content": "x"}, "messages[1].role: is ''; a role such as user, system or"),
+        ({"role": None, "content": "x"}, "messages[1].role: is null; a role such as user, sys"),
+        ({"role": "user"}, "messages[1].content: is missing; send a string"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text"}]},
+            'messages[1].content[1]: is {"type": "text"}; {"type": "text", "text": ...} is expect',
+        ),
+        (
+            {"role": "user", "content": ["a"]},
+            'messages[1].content[0]: is \'a\'; {"type": "text", "text": ...} is expected',
+        ),
+        (
+            {"role": "user", "content": {"a": 1}},
+            'messages[1].content: is {"a": 1}; a string or a list of parts is expected',
+        ),
+        (
+            {"role": "assistant", "tool_calls": {"function": {}}},
+            'messages[1].tool_calls: is {"function": {}}; a list of objects with a function is',
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {}}, {"function": "x"}]},
+            "messages[1].tool_calls: is [",
+        ),
+        (
+            {
+                "role": "assistant",
+                "tool_calls": [{"function": {}}, {"function": {"arguments": "{"}}],
+            },
+            "messages[1].tool_calls[1].function.arguments: is no JSON: Expecting",
+        ),
+    ],
+)
+def test_the_place_of_what_is_wrong_is_the_messages_own(
+    message: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        conversation({"role": "user", "content": "hi"}, message)
+    assert str(refused.value).startswith(error)
+
+
+class Recording:
+    """A tokenizer that writes down what its template is given."""
+
+    def __init__(self, answer: Any = "text") -> None:
+        self.answer, self.given = answer, dict[str, Any]()
+
+    def apply_chat_template(self, messages: Any, **given: Any) -> Any:
+        self.given = {"messages": messages, **given}
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_a_template_writes_text_up_to_the_answers_beginning_unless_told_otherwise() -> None:
+    messages, tools = [{"role": "user", "content": "hi"}], [{"type": "function"}]
+    tokenizer = Recording()
+    assert Chat(messages, tools, {"deep": True}).render(tokenizer) == "text"
+    given = {"messages": messages, "tools": tools, "tokenize": False, "deep": True}
+    assert tokenizer.given == {**given, "add_generation_prompt": True}
+    Chat(messages, None, {"add_generation_prompt": False}).render(tokenizer)
+    assert tokenizer.given["add_generation_prompt"] is False
+    assert tokenizer.given["tools"] is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ("", "messages: the tokenizer's chat template makes no text of them"),
+        (
+            KeyError("name"),
+            "messages: the tokenizer's chat template does not take them: KeyError: 'name'",
+        ),
+    ],
+)
+def test_a_template_that_makes_nothing_of_a_conversation_is_named(answer: Any, error: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        Chat([{"role": "user", "content": "hi"}], None, {}).render(Recording(answer))
+    assert str(refused.value) == error
 
 
 def test_a_tokenizer_without_a_template_says_so() -> None:
