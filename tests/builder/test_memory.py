@@ -19,6 +19,13 @@ from builder.planning.memory import (
     state_bytes_per_request,
     weights_bytes,
 )
+from builder.planning.memory.workspace import (
+    activations_gib,
+    cuda_graphs_gib,
+    expert_workspace_gib,
+    other_gib,
+    uncertainty_gib,
+)
 
 R1 = "nvidia/DeepSeek-R1-0528-NVFP4-v2"
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
@@ -365,3 +372,160 @@ def test_memory_is_what_cuda_reports_not_what_the_name_says(name: str) -> None:
     assert gpu.name == name
     assert 40 * 1024 < gpu.memory_cuda_mib.value < 290 * 1024
     assert gpu.memory_cuda_mib.source
+
+
+# --- What the engine itself takes, part by part ---------------------------------------------------
+
+ALL_DP, ALL_EP = {"enable_attention_dp": True}, {"moe_expert_parallel_size": 4}
+R1_HIDDEN, TOKENS = 7168, 8192
+REDUCED = 10 * 2 * R1_HIDDEN * TOKENS / GIB  # ten hidden states of BF16 per token
+
+
+@pytest.mark.parametrize(
+    ("name", "sharding", "with_mtp", "decode", "expected"),
+    [
+        (LLAMA_70B, Sharding(1), False, False, 2.3),
+        (LLAMA_70B, Sharding(2), True, True, 3.3),
+        (LLAMA_70B, Sharding(8), False, False, 4.3),
+        (R1, Sharding(1), True, False, 2.3),
+        (R1, Sharding(4), False, False, 4.3 + REDUCED),
+        (R1, Sharding(4, **ALL_DP), False, False, 4.3),
+        (R1, Sharding(4, **ALL_DP), True, False, 4.3 + REDUCED),
+        (R1, Sharding(4, **ALL_EP), False, False, 4.3 + REDUCED + 1.2),
+        (R1, Sharding(4, moe_expert_parallel_size=2), False, False, 4.3 + REDUCED + 1.2),
+        (R1, Sharding(4, **ALL_DP, **ALL_EP), False, False, 4.3),
+        (V32, Sharding(4), False, False, 4.3 + REDUCED + 1.2),
+        (V32, Sharding(4, **ALL_DP), False, False, 4.3),
+        (V32, Sharding(2, **ALL_EP), True, True, 3.3 + REDUCED + 1.2 + 1.2 + 2.5),
+        (V32, Sharding(4, **ALL_DP), False, True, 4.3 + 2.5),
+    ],
+)
+def test_the_rest_of_the_engine_is_the_sum_of_what_each_kind_adds(
+    name: str, sharding: Sharding, with_mtp: bool, decode: bool, expected: float
+) -> None:
+    found = other_gib(checkpoint.gather(name), sharding, TOKENS, with_mtp, decode)
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "attention_dp", "by_role"),
+    [
+        (LLAMA_70B, False, (1.0, 1.0, 1.0)),
+        (LLAMA_70B, True, (1.0, 1.0, 1.0)),
+        (R1, False, (2.0, 6.5, 8.0)),
+        (V32, True, (9.0, 6.5, 8.0)),
+    ],
+)
+def test_how_far_a_budget_may_be_off_follows_from_the_kind_of_server(
+    name: str, attention_dp: bool, by_role: tuple[float, ...]
+) -> None:
+    facts, sharding = checkpoint.gather(name), Sharding(4, enable_attention_dp=attention_dp)
+    assert tuple(uncertainty_gib(facts, sharding, r) for r in ("agg", "prefill", "decode")) == (
+        by_role
+    )
+
+
+@pytest.mark.parametrize("tokens", [1536, 4096, 16384])
+def test_a_steps_peak_grows_with_its_tokens_by_the_kind_of_model(tokens: int) -> None:
+    """In BF16 values of the hidden size, as the module says what each was fitted to."""
+
+    def bytes_of(name: str, sharding: Sharding) -> float:
+        return activations_gib(checkpoint.gather(name), sharding, tokens) * GIB
+
+    dense = bytes_of(LLAMA_70B, Sharding(2))
+    assert dense == pytest.approx(tokens * (6 * 2 * 8192 + 6 * 2 * 28672 / 2))
+    assert bytes_of(GPT_OSS, Sharding(4)) == pytest.approx(tokens * 15 * 2 * 2880)
+    first = 18 * 2 * R1_HIDDEN * min(tokens, 4096)
+    latent = tokens * 15 * 2 * R1_HIDDEN + first
+    assert bytes_of(R1, Sharding(4)) == pytest.approx(latent)
+    assert bytes_of(V32, Sharding(4)) == pytest.approx(latent + tokens * 128 / 4 * 1600)
+    whole = bytes_of(V32, Sharding(4, enable_attention_dp=True))
+    assert whole == pytest.approx(latent + tokens * 128 * 1600)
+
+
+def test_the_kernels_of_experts_keep_as_many_values_as_their_kind_needs() -> None:
+    """Of R1: NVFP4 experts of 2048 channels, eight for a token, and BF16 ones in its MTP layer."""
+    facts, one = checkpoint.gather(R1), Sharding(4)
+
+    def bytes_of(with_mtp: bool, backend: str | None, **more: Any) -> float:
+        return expert_workspace_gib(facts, one, 1000, with_mtp, backend, **more) * GIB
+
+    four_states = 1000 * 4 * 2 * R1_HIDDEN
+    for backend in ("TRTLLM", None):
+        assert bytes_of(False, backend) == pytest.approx(four_states)
+    copied = 1000 * 8 * ((0.5 + 2) * R1_HIDDEN + 4 * 2048)
+    assert bytes_of(False, "CUTLASS") == pytest.approx(copied)
+    assert bytes_of(False, "CUTLASS", moe_max_num_tokens=500) == pytest.approx(copied / 2)
+    assert bytes_of(False, "CUTLASS", moe_max_num_tokens=5000) == pytest.approx(copied)
+    plain = 1000 * 8 * ((2 + 2) * R1_HIDDEN + 4 * 2048)
+    for backend in ("TRTLLM", "CUTLASS"):
+        assert bytes_of(True, backend) == pytest.approx(plain)
+    spread = Sharding(4, enable_attention_dp=True)
+    found = expert_workspace_gib(facts, spread, 1000, False, "CUTLASS") * GIB
+    assert found == pytest.approx(4 * copied)
+    assert expert_workspace_gib(checkpoint.gather(LLAMA_70B), one, 1000, False) == 0
+
+
+def test_a_graph_takes_what_it_took_on_models_of_its_attention() -> None:
+    assert cuda_graphs_gib(checkpoint.gather(V32), 10) == pytest.approx(10 * 23.1e6 / GIB)
+    assert cuda_graphs_gib(checkpoint.gather(R1), 10) == pytest.approx(10 * 11e6 / GIB)
+    assert cuda_graphs_gib(checkpoint.gather(R1), 0) == 0
+
+
+def test_a_share_of_the_whole_gpu_holds_all_else_as_well() -> None:
+    left, total = (plain_budget(share_of=share) for share in ("left", "total"))
+    assert left.kv_cache_gib == pytest.approx(0.8 * (left.total_gib - left.used_gib))
+    assert total.kv_cache_gib == pytest.approx(0.8 * total.total_gib - total.used_gib)
+    none = plain_budget(share_of="total", free_gpu_memory_fraction=0.1)
+    assert (none.kv_cache_gib, none.kv_tokens, none.cached_requests) == (0.0, 0, 0)
+
+
+def test_the_dry_runs_pool_is_that_of_the_context_where_nothing_is_set() -> None:
+    result = plain_budget()
+    assert result.temporary_kv_gib == pytest.approx(
+        (163_840 + 32) * result.kv_bytes_per_token / GIB
+    )
+
+
+def test_drafts_of_a_model_without_a_layer_for_them_take_no_weights() -> None:
+    plain, drafting = (plain_budget(GPT_OSS, mtp_draft_tokens=tokens) for tokens in (0, 1))
+    assert drafting.weights_gib == plain.weights_gib
+    assert plain_budget(R1, mtp_draft_tokens=1).weights_gib > plain_budget(R1).weights_gib
+
+
+def test_experts_of_a_rank_that_holds_them_whole_are_padded_less() -> None:
+    """Of 2880 channels, four ranks that split experts hold 720 each, padded to 768."""
+    facts = checkpoint.gather(GPT_OSS)
+    experts = sum(g.nbytes for g in facts.groups if g.role == "routed_expert" and g.dtype == "U8")
+
+    def padding(sharding: Sharding) -> float:
+        padded, plain = (weights_bytes(facts, sharding, False, b) for b in (None, "CUTLASS"))
+        return (padded - plain) * sharding.tensor_parallel_size / experts + 1
+
+    hidden = 3072 / 2880
+    assert padding(Sharding(4)) == pytest.approx(hidden * 768 / 720)
+    assert padding(Sharding(4, **ALL_EP)) == pytest.approx(hidden * 2944 / 2880)
+    assert padding(Sharding(4, moe_expert_parallel_size=2)) == pytest.approx(hidden * 1536 / 1440)
+
+
+def test_a_cache_of_an_unknown_kind_counts_as_the_most_that_a_model_has() -> None:
+    assert kv_dtype_bytes("fp6", "FP8") == kv_dtype_bytes("auto", "fp6") == 2
+
+
+def test_a_window_of_its_own_for_every_layer_is_that_layers() -> None:
+    facts, one = checkpoint.gather(GPT_OSS), Sharding(1)
+    layer = 36_864 // 36
+    assert kv_bytes_per_token(facts, one, 1, 0, max_attention_window=(64,)) == 36 * layer
+    assert state_bytes_per_request(facts, one, 1, (64,)) == 0
+    windows = (64, *(8192,) * 35)
+    assert kv_bytes_per_token(facts, one, 1, 0, max_attention_window=windows) == 35 * layer
+    assert state_bytes_per_request(facts, one, 2, windows) == 64 * layer * 2
+
+
+def test_stages_share_layers_rounded_up_and_drafts_are_kept_by_the_last() -> None:
+    facts = checkpoint.gather(V32)
+    for stages, layers in {2: 31, 3: 21, 61: 1}.items():
+        sharding = Sharding(1, pipeline_parallel_size=stages)
+        assert kv_bytes_per_token(facts, sharding, 1, 2) == (layers + 2) * 708
+        assert kv_bytes_per_token(facts, sharding, 1, 2, "one") == (layers + 1) * 708
+        assert kv_bytes_per_token(facts, sharding, 1, 0, "one") == layers * 708
