@@ -11,7 +11,7 @@ import pytest
 from trtllm_model.inputs import RequestError, check_size, document, scalar, shown, texts, token_ids
 
 from tests.model_repository.conftest import MODEL_YAML, Serve, ServedInProcess
-from tests.model_repository.in_process import Sender
+from tests.model_repository.in_process import Request, Sender
 
 LONG = "tokens=100000 step_ms=10 name={}"
 BOUND = MODEL_YAML.replace(
@@ -268,6 +268,62 @@ def test_an_engine_that_ends_late_is_told(here: Serve, monkeypatch: pytest.Monke
     monkeypatch.setattr(served.model.model._engine, "shutdown", lambda timeout_s: False)
     served.server.stop()
     assert "W the engine did not shut down in time" in served.log
+
+
+class Gate:
+    """Stands before a sender of Triton's: its responses wait until they may pass, or fail."""
+
+    def __init__(self, served: ServedInProcess, prompt: str, **inputs: Any) -> None:
+        message = served.client.request(prompt, streaming=True, max_tokens=100_000, **inputs)
+        self.sender = Sender(message)
+        self._send, self.sender.send = self.sender.send, self._pass  # type: ignore[method-assign]
+        self.has_come = threading.Semaphore(0)
+        self.may_pass = threading.Semaphore(0)
+        self.failures = 0
+        request = Request(message, ["text_output"])
+        request._sender = self.sender
+        served.model.model.execute([request])
+
+    def _pass(self, response: Any, flags: int = 0) -> None:
+        self.has_come.release()
+        assert self.may_pass.acquire(timeout=10)
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("shared memory ran out")
+        self._send(response, flags)
+
+
+def test_as_many_slow_clients_as_senders_are_served_at_the_same_time(here: Serve) -> None:
+    """And those that come later by whoever is free again."""
+    served: Any = here(MODEL_YAML)
+    for round_ in range(3):
+        gates = [Gate(served, f"tokens=1 name=slow-{round_}-{index}") for index in range(2)]
+        assert all(gate.has_come.acquire(timeout=10) for gate in gates)
+        third = Gate(served, f"tokens=1 name=third-{round_}")
+        third.may_pass.release()
+        gates[round_ % 2].may_pass.release()
+        assert answer(third.sender).text == ["0:0"]
+        gates[1 - round_ % 2].may_pass.release()
+        assert [answer(gate.sender).final for gate in gates] == [True, True]
+    served.wait_for_metrics({"requests_running": 0, "requests_waiting": 0})
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_response_that_cannot_be_sent_ends_its_request_and_no_other(
+    here: Serve, failures: int
+) -> None:
+    """The second time it is the error itself."""
+    served: Any = here(MODEL_YAML)
+    gate = Gate(served, LONG.format("failing"))
+    gate.failures = failures
+    gate.may_pass.release(9)
+    served.wait_for_metrics({'requests_total{outcome="failed"}': 1, "requests_running": 0})
+    if failures == 1:
+        last = answer(gate.sender)
+        assert last.error == "the response could not be sent: shared memory ran out"
+        assert (last.code, last.final) == ("INTERNAL", True)
+    assert served.log.count("RuntimeError: shared memory ran out") == failures
+    assert served.client.ask("tokens=1")[0].text == ["0:0"]
 
 
 class UnreadableRequest:
