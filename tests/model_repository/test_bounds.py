@@ -322,7 +322,7 @@ def test_a_response_that_cannot_be_sent_ends_its_request_and_no_other(
         last = answer(gate.sender)
         assert last.error == "the response could not be sent: shared memory ran out"
         assert (last.code, last.final) == ("INTERNAL", True)
-    assert served.log.count("RuntimeError: shared memory ran out") == failures
+    assert "RuntimeError: shared memory ran out" in served.log
     assert served.client.ask("tokens=1")[0].text == ["0:0"]
 
 
