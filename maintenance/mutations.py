@@ -209,8 +209,8 @@ def _version(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign) -> str:
     if not isinstance(node, ast.Assign):
         return node.name
     target = node.targets[0]
-    named = isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant)
-    return str(target.slice.value) if named else ""
+    name = target.slice if isinstance(target, ast.Subscript) else None
+    return str(name.value) if isinstance(name, ast.Constant) else ""
 
 
 def chosen_of(names: Sequence[str], sample: int | None, seed: int) -> list[str]:

@@ -376,7 +376,8 @@ def test_memory_is_what_cuda_reports_not_what_the_name_says(name: str) -> None:
 
 # --- What the engine itself takes, part by part ---------------------------------------------------
 
-ALL_DP, ALL_EP = {"enable_attention_dp": True}, {"moe_expert_parallel_size": 4}
+ALL_DP: dict[str, Any] = {"enable_attention_dp": True}
+ALL_EP: dict[str, Any] = {"moe_expert_parallel_size": 4}
 R1_HIDDEN, TOKENS = 7168, 8192
 REDUCED = 10 * 2 * R1_HIDDEN * TOKENS / GIB  # ten hidden states of BF16 per token
 

@@ -223,7 +223,7 @@ def test_it_is_alive_as_long_as_it_says_so_or_says_nothing(
 ) -> None:
     one = engine(release)
     assert one.is_alive()
-    one._llm.is_healthy = False
+    monkeypatch.setattr(one._llm, "is_healthy", False)
     assert not one.is_alive()
     monkeypatch.delattr(release.LLM, "_check_health")
     assert one.is_alive()
