@@ -159,3 +159,28 @@ def test_another_type_is_refused(name: str, value: Any, message: str) -> None:
 )
 def test_an_unknown_name_is_refused_with_the_nearest_right_one(name: str, instead: str) -> None:
     assert refusal({name: 1}).startswith(f"{name}: is not an input of this model; {instead}")
+
+
+@pytest.mark.parametrize(("length", "shown"), [(64, "x" * 64), (65, "x" * 64 + "...")])
+def test_of_a_long_unknown_name_the_beginning_is_shown(length: int, shown: str) -> None:
+    assert refusal({"x" * length: 1}).startswith(f"{shown}: is not an input of this model; the mod")
+
+
+def test_a_number_becomes_one_of_the_inputs_own_type() -> None:
+    merged, _ = parameters.as_inputs({"top_p": 1, "seed": 7, "stop": "a"}, {}, DECLARED)
+    assert {name: array.dtype.kind for name, array in merged.items()} == {
+        "sampling_param_top_p": "f",
+        "sampling_param_seed": "u",
+        "sampling_param_stop": "O",
+    }
+    assert merged["sampling_param_seed"].dtype == DECLARED["sampling_param_seed"]
+
+
+def test_a_timeout_below_zero_is_told_as_it_was_sent() -> None:
+    sent = SimpleNamespace(
+        correlation_id=lambda: 0,
+        parameters=lambda: "",
+        timeout=lambda: 2**64 - 5,
+        request_id=lambda: "",
+    )
+    assert parameters.read(sent) == {"timeout": -5}

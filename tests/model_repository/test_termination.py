@@ -1,10 +1,10 @@
-"""How the model's process ends its server and itself, without Triton: its parent stands for it."""
+"""How the model's process ends its server and itself, without either."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,64 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.model_repository.in_process import TERMINATION, backend, loaded
+from tests.model_repository.in_process import TERMINATION, UNARY, backend, loaded
 from tests.watcher import unique
-
-# As Triton starts it: the second argument names the memory that both share.
-CHILD = """
-import sys, types
-sys.path[:] = {path!r}
-sys.modules["triton_python_backend_utils"] = types.ModuleType("triton_python_backend_utils")
-from trtllm_model import termination, unary
-"""
-ENDS = "termination.terminate_server('it is over', {number})\n"
-# A server that starts its child, waits for it, and says how it ended.
-SERVER = """
-import signal, subprocess, sys
-for number in {ignored!r}:
-    signal.signal(number, signal.SIG_IGN)
-child = subprocess.Popen(sys.argv[1:], restore_signals=False)
-print(child.wait(), flush=True)
-"""
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    path = Path("/dev/shm") / unique("terminated")
-    path.touch(mode=0o644)
-    yield path
-    path.unlink(missing_ok=True)
-
-
-def run(tmp_path: Path, memory: Path, program: str, ignored: list[int]) -> Any:
-    """A server whose child runs the program, until both have ended."""
-    script = tmp_path / "child.py"
-    script.write_text(CHILD.format(path=sys.path) + program)
-    server = SERVER.format(ignored=ignored)
-    command = [sys.executable, "-c", server, sys.executable, str(script), memory.name]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30)
-
-
-def test_the_server_is_ended_by_the_signal_and_leaves_nothing(tmp_path: Path, memory: Path) -> None:
-    ended = run(tmp_path, memory, ENDS.format(number=int(signal.SIGUSR1)), [])
-    assert ended.returncode == -signal.SIGUSR1
-    assert ended.stderr == "the server exits because it is over\n"
-    assert not memory.exists()
-
-
-def test_where_no_signal_reaches_the_server_the_process_ends_unanswered(
-    tmp_path: Path, memory: Path
-) -> None:
-    before_s = time.monotonic()
-    number = int(signal.SIGUSR1)
-    ended = run(tmp_path, memory, ENDS.format(number=number), [number])
-    assert (ended.returncode, ended.stdout) == (0, "1\n")
-    assert time.monotonic() - before_s > 1.5, "the signal may take a moment"
-
-
-def test_the_shared_memory_is_closed_to_other_users(tmp_path: Path, memory: Path) -> None:
-    assert run(tmp_path, memory, "unary.make_shared_memory_private()\n", []).returncode == 0
-    assert memory.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.fixture
@@ -82,6 +26,8 @@ def ended() -> SimpleNamespace:
     log: list[str] = []
     with loaded(backend(log, {}), {}) as modules:
         module = modules[TERMINATION]
+        module.unary = modules[UNARY]
+    module.end_server = module.terminate_server
     ends: list[tuple[str, int]] = []
     has_ended = threading.Event()
 
@@ -103,6 +49,9 @@ def test_a_failure_is_told_to_the_requests_the_log_and_the_server(ended: Any) ->
     assert told == ["worker 3 is gone"]
     assert ended.log == ["E the engine is dead: worker 3 is gone; the server ends"]
     assert ended.kills == [(ended.module.SERVER, signal.SIGTERM)]
+    timers = [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
+    assert timers
+    assert all(timer.daemon for timer in timers), "none may keep the process from its end"
     failure.terminate()
     assert ended.ends == [("the engine is dead: worker 3 is gone", signal.SIGUSR1)]
 
@@ -181,11 +130,97 @@ def test_a_stop_that_fails_is_logged_and_ends_the_server(
     assert "RuntimeError: the drain broke" in ended.log[0]
 
 
-def test_unloading_ends_the_watch_for_a_stop(ended: Any, stop_file: Path) -> None:
+def test_a_stop_after_the_unloading_ends_nothing_again(ended: Any, stop_file: Path) -> None:
     ends: list[int] = []
     shutdown = ended.module.Shutdown(lambda: ends.append(1))
     shutdown.unload()
     stop_file.touch()
-    assert not ended.has_ended.wait(0.5)
-    assert not shutdown.is_requested
+    assert not ended.has_ended.wait(0.3)
     assert ends == [1]
+
+
+# --- The end of both ------------------------------------------------------------------------------
+
+
+class Exit(Exception):
+    """Of this process."""
+
+
+class Stream(io.StringIO):
+    """The server's log, which may be full, and tells what has left it."""
+
+    def __init__(self, is_full: bool) -> None:
+        super().__init__()
+        self._is_full = is_full
+        self.left = ""
+
+    def write(self, text: str) -> int:
+        if self._is_full:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+    def flush(self) -> None:
+        self.left = self.getvalue()
+
+
+@pytest.fixture
+def memory(ended: Any, tmp_path: Path) -> Iterator[Path]:
+    """What Triton shares with its Python process, whose second argument names it."""
+    path, command = Path("/dev/shm") / unique("terminated"), tmp_path / "cmdline"
+    path.touch(mode=0o644)
+    command.write_text(f"stub\0model.py\0/{path.name}\0other\0")
+    there = {"/proc/self/cmdline": command}
+    ended.module.unary.Path = lambda name: there.get(name, Path(name))
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_what_triton_shares_is_closed_to_other_users(ended: Any, memory: Path) -> None:
+    ended.module.unary.make_shared_memory_private()
+    assert memory.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("is_there", "obeys", "is_full"),
+    [(True, True, False), (True, False, False), (False, False, False), (True, True, True)],
+)
+def test_the_server_is_ended_by_a_signal_and_this_process_after_it(
+    ended: Any,
+    memory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_there: bool,
+    obeys: bool,
+    is_full: bool,
+) -> None:
+    """Also where no signal reaches the server, or it is gone, or its log is full."""
+    module, codes = ended.module, list[int]()
+
+    def parent() -> int:
+        return module.SERVER if is_there and not (obeys and ended.kills) else 1
+
+    def leave(code: int) -> None:
+        codes.append(code)
+        raise Exit
+
+    vars(module.os).update(getppid=parent, _exit=leave)
+    monkeypatch.setattr(module, "SIGNAL_TIMEOUT_S", 0.3)
+    stream = Stream(is_full)
+    monkeypatch.setattr(sys, "stderr", stream)
+    before_s = time.monotonic()
+    with pytest.raises(Exit):
+        module.end_server("it is over", signal.SIGUSR1)
+    waited_s = time.monotonic() - before_s
+    assert codes == [1]
+    assert not memory.exists()
+    assert ended.kills == ([(module.SERVER, signal.SIGUSR1)] if is_there else [])
+    assert stream.left == ("" if is_full else "the server exits because it is over\n")
+    assert waited_s >= 0.3 if is_there and not obeys else waited_s < 0.3
+
+
+def test_memory_that_is_gone_already_is_no_hindrance(
+    ended: Any, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.unlink()
+    vars(ended.module.os).update(getppid=lambda: 1, _exit=lambda code: None)
+    ended.module.end_server("it is over", signal.SIGALRM)
+    assert ended.kills == []
