@@ -498,6 +498,117 @@ def test_what_the_engine_does_by_itself_is_said_with_its_source() -> None:
     assert unset.reason == "Not set: off, or found by the engine when it starts."
 
 
+def test_an_uncertain_row_of_the_table_is_told_once() -> None:
+    for path, name, sure in (
+        ("speculative_config.max_total_draft_tokens", "1.1.0", "uncertain"),
+        ("sparse_attention_config.seq_len_threshold", "1.2.1", "inferred"),
+    ):
+        found = engine_default(release.load(name), path)
+        assert found.source == f"option table of release {name}; {sure}"
+
+
+def test_what_nobody_decides_is_not_said_twice() -> None:
+    found = pipeline.plan(V32).plan
+    rows = [row.path for row in (*found.decisions, *found.engine_defaults)]
+    assert len(rows) == len({*rows})
+
+
+def test_experts_results_travel_in_low_precision_where_a_backend_is_planned_for_them() -> None:
+    path = "moe_config.use_low_precision_moe_combine"
+
+    def decided(preset: str, *overrides: str) -> dict[str, Any]:
+        rows = pipeline.plan(preset, overrides).plan.decisions
+        return {row.path: row.value for row in rows if row.path.startswith("moe_config.")}
+
+    decode = "deepseek-v3.2-nvfp4-gb300-decode"
+    assert decided(decode) == {"moe_config.backend": "TRTLLM", path: True}
+    assert decided(decode, f"engine_config.{path}=false")[path] is False
+    assert decided(V32) == {"moe_config.backend": "TRTLLM"}
+
+
+def test_nothing_is_drafted_where_a_publication_of_this_shape_drafts_nothing() -> None:
+    preset, method = "deepseek-v3.2-fp8-gb200", "speculative_config.decoding_type"
+    planned = pipeline.plan(preset).plan
+    [row] = planned.facts.published
+    without = {
+        path: value
+        for path, value in row.options.items()
+        if not path.startswith("speculative_config.")
+    }
+    for options, drafts in ((row.options, method in row.options), (without, False)):
+        facts = replace(planned.facts, published=(replace(row, options=options),))
+        found = plan(planned.deployment, facts)
+        assert (method in {one.path for one in found.decisions}) is drafts
+        if not drafts:
+            [why] = [one for one in found.engine_defaults if one.path == method]
+            assert why.reason == (
+                "Not set: the published deployment of this shape drafts no tokens."
+            )
+            assert (why.evidence, why.source) == ("engine default", row.source)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "gpus", "drafts"),
+    [(4095, 8, True), (4096, 8, False), (8191, 16, True), (8192, 16, False)],
+)
+def test_drafts_cost_others_time_from_so_many_requests_on(
+    concurrency: int, gpus: int, drafts: bool
+) -> None:
+    """4096, or 512 for each GPU where that is more."""
+    load = f"workload={{isl: 64, osl: 64, concurrency: {concurrency}}}"
+    several = (f"hardware.num_gpus={gpus}", "targets={trtllm_serve: {}, kubernetes: {}}")
+    found = pipeline.plan("deepseek-r1-0528-nvfp4-b200", [load, *several]).plan
+    method = "speculative_config.decoding_type"
+    assert (method in {row.path for row in found.decisions}) is drafts
+    if not drafts:
+        [why] = [row for row in found.engine_defaults if row.path == method]
+        assert why.reason == (
+            f"Not set: with {concurrency:,} requests at once every step is full, and the time "
+            "for rejected drafts would be that of other requests."
+        )
+
+
+def test_a_draft_models_options_say_what_they_are_for() -> None:
+    draft = "draft={checkpoint: /models/draft, tokens: 4, method: eagle3}"
+    rows = {row.path: row for row in pipeline.plan("llama-tiny", [draft]).plan.decisions}
+    of_draft = "draft.checkpoint /models/draft"
+    expected = {
+        "speculative_config.decoding_type": (
+            "Eagle",
+            "The deployment names a draft model, whose tokens this model checks several at once.",
+            of_draft,
+        ),
+        "speculative_config.max_draft_len": (
+            4,
+            "Tokens that the draft proposes per step; the deployment sets them.",
+            "draft.tokens 4",
+        ),
+        "draft_model": (
+            "/models/draft",
+            "Where the draft model lies; DRAFT_CHECKPOINT names another place at start.",
+            of_draft,
+        ),
+    }
+    for path, (value, reason, source) in expected.items():
+        assert rows[path] == Decision(path, value, reason, "derived", source)
+
+
+def test_differences_from_a_publication_say_why() -> None:
+    planned = pipeline.plan(V32, ["engine_config.max_batch_size=32", "workload.concurrency=32"])
+    rows = {row.path: row for row in planned.plan.differences}
+    assert rows["max_batch_size"].published == 64
+    assert rows["max_batch_size"].planned == 32
+    assert rows["max_batch_size"].reason.startswith("Set in engine_config. The rule would give 32:")
+    assert rows["max_batch_size"].reason.endswith(" (deployment)")
+    assert rows["trust_remote_code"].planned is None
+    assert rows["trust_remote_code"].reason == (
+        "Off unless engine_config asks for it: it runs Python code from the checkpoint on the "
+        "server, and the engine has this architecture built in."
+    )
+    asked = pipeline.plan(V32, ["engine_config.trust_remote_code=true"]).plan.differences
+    assert "trust_remote_code" not in {row.path for row in asked}
+
+
 def test_a_servers_flags_have_their_reasons_and_sources() -> None:
     preset = "qwen3.5-397b-nvfp4-b300"
     rows = {row.path: row for row in pipeline.plan(preset).plan.flags}
