@@ -45,9 +45,15 @@ class Job:
         self.successor = Successor(self.spec, cluster, self.record)
 
     @property
-    def events(self) -> list[str]:
+    def rows(self) -> list[dict[str, Any]]:
+        """What was recorded, without its times."""
         lines = (self.record.job.path / "events.jsonl").read_text().splitlines()
-        return [json.loads(line)["event"] for line in lines]
+        rows = [json.loads(line) for line in lines]
+        return [{key: row[key] for key in row if key != "time"} for row in rows]
+
+    @property
+    def events(self) -> list[str]:
+        return [row["event"] for row in self.rows]
 
     def leave(self, job: str, **run: Any) -> None:
         """What another job has written."""
@@ -118,9 +124,51 @@ def test_a_dead_job_and_the_predecessor_are_followed(
     assert job.publication.publish(job.frontend)
     assert job.service.owner == "7"
     closed = job.service.job("5").run or {}
-    assert (closed["state"], closed["outcome"]) == (
-        ("serving", None) if predecessor else ("ended", "killed")
-    )
+    found = {key: closed.get(key) for key in ("state", "outcome", "why")}
+    if predecessor:
+        assert found == {"state": "serving", "outcome": None, "why": None}
+    else:
+        why = "found dead by job 7"
+        assert found == {"state": "ended", "outcome": "killed", "why": why}
+        assert job.rows == [{"event": "dead_endpoint", "job_id": "5"}]
+
+
+def test_a_dead_job_whose_node_is_lost_was_lost_with_it(make_job: MakeJob) -> None:
+    job = make_job(squeue=GONE, sinfo="echo node1 down")
+    job.publish_as("5")
+    job.leave("5", nodes=["node1"])
+    job.publication.publish(job.frontend)
+    assert (job.service.job("5").run or {})["outcome"] == "node_lost"
+    job.leave("6", state="ended", outcome="stopped", nodes=["node1"])
+    job.publish_as("6")
+    job.publication.refuse_second()
+    assert (job.service.job("6").run or {})["outcome"] == "stopped", "it said so itself"
+
+
+def test_an_endpoint_says_all_that_clients_go_by(make_job: MakeJob) -> None:
+    job = make_job(squeue=RUNNING)
+    job.frontend.ports["grpc"] = 8001
+    job.frontend.step_id = "7.0"
+    job.publication.publish(job.frontend)
+    content = job.service.endpoint or {}
+    address = job.frontend.address
+    assert state.parse_time(content.pop("since")) == pytest.approx(time.time(), abs=5)
+    assert content == {
+        "format": state.FORMAT,
+        "service": "svc",
+        "generation": 2,
+        "job_id": "7",
+        "step": "7.0",
+        "host": address,
+        "ports": {"http": 8000, "grpc": 8001},
+        "urls": {"http": f"http://{address}:8000", "grpc": f"grpc://{address}:8001"},
+        "model": "model",
+        "bundle_digest": None,
+        "until": state.timestamp(job.allocation.until),
+        "state": "serving",
+        "heartbeat": "jobs/7/run.json",
+        "lease_s": state.LEASE_S,
+    }
 
 
 def test_a_lost_endpoint_is_written_again(make_job: MakeJob) -> None:
@@ -243,8 +291,10 @@ def test_a_refused_submission_is_tried_again_ever_more_rarely(
     for _ in range(3600):
         job.successor.prepare()
         later(1)
-    lines = (job.record.job.path / "events.jsonl").read_text().splitlines()
-    waits = [json.loads(line)["next_try_s"] for line in lines]
+    waits = [row["next_try_s"] for row in job.rows]
+    script = job.spec.folder / "serve.sbatch"
+    why = f"sbatch {script}: no controller"
+    assert job.rows[0] == {"event": "submission_failed", "why": why, "next_try_s": 5}
     assert set(job.events) == {"submission_failed"}
     assert waits[:6] == [5, 10, 20, 40, 60, 60] and len(waits) > 50
     assert not job.service.lock_file.exists()  # others may try meanwhile
@@ -284,7 +334,11 @@ def test_a_lock_of_others_is_told_once(
     for _ in range(200):
         job.successor.prepare()
         later(1)
-    assert job.events == ["successor_blocked"]
+    lock = str(job.service.lock_file)
+    by = {"owner": "6", "successor": "8"}
+    assert [
+        {**row, "by": row["by"] and {key: row["by"][key] for key in by}} for row in job.rows
+    ] == [{"event": "successor_blocked", "lock": lock, "by": by}]
     (tmp_path / "state_of_8").write_text("")
     later(6)
     job.successor.prepare()
@@ -307,7 +361,11 @@ def test_a_successor_that_fails_is_replaced_so_often(
         job.successor.prepare()
         job.leave("9", state="ended", why="broken")
         later(10)
-    assert job.events == [*["successor_submitted", "successor_failed"] * 2, "gave_up"]
+    pair = [
+        {"event": "successor_submitted", "job_id": "9"},
+        {"event": "successor_failed", "job_id": "9", "why": "broken"},
+    ]
+    assert job.rows == [*pair, *pair, {"event": "gave_up", "why": "2 successors failed"}]
     assert job.record.run["successor"] is None
     assert not job.service.lock_file.exists()
 
@@ -319,7 +377,8 @@ def test_a_successor_that_left_the_queue_has_failed(
     job.successor.prepare()
     later(6)
     job.successor.prepare()
-    assert job.events == ["successor_submitted", "successor_failed"]
+    failed = {"event": "successor_failed", "job_id": "9", "why": "gone from the queue"}
+    assert job.rows == [{"event": "successor_submitted", "job_id": "9"}, failed]
 
 
 def test_a_state_folder_that_takes_no_lock_is_no_end(

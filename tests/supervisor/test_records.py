@@ -325,3 +325,141 @@ def test_a_line_is_never_left_in_part(own: record.Record, monkeypatch: pytest.Mo
     own.heartbeat()
     rows = [json.loads(line)["event"] for line in events.read_text().splitlines()]
     assert rows == ["one", "two"]
+
+
+# --- What a field may hold ------------------------------------------------------------------------
+
+EPOCH = "1970-01-01T00:00:00.000Z"
+TEXT = (["", "a"], [7, None, True, ["a"], {}])
+NULL_OR_TEXT = (["", "a", None], [7, True, ["a"], {}])
+NULL_OR_TIME = (
+    [EPOCH, "2026-01-01T00:00:00+01:00", None],
+    ["", "soon", 7, EPOCH[:-1], "1969-12-31T23:59:59Z"],
+)
+NULL_OR_ID = (["7", None], ["", "x", "-1", 7, "7_1"])
+COUNT = ([0, 7], [-1, 1.5, True, None, "7"])
+# Field -> values that it may hold, and values that make the record a damaged one.
+RUN_VALUES: dict[str, tuple[list[Any], list[Any]]] = {
+    "state": TEXT,
+    "heartbeat": (NULL_OR_TIME[0][:2], [*NULL_OR_TIME[1], None]),
+    **dict.fromkeys(("outcome", "why", "bundle", "bundle_digest"), NULL_OR_TEXT),
+    **dict.fromkeys(("until", "ready", "admitted", "published", "ended"), NULL_OR_TIME),
+    **dict.fromkeys(("successor", "predecessor"), NULL_OR_ID),
+    "generation": COUNT,
+    "exit_code": ([0, 7, None], [-1, 1.5, True, "7"]),
+    "nodes": ([[], ["a", "b"]], ["a", [7], ["a", None], {}, None]),
+    "steps": ([[], [{"name": "a"}]], [[{}], [{"name": 7}], ["a"], {}, None]),
+    "successors": ([[], ["7", "8"]], ["7", [7], ["7", "x"], None]),
+}
+ENDPOINT_VALUES: dict[str, tuple[list[Any], list[Any]]] = {
+    "job_id": (["7"], ["", "x", 7, None]),
+    "until": NULL_OR_TIME,
+    "lease_s": ([0, 1, 0.5], [-1, True, None, "1", float("inf"), float("nan")]),
+    "host": TEXT,
+    "model": TEXT,
+    "ports": ([{}, {"http": 0, "grpc": 8001}], [[], {"http": "1"}, {"http": -1}, None]),
+    "urls": ([{}, {"http": "http://a:1"}], [[], {"http": 1}, None]),
+}
+LOCK_VALUES: dict[str, tuple[list[Any], list[Any]]] = {
+    "owner": (["7"], ["", "x", 7, None]),
+    "successor": NULL_OR_ID,
+}
+KINDS: dict[str, tuple[state.Fields, dict[str, Any], dict[str, tuple[list[Any], list[Any]]]]] = {
+    "run": (state.RUN_FIELDS, {"state": "serving", "heartbeat": EPOCH}, RUN_VALUES),
+    "endpoint": (state.ENDPOINT_FIELDS, {"job_id": "7"}, ENDPOINT_VALUES),
+    "lock": (state.LOCK_FIELDS, {"owner": "7"}, LOCK_VALUES),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_is_read_where_every_field_holds_what_it_may(kind: str, tmp_path: Path) -> None:
+    fields, least, values = KINDS[kind]
+    assert fields.keys() == values.keys()
+    path = tmp_path / "record.json"
+
+    def read(**changed: Any) -> Any:
+        path.write_text(json.dumps({**least, "more": 1, **changed}))
+        return state.read_record(path, fields)
+
+    for name, (may, may_not) in values.items():
+        for value in may:
+            assert (read(**{name: value}) or {})[name] == value, name
+        for value in may_not:
+            assert read(**{name: value}) is None, f"{name}: {value!r}"
+    for name in least:
+        path.write_text(json.dumps({key: least[key] for key in least if key != name}))
+        assert state.read_record(path, fields) is None
+    path.unlink()
+    assert state.read_record(path, fields) is None
+
+
+def test_what_a_record_leaves_out_is_filled_in(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"job_id": "7", "more": 1}))
+    assert state.read_record(path, state.ENDPOINT_FIELDS) == {
+        "job_id": "7",
+        "until": None,
+        "lease_s": state.LEASE_S,
+        "host": "",
+        "model": "",
+        "ports": {},
+        "urls": {},
+        "more": 1,
+    }
+    path.write_text(json.dumps({"state": "x", "heartbeat": EPOCH}))
+    run = state.read_record(path, state.RUN_FIELDS) or {}
+    assert (run["generation"], run["nodes"], run["steps"], run["successors"]) == (0, (), (), ())
+    assert all(run[name] is None for name in ("outcome", "why", "until", "exit_code", "successor"))
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(0, True), (1, False)])
+def test_a_record_has_a_size_that_none_comes_near(size: int, is_read: bool, tmp_path: Path) -> None:
+    path, text = tmp_path / "record.json", '{"a": 1}'
+    path.write_text(text)
+    found = state.read_json(path, most_bytes=len(text) - size)
+    assert (found == {"a": 1}) is is_read
+    assert (state.read_json(path, most_nested=1 - size) == {"a": 1}) is is_read
+
+
+def test_a_time_is_written_to_the_millisecond_and_read_with_its_zone() -> None:
+    assert state.timestamp(0) == EPOCH
+    assert state.timestamp(1.2345) == "1970-01-01T00:00:01.234Z"
+    assert state.parse_time("1970-01-01T01:00:00+01:00") == 0
+    with pytest.raises(ValueError, match=r"^1970-01-01T00:00:00 has no time zone$"):
+        state.parse_time("1970-01-01T00:00:00")
+
+
+@pytest.mark.parametrize(
+    ("age_s", "lease_s", "silent"), [(50, 60, False), (70, 60, True), (70, 80, False)]
+)
+def test_a_job_is_silent_after_its_lease(age_s: float, lease_s: float, silent: bool) -> None:
+    run = {"heartbeat": state.timestamp(time.time() - age_s)}
+    assert state.is_silent(run, lease_s) is silent
+    if lease_s == 60:
+        assert state.is_silent(run) is silent
+
+
+def test_jobs_are_those_that_serve_in_the_order_of_their_submission(tmp_path: Path) -> None:
+    service = state.ServiceFolder(tmp_path, "svc")
+    assert service.jobs == []
+    for name in ("10", "9", "8", "x", "7_1", "11"):
+        (service.path / "jobs" / name).mkdir(parents=True)
+    for name, file in (("10", state.RUN), ("9", state.SUBMISSION), ("8", state.PREFLIGHT)):
+        (service.path / "jobs" / name / file).write_text("{}")
+    assert [job.id for job in service.jobs] == ["9", "10"]
+    first = service.jobs[0]
+    assert first.log == tmp_path / "svc" / "job-9.log"
+    assert first.step_log("server0") == tmp_path / "svc" / "jobs" / "9" / "server0.log"
+    assert service.stop_file == tmp_path / "svc" / "stop"
+    assert service.lock_file == tmp_path / "svc" / "successor.lock"
+
+
+def test_state_is_kept_where_the_environment_says_else_the_site(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(state.STATE_FOLDER, raising=False)
+    assert state.state_root() == Path("runs")
+    assert state.state_root(None, tmp_path) == tmp_path / "runs"
+    assert state.state_root("/site", tmp_path) == Path("/site")
+    monkeypatch.setenv(state.STATE_FOLDER, "/own")
+    assert state.state_root("/site", tmp_path) == Path("/own")

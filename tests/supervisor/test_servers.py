@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -217,3 +218,81 @@ def test_a_parent_is_found_behind_a_name_with_brackets(
     drop = ("sh", "-c", 'env -u SERVICE_STEP "$@"; exit', "sh")
     port, _ = listen(*drop, str(odd), "-c", '"$@"; exit', "sh", SERVICE_STEP="7/server0")
     assert checks.foreign_listener(port, OWN) is None
+
+
+# --- What is said of an answer --------------------------------------------------------------------
+
+REQUEST = CanaryRequest("/v1/completions", {"prompt": "two and two"}, timeout_s=5)
+TEXT = b'{"choices": [{"text": "four"}]}'
+
+
+def response(status: int, body: bytes) -> Answer:
+    return say(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (200, TEXT, None),
+        (429, b"busy", None),
+        (430, TEXT, "/v1/completions: HTTP 430 " + TEXT.decode()),
+        (500, b"", "/v1/completions: HTTP 500 "),
+        (200, b"{}", "/v1/completions: no text in {}"),
+        (503, b"x" * 999, "/v1/completions: HTTP 503 " + "x" * 200),
+        (500, b"\xff", "/v1/completions: HTTP 500 \ufffd"),
+    ],
+)
+def test_a_canary_says_what_came_instead_of_text(
+    serve: Callable[[Answer], int], status: int, body: bytes, error: str | None
+) -> None:
+    port = serve(response(status, body))
+    assert checks.canary_error("127.0.0.1", port, REQUEST) == error
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(200, None), (204, "/health: HTTP 204"), (503, "/health: HTTP 503")]
+)
+def test_a_server_is_healthy_by_its_status_alone(
+    serve: Callable[[Answer], int], status: int, error: str | None
+) -> None:
+    port = serve(response(status, b""))
+    assert checks.health_error("127.0.0.1", port, "/health", 5) == error
+
+
+def test_a_server_that_is_not_there_is_told_with_the_path() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+    refused = "[Errno 111] Connection refused"
+    assert checks.health_error("127.0.0.1", port, "/health", 5) == f"/health: {refused}"
+    assert checks.canary_error("127.0.0.1", port, REQUEST) == f"/v1/completions: {refused}"
+
+
+@pytest.mark.parametrize(
+    ("body", "first", "last"),
+    [(None, "GET /a?b=1 HTTP/1.1", ""), ({"a": 1}, "POST /a?b=1 HTTP/1.1", '{"a": 1}')],
+)
+def test_a_request_is_what_a_server_of_http_expects(
+    body: dict[str, int] | None, first: str, last: str
+) -> None:
+    """Whose server may close the connection after it."""
+    asked: list[bytes] = []
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def run() -> None:
+            with listener.accept()[0] as connection:
+                text = connection.recv(65536)
+                while not text.endswith(last.encode() or b"\r\n\r\n"):
+                    text += connection.recv(65536)
+                asked.append(text)
+                response(200, b"ok")(connection)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        port = listener.getsockname()[1]
+        found = checks.http_request("127.0.0.1", port, "/a?b=1", 5, body, {"X-Own": "1"})
+        thread.join()
+    assert found == (200, b"ok")
+    lines = asked[0].decode().split("\r\n")
+    assert {"Content-Type: application/json", "Connection: close", "X-Own: 1"} <= set(lines)
+    assert (lines[0], lines[-1]) == (first, last)

@@ -10,10 +10,11 @@ import re
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from supervisor import service, state, steps
+from supervisor import record, service, state, steps
 from tests.supervisor.one_node import NODE, Job, free_port, until
 
 # --- From start to stop ---------------------------------------------------------------------------
@@ -36,6 +37,52 @@ def test_a_job_starts_its_server_admits_it_and_publishes_it_until_it_is_told_to_
     assert published["step"].startswith("7.")
     assert job.endpoint is None
     assert not (job.path / "endpoint.json").exists()
+
+
+def test_each_event_of_a_life_says_what_an_operator_asks(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And run.json has the state of that moment."""
+    states: list[str] = []
+    write = state.write_json
+
+    def watched(path: Path, value: Any) -> None:
+        if path.name == state.RUN and value["state"] not in states[-1:]:
+            states.append(value["state"])
+        write(path, value)
+
+    monkeypatch.setattr(record, "write_json", watched)
+    job.once("published", job.stop)
+    job.run()
+    assert states == [
+        "starting",
+        "admitting",
+        "admitted",
+        "serving",
+        "draining",
+        "stopping",
+        "ended",
+    ]
+    rows = [{key: row[key] for key in row if key not in ("time", "seconds")} for row in job.rows]
+    why, step = f"{job.service.stop_file} is there", job.record["steps"][0]["step_id"]
+    assert rows == [
+        {"event": "step_started", "step": "server0", "nodes": [NODE]},
+        {"event": "step_ready", "step": "server0", "step_id": step},
+        {"event": "admitting"},
+        {"event": "admitted"},
+        {"event": "published", "endpoint": str(job.service.endpoint_file)},
+        {"event": "withdrawn", "why": why},
+        {"event": "drained"},
+        {"event": "ending", "outcome": "stopped", "why": why},
+        {"event": "ended", "outcome": "stopped", "exit_code": 0},
+    ]
+    times = [state.parse_time(row["time"]) for row in job.rows]
+    assert times == sorted(times)
+    seconds = {row["event"]: row["seconds"] for row in job.rows if "seconds" in row}
+    assert 0 < seconds["admitted"] < 10
+    assert 0 <= seconds["drained"] < 10
+    smoke = state.read_json(job.path / state.SMOKE) or {}
+    assert smoke == {"ok": True, "exit_code": 0, "seconds": seconds["admitted"], "what": ""}
 
 
 def test_the_record_of_a_job_that_was_stopped_says_when_and_why(job: Job) -> None:
@@ -69,6 +116,9 @@ def test_each_job_of_a_service_is_a_generation_of_its_own(
     job.once("published", job.stop)
     job.run()
     assert (job.record["generation"], job.record["predecessor"]) == (5, "5")
+    assert (job.record["restarts"], job.record["successor"], job.record["successors"]) == (
+        *(0, None, []),
+    )
 
 
 def test_the_first_job_is_the_first_generation(job: Job) -> None:

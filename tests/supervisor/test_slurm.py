@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -201,6 +203,112 @@ def test_what_is_put_in_the_place_of_a_log_holds_nobody_up(
     thread.join(5)
     assert not thread.is_alive()
     assert found[0] <= slurm.OUTPUT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("shown", "address"),
+    [
+        ("NodeName=gpu1 Arch=x86_64 NodeAddr=10.0.0.7 NodeHostName=gpu1", "10.0.0.7"),
+        ("NodeName=gpu1 MyNodeAddr=10.0.0.7", "gpu1"),
+        ("", "gpu1"),
+    ],
+)
+def test_a_node_whose_name_means_nothing_here_is_reached_by_its_address(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, shown: str, address: str, tmp_path: Path
+) -> None:
+    def unknown(host: str, port: None) -> None:
+        assert (host, port) == ("gpu1", None)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    cluster = commands(scontrol=f'echo "$*" >>{tmp_path}/asked; echo "{shown}"')
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert [cluster.address("gpu1") for _ in range(2)] == [address] * 2
+    assert (tmp_path / "asked").read_text().splitlines() == ["show node -o gpu1"]
+
+
+def test_a_node_whose_name_is_known_is_reached_by_it(commands: Commands, tmp_path: Path) -> None:
+    cluster = commands(scontrol=f"echo NodeAddr=10.0.0.7; echo >{tmp_path}/asked")
+    assert cluster.address("localhost") == "localhost"
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_job_has_the_nodes_of_all_its_parts(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands()
+    monkeypatch.setenv("SLURM_HET_SIZE", "2")
+    for part, job in enumerate(("7", "8")):
+        monkeypatch.setenv(f"SLURM_JOB_ID_HET_GROUP_{part}", job)
+        monkeypatch.setenv(f"SLURM_JOB_NODELIST_HET_GROUP_{part}", "node[1-2]")
+    cluster = slurm.Cluster()
+    assert cluster.job_ids == ["7", "8"]
+    assert cluster.groups == [["node1", "node2"]] * 2
+    assert cluster.nodes == ["node1", "node2"] * 2
+
+
+def test_a_name_of_nodes_that_slurm_does_not_read_is_an_error(
+    commands: Commands, tmp_path: Path
+) -> None:
+    commands()
+    (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho bad list >&2; exit 1\n")
+    with pytest.raises(RuntimeError, match=r"^scontrol show hostnames: bad list$"):
+        slurm.Cluster()
+
+
+def test_why_a_command_gave_nothing_is_its_error(commands: Commands) -> None:
+    cluster = commands(squeue="exec sleep 60")
+    cluster.timeout_s = 0.2
+    late = cluster.command("squeue")
+    assert (late.returncode, late.stdout, late.stderr) == (124, "", "no answer in 0 s")
+    missing = cluster.command("no-such-command")
+    assert (missing.returncode, missing.stdout) == (127, "")
+    assert missing.stderr == "no-such-command: No such file or directory"
+
+
+def test_a_job_is_shown_by_the_first_value_of_each_key(commands: Commands) -> None:
+    """Paths and comments at its end may hold anything."""
+    line = "JobId=7 JobState=RUNNING Comment=a=b JobState=FAILED word\nJobId=8"
+    info = commands(scontrol=f"printf '{line}'").job_info("7")
+    assert info == {"JobId": "7", "JobState": "RUNNING", "Comment": "a=b"}
+
+
+@pytest.mark.parametrize(
+    ("number", "near_end", "terminating"),
+    [(signal.SIGUSR1, True, False), (signal.SIGTERM, False, True), (signal.SIGINT, False, True)],
+)
+def test_slurms_signals_are_told_apart(
+    commands: Commands, number: signal.Signals, near_end: bool, terminating: bool
+) -> None:
+    handlers = {
+        one: signal.getsignal(one) for one in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        allocation = Allocation(commands(scontrol="echo JobState=RUNNING", sinfo="true"), 3600)
+        allocation.handle_signal()
+        signal.raise_signal(number)
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+    assert (allocation.is_near_end, allocation.is_terminating) == (near_end, terminating)
+    if terminating:
+        with pytest.raises(JobExit, match="cancelled: Slurm shows it as RUNNING"):
+            allocation.handle_signal()
+        assert allocation.cluster.timeout_s == slurm.TERMINATING_TIMEOUT_S
+
+
+def test_the_time_limit_is_looked_at_now_and_then(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, end = time.monotonic(), int(time.time()) + 600
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    shown = f"echo x >>{tmp_path}/asked; echo EndTime={end}"
+    allocation = Allocation(commands(scontrol=shown, sinfo="true"), 3600)
+    for seconds, asked in ((0, 1), (slurm.JOB_PERIOD_S - 1, 1), (slurm.JOB_PERIOD_S + 1, 2)):
+        monkeypatch.setattr(time, "monotonic", lambda later=seconds: now + later)
+        allocation.poll()
+        assert len((tmp_path / "asked").read_text().split()) == asked
+    assert allocation.until == end
+    assert allocation.left_s == pytest.approx(600, abs=2)
 
 
 SAY = 'echo "$0 $*" >>"$(dirname "$0")/said"'
