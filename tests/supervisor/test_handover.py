@@ -145,6 +145,15 @@ def test_a_dead_job_whose_node_is_lost_was_lost_with_it(make_job: MakeJob) -> No
     assert (job.service.job("6").run or {})["outcome"] == "stopped", "it said so itself"
 
 
+def test_a_job_that_never_had_an_endpoint_ends_without_a_word(
+    make_job: MakeJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = make_job(squeue=RUNNING)
+    capsys.readouterr()
+    job.publication.end()
+    assert capsys.readouterr().err == ""
+
+
 def test_an_endpoint_says_all_that_clients_go_by(make_job: MakeJob) -> None:
     job = make_job(squeue=RUNNING)
     job.frontend.ports["grpc"] = 8001

@@ -309,7 +309,9 @@ def test_a_run_that_could_not_be_written_is_written_later(
     assert own.job.run and own.job.run["state"] == "draining"
 
 
-def test_a_line_is_never_left_in_part(own: record.Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_is_never_left_in_part(
+    own: record.Record, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As on a disk with room for some bytes more."""
     monkeypatch.setattr(record, "RETRY_S", 0.0)
     own.event("one")
@@ -318,8 +320,11 @@ def test_a_line_is_never_left_in_part(own: record.Record, monkeypatch: pytest.Mo
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 5, before[1]))
     try:
+        own.close()  # without a reserve
         own.event("two")
         assert events.read_text() == whole
+        fault = f"{state.EVENTS}: {events}: No space left on device; it is tried again"
+        assert fault in capsys.readouterr().err
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     own.heartbeat()
@@ -330,16 +335,17 @@ def test_a_line_is_never_left_in_part(own: record.Record, monkeypatch: pytest.Mo
 # --- What a field may hold ------------------------------------------------------------------------
 
 EPOCH = "1970-01-01T00:00:00.000Z"
-TEXT = (["", "a"], [7, None, True, ["a"], {}])
-NULL_OR_TEXT = (["", "a", None], [7, True, ["a"], {}])
-NULL_OR_TIME = (
+Values = tuple[list[Any], list[Any]]
+TEXT: Values = (["", "a"], [7, None, True, ["a"], {}])
+NULL_OR_TEXT: Values = (["", "a", None], [7, True, ["a"], {}])
+NULL_OR_TIME: Values = (
     [EPOCH, "2026-01-01T00:00:00+01:00", None],
     ["", "soon", 7, EPOCH[:-1], "1969-12-31T23:59:59Z"],
 )
-NULL_OR_ID = (["7", None], ["", "x", "-1", 7, "7_1"])
-COUNT = ([0, 7], [-1, 1.5, True, None, "7"])
+NULL_OR_ID: Values = (["7", None], ["", "x", "-1", 7, "7_1"])
+COUNT: Values = ([0, 7], [-1, 1.5, True, None, "7"])
 # Field -> values that it may hold, and values that make the record a damaged one.
-RUN_VALUES: dict[str, tuple[list[Any], list[Any]]] = {
+RUN_VALUES: dict[str, Values] = {
     "state": TEXT,
     "heartbeat": (NULL_OR_TIME[0][:2], [*NULL_OR_TIME[1], None]),
     **dict.fromkeys(("outcome", "why", "bundle", "bundle_digest"), NULL_OR_TEXT),
@@ -351,7 +357,7 @@ RUN_VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "steps": ([[], [{"name": "a"}]], [[{}], [{"name": 7}], ["a"], {}, None]),
     "successors": ([[], ["7", "8"]], ["7", [7], ["7", "x"], None]),
 }
-ENDPOINT_VALUES: dict[str, tuple[list[Any], list[Any]]] = {
+ENDPOINT_VALUES: dict[str, Values] = {
     "job_id": (["7"], ["", "x", 7, None]),
     "until": NULL_OR_TIME,
     "lease_s": ([0, 1, 0.5], [-1, True, None, "1", float("inf"), float("nan")]),
@@ -360,11 +366,11 @@ ENDPOINT_VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "ports": ([{}, {"http": 0, "grpc": 8001}], [[], {"http": "1"}, {"http": -1}, None]),
     "urls": ([{}, {"http": "http://a:1"}], [[], {"http": 1}, None]),
 }
-LOCK_VALUES: dict[str, tuple[list[Any], list[Any]]] = {
+LOCK_VALUES: dict[str, Values] = {
     "owner": (["7"], ["", "x", 7, None]),
     "successor": NULL_OR_ID,
 }
-KINDS: dict[str, tuple[state.Fields, dict[str, Any], dict[str, tuple[list[Any], list[Any]]]]] = {
+KINDS: dict[str, tuple[state.Fields, dict[str, Any], dict[str, Values]]] = {
     "run": (state.RUN_FIELDS, {"state": "serving", "heartbeat": EPOCH}, RUN_VALUES),
     "endpoint": (state.ENDPOINT_FIELDS, {"job_id": "7"}, ENDPOINT_VALUES),
     "lock": (state.LOCK_FIELDS, {"owner": "7"}, LOCK_VALUES),
