@@ -273,10 +273,10 @@ def steps(commands: Commands, tmp_path: Path) -> Steps:
 def test_a_text_is_filled_with_what_only_the_job_knows(
     steps: Steps, tmp_path: Path, text: str, own: str | None, filled: str
 ) -> None:
-    [step_] = [one for one in steps.all if one.spec.name == own] or [None]
+    by_name: dict[str | None, Step] = {one.spec.name: one for one in steps.all}
     expected = filled.replace("BUNDLE", str(tmp_path / "bundle"))
     expected = expected.replace("JOB", str(tmp_path / "svc" / "jobs" / "7"))
-    assert steps.fill(text, step_) == expected
+    assert steps.fill(text, by_name.get(own)) == expected
 
 
 def auxiliary(steps: Steps, tmp_path: Path) -> AuxiliarySteps:
@@ -305,7 +305,7 @@ def test_a_small_step_that_does_not_end_has_no_code(
     ticks: list[int] = []
     monkeypatch.setattr(slurm, "KILL_WAIT_S", 5)
     cluster = commands(srun="echo begun; exec sleep 60")
-    small = AuxiliarySteps(cluster, tmp_path, tmp_path, lambda: ticks.append(1) or time.sleep(0.01))
+    small = AuxiliarySteps(cluster, tmp_path, tmp_path, lambda: ticks.append(1))
     assert small.run("try", ["node1"], ["true"], 0.3) == (None, "begun\n")
     assert ticks
 
