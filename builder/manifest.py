@@ -12,10 +12,14 @@ from . import __version__
 from .diagnostics import Diagnostic
 from .documents import DATA
 from .engines import EngineConfig
+from .estimates import fits, measurements, models, plan_estimate
 from .facts import advisories, hardware, published_results, servers
 from .facts.engines import Engine
 from .planning import Facts, Plan
 from .rules import heuristics, vulnerability_policy
+
+# What every estimate rests on, and every refusal of one.
+_MEASURED = (measurements.AGGREGATED, fits.FACTORS, models.MODELS)
 
 
 def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -> dict[str, Any]:
@@ -37,6 +41,7 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
         "accepted_advisories": vulnerability_policy.record(request, facts.release.name),
         "limits": asdict(plan.limits),
         "memory": memory(plan),
+        "estimate": plan_estimate.document(plan),
         "published": [_published(row) for row in facts.published],
         **({"choice": request.choice.model_dump()} if request.choice else {}),
     }
@@ -60,6 +65,7 @@ def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
         *sorted({row.file for row in facts.published}),
         *heuristics.files(facts.release.engine),
         DATA / facts.release.engine.rules,
+        *_MEASURED,
     ):
         yield path.relative_to(Path(__file__).parent).as_posix(), _sha256(path)
     for path in _advisories(facts.release.engine):  # which may be newer than those that ship

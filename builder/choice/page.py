@@ -19,9 +19,10 @@ from .. import render
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..estimates import Interval, Refusal
+from ..estimates.question import number
 from ..files import whole_file
 from . import verdict
-from .record import SHORT_NAMES, figures, number, reason, servers_text, source
+from .record import SHORT_NAMES, figures, reason, servers_text, source
 from .selection import Option, Selection
 
 WIDTH, HEIGHT = 640, 420

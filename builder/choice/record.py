@@ -102,9 +102,7 @@ def reason(selection: Selection, option: Option) -> str:
     )
     named = figures(option, request)
     shown = ", ".join(
-        f"{words} {interval_text(named[name])}{unit}"
-        for name, (words, unit) in _WORDS.items()
-        if name in named
+        f"{words} {named[name]}{unit}" for name, (words, unit) in _WORDS.items() if name in named
     )
     return (
         f"Of {len(selection.estimated)} candidates that fit and have an estimate{kept}; of these, "
@@ -126,15 +124,6 @@ def servers_text(option: Option) -> str:
     several = f"{candidate.instances} x " if candidate.instances > 1 else ""
     batch = f", batches of {candidate.max_batch_size}" if candidate.max_batch_size else ""
     return f"{several}{candidate.title} on {candidate.num_gpus} {candidate.gpu}{batch}"
-
-
-def interval_text(found: Interval) -> str:
-    return f"{number(found.value)} ({number(found.low)} to {number(found.high)})"
-
-
-def number(value: float) -> str:
-    """Three digits, and no more decimals than that."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def write(document: Document, file: Path) -> None:

@@ -8,9 +8,10 @@ from ..diagnostics import Diagnostic
 from ..errors import BadFacts, BadInput, ToolkitError
 from ..estimates import Question, Refusal
 from ..estimates.measurements import layout_text
+from ..estimates.question import number
 from ..objective import USUAL_PERCENTILE
 from .load import Forecast, Overload
-from .record import AIMS, SHORT_NAMES, figures, number, reason, servers_text
+from .record import AIMS, SHORT_NAMES, figures, reason, servers_text
 from .selection import Option, Selection
 
 CLIENT = "python -m launch bench"

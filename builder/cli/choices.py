@@ -114,7 +114,7 @@ def _spare(heads: Sequence[str]) -> str | None:
 
 def _cells(found: Selection, option: Option, is_chosen: bool) -> dict[str, str]:
     """One row of the table, by the heads of its columns."""
-    from ..choice.record import number
+    from ..estimates.question import number
 
     forecast, candidate = option.forecast, option.candidate
     assert forecast is not None and option.planned.plan is not None

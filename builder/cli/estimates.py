@@ -84,7 +84,7 @@ def run_estimate(options: argparse.Namespace) -> None:
             Diagnostic("estimate", what, "name a deployment, or give --batch FILE.jsonl")
         )
     from .. import pipeline
-    from ..estimates import Estimator, planned
+    from ..estimates import Estimator, plan_estimate, planned
 
     plan = pipeline.plan(options.deployment, options.set, ()).plan
     if plan.deployment.role != "agg":
@@ -94,7 +94,11 @@ def run_estimate(options: argparse.Namespace) -> None:
     estimator = Estimator.load(options.rows)
     loads = options.concurrency or [plan.deployment.workload.concurrency]
     questions = [_question(planned.question(plan, load), options.acceptance) for load in loads]
-    answers = [estimator.estimate(question) for question in questions]
+    reason = "" if options.rows else planned.unmeasured(plan)
+    answers = [
+        plan_estimate.unmeasured(question, reason) if reason else estimator.estimate(question)
+        for question in questions
+    ]
     if options.json:
         print_json(_document(plan, loads, answers, options.price))
     else:
@@ -172,6 +176,8 @@ def _text(
 def _table(
     known: Sequence[tuple[int, Estimate]], instances: int, price: float | None
 ) -> list[tuple[str, ...]]:
+    from ..estimates.question import number
+
     heads = ("LOAD", "TPOT ms", "TTFT ms", "E2E s", "OUT tok/s", "/USER", "/GPU")
     rows: list[tuple[str, ...]] = [heads if price is None else (*heads, "USD/M")]
     for load, found in known:
@@ -181,15 +187,10 @@ def _table(
         ]
         if price is not None:
             measures.append(found.usd_per_million_tokens(price))
-        rows.append((f"{load:,}", *(_digits(value.value) for value in measures)))
-        rows.append(("from", *(_digits(value.low) for value in measures)))
-        rows.append(("to", *(_digits(value.high) for value in measures)))
+        rows.append((f"{load:,}", *(number(value.value) for value in measures)))
+        rows.append(("from", *(number(value.low) for value in measures)))
+        rows.append(("to", *(number(value.high) for value in measures)))
     return rows
-
-
-def _digits(value: float) -> str:
-    """Three digits, and whole numbers as a whole."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _evidence(answers: Iterator[Estimate]) -> Iterator[str]:
@@ -203,16 +204,15 @@ def _evidence(answers: Iterator[Estimate]) -> Iterator[str]:
 
 
 def _refusal(load: int, found: Refusal) -> Iterator[str]:
+    from ..estimates import measuring_plan
+
     yield from wrapped(f"{load:,} at a time: ", f"no estimate, {found.reason}")
     if found.nearest:
         yield "The nearest measured rows:"
         for near in found.nearest:
             yield from wrapped("  ", str(near))
-    loads = ",".join(str(question.concurrency) for question in found.measure)
+    loads = [question.concurrency for question in found.measure]
     question = found.question
-    yield from wrapped(
-        "measure: ",
-        f"on {question.num_gpus} {question.gpu}, the load that tells most first: "
-        f"python -m launch bench BUNDLE --isl {question.isl} --osl {question.osl} "
-        f"--concurrency {loads}; then give its folder with --rows",
-    )
+    command = measuring_plan.command(question.isl, question.osl, loads)
+    where = f"on {question.num_gpus} {question.gpu}, the load that tells most first"
+    yield from wrapped("measure: ", f"{where}: {command}; then give its folder with --rows")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _KEYS = (
     *("decisions", "engine_defaults", "differences", "warnings"),
-    *("limits", "memory", "published"),
+    *("limits", "memory", "estimate", "published"),
 )
 
 
@@ -55,6 +55,8 @@ def summary_text(document: Mapping[str, Any], request: Deployment) -> str:
         _limits(document["limits"]),
         "",
         _memory(document["memory"], hardware.num_gpus),
+        "",
+        *_speed(document["estimate"]),
         "",
         _options(document),
     ]
@@ -107,6 +109,31 @@ def _memory(memory: Mapping[str, Any], num_gpus: int) -> str:
         sums = [f"{value * num_gpus:,.1f}"] if several else []
         rows.append([name, f"{value:,.1f}", *sums, "GiB"])
     return columns(rows, range(1, len(several) + 2))
+
+
+def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
+    """How fast the servers are by measured rows, or why there is no number and what would tell."""
+    from ..estimates import measuring_plan, plan_estimate
+    from ..estimates.question import number
+
+    if "refused" in estimate:
+        yield from wrapped("ESTIMATED SPEED  ", f"none: {estimate['refused']}")
+        if loads := estimate["measure"]:
+            command = measuring_plan.command(estimate["isl"], estimate["osl"], loads)
+            yield from wrapped("  measure: ", command)
+    else:
+        rows = [["ESTIMATED SPEED", "VALUE", "FROM", "TO", "UNIT"]]
+        for key, (name, unit) in plan_estimate.MEASURES.items():
+            ends = (number(estimate[key][end]) for end in ("value", "low", "high"))
+            rows.append([name, *ends, unit])
+        yield columns(rows, range(1, 4))
+        yield from wrapped("  from ", plan_estimate.evidence_text(estimate))
+        yield from (line for note in estimate["notes"] for line in wrapped("  note: ", note))
+    for near in estimate["nearest"][:1]:
+        yield from wrapped("  nearest: ", near)
+    for point in estimate.get("published", ()):
+        if not point["agrees"]:
+            yield from wrapped("  published: ", plan_estimate.published_text(point))
 
 
 def _options(document: Mapping[str, Any]) -> str:

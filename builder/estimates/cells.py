@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import exp, log, log2
-from statistics import median
 from typing import NamedTuple
 
 from . import roofline
@@ -97,6 +96,12 @@ def uncontradicted(rows: Sequence[Row], residuals: Sequence[float], limit: float
         for index, (row, residual) in enumerate(zip(rows, residuals, strict=True))
         if row.source == OWN or abs(residual - middles[(*key_of(row), drafts(row))]) <= limit
     ]
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value, or the mean of both; `statistics` takes long to import."""
+    half, found = len(values) // 2, sorted(values)
+    return found[half] if len(values) % 2 else (found[half - 1] + found[half]) / 2
 
 
 class Cell:

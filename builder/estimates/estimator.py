@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from heapq import nsmallest
 from math import exp, log2
 from pathlib import Path
@@ -14,7 +14,7 @@ from ..errors import BadFacts
 from . import fits, measurements, measuring_plan, models, mtp, own_runs
 from .cells import REACH, Cell, Key, Variant, curve_of, key_of, minor, point_of
 from .fits import Fits
-from .kriging import Kernel, Point
+from .kriging import Curve, Kernel, Point
 from .measurements import OWN, Row
 from .question import Estimate, Interval, Neighbor, Question, Refusal, Times
 from .shapes import shape_of
@@ -48,13 +48,12 @@ class Estimator:
         Raises `BadFacts` where the rows are not those that the factors were fitted to, `BadInput`
         where a run cannot be read.
         """
-        rows, digest = measurements.read()
-        fitted = fits.load()
-        if digest != fitted.rows_sha256:
-            what = "has other rows than factors.json was fitted to"
-            fix = "run python -m maintenance.fit_estimates"
-            raise BadFacts(Diagnostic(str(measurements.AGGREGATED), what, fix))
-        return cls([*rows, *(own_runs.read(rows_dir) if rows_dir else ())], fitted)
+        return cls([*_public(), *(own_runs.read(rows_dir) if rows_dir else ())], fits.load())
+
+    @classmethod
+    def of_model(cls, model: str) -> Estimator:
+        """The rows of one model that ship, by their name of it; all where it has none."""
+        return cls(_public(model) or _public(), fits.load())
 
     def rows_of(self, model: str) -> Sequence[Row]:
         """The rows of a model, by their name of it."""
@@ -162,17 +161,36 @@ class Estimator:
         own = self._of_model.get(asked.model)
         far = 0.0 if own else ANOTHER_MODEL
         points = zip(self._points(asked.model, bool(release)), own or self.rows, strict=True)
+        apart = cache(partial(kernel.apart, place.curve))
         ranked = nsmallest(
             SHOWN,
             (
-                (kernel.distance(place, point), index, row)
-                for index, (point, row) in enumerate(points)
+                (apart(curve) + kernel.slope * abs(load - place.concurrency), index, row)
+                for index, ((curve, load), row) in enumerate(points)
             ),
         )
         return tuple(Neighbor(row, far + distance) for distance, _, row in ranked)
 
     def _new_points(self, model: str, with_release: bool) -> list[Point]:
-        return [point_of(row, with_release) for row in self._of_model.get(model) or self.rows]
+        rows = self._of_model.get(model) or self.rows
+        curves: dict[tuple[object, ...], Curve] = {}
+        points = []
+        for row in rows:
+            key = (row.layout, row.isl, row.osl, *key_of(row)[1:], row.release, row.drafting)
+            if key not in curves:
+                curves[key] = point_of(row, with_release).curve
+            points.append(Point(curves[key], log2(row.concurrency)))
+        return points
+
+
+def _public(model: str | None = None) -> list[Row]:
+    """The rows that ship, or those of a model, if the factors were fitted to them."""
+    rows, digest = measurements.read(model=model)
+    if digest != fits.load().rows_sha256:
+        what = "has other rows than factors.json was fitted to"
+        fix = "run python -m maintenance.fit_estimates"
+        raise BadFacts(Diagnostic(str(measurements.AGGREGATED), what, fix))
+    return rows
 
 
 def _outside(asked: Question, cell: Cell) -> str:

@@ -80,14 +80,12 @@ class Kernel:
         found = 0.0
         for scale, a, b in zip(self._sizes, one[:5], other[:5], strict=True):
             found += scale * abs(a - b)
+        if one[5:] == other[5:]:
+            return found
         for cost, left, right in zip(self._kinds, one[5:], other[5:], strict=True):
             if left != right:
                 found += cost
         return found
-
-    def distance(self, one: Point, other: Point) -> float:
-        doublings = abs(one.concurrency - other.concurrency)
-        return self.apart(one.curve, other.curve) + self.slope * doublings
 
 
 class Field:
@@ -109,7 +107,7 @@ class Field:
     def _cholesky(self) -> list[Vector]:
         """The lower triangle of the factor of the rows' covariance, each of its rows in full."""
         kernel, loads, of_row = self.kernel, self._loads, self._of_row
-        between = [[kernel.apart(one, other) for other in self._curves] for one in self._curves]
+        between = self._between()
         slope, far, near = kernel.slope, kernel.far, kernel.near
         lower: list[Vector] = []
         for curve, load in zip(of_row, loads, strict=True):
@@ -121,6 +119,15 @@ class Field:
             row.append(sqrt(max(kernel.variance - sum(map(mul, row, row)), 1e-12)))
             lower.append(row)
         return lower
+
+    def _between(self) -> list[Vector]:
+        """The distances of all curves: that of two is the same from either."""
+        curves = self._curves
+        found = [[0.0] * len(curves) for _ in curves]
+        for place, one in enumerate(curves):
+            for before, other in enumerate(curves[:place]):
+                found[place][before] = found[before][place] = self.kernel.apart(one, other)
+        return found
 
     def _covariances(self, point: Point) -> Vector:
         kernel = self.kernel

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from io import StringIO
 from math import isfinite
 from pathlib import Path
@@ -184,6 +185,7 @@ _KINDS: Mapping[str, Callable[[str], Any]] = {
     "acceptance": _optional(_time),
     "tpot_ms": _time,
 }
+_UNLIKE = frozenset(("id", "ttft_ms", "tpot_ms"))  # columns of which no two cells are alike
 _AGGREGATED = {**_KINDS, "ttft_ms": _optional(_time)}
 _DISAGGREGATED = {
     **_KINDS,
@@ -201,10 +203,20 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read(path: Path = AGGREGATED) -> tuple[list[Row], str]:
-    """The rows of a file and its digest. Raises `BadFacts` with every line that is wrong."""
+def read(path: Path = AGGREGATED, model: str | None = None) -> tuple[list[Row], str]:
+    """The rows of a file, or of one model in it, and the digest of the file.
+
+    Raises `BadFacts` with every line that is wrong.
+    """
     text = read_text(path, BadFacts, MAX_BYTES)
-    return [Row._make(row) for row in _parse(text, path, Row._fields, _AGGREGATED)], digest(text)
+    lines = text if model is None else _of_model(text, model)
+    return [Row._make(row) for row in _parse(lines, path, Row._fields, _AGGREGATED)], digest(text)
+
+
+def _of_model(text: str, model: str) -> str:
+    """The head and the lines of a model, which are told without reading the others' cells."""
+    head, *lines = text.splitlines(keepends=True)
+    return "".join([head, *(line for line in lines if f",{model}," in line)])
 
 
 def read_disaggregated(path: Path = DISAGGREGATED) -> list[DisaggregatedRow]:
@@ -220,7 +232,8 @@ def _parse(
     if tuple(next(lines, ())) != fields:
         what = "has other columns than a file of measured rows"
         raise BadFacts(Diagnostic(f"{path}:1", what, f"write {','.join(fields)}"))
-    readers = [kinds[field] for field in fields]
+    # Most columns hold the same few texts over and over.
+    readers = [kinds[field] if field in _UNLIKE else cache(kinds[field]) for field in fields]
     rows: list[list[Any]] = []
     found: list[Diagnostic] = []
     for number, cells in enumerate(lines, 2):

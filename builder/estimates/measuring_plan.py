@@ -34,6 +34,13 @@ def plan(question: Question, kernel: Kernel) -> tuple[Question, ...]:
     return tuple(replace(question, concurrency=load) for load in chosen)
 
 
+def command(isl: int, osl: int, loads: Sequence[int]) -> str:
+    """What measures loads of a bundle, in their order."""
+    concurrency = ",".join(map(str, loads))
+    sizes = f"--isl {isl} --osl {osl} --concurrency {concurrency}"
+    return f"python -m launch bench BUNDLE {sizes}"
+
+
 def _covariances(kernel: Kernel, loads: Sequence[int]) -> list[list[float]]:
     """Of the loads of one curve of which nothing was measured."""
     return [

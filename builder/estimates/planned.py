@@ -1,12 +1,15 @@
-"""The question that a plan asks: its layout, its drafts and its load."""
+"""The question that a plan asks: its layout, its drafts and its load; and plans that ask none."""
 
 from __future__ import annotations
 
+from .. import site
 from ..planning import Plan
 from ..planning.decision import concurrency_per_instance
 from . import models
 from .options import layout_of
 from .question import Question
+
+STAGES = "pipeline_parallel_size"
 
 
 def question(plan: Plan, concurrency: int | None = None) -> Question:
@@ -35,3 +38,18 @@ def question(plan: Plan, concurrency: int | None = None) -> Question:
         release=request.engine.release,
         mtp=drafts,
     )
+
+
+def unmeasured(plan: Plan) -> str:
+    """Why no row is of servers like those of a plan; nothing where some may be."""
+    request = plan.deployment
+    if request.role != "agg":
+        return f"{request.name} is one side of disaggregated serving, and no row holds one alone"
+    if (request.targets.get(site.TARGET) or {}).get("prefill"):
+        return "prompts have servers of their own, which no row was measured with"
+    if request.draft is not None:
+        return "a draft model proposes tokens, which no row was measured with"
+    values = {row.path: row.value for row in (*plan.engine_defaults, *plan.decisions)}
+    if (values.get(STAGES) or 1) > 1:
+        return "the layers are split into stages, which no row was measured with"
+    return ""

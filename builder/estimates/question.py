@@ -40,6 +40,11 @@ class Question:
         return self.tp * self.attention_dp
 
 
+def number(value: float) -> str:
+    """Three digits, and no more decimals than that."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A value and the ends of its 80 % interval."""
@@ -47,6 +52,9 @@ class Interval:
     low: float
     value: float
     high: float
+
+    def __str__(self) -> str:
+        return f"{number(self.value)} ({number(self.low)} to {number(self.high)})"
 
     def map(self, factor: float) -> Interval:
         """The interval of the value times a factor above zero."""

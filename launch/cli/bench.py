@@ -229,6 +229,8 @@ def bench(options: argparse.Namespace) -> None:
         files.close()
         _print(options, runner.document)
         _say(f"results in {files.folder}")
+    if not (options.json or about["engine"]["rehearsal"]):
+        _print_estimate(files.folder)
     _check_results(runner.document)
 
 
@@ -239,6 +241,16 @@ def _print(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
         from . import text_tables
 
         print(text_tables.bench_table(found), flush=True)
+
+
+def _print_estimate(folder: Path) -> None:
+    """Where the measured values lie in the bundle's estimate, if it has one of their load."""
+    from ..report import estimated, evidence
+    from . import text_tables
+
+    for run in evidence.gather([folder]):
+        if (one := estimated.for_run(run)) and one.is_compared:
+            print(text_tables.paragraph(one.summary), flush=True)
 
 
 def _check_results(found: Mapping[str, Any]) -> None:

@@ -211,6 +211,7 @@ def _report_summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
                 "sent": run.bench.sent,
                 "failed": run.bench.failed,
                 "notes": list(run.notes),
+                "estimate": _estimate_summary(run),
                 "published": [
                     {
                         "source": row.source,
@@ -226,6 +227,17 @@ def _report_summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
         ],
         "differences": comparison.differences(runs),
     }
+
+
+def _estimate_summary(run: RunEvidence) -> dict[str, Any] | None:
+    """The estimate of the run's bundle beside what it measured."""
+    from ..report import estimated
+
+    found = estimated.for_run(run)
+    if found is None:
+        return None
+    measures = [asdict(one) | {"verdict": one.verdict} for one in found.measures]
+    return {"load": found.load, "summary": found.summary, "measures": measures}
 
 
 def _up(options: argparse.Namespace) -> None:

@@ -154,6 +154,11 @@ def _failures(one: Mapping[str, Any]) -> Iterable[str]:
         yield textwrap.fill(f"{text}{kind}: {found['example']}", COLUMNS, subsequent_indent="  ")
 
 
+def paragraph(text: str) -> str:
+    """A text in lines of a terminal."""
+    return textwrap.fill(text.replace("\u00a0", " "), COLUMNS)
+
+
 def causes_table(one: PublishedFigure) -> str:
     """How a run compares with a published figure, and what was not the same."""
     lines = [one.source, *textwrap.wrap(one.summary.replace("\u00a0", " "), COLUMNS)]

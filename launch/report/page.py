@@ -21,6 +21,7 @@ from ..smoke.results import totals
 from . import (
     chart,
     comparison,
+    estimated,
     evidence,
     figures,
     number_format,
@@ -158,6 +159,16 @@ def _others(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     compared = [comparison.settings(runs), comparison.changes(runs)] if len(runs) > 1 else []
     return {
         "comparison": [table for table in compared if table.rows],
+        "estimated": [
+            {
+                "title": run.title if len(runs) > 1 else "",
+                "summary": one.summary,
+                "table": tables.estimated(one) if one.measures else None,
+                "evidence": one.evidence,
+            }
+            for run in runs
+            if (one := estimated.for_run(run))
+        ],
         "published": tables.published(list(rows.values())) if rows else None,
         "compared": [
             {

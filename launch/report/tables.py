@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .conditions import effect_on_speed
+from .estimated import RunEstimate
 from .evidence import RunEvidence
 from .json_object import JsonObject
 from .number_format import UNKNOWN, milliseconds, number, percent, unit, usd
@@ -110,6 +111,20 @@ def published(rows: Sequence[PublishedFigure]) -> PageTable:
                ("workload", "text")]  # fmt: skip
     caption = "Published figures of the same model on the same GPUs"
     return without_empty_columns(make_table(caption, columns, cells))
+
+
+def estimated(found: RunEstimate) -> PageTable:
+    """The estimate of a bundle, and where the run's own values lie."""
+    cells = [
+        (one.name, number(one.low), number(one.value), number(one.high),
+         number(one.measured), one.verdict, one.unit)
+        for one in found.measures
+    ]  # fmt: skip
+    columns = [("measure", "text"), ("from", NUMERIC), ("estimate", NUMERIC), ("to", NUMERIC),
+               ("measured", NUMERIC), ("the interval holds it", "text"),
+               ("unit", "text")]  # fmt: skip
+    caption = f"Estimate of {found.load}; four times of five a value is between the ends"
+    return make_table(caption, columns, cells)
 
 
 def causes(row: PublishedFigure) -> PageTable:

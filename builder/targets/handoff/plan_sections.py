@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from ...estimates import measuring_plan, plan_estimate
+from ...estimates.question import number
 from ...facts import advisories
 from ...facts.published_results import Published, describe
 from ...rules import vulnerability_policy
@@ -92,7 +94,7 @@ def figures(context: RenderContext) -> Section:
         f"Nobody had run this deployment on {facts.gpu.product} when this page was made. What was "
         "measured since then is attached as evidence."
     )
-    blocks: list[Block] = [note("Not measured", text)]
+    blocks: list[Block] = [note("Not measured", text), *_estimate(context)]
     rows = tuple(row for one in facts.published for row in _published(one))
     if rows:
         text = (
@@ -104,6 +106,30 @@ def figures(context: RenderContext) -> Section:
         text = "No figures for this model on these GPUs are known."
         blocks.append(paragraph(text))
     return section("figures", {}, *blocks)
+
+
+def _estimate(context: RenderContext) -> Iterator[Block]:
+    """How fast it should be by rows that others measured, or what would tell."""
+    found = plan_estimate.document(context.plan)
+    load = f"{found['isl']:,} prompt and {found['osl']:,} answer tokens, {found['concurrency']:,}"
+    if "refused" in found:
+        yield paragraph(f"No estimate of {load} requests at a time: {found['refused']}.")
+        if loads := found["measure"]:
+            script = measuring_plan.command(found["isl"], found["osl"], loads)
+            yield paragraph("What would tell, the load that tells most first: " + code(script))
+    else:
+        rows = tuple(
+            (words, *(number(found[name][end]) for end in ("value", "low", "high")), unit)
+            for name, (words, unit) in plan_estimate.MEASURES.items()
+        )
+        columns = ("estimated", "value", "from", "to", "unit")
+        caption = f"Estimate of {load} requests at a time"
+        yield table(caption, columns, rows, frozenset({1, 2, 3}))
+        yield paragraph(f"From {plan_estimate.evidence_text(found)}.")
+    points = map(plan_estimate.published_text, found.get("published", ()))
+    notes = [*found.get("notes", ()), *(f"Nearest row: {near}" for near in found["nearest"])]
+    if lines := [*notes, *(f"Published: {text}" for text in points)]:
+        yield bullets(lines)
 
 
 def _published(row: Published) -> Iterator[tuple[str, ...]]:

@@ -1,0 +1,117 @@
+"""The estimate that a bundle carries, beside what its run measured at that load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .evidence import RunEvidence
+from .number_format import SPACE, number, percent, unit
+from .results import LoadPoint
+
+# What is estimated: words, unit, and the run's own value at a point.
+MEASURES: Mapping[str, tuple[str, str]] = {
+    "ttft_ms": ("time to first token, median", "ms"),
+    "tpot_ms": ("time per output token, median", "ms"),
+    "e2e_ms": ("time to last token, median", "ms"),
+    "output_tokens_per_s": ("output of all servers", "tokens/s"),
+    "output_tokens_per_s_per_user": ("output of a user", "tokens/s"),
+    "output_tokens_per_s_per_gpu": ("output of a GPU", "tokens/s"),
+}
+INSIDE = "inside"
+LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedMeasure:
+    """A measure with its interval, and what the run measured, `None` where it did not."""
+
+    name: str
+    unit: str
+    low: float
+    value: float
+    high: float
+    measured: float | None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the measured value lies inside the interval, and by how much it does not."""
+        if self.measured is None:
+            return "not measured"
+        if self.low <= self.measured <= self.high:
+            return INSIDE
+        side, end = ("above", self.high) if self.measured > self.high else ("below", self.low)
+        return f"{percent(abs(self.measured / end - 1))} {side}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEstimate:
+    """The estimate of a run's bundle, without measures where it was refused.
+
+    `summary` says how both compare, or why they cannot; `is_compared` whether they do.
+    """
+
+    load: str
+    measures: tuple[EstimatedMeasure, ...]
+    summary: str
+    is_compared: bool
+    evidence: tuple[str, ...]
+
+
+def for_run(run: RunEvidence) -> RunEstimate | None:
+    """What the run's bundle says of its speed, if it says anything."""
+    found = (run.manifest or {}).get("estimate")
+    if not found:
+        return None
+    load = f"{found['isl']:,} in and {found['osl']:,} out, {found['concurrency']:,} at a time"
+    if "refused" in found:
+        text = f"No estimate of {load}: {found['refused']}."
+        return RunEstimate(load, (), text, False, tuple(_evidence(found)))
+    point, why = _same_load(run, found)
+    measures = tuple(_measure(name, found[name], point) for name in MEASURES)
+    summary = _summary(measures, point) if point else why
+    return RunEstimate(load, measures, summary, point is not None, tuple(_evidence(found)))
+
+
+def _same_load(run: RunEvidence, found: Mapping[str, Any]) -> tuple[LoadPoint | None, str]:
+    """The point that was measured under the estimated load, or why there is none."""
+    if run.rehearsal:
+        return None, "A rehearsal says nothing of the GPU: there is nothing to set beside it."
+    isl, osl, concurrency = (found[name] for name in ("isl", "osl", "concurrency"))
+    same = (run.bench.isl, run.bench.osl) == (isl, osl)
+    points = (p for p in run.bench.clean_points if same and p.concurrency == concurrency)
+    if point := next(points, None):
+        return point, ""
+    load = f"--isl {isl} --osl {osl} --concurrency {concurrency}"
+    return None, f"This run did not measure that load: launch bench {load} does."
+
+
+def _measure(name: str, ends: Mapping[str, float], point: LoadPoint | None) -> EstimatedMeasure:
+    measured = None
+    if point:
+        measured = point.stats(name).p50 if name in LATENCIES else point.rate(name)
+    words, unit_ = MEASURES[name]
+    return EstimatedMeasure(words, unit_, ends["low"], ends["value"], ends["high"], measured)
+
+
+def _summary(measures: tuple[EstimatedMeasure, ...], point: LoadPoint) -> str:
+    known = [one for one in measures if one.measured is not None]
+    outside = [one for one in known if one.verdict != INSIDE]
+    if not outside:
+        return f"At {point.label} every measured value is inside the interval of its estimate."
+    inside = len(known) - len(outside)
+    named = "; ".join(
+        f"{one.name} {unit(one.measured, one.unit)}, {one.verdict} the {number(one.low)} to "
+        f"{number(one.high)}{SPACE}{one.unit} of the estimate"
+        for one in outside
+    )
+    count = f"{inside} of {len(known)} measured values are inside the interval of their estimate"
+    return f"At {point.label} {count}. Outside: {named}."
+
+
+def _evidence(found: Mapping[str, Any]) -> Iterator[str]:
+    if "rows" in found:
+        yield f"{found['rows']} measured rows of this model, GPU, precision and engine carry it."
+    yield from (f"{note[:1].upper()}{note[1:]}." for note in found.get("notes", ()))
+    yield from (f"Nearest row: {near}." for near in found["nearest"])

@@ -1,0 +1,135 @@
+"""How fast a plan is by measured rows: in the plan, the manifest and the runbook, or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+import pytest
+
+from builder import pipeline
+from builder.estimates import Estimate, Estimator, Refusal, measurements, plan_estimate, planned
+from builder.planning import Plan
+from builder.servers import RenderContext
+from builder.targets.handoff import plan_sections
+from builder.targets.handoff.document import Section
+from tests.conftest import Run
+
+MEASURED, REFUSED = "gpt-oss-120b-h200", "deepseek-v3.2-nvfp4-gb200"
+
+
+@pytest.fixture(scope="module")
+def measured() -> Plan:
+    return pipeline.plan(MEASURED).plan
+
+
+@pytest.fixture(scope="module")
+def point(measured: Plan) -> plan_estimate.PublishedPoint:
+    """A published figure twice as high as the upper end of the estimate of its load."""
+    found = plan_estimate.answer(measured)
+    assert isinstance(found, Estimate)
+    row = replace(
+        measured.facts.published[0],
+        engine="tensorrt-llm 1.0",
+        isl=measured.deployment.workload.isl,
+        osl=measured.deployment.workload.osl,
+        options={"tensor_parallel_size": 1},
+        figures=({"concurrency": 64, "output_tokens_per_s": 2 * found.output_tok_s.high},),
+    )
+    plan = replace(measured, facts=replace(measured.facts, published=(row,)))
+    (one,) = plan_estimate.published_points(plan)
+    return one
+
+
+def test_the_plan_says_how_fast_it_is_and_what_carries_that(builder: Run) -> None:
+    text = builder("plan", MEASURED).stdout
+    for said in ("ESTIMATED SPEED", "measured rows of this model", "nearest: gpt-oss-120b fp4"):
+        assert said in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_plan_for_machines_is_what_estimate_answers(builder: Run) -> None:
+    said = json.loads(builder("plan", MEASURED, "--json").stdout)["estimate"]
+    (asked,) = json.loads(builder("estimate", MEASURED, "--json").stdout)["points"]
+    for name in ("ttft_ms", "tpot_ms", "e2e_ms", "rows", "nearest"):
+        assert said[name] == asked[name], name
+    assert said["output_tokens_per_s"] == asked["output_tok_s"]
+    assert said["concurrency"] == asked["concurrency"]
+
+
+def test_without_rows_the_plan_says_why_and_what_to_measure(builder: Run) -> None:
+    text = builder("plan", REFUSED).stdout
+    assert "ESTIMATED SPEED  none: no measured row of the model deepseek-v3.2" in text
+    assert "python -m launch bench BUNDLE --isl" in text
+    said = json.loads(builder("plan", REFUSED, "--json").stdout)["estimate"]
+    assert said["kind"] == "unmeasured"
+    assert said["measure"][0] == said["concurrency"]
+    assert len(said["nearest"]) == 3
+    assert "tpot_ms" not in said
+
+
+def test_the_manifest_names_the_rows_by_their_digest(measured: Plan) -> None:
+    facts = pipeline.manifest_facts(pipeline.plan(MEASURED))
+    digest = hashlib.sha256(measurements.AGGREGATED.read_bytes()).hexdigest()
+    assert facts["estimate"]["rows_sha256"] == digest
+    assert facts["inputs"]["files"]["data/measurements/aggregated.csv"] == digest
+    assert "data/measurements/factors.json" in facts["inputs"]["files"]
+
+
+def test_rates_are_of_all_servers_and_times_of_one_request() -> None:
+    one, two = (
+        plan_estimate.document(pipeline.plan(MEASURED, overrides).plan)
+        for overrides in ((), ("instances=2", "hardware.num_gpus=2", "workload.concurrency=128"))
+    )
+    assert two["tpot_ms"] == one["tpot_ms"]
+    assert two["output_tokens_per_s_per_gpu"] == one["output_tokens_per_s_per_gpu"]
+    whole = one["output_tokens_per_s"]["value"]
+    assert two["output_tokens_per_s"]["value"] == pytest.approx(2 * whole, rel=1e-4)
+
+
+def test_the_rows_of_one_model_answer_like_all_rows(measured: Plan) -> None:
+    questions = [planned.question(measured), planned.question(pipeline.plan(REFUSED).plan)]
+    every = Estimator.load()
+    assert [plan_estimate.estimate(asked) for asked in questions] == [
+        every.estimate(asked) for asked in questions
+    ]
+
+
+def test_a_draft_model_is_not_answered_from_rows_without() -> None:
+    found = plan_estimate.answer(pipeline.plan("llama-3.3-70b-fp8-h100").plan)
+    assert isinstance(found, Refusal)
+    assert "draft model" in found.reason
+    assert found.measure
+
+
+def test_one_side_of_disaggregated_serving_has_nothing_to_measure_alone() -> None:
+    found = plan_estimate.answer(pipeline.plan("deepseek-v3.2-nvfp4-gb300-prefill").plan)
+    assert isinstance(found, Refusal)
+    assert not found.measure
+
+
+def test_a_published_figure_beyond_the_interval_is_named_as_a_disagreement(
+    point: plan_estimate.PublishedPoint,
+) -> None:
+    assert not point.agrees
+    said = plan_estimate.published_text(
+        {name: getattr(point, name) for name in point.__dataclass_fields__} | {"agrees": False}
+    )
+    assert "100% above it, they disagree" in said
+
+
+def test_the_runbook_has_the_estimate_or_what_would_tell() -> None:
+    said = {}
+    for name in (MEASURED, REFUSED):
+        service = pipeline.plan(name)
+        section = plan_sections.figures(RenderContext(service.plan, service.engine, None))
+        said[name] = "\n".join(_texts(section))
+    assert "time per output token | 20.2 |" in said[MEASURED]
+    assert "Nearest row: gpt-oss-120b" in said[MEASURED]
+    assert "No estimate of 800 prompt" in said[REFUSED]
+    assert "launch bench BUNDLE" in said[REFUSED]
+
+
+def _texts(section: Section) -> list[str]:
+    return [text for block in section.blocks if isinstance(text := block, str)]

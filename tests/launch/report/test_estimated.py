@@ -1,0 +1,94 @@
+"""The estimate of a bundle beside what its run measured: inside or outside, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builder import pipeline
+from builder.estimates import plan_estimate
+from launch.report import estimated, page, results
+from launch.report.evidence import RunEvidence
+from tests.launch.report import samples
+
+PRESET, LOAD = "gpt-oss-120b-h200", 64
+
+
+@pytest.fixture(scope="module")
+def estimate() -> samples.Json:
+    return plan_estimate.document(pipeline.plan(PRESET).plan)
+
+
+def _run(estimate: samples.Json, *, times: float = 1.0, **changes: Any) -> RunEvidence:
+    """A run of the estimated load that is slower than its estimate by a factor."""
+    point = samples.point(LOAD, gpus=1)
+    for name in estimated.LATENCIES:
+        point[name]["p50"] = estimate[name]["value"] * times
+    for name in set(estimated.MEASURES) - set(estimated.LATENCIES):
+        point[name] = estimate[name]["value"] / times
+    lengths = {name: estimate[name] for name in ("isl", "osl")}
+    document = samples.bench(points=[point], workload={"kind": "fixed", **lengths}) | changes
+    bench = results.read_bench(document, "bench.json")
+    return RunEvidence(PRESET, "run", bench, manifest={"estimate": estimate})
+
+
+def _found(run: RunEvidence) -> estimated.RunEstimate:
+    found = estimated.for_run(run)
+    assert found is not None
+    return found
+
+
+def test_measured_values_inside_are_said_to_be_inside(estimate: samples.Json) -> None:
+    found = _found(_run(estimate))
+    assert found.is_compared
+    assert {one.verdict for one in found.measures} == {"inside"}
+    assert found.summary == "At c64 every measured value is inside the interval of its estimate."
+
+
+def test_each_value_outside_is_named_with_its_side(estimate: samples.Json) -> None:
+    found = _found(_run(estimate, times=1.5))
+    sides = {one.name: one.verdict.rpartition(" ")[2] for one in found.measures}
+    assert sides["time per output token, median"] == "above"
+    assert sides["output of a GPU"] == "below"
+    assert "0 of 6 measured values are inside" in found.summary
+    assert "time per output token, median 30.3\u00a0ms, 43\u00a0% above" in found.summary
+
+
+def test_another_load_is_not_compared_and_the_one_to_measure_is_named(
+    estimate: samples.Json,
+) -> None:
+    for workload in ({"isl": 8000, "osl": 1000}, {}):
+        found = _found(_run(estimate, workload={"kind": "fixed", **workload}))
+        assert not found.is_compared
+        assert "launch bench --isl 1000 --osl 1000 --concurrency 64 does" in found.summary
+        assert {one.verdict for one in found.measures} == {"not measured"}
+
+
+def test_a_rehearsal_is_not_set_beside_an_estimate(estimate: samples.Json) -> None:
+    subject = samples.bench(rehearsal=True)["subject"]
+    found = _found(_run(estimate, subject=subject))
+    assert not found.is_compared
+    assert "rehearsal" in found.summary
+
+
+def test_a_refusal_is_said_with_its_reason() -> None:
+    refused = plan_estimate.document(pipeline.plan("deepseek-v3.2-nvfp4-gb200").plan)
+    bench = results.read_bench(samples.bench(), "bench.json")
+    found = _found(RunEvidence("a run", "run", bench, manifest={"estimate": refused}))
+    assert "no measured row of the model deepseek-v3.2" in found.summary
+    assert not found.measures
+    assert found.evidence
+
+
+def test_bundles_from_before_estimates_say_nothing(estimate: samples.Json) -> None:
+    bench = _run(estimate).bench
+    assert estimated.for_run(RunEvidence("a run", "run", bench, manifest={})) is None
+    assert estimated.for_run(RunEvidence("a run", "run", bench)) is None
+
+
+def test_the_page_shows_both_beside_each_other(estimate: samples.Json) -> None:
+    text = page.text([_run(estimate, times=1.5)])
+    assert "Estimated and measured" in text
+    assert "0 of 6 measured values are inside" in text
+    assert "73 measured rows of this model" in text
