@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from errno import EISDIR
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +21,14 @@ from .errors import BadFacts, BadInput, ToolkitError
 MAX_BYTES = 10_000_000
 MAX_JSON_BYTES = 64_000_000
 MAX_JSON_VALUES = 1_500_000  # each takes up to 80 bytes and more once it is read
+
+_HERE = Path(__file__).parent
+
+
+def resource_root(name: str) -> Path:
+    """A folder that stands beside `builder` in a checkout and inside it in a wheel."""
+    inside = _HERE / name
+    return inside if inside.is_dir() else _HERE.parent / name
 
 
 def is_folder(path: Path) -> bool:
@@ -44,6 +53,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     It stays out where the block raises. Raises `OSError`.
     """
+    if not path.name:
+        raise IsADirectoryError(EISDIR, "is a folder", str(path))
     new = path.with_name(f".{path.name}.new")
     try:
         yield new

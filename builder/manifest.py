@@ -12,7 +12,7 @@ from . import __version__
 from .diagnostics import Diagnostic
 from .documents import DATA
 from .engines import EngineConfig
-from .estimates import fits, measurements, models, plan_estimate
+from .estimates import alternatives, fits, measurements, models, plan_estimate
 from .facts import advisories, hardware, published_results, servers
 from .facts.engines import Engine
 from .planning import Facts, Plan
@@ -41,10 +41,15 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
         "accepted_advisories": vulnerability_policy.record(request, facts.release.name),
         "limits": asdict(plan.limits),
         "memory": memory(plan),
-        "estimate": plan_estimate.document(plan),
+        "estimate": plan_estimate.document(plan) | _disagreement(plan),
         "published": [_published(row) for row in facts.published],
         **({"choice": request.choice.model_dump()} if request.choice else {}),
     }
+
+
+def _disagreement(plan: Plan) -> dict[str, str]:
+    found = alternatives.disagreement(plan)
+    return {"disagreement": f"{found}; published practice decides"} if found else {}
 
 
 def _published(row: published_results.Published) -> dict[str, Any]:

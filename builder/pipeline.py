@@ -17,6 +17,7 @@ from .diagnostics import Diagnostic
 from .documents import dump_yaml
 from .engines import EngineConfig
 from .errors import BadInput, ToolkitError
+from .estimates import alternatives
 from .facts import advisories, checkpoint, servers
 from .facts.checkpoint import Checkpoint
 from .facts.release import Release
@@ -117,7 +118,7 @@ def _plan_role(
     document: Document, request: Deployment, facts: Facts, prefill: ServicePlan | None = None
 ) -> ServicePlan:
     try:
-        decided = planning.plan(request, facts)
+        decided = alternatives.by_measured_rows(planning.plan(request, facts))
         planned = ServicePlan(document, decided, engines.translate(decided), prefill)
         if diagnostics := list(_taken_variables(planned)):
             raise BadInput(diagnostics)

@@ -15,26 +15,19 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from .contents import File
 from .documents import load_yaml
+from .files import resource_root
 
-_HERE = Path(__file__).parent
 WIDTH = 100
 _UNREADABLE = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]"
 )
 _YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
-
-
-def resource_root(name: str) -> Path:
-    """A folder that stands beside `builder` in a checkout and inside it in a wheel."""
-    inside = _HERE / name
-    return inside if inside.is_dir() else _HERE.parent / name
 
 
 @cache

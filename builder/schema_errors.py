@@ -23,8 +23,13 @@ def schema_diagnostics(
     return [_schema_diagnostic(dict(row), model, prefix) for row in error.errors()]
 
 
+# What pydantic puts into a path for the kinds that a value may have.
+_NO_KEYS = ("constrained-", "dict[")
+
+
 def _schema_diagnostic(error: dict[str, Any], model: type[BaseModel], prefix: str) -> Diagnostic:
-    path = ".".join(filter(None, (prefix, *map(str, error["loc"]))))
+    location = [key for key in map(str, error["loc"]) if not key.startswith(_NO_KEYS)]
+    path = ".".join(filter(None, (prefix, *location)))
     value, context = error["input"], error.get("ctx", {})
     shown = credentials.shown(value, path)
     match error["type"]:

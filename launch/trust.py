@@ -1,10 +1,13 @@
 """What starts is what was verified: a bundle's lists, its signature, and a private copy of both.
 
-A policy file of the machine may require signatures of everyone who starts servers there:
+A policy file of the machine may require signatures and pinned images of everyone who starts servers
+there, one of both or both:
 
     signatures:
       signers: /etc/trtllm-deployment-toolkit/allowed_signers
       identity: releases@example.com      # one of them; any if it is left out
+    images:
+      digests: required                   # a tag alone can come to mean another image
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,8 @@ from builder import contents as bundle_contents
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, DamagedBundle
+
+from . import pinned_images
 
 COPY = ".bundle"  # the private copy, in the folder of a run
 POLICY_FILE = Path("/etc/trtllm-deployment-toolkit/policy.yaml")
@@ -38,7 +43,17 @@ class Signers:
     identity: str | None = None
 
 
-def required(file: Path | None, identity: str | None) -> tuple[Signers, ...]:
+@dataclass(frozen=True, slots=True)
+class PinnedImages:
+    """Every container image of a bundle is named by its digest; `policy` is who says so."""
+
+    policy: Path
+
+
+Requirement = Signers | PinnedImages
+
+
+def required(file: Path | None, identity: str | None) -> tuple[Requirement, ...]:
     """All that a bundle must satisfy: what the user asks for, and the policy of the machine."""
     if identity and not file:
         raise BadInput(Diagnostic("--identity", "is one of the signers", "add --signers FILE"))
@@ -46,11 +61,11 @@ def required(file: Path | None, identity: str | None) -> tuple[Signers, ...]:
     return (*asked, *_policy())
 
 
-def _policy() -> Iterator[Signers]:
+def _policy() -> Iterator[Requirement]:
     named = os.environ.get(POLICY)
     for path in dict.fromkeys([POLICY_FILE, *([Path(named)] if named else [])]):
         if str(path) == named or _is_there(path):
-            yield _read_policy(path)
+            yield from _read_policy(path)
 
 
 def _is_there(path: Path) -> bool:
@@ -62,44 +77,70 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _read_policy(path: Path) -> Signers:
+def _read_policy(path: Path) -> Iterator[Requirement]:
     try:
         document: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise BadInput(
             Diagnostic(str(path), f"cannot be read as a policy: {error}", "correct it")
         ) from None
-    rows = document.get("signatures") if isinstance(document, dict) and len(document) == 1 else None
+    if not isinstance(document, dict) or not document or set(document) - set(_PARTS):
+        what = "is not a policy for signatures and images"
+        raise BadInput(Diagnostic(str(path), what, f"write {' and '.join(_PARTS)}, or one of both"))
+    for name in _PARTS:
+        if name in document:
+            yield _PARTS[name](path, document[name])
+
+
+def _signatures(path: Path, rows: Any) -> Signers:
     rows = rows if isinstance(rows, dict) else {}
     is_known = "signers" in rows and set(rows) <= {"signers", "identity"}
     if not is_known or not all(isinstance(value, str) and value for value in rows.values()):
         remedy = "write signatures with signers, a file, and identity, one of its names, if wanted"
-        raise BadInput(Diagnostic(str(path), "is not a policy for signatures", remedy))
+        raise BadInput(Diagnostic(f"{path}: signatures", "are not a policy", remedy))
     return Signers(path.parent / rows["signers"], rows.get("identity"))
 
 
-def read(folder: Path, signers: tuple[Signers, ...]) -> Bundle:
-    """A bundle whose files, lists and signature are as they must be.
+def _images(path: Path, rows: Any) -> PinnedImages:
+    if rows != {"digests": "required"}:
+        raise BadInput(Diagnostic(f"{path}: images", "are not a policy", "write digests: required"))
+    return PinnedImages(path)
 
-    Raises `BadInput` if it is none, `DamagedBundle` with all that is wrong.
+
+_PARTS: Mapping[str, Callable[[Path, Any], Requirement]] = {
+    "signatures": _signatures,
+    "images": _images,
+}
+
+
+def read(folder: Path, requirements: tuple[Requirement, ...]) -> Bundle:
+    """A bundle whose files, lists, signature and images are as they must be.
+
+    Raises `BadInput` if it is none or names images that the policy refuses, `DamagedBundle` with
+    all that is wrong.
     """
     from builder import verification  # with all that renders, which --help does without
 
     bundle = bundles.read(folder)
+    signers = [one for one in requirements if isinstance(one, Signers)]
     for one in signers or (None,):
         wanted = (one.file, one.identity) if one else (None, None)
         verification.require(verification.verify(folder, *wanted))
+    policies = (one.policy for one in requirements if isinstance(one, PinnedImages))
+    if (policy := next(policies, None)) and (found := pinned_images.unpinned(bundle)):
+        what = f"wants every image by its digest, and this bundle names {len(found)} otherwise"
+        raise BadInput([Diagnostic(str(policy), what), *found])
     return bundle
 
 
-def private_copy(bundle: Bundle, into: Path, signers: tuple[Signers, ...]) -> Bundle:
+def private_copy(bundle: Bundle, into: Path, requirements: tuple[Requirement, ...]) -> Bundle:
     """The same bundle in a folder that only this user may open, written and then verified.
 
     Whoever can write to the bundle's own folder cannot change what starts. A copy that is there
     already is used if it still is whole.
     """
     if into.is_dir():
-        read(bundle.folder, signers)
+        read(bundle.folder, requirements)
         return _same(bundle, _existing(into))
     into.parent.mkdir(parents=True, exist_ok=True)
     contents = bundle_contents.read(bundle.folder)
@@ -112,7 +153,7 @@ def private_copy(bundle: Bundle, into: Path, signers: tuple[Signers, ...]) -> Bu
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.data)
             path.chmod(0o755 if file.executable else 0o644)
-        copy = _same(bundle, read(beside, signers))
+        copy = _same(bundle, read(beside, requirements))
         try:
             beside.rename(into)
         except OSError:

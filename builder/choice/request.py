@@ -38,19 +38,32 @@ class NumGpusRange(Strict):
         return self
 
 
+def _gpus(given: Any) -> Any:
+    found = [given] if isinstance(given, str) else given
+    if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
+        raise ValueError("is not a GPU or a list of GPUs; name one, or [ONE, OTHER]")
+    return found
+
+
+def _range(given: Any) -> Any:
+    if isinstance(given, dict):
+        return given
+    if type(given) is not int:
+        raise ValueError("is not a number of GPUs; write a whole one, or {at_most: N}")
+    return {"at_least": given, "at_most": given}
+
+
 class OpenHardware(Strict):
     """One GPU or several to choose from, and their number or a range of it."""
 
     gpu: Annotated[
         list[str],
-        BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
-        Field(min_length=1, max_length=16),
+        BeforeValidator(_gpus),
+        Field(max_length=16),
     ]
     num_gpus: Annotated[
         NumGpusRange,
-        BeforeValidator(
-            lambda given: {"at_least": given, "at_most": given} if type(given) is int else given
-        ),
+        BeforeValidator(_range),
     ]
 
 

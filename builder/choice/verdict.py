@@ -112,6 +112,10 @@ def refusal(found: Selection) -> ToolkitError:
     return BadInput([first_row, *smallest])
 
 
+def _more(times: float) -> str:
+    return f"{times - 1:.0%} more" if times < 10 else f"{times:.3g} times as much"
+
+
 def _objectives_missed(found: Selection) -> list[Diagnostic]:
     """One diagnostic for each objective that no candidate keeps, or for all of them together."""
     limits, nearest = found.request.slo.limits_ms, found.nearest[0]
@@ -122,7 +126,7 @@ def _objectives_missed(found: Selection) -> list[Diagnostic]:
             found,
             f"slo.{name}",
             f"{limits[name]:g} is kept by no candidate: the least upper end is "
-            f"{number(least)} ms, {least / limits[name] - 1:.0%} more",
+            f"{number(least)} ms, {_more(least / limits[name])}",
             remedy,
         )
         for name, least in found.least_ms().items()

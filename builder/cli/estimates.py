@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..planning import Plan
 
 MAX_CONCURRENCY = 1_000_000
+MAX_SHOWN = 40  # characters of a value that is refused
 
 
 def add_estimate(parser: Parser) -> None:
@@ -49,8 +50,9 @@ def _loads(text: str) -> list[int]:
     except ValueError:
         found = [0]
     if not all(1 <= load <= MAX_CONCURRENCY for load in found):
-        raise argparse.ArgumentTypeError(f"{text} is not a list of whole numbers above 0")
-    return found
+        what = f"is not a list of whole numbers from 1 to {MAX_CONCURRENCY:,}"
+        raise argparse.ArgumentTypeError(f"{text[:MAX_SHOWN]} {what}")
+    return list(dict.fromkeys(found))
 
 
 def _price(text: str) -> float:
@@ -67,7 +69,12 @@ def _number(text: str, least: float, most: float) -> float:
     except ValueError:
         value = -1.0
     if not least <= value <= most or not value:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from {least:g} to {most:g}")
+        what = (
+            f"is not a number from {least:g} to {most:g}"
+            if least
+            else f"is not a number above 0 and up to {most:g}"
+        )
+        raise argparse.ArgumentTypeError(f"{text[:MAX_SHOWN]} {what}")
     return value
 
 
@@ -117,7 +124,7 @@ def _run_batch(options: argparse.Namespace) -> None:
     questions = batch.read_file(options.batch)
     estimator = Estimator.load(options.rows)
     for row in batch.answer(questions, estimator):
-        print(json.dumps(row, ensure_ascii=False))
+        print(json.dumps(row))  # in ASCII: a name may hold what ends a line, or no letter at all
 
 
 def _document(

@@ -129,6 +129,8 @@ def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
         yield columns(rows, range(1, 4))
         yield from wrapped("  from ", plan_estimate.evidence_text(estimate))
         yield from (line for note in estimate["notes"] for line in wrapped("  note: ", note))
+    if found := estimate.get("disagreement"):
+        yield from wrapped("  measured rows disagree: ", found)
     for near in estimate["nearest"][:1]:
         yield from wrapped("  nearest: ", near)
     for point in estimate.get("published", ()):

@@ -10,9 +10,10 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, closest
 from ..errors import BadInput
 from ..facts import hardware
+from ..files import parse_json, read_text
 from . import layouts, models
 from .estimator import Estimator
-from .measurements import ENGINES, PRECISIONS
+from .measurements import ENGINES, LARGEST, PRECISIONS
 from .question import Estimate, Interval, Question, Refusal
 
 _TEXTS = ("model", "gpu", "precision", "engine")
@@ -20,7 +21,6 @@ _SIZES = ("tp", "isl", "osl", "concurrency")
 _SIZES_THAT_MAY_BE_OFF = ("ep", "attention_dp")  # 0 or null is off, as engines write it
 _OPTIONAL = ("release", "mtp", "acceptance")
 FIELDS = (*_TEXTS, *_SIZES, *_SIZES_THAT_MAY_BE_OFF, *_OPTIONAL)
-LARGEST = 10_000_000  # of a size: beyond every deployment, and far from overflow
 DIGITS = 6
 
 
@@ -28,7 +28,7 @@ def read(text: str, name: str) -> list[Question]:
     """The questions of a file. Raises `BadInput` with every line that is wrong."""
     found: list[Question] = []
     wrong: list[Diagnostic] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -50,8 +50,8 @@ class _Wrong(Exception):
 
 def _question(line: str) -> Question:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = parse_json(line, unique_keys=True)
+    except ValueError as error:
         raise _Wrong(f"is not JSON: {error}", "write one object a line") from None
     if not isinstance(row, dict):
         raise _Wrong("is not an object", "write one object a line")
@@ -59,7 +59,10 @@ def _question(line: str) -> Question:
         raise _Wrong(f"{unknown[0]} is unknown", _spelling(unknown[0], FIELDS))
     fields: dict[str, Any] = {name: _text(row, name) for name in _TEXTS}
     fields |= {name: _size(row, name) for name in _SIZES}
-    fields |= {name: _size(row, name) if row.get(name) else 1 for name in _SIZES_THAT_MAY_BE_OFF}
+    fields |= {
+        name: _size(row, name) if row.get(name) not in (None, 0) else 1
+        for name in _SIZES_THAT_MAY_BE_OFF
+    }
     question = Question(**fields, **_optional(row))
     _check_names(question)
     return question
@@ -162,6 +165,4 @@ def measurement(question: Question) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> list[Question]:
-    from ..files import read_text
-
     return read(read_text(path), str(path))

@@ -51,9 +51,10 @@ class Estimator:
         return cls([*_public(), *(own_runs.read(rows_dir) if rows_dir else ())], fits.load())
 
     @classmethod
-    def of_model(cls, model: str) -> Estimator:
-        """The rows of one model that ship, by their name of it; all where it has none."""
-        return cls(_public(model) or _public(), fits.load())
+    def of_model(cls, model: str) -> Estimator | None:
+        """The rows of one model that ship, by their name of it; `None` where it has none."""
+        rows = _public(model)
+        return cls(rows, fits.load()) if rows else None
 
     def rows_of(self, model: str) -> Sequence[Row]:
         """The rows of a model, by their name of it."""

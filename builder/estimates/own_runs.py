@@ -4,16 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
+from ..facts import schema
+from ..facts.schema import Check
 from ..files import MAX_JSON_BYTES, parse_json, read_text
 from . import models
-from .measurements import ENGINES, OWN, PRECISIONS, Row
-from .options import layout_of
+from .measurements import ENGINES, LARGEST, OWN, PRECISIONS, Row
+from .options import DRAFTS, SIZES, SWITCHES, layout_of
 
 KIND = "bench"
+
+# What is read of a run. Sizes and times are bounded far beyond every server.
+_Count = Annotated[int, Check(lambda count: 1 <= count <= LARGEST, f"must be 1 to {LARGEST}")]
+_Drafts = Annotated[int, Check(lambda count: 0 <= count <= 16, "must be 0 to 16")]
+_Mean = Annotated[float, Check(lambda value: 0 <= value <= 1e9, "must be 0 to 1e9")]
+_Name = Annotated[
+    str, Check(lambda text: text.isprintable() and len(text) <= 200, "must be one short line")
+]
+_MIDDLE: Any = {"p50?": _Mean, "mean?": _Mean}
+_RUN: Any = {
+    "kind": str,
+    "started?": _Name,
+    "subject": {
+        **dict.fromkeys(("model?", "gpu?", "precision?"), _Name),
+        "num_gpus?": _Count,
+        "engine?": {
+            **dict.fromkeys(("name?", "used?", "release?"), _Name),
+            "rehearsal?": bool,
+        },
+        "options?": {
+            **dict.fromkeys((f"{name}?" for name in SIZES), _Count),
+            **dict.fromkeys((f"{name}?" for name in SWITCHES), bool),
+            **dict.fromkeys((f"{name}?" for name in DRAFTS), _Drafts),
+        },
+    },
+    "workload?": {"isl?": _Mean, "osl?": _Mean},
+    "points?": [
+        {
+            "load?": {"kind?": str, "concurrency?": _Count},
+            "requests?": {"failed?": int},
+            "tpot_ms?": _MIDDLE,
+            "ttft_ms?": _MIDDLE,
+            "prompt_tokens?": _MIDDLE,
+            "output_tokens?": _MIDDLE,
+            "speculative?": {"tokens_per_step?": _Mean},
+        }
+    ],
+}
 NAME = "bench.json"
 DRAFTS_FROM = 1.05  # tokens a step: more are not the rounding of one
 
@@ -38,18 +78,41 @@ def read(folder: Path) -> list[Row]:
 
 
 def _rows(path: Path) -> Iterator[Row]:
+    """The rows of a run; of a file of another name only if it is one."""
+    is_named = path.name == NAME
     try:
-        document = parse_json(read_text(path, BadInput, MAX_JSON_BYTES))
+        document = parse_json(read_text(path, BadInput, MAX_JSON_BYTES), unique_keys=True)
     except ValueError as error:
-        if path.name != NAME:
-            return
-        raise BadInput(Diagnostic(str(path), f"is not JSON: {error}", "remove it")) from None
+        if is_named:
+            raise BadInput(Diagnostic(str(path), f"is not JSON: {error}", "remove it")) from None
+        return
+    except BadInput:
+        if is_named:
+            raise
+        return
     if not isinstance(document, dict) or document.get("kind") != KIND:
-        if path.name == NAME:
+        if is_named:
             what = "is not a bench.json of this toolkit"
             raise BadInput(Diagnostic(str(path), what, "give files of launch bench"))
         return
-    yield from _points(path, document)
+    run, wrong = schema.build(_RUN, _known(document, _RUN))
+    if wrong:
+        raise BadInput(Diagnostic(f"{path}: {row.path}", row.message, row.fix) for row in wrong)
+    yield from _points(path, run)
+
+
+def _known(value: Any, form: Any) -> Any:
+    """What of a document is read here: the rest of it, and nulls, say nothing of a row."""
+    if isinstance(form, list) and isinstance(value, list):
+        return [_known(item, form[0]) for item in value]
+    if not isinstance(form, dict) or not isinstance(value, dict):
+        return value
+    kinds = {name.removesuffix("?"): inner for name, inner in form.items()}
+    return {
+        name: _known(inner, kinds[name])
+        for name, inner in value.items()
+        if name in kinds and inner is not None
+    }
 
 
 def _points(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
@@ -58,7 +121,9 @@ def _points(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
     for number, point in enumerate(document.get("points") or ()):
         load, requests = point.get("load") or {}, point.get("requests") or {}
         tpot_ms = _middle(point.get("tpot_ms"))
-        if load.get("kind") != "concurrency" or requests.get("failed") or not tpot_ms:
+        if load.get("kind") != "concurrency" or "concurrency" not in load:
+            continue
+        if requests.get("failed") or not tpot_ms:
             continue  # no closed loop, or not all of it was answered
         isl, osl = _length(workload, point, "isl"), _length(workload, point, "osl")
         if not isl or not osl or osl < 2:
@@ -93,7 +158,7 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     said = {
         "subject.model": bool(subject.get("model")),
         "subject.gpu": bool(subject.get("gpu")),
-        "subject.num_gpus": isinstance(subject.get("num_gpus"), int),
+        "subject.num_gpus": bool(subject.get("num_gpus")),
         "subject.precision": precision in PRECISIONS,
         "subject.engine.used": name in ENGINES,
     }

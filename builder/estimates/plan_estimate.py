@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from ..facts.published_results import UNITS, Published
@@ -12,8 +12,10 @@ from ..planning import Plan
 from ..planning.layouts import SIZE
 from ..planning.plan_builder import MTP_DRAFT_TOKENS
 from . import batch, fits, measuring_plan, models, planned
+from .cells import key_of
 from .estimator import Estimator
 from .kriging import Kernel
+from .measurements import Row
 from .options import layout_of
 from .question import Estimate, Interval, Question, Refusal, number
 
@@ -69,9 +71,22 @@ def estimate(question: Question) -> Estimate | Refusal:
     return _of_model(models.model_name(question.model)).estimate(question)
 
 
+def rows_like(question: Question) -> list[Row]:
+    """The rows that ship of the model, GPU, precision and engine of a plan's question."""
+    model = models.model_name(question.model)
+    key = (model, question.gpu, question.precision, question.engine)
+    return [row for row in _of_model(model).rows_of(model) if key_of(row) == key]
+
+
 @lru_cache(maxsize=8)
 def _of_model(model: str) -> Estimator:
-    return Estimator.of_model(model)
+    """With the rows of a model, which are read fast, or all where it has none."""
+    return Estimator.of_model(model) or _of_all()
+
+
+@cache
+def _of_all() -> Estimator:
+    return Estimator.load()
 
 
 def document(plan: Plan) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class _Reader:
 
     def _list(self, kind: Any, value: Any, path: str) -> Any:
         if not isinstance(value, list):
-            self._wrong_type(value, path, (tuple[kind, ...],))
+            self._wrong_type(value, path, ([kind],))
             return value
         return tuple(self.read(kind, item, _below(path, i)) for i, item in enumerate(value))
 

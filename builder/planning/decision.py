@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..deployment import Deployment
@@ -34,6 +35,7 @@ class Facts:
     """What is known, gathered before anything is decided.
 
     `draft` is the draft model's checkpoint, where its facts can be read on this machine.
+    `estimated` are decisions that measured rows make otherwise than a rule, by their paths.
     """
 
     checkpoint: Checkpoint
@@ -41,6 +43,7 @@ class Facts:
     release: Release
     published: tuple[Published, ...] = ()
     draft: Checkpoint | None = None
+    estimated: Mapping[str, Decision] = field(default_factory=dict)
 
     def rule_context(self, deployment: Deployment) -> RuleContext:
         """What rules and heuristics ask for before anything is decided."""

@@ -198,7 +198,9 @@ class PlanBuilder:
                 rule = json.dumps(value)
                 reason = f"The published deployment uses it; the rule would give {rule}."
             value, evidence, source = published, "documented", f"{row.source}; {source}"
-        self.decisions[path] = Decision(path, value, reason, evidence, source)
+        decided = Decision(path, value, reason, evidence, source)
+        by_rows = None if evidence == "documented" else self.facts.estimated.get(path)
+        self.decisions[path] = by_rows or decided
 
     def chosen(self, path: str) -> Decision | None:
         """What `choose` decided, as long as `engine_config` still has its value."""

@@ -13,7 +13,8 @@ from pydantic import AfterValidator, Field, model_validator
 from ..contents import File
 from ..deployment import ModelName, Strict
 from ..facts import servers
-from ..render import option_file, resource_root, text
+from ..files import resource_root
+from ..render import option_file, text
 from . import (
     START_TIMEOUT_S,
     Host,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..access import ClientFiles
     from ..endpoint import Endpoint
     from ..target import Target
-    from ..trust import Signers
+    from ..trust import Requirement
 
 # HOST:PORT, which somebody may write for a URL.
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d+(/\S*)?")
@@ -122,7 +122,7 @@ def add_signers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--identity", metavar="NAME", help="it must be this one of the signers")
 
 
-def signers_from(options: argparse.Namespace) -> tuple[Signers, ...]:
+def requirements_from(options: argparse.Namespace) -> tuple[Requirement, ...]:
     """Who must have signed a bundle; verbs without the option know the policy's alone."""
     from .. import trust
 
@@ -139,7 +139,7 @@ def endpoint_from(options: argparse.Namespace) -> Endpoint:
             what = "is neither a bundle's folder nor a URL"
             address = options.server.partition("/")[0]
             raise BadInput(Diagnostic(options.server, what, f"write http://{address}"))
-        found = trust.read(Path(options.server), signers_from(options))
+        found = trust.read(Path(options.server), requirements_from(options))
         return endpoint.from_target(with_access(target.read_one(found, options.target), options))
     if options.target:
         raise BadInput(

@@ -27,7 +27,7 @@ from .arguments import (
     add_run,
     add_signers,
     endpoint_from,
-    signers_from,
+    requirements_from,
     with_access,
 )
 
@@ -244,8 +244,8 @@ def _up(options: argparse.Namespace) -> None:
     from .. import engine, run, serving, target, trust
     from ..interrupts import Interrupted, Interrupts
 
-    signers = signers_from(options)
-    found = trust.read(options.bundle, signers)
+    requirements = requirements_from(options)
+    found = trust.read(options.bundle, requirements)
     served = with_access(target.read_one(found, options.target), options)
     served.check_ports()
     used = engine.choose(options.engine, found.launch["engine"]["name"])
@@ -254,7 +254,7 @@ def _up(options: argparse.Namespace) -> None:
         run.create(found, served.name, used, options.run_dir) as its_run,
     ):
         _say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
-        copy = trust.private_copy(found, its_run.folder / trust.COPY, signers)
+        copy = trust.private_copy(found, its_run.folder / trust.COPY, requirements)
         served = with_access(target.read(copy, served.name), options)
         served = serving.with_checkpoint(served, used, its_run)
         with serving.serve(
@@ -311,8 +311,8 @@ def _rehearse(options: argparse.Namespace) -> None:
     from .. import trust
     from ..interrupts import Interrupts
 
-    signers = signers_from(options)
-    found = trust.read(options.bundle, signers)
+    requirements = requirements_from(options)
+    found = trust.read(options.bundle, requirements)
     timeout_s = options.timeout or REHEARSAL_START_TIMEOUT_S
     rows = []
     with Interrupts() as interrupts:
@@ -326,7 +326,7 @@ def _rehearse(options: argparse.Namespace) -> None:
             _say(f"{one.name}: rehearsal with {rehearsal.title(used)} on a miniature")
             folder = options.run_dir / one.name if options.run_dir else None
             with runs.create(found, one.name, used, folder) as run:
-                copy = trust.private_copy(found, run.folder / trust.COPY, signers)
+                copy = trust.private_copy(found, run.folder / trust.COPY, requirements)
                 copied = target.read(copy, one.name)
                 row = rehearsal.rehearse(
                     found, copied, used, run, timeout_s, interrupts, _say_check

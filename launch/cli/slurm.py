@@ -18,7 +18,7 @@ from supervisor.state import ServiceFolder
 from ..interrupts import Interrupts
 from ..slurm import jobs, rolling_update, scheduler, services, submission
 from ..slurm.submission import Submission
-from .arguments import ENGINES, add_signers, seconds, signers_from
+from .arguments import ENGINES, add_signers, requirements_from, seconds
 
 PREFLIGHT_TIMEOUT_S = 3600.0
 GOOD_OUTCOMES = ("stopped", "handed_over", "cancelled")
@@ -293,7 +293,7 @@ def _measure(order: Submission, options: argparse.Namespace) -> None:
 
 def _checked(order: Submission, options: argparse.Namespace) -> Submission:
     """What runs, a private copy; and what can be known before: from Slurm, and from a node."""
-    order = order.with_private_copy(signers_from(options))
+    order = order.with_private_copy(requirements_from(options))
     order.check()
     if getattr(options, "preflight", False):
         order.preflight(options.timeout or PREFLIGHT_TIMEOUT_S, say)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from .evidence import RunEvidence
+from .json_object import JsonObject
 from .number_format import SPACE, number, percent, unit
 from .results import LoadPoint
 
@@ -59,32 +59,56 @@ class RunEstimate:
     evidence: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """The load that was estimated."""
+
+    isl: int
+    osl: int
+    concurrency: int
+
+    def __str__(self) -> str:
+        return f"{self.isl:,} in and {self.osl:,} out, {self.concurrency:,} at a time"
+
+
 def for_run(run: RunEvidence) -> RunEstimate | None:
-    """What the run's bundle says of its speed, if it says anything."""
-    found = (run.manifest or {}).get("estimate")
-    if not found:
+    """What the run's bundle says of its speed, if it says anything.
+
+    Raises `BadInput` where its manifest has another form.
+    """
+    document = (run.manifest or {}).get("estimate")
+    if document is None:
         return None
-    load = f"{found['isl']:,} in and {found['osl']:,} out, {found['concurrency']:,} at a time"
-    if "refused" in found:
-        text = f"No estimate of {load}: {found['refused']}."
-        return RunEstimate(load, (), text, False, tuple(_evidence(found)))
-    point, why = _same_load(run, found)
-    measures = tuple(_measure(name, found[name], point) for name in MEASURES)
-    summary = _summary(measures, point) if point else why
-    return RunEstimate(load, measures, summary, point is not None, tuple(_evidence(found)))
+    found = JsonObject(document, f"{run.place}: manifest.json", "estimate")
+    measures = [] if "refused" in found else list(MEASURES)
+    for name in ("isl", "osl", "concurrency", *measures):
+        found.require(name)
+    for name in measures:
+        for end in ("low", "value", "high"):
+            found.child(name).require(end)
+            found.child(name).number(end)
+    rows, refused = found.count("rows"), found.text("refused")
+    load = _Load(*(found.count(name) or 0 for name in ("isl", "osl", "concurrency")))
+    found.check()
+    evidence = tuple(_evidence(rows, found))
+    if refused:
+        return RunEstimate(str(load), (), f"No estimate of {load}: {refused}.", False, evidence)
+    point, why = _same_load(run, load)
+    values = tuple(_measure(name, found.values[name], point) for name in MEASURES)
+    summary = _summary(values, point) if point else why
+    return RunEstimate(str(load), values, summary, point is not None, evidence)
 
 
-def _same_load(run: RunEvidence, found: Mapping[str, Any]) -> tuple[LoadPoint | None, str]:
+def _same_load(run: RunEvidence, load: _Load) -> tuple[LoadPoint | None, str]:
     """The point that was measured under the estimated load, or why there is none."""
     if run.rehearsal:
         return None, "A rehearsal says nothing of the GPU: there is nothing to set beside it."
-    isl, osl, concurrency = (found[name] for name in ("isl", "osl", "concurrency"))
-    same = (run.bench.isl, run.bench.osl) == (isl, osl)
-    points = (p for p in run.bench.clean_points if same and p.concurrency == concurrency)
+    same = (run.bench.isl, run.bench.osl) == (load.isl, load.osl)
+    points = (p for p in run.bench.clean_points if same and p.concurrency == load.concurrency)
     if point := next(points, None):
         return point, ""
-    load = f"--isl {isl} --osl {osl} --concurrency {concurrency}"
-    return None, f"This run did not measure that load: launch bench {load} does."
+    asked = f"--isl {load.isl} --osl {load.osl} --concurrency {load.concurrency}"
+    return None, f"This run did not measure that load: launch bench {asked} does."
 
 
 def _measure(name: str, ends: Mapping[str, float], point: LoadPoint | None) -> EstimatedMeasure:
@@ -110,8 +134,9 @@ def _summary(measures: tuple[EstimatedMeasure, ...], point: LoadPoint) -> str:
     return f"At {point.label} {count}. Outside: {named}."
 
 
-def _evidence(found: Mapping[str, Any]) -> Iterator[str]:
-    if "rows" in found:
-        yield f"{found['rows']} measured rows of this model, GPU, precision and engine carry it."
-    yield from (f"{note[:1].upper()}{note[1:]}." for note in found.get("notes", ()))
-    yield from (f"Nearest row: {near}." for near in found["nearest"])
+def _evidence(rows: int | None, found: JsonObject) -> Iterator[str]:
+    if rows:
+        yield f"{rows} measured rows of this model, GPU, precision and engine carry it."
+    for key, word in (("notes", "Note"), ("nearest", "Nearest row")):
+        if isinstance(texts := found.values.get(key), list):
+            yield from (f"{word}: {one}." for one in texts)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from builder import __version__
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
-from builder.files import whole_file
+from builder.files import resource_root, whole_file
 
 from ..smoke.results import totals
 from . import (
@@ -68,7 +68,7 @@ def is_report(file: Path) -> bool:
 
 def text(runs: Sequence[RunEvidence], skipped: Sequence[Diagnostic] = ()) -> str:
     """Every value is escaped by the template or by `Markup.format`."""
-    css, js = _asset("page.css"), _asset("page.js")
+    css, js = _style(), _asset("page.js")
     return _template().render(
         **_head(runs), **_first_screen(runs), **_charts(runs), **_others(runs), **_details(runs),
         css=Markup(css), js=Markup(js), css_hash=_hash(css), js_hash=_hash(js),
@@ -91,6 +91,12 @@ def _template() -> jinja2.Template:
 
 def _asset(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
+
+
+def _style() -> str:
+    """What all pages share, then what is this one's own."""
+    shared = resource_root("templates") / "_shared/page.css"
+    return shared.read_text(encoding="utf-8") + _asset("page.css")
 
 
 def _hash(code: str) -> str:

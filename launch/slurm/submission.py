@@ -68,7 +68,7 @@ class Submission:
         stop_s = max(step["stop_timeout_s"] for step in self.document["steps"])
         return float(self.document["time"]["drain_s"] + stop_s)
 
-    def with_private_copy(self, signers: tuple[trust.Signers, ...]) -> Submission:
+    def with_private_copy(self, requirements: tuple[trust.Requirement, ...]) -> Submission:
         """The same with a copy of the bundle beside the state of the service.
 
         Jobs start long after they were submitted, and successors days later: what starts then is
@@ -78,7 +78,7 @@ class Submission:
         if folder == self.bundle.folder:
             return self
         try:
-            copy = trust.private_copy(self.bundle, folder, signers)
+            copy = trust.private_copy(self.bundle, folder, requirements)
         except OSError as error:
             what = f"cannot be written: {(error.strerror or str(error)).lower()}"
             remedy = "see the disk, or name another state folder with --state"

@@ -19,7 +19,7 @@ from builder import pipeline, verification
 from builder.bundle import Bundle
 from builder.contents import SIGNATURE, SUMS
 from builder.errors import BadInput, DamagedBundle
-from launch import trust
+from launch import pinned_images, trust
 from launch.trust import Signers
 
 NAME = "releases@example.com"
@@ -149,6 +149,8 @@ def test_a_policy_that_is_a_link_to_nothing_is_not_none(
         *("signatures: {signers: 7}", "signatures: {signers: ''}", "signatures: {other: f}"),
         *("signatures: {signers: f, other: g}", "signatures: {signers: f, identity: null}"),
         "{signatures: {signers: f}, more: 1}",
+        *("images: required", "images: {digests: wanted}", "images: {digests: true}"),
+        "{signatures: {signers: f}, images: {digests: required, more: 1}}",
     ],
 )
 def test_a_policy_that_says_something_else_starts_nothing(
@@ -227,6 +229,58 @@ def test_a_bundle_that_was_signed_after_it_was_copied_is_known_to_be(
         trust.private_copy(bundle, tmp_path / "copy", (signers,))
     verification.sign(bundle.folder, key)
     trust.private_copy(bundle, tmp_path / "copy", (signers,))
+
+
+PINNED = "nvcr.io/nvidia/tritonserver@sha256:" + "0" * 64
+TAGGED = "nvcr.io/nvidia/tritonserver:26.01-trtllm-python-py3"
+
+
+@pytest.mark.parametrize(
+    ("images", "refused"),
+    [({"triton": PINNED}, []), ({}, ["nvcr.io/nvidia/tritonserver:"])],
+    ids=["a digest", "the usual image by its tag"],
+)
+def test_a_policy_may_refuse_images_without_a_digest(
+    images: dict[str, str], refused: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_in(tmp_path, "images: {digests: required}", monkeypatch)
+    asked = ["targets={triton: {}, kubernetes: {server: triton}}", f"images={images}"]
+    bundle = pipeline.render("llama-tiny", tmp_path / "bundle", asked, False)
+    trust.read(bundle.folder, ())
+    requirements = trust.required(None, None)
+    if not refused:
+        trust.private_copy(bundle, tmp_path / "copy", requirements)
+        return
+    with pytest.raises(BadInput) as error:
+        trust.read(bundle.folder, requirements)
+    said = "\n".join(map(str, error.value.diagnostics))
+    assert str(policy) in said
+    assert "kubernetes/" in said
+    assert "@sha256:DIGEST" in said
+    assert all(image in said for image in refused)
+    with pytest.raises(BadInput):
+        trust.private_copy(bundle, tmp_path / "copy", requirements)
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_refused"),
+    [
+        ("slurm/service.json", '{"container": {"images": {"triton": "docker://host#a:1"}}}', True),
+        ("slurm/service.json", '{"images": {"triton": "/images/triton.sqsh"}}', False),
+        ("compose.yaml", f"x: &a {{image: '{TAGGED}'}}\ny: [*a, *a]", True),
+        ("compose.yaml", f"services: {{a: {{image: '{PINNED}'}}}}", False),
+        ("handoff/ci.yaml", "image: python:3.12", False),
+    ],
+)
+def test_images_are_found_wherever_a_file_names_them(
+    name: str, text: str, is_refused: bool, bundle: Bundle
+) -> None:
+    file = bundle.folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    found = pinned_images.unpinned(bundle)
+    assert [row.where for row in found] == ([str(file)] if is_refused else [])
 
 
 @pytest.mark.parametrize("verb", [["up"], ["rehearse"], ["smoke"], ["bench"], ["slurm", "submit"]])

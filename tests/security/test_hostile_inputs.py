@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from builder import pipeline
+from builder.errors import BadInput
+from builder.estimates import own_runs
 from tests.conftest import ROOT
 from tests.security.attacks import survive
 
@@ -478,3 +480,170 @@ def test_decisions_of_a_manifest(name: str, sound: Path, tmp_path: Path) -> None
     (folder / "manifest.json").write_text(json.dumps(manifest))
     for arguments in (("explain", "bundle"), ("diff", "bundle", sound), ("diff", sound, "bundle")):
         survive(*arguments, cwd=tmp_path)
+
+
+QUESTION: dict[str, Any] = {
+    "model": "openai/gpt-oss-120b",
+    "gpu": "b200",
+    "precision": "fp4",
+    "engine": "tensorrt_llm",
+    "tp": 4,
+    "ep": 1,
+    "attention_dp": 1,
+    "isl": 1024,
+    "osl": 1024,
+    "concurrency": 16,
+}
+
+
+def question(**given: Any) -> bytes:
+    return json.dumps(QUESTION | given).encode()
+
+
+# In the place of a line of a batch.
+QUESTIONS: Mapping[str, bytes] = {
+    "nothing but lines": b"\n\n\n",
+    "two on a line": question() + question(),
+    "a key twice": question()[:-1] + b', "tp": 8}',
+    "an unknown key": question(conc=3),
+    "a key with lines": question(**{"a\nok: fine": 1}),
+    "a size below none": question(tp=-1),
+    "a size that is half": question(isl=1.5),
+    "a size that is true": question(tp=True),
+    "a size that is a text": question(osl="1k"),
+    "a size that is NaN": question().replace(b"16", b"NaN"),
+    "a size that is infinite": question().replace(b"16", b"1e999"),
+    "a size of 10^30": question(concurrency=10**30),
+    "a size of 5,000 digits": question().replace(b"16", b"9" * 5_000),
+    "a group that is a mapping": question(attention_dp={}),
+    "experts that are a list": question(ep=[]),
+    "an unknown GPU": question(gpu="b2000"),
+    "a GPU that is a list": question(gpu=[]),
+    "a GPU with escape sequences": question(gpu="\x1b[2Jb200"),
+    "a GPU that is no letter": question(gpu="\ud800"),
+    "an unknown precision": question(precision="fp5"),
+    "an unknown engine": question(engine="llama.cpp"),
+    "a release that is a number": question(release=1.2),
+    "drafts below none": question(mtp=-1),
+    "drafts without end": question(mtp=10**9),
+    "an acceptance without drafts": question(acceptance=2),
+    "an acceptance that is NaN": question(mtp=3, acceptance=float("nan")),
+    "an acceptance above its drafts": question(mtp=1, acceptance=5),
+    "bytes that are no UTF-8": b'{"model": "\xe9"}',
+    "a model of nothing": question(model=" "),
+}
+
+
+@pytest.mark.parametrize("name", [*NO_FILES, *JSON, *QUESTIONS])
+def test_questions_of_a_batch(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "batch.jsonl"
+    made = {**JSON, **QUESTIONS}
+    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(made[name])
+    survive("estimate", "--batch", "batch.jsonl", cwd=tmp_path, most_s=3, most_mb=350)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a\u2028ok: fine", "\ud800", "\x1b[2J", "a\0b", "/dev/zero", "../" * 2_000, "x" * 10_000],
+)
+def test_models_that_nobody_measured(name: str, tmp_path: Path) -> None:
+    (tmp_path / "batch.jsonl").write_bytes(question(model=name) + b"\n" + question())
+    done = survive("estimate", "--batch", "batch.jsonl", cwd=tmp_path, codes=(0,))
+    refused, answered = map(json.loads, done.stdout.splitlines())
+    assert refused["kind"] == "unmeasured"
+    assert answered["rows"]
+
+
+RUN: dict[str, Any] = {
+    "kind": "bench",
+    "subject": {
+        "model": "openai/gpt-oss-120b",
+        "gpu": "h200",
+        "num_gpus": 1,
+        "precision": "fp4",
+        "engine": {"name": "tensorrt_llm", "used": "tensorrt_llm", "release": "1.2.1"},
+        "options": {},
+    },
+    "workload": {"isl": 1000, "osl": 1000},
+    "points": [
+        {
+            "load": {"kind": "concurrency", "concurrency": 64},
+            "requests": {"failed": 0},
+            "tpot_ms": {"p50": 20.0},
+            "ttft_ms": {"p50": 200.0},
+        }
+    ],
+}
+# Places of a run, and what is in the place of a value there.
+PLACES = (
+    *("points", "points.0", "points.0.load", "points.0.load.concurrency", "points.0.requests"),
+    *("points.0.tpot_ms", "points.0.tpot_ms.p50", "points.0.ttft_ms.p50", "subject"),
+    *("subject.engine", "subject.engine.release", "subject.model", "subject.num_gpus"),
+    *("subject.precision", "subject.options", "workload", "workload.isl"),
+)
+OPTIONS = ({"tensor_parallel_size": 0}, {"moe_expert_parallel_size": []}, {"mtp_draft_tokens": -1})
+
+
+def with_value(place: str, value: Any) -> dict[str, Any]:
+    run = json.loads(json.dumps(RUN))
+    *parents, last = place.split(".")
+    inner = run
+    for key in parents:
+        inner = inner[int(key)] if isinstance(inner, list) else inner[key]
+    inner[int(last) if isinstance(inner, list) else last] = value
+    return run
+
+
+def refuse(run: Any, folder: Path) -> None:
+    """Reading the run says where it is wrong."""
+    (folder / "bench.json").write_text(json.dumps(run))
+    with pytest.raises(BadInput) as error:
+        own_runs.read(folder)
+    assert all("bench.json" in str(row) and row.fix for row in error.value.diagnostics)
+
+
+@pytest.mark.parametrize("value", [-1, [7], True, "x\x1b[2J", float("nan"), 10**400], ids=repr)
+@pytest.mark.parametrize("place", PLACES)
+def test_values_of_own_runs(place: str, value: Any, tmp_path: Path) -> None:
+    refuse(with_value(place, value), tmp_path)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_options_of_own_runs(options: dict[str, Any], tmp_path: Path) -> None:
+    refuse(with_value("subject.options", options), tmp_path)
+
+
+@pytest.mark.parametrize("name", [*NO_FILES, *JSON])
+def test_files_of_own_runs(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(JSON[name])
+    survive("estimate", "gpt-oss-120b-h200", "--rows", ".", cwd=tmp_path, most_mb=450)
+
+
+CHOICES: Mapping[str, dict[str, Any]] = {
+    "GPUs in the wrong order": {"num_gpus": {"at_most": 2, "at_least": 4}},
+    "half a GPU": {"num_gpus": 1.5},
+    "no GPU": {"gpu": []},
+    "a GPU that is a number": {"gpu": [7]},
+    "a GPU without end": {"num_gpus": {"at_most": 10**30}},
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices(name: str, tmp_path: Path) -> None:
+    hardware = {"gpu": "h100", "num_gpus": {"at_most": 1}} | CHOICES[name]
+    (tmp_path / "d.yaml").write_text(deployment(hardware=hardware))
+    done = survive("choose", "d.yaml", cwd=tmp_path)
+    assert "hardware" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["-o", "--html"])
+def test_a_choice_is_not_written_to_no_name(option: str, tmp_path: Path) -> None:
+    request = deployment(
+        checkpoint="openai/gpt-oss-120b",
+        hardware={"gpu": "h200", "num_gpus": 1},
+        workload={"isl": 1000, "osl": 1000, "concurrency": 64},
+        engine={"release": "1.2.1"},
+    )
+    (tmp_path / "d.yaml").write_text(request)
+    survive("choose", "d.yaml", option, "", cwd=tmp_path)

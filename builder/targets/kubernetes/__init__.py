@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...contents import File
-from ...render import resource_root, yaml_document
+from ...files import resource_root
+from ...render import yaml_document
 from ...servers import RenderContext
 from ..container import container
 from . import gateway, objects

@@ -13,7 +13,8 @@ from itertools import takewhile
 from ...bundle import to_json
 from ...contents import File
 from ...facts.hardware import load as load_gpu
-from ...render import resource_root, text, yaml_document
+from ...files import resource_root
+from ...render import text, yaml_document
 from ...servers import RenderContext
 from .. import PREFILL_FOLDER, selected_server
 from . import layout, service

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from builder import pipeline
+from builder.errors import BadInput
 from builder.estimates import plan_estimate
 from launch.report import estimated, page, results
 from launch.report.evidence import RunEvidence
@@ -87,8 +89,20 @@ def test_bundles_from_before_estimates_say_nothing(estimate: samples.Json) -> No
     assert estimated.for_run(RunEvidence("a run", "run", bench)) is None
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [7, {"isl": None}, {"tpot_ms": 7}, {"tpot_ms": {"low": "fast"}}, {"concurrency": "many"}],
+    ids=str,
+)
+def test_an_estimate_of_another_form_is_named(estimate: samples.Json, damage: Any) -> None:
+    document = estimate | damage if isinstance(damage, dict) else damage
+    with pytest.raises(BadInput, match=r"manifest\.json: estimate"):
+        estimated.for_run(replace(_run(estimate), manifest={"estimate": document}))
+
+
 def test_the_page_shows_both_beside_each_other(estimate: samples.Json) -> None:
-    text = page.text([_run(estimate, times=1.5)])
+    manifest = pipeline.manifest_facts(pipeline.plan(PRESET))
+    text = page.text([replace(_run(estimate, times=1.5), manifest=manifest)])
     assert "Estimated and measured" in text
     assert "0 of 6 measured values are inside" in text
     assert "73 measured rows of this model" in text
