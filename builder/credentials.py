@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 MASK = "[credential]"
@@ -101,7 +101,6 @@ _SHAPES = (
     r'[^"\s]{4,}"',
     r"\bpassw(?:or)?d:\S{6,}",
 )
-_VALUES = re.compile("|".join(f"(?:{shape})" for shape in _SHAPES))
 _ASSIGNED = re.compile(r"\b([A-Za-z][A-Za-z0-9_]{0,99})=([^\s;&,\"']{4,})")
 
 
@@ -126,10 +125,16 @@ def is_name(name: str) -> bool:
     return len(last) > 8 and last.endswith(_ENDINGS)
 
 
+@cache
+def _values() -> re.Pattern[str]:
+    """What any of the shapes matches: too large to be compiled by commands that say nothing."""
+    return re.compile("|".join(f"(?:{shape})" for shape in _SHAPES))
+
+
 @lru_cache(maxsize=2_000)
 def mask(text: str) -> str:
     """The text with every credential in it replaced."""
-    text = _VALUES.sub(MASK, text)
+    text = _values().sub(MASK, text)
     return _ASSIGNED.sub(
         lambda row: f"{row[1]}={MASK}" if _is_held(row[1], row[2]) else row[0], text
     )

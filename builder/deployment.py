@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
-
 from .diagnostics import Diagnostic, nearest
 from .documents import DATA, MAX_DEPTH, parse_yaml, value_at
 from .errors import BadInput
@@ -18,8 +16,8 @@ from .facts import advisories, engines, hardware, servers
 from .facts.images import REFERENCE_PATTERN
 from .files import is_there, read_text
 from .objective import Choice, Objective, Price, Slo, open_choices
-from .schema_errors import Strict as Strict
-from .schema_errors import schema_diagnostics
+from .strict import After, Before, Bounds, default, one_of
+from .strict import Strict as Strict
 
 PRESETS = DATA / "presets"
 MAX_CHARACTERS = 500_000  # of a deployment file or a site profile
@@ -32,27 +30,23 @@ MAX_REQUESTS = 1_000_000
 MAX_DRAFT_TOKENS = 1_000
 MAX_NUMBER = 2**53  # of an engine option; up to it, every reader of YAML and JSON is exact
 
-ImageReference = Annotated[str, Field(pattern=REFERENCE_PATTERN, max_length=500)]
-NumGpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
-Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+ImageReference = Annotated[str, Bounds(pattern=REFERENCE_PATTERN, max_length=500)]
+NumGpus = Annotated[int, Bounds(ge=1, le=MAX_GPUS)]
+Tokens = Annotated[int, Bounds(ge=1, le=MAX_TOKENS)]
 # What a variable, an argument and a file's name can hold.
-NoNul = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+NoNul = Annotated[str, Bounds(pattern=r"^[^\x00]*$")]
 
 
-def _known_name(names: Callable[[], Sequence[str]]) -> AfterValidator:
+def _known_name(names: Callable[[], Sequence[str]]) -> After:
     """One of the names that records have, in the words of a fixed choice."""
 
     def check(name: str) -> str:
         if name not in names():
-            raise ValueError(f"{name[:60]} is not allowed; allowed: {_choice(names())}")
+            allowed = one_of([f"'{known}'" for known in names()])
+            raise ValueError(f"{name[:60]} is not allowed; allowed: {allowed}")
         return name
 
-    return AfterValidator(check)
-
-
-def _choice(names: Sequence[str]) -> str:
-    *others, last = (f"'{name}'" for name in names)
-    return f"{', '.join(others)} or {last}" if others else last
+    return After(check)
 
 
 EngineName = Annotated[str, _known_name(engines.names)]
@@ -67,7 +61,7 @@ class Hardware(Strict):
 
 
 class Engine(Strict):
-    name: EngineName = Field(default_factory=lambda: engines.default().name)
+    name: EngineName = default(lambda: engines.default().name)
     release: str
 
 
@@ -76,7 +70,7 @@ class Workload(Strict):
 
     isl: Tokens
     osl: Tokens
-    concurrency: Annotated[int, Field(ge=1, le=MAX_REQUESTS)]
+    concurrency: Annotated[int, Bounds(ge=1, le=MAX_REQUESTS)]
 
 
 class Draft(Strict):
@@ -85,8 +79,8 @@ class Draft(Strict):
     `checkpoint` is a folder or a hub name, on the server's machine; `tokens` are drafted per step.
     """
 
-    checkpoint: Annotated[NoNul, Field(min_length=1)]
-    tokens: Annotated[int, Field(ge=1, le=MAX_DRAFT_TOKENS)]
+    checkpoint: Annotated[NoNul, Bounds(min_length=1)]
+    tokens: Annotated[int, Bounds(ge=1, le=MAX_DRAFT_TOKENS)]
     method: Literal["eagle3", "draft_target"] = "eagle3"
 
 
@@ -97,15 +91,15 @@ class Accepted(Strict):
     """
 
     product: AdvisedProduct
-    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=128)]
-    reason: Annotated[str, Field(min_length=10, max_length=1000)]
+    version: Annotated[str, Bounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=128)]
+    reason: Annotated[str, Bounds(min_length=10, max_length=1000)]
 
 
 # What a folder and the last part of a hub name can be called.
-ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=128)]
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ModelName = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=128)]
+Variable = Annotated[str, Bounds(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # A variable's value is text; a whole number without quotes is taken for it.
-NUMBERS_AS_TEXT = BeforeValidator(lambda value: str(value) if type(value) is int else value)
+NUMBERS_AS_TEXT = Before(lambda value: str(value) if type(value) is int else value)
 
 
 # Variables by which a loader, a shell or an interpreter takes up code that no bundle shows.
@@ -126,6 +120,30 @@ def refuse_code(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+def _refuse_images_of_no_server(value: dict[str, str]) -> dict[str, str]:
+    if unknown := sorted(value.keys() - {*servers.names()}):
+        raise ValueError(f"{unknown[0]} is not a server; {nearest(unknown[0], servers.names())}")
+    return value
+
+
+def _refuse_huge_numbers(value: dict[str, Any]) -> dict[str, Any]:
+    for path, number in _numbers(value):
+        if abs(number) > MAX_NUMBER:
+            raise ValueError(f"{path} is {number:.0e}; give at most 2^53")
+    return value
+
+
+def _options_by_target(value: object) -> object:
+    """A list of names as a mapping, and no options as none."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        if twice := [name for name in dict.fromkeys(value) if value.count(name) > 1]:
+            raise ValueError(f"{', '.join(twice)} is named twice; keep one")
+        return {name: {} for name in value}
+    if isinstance(value, dict):
+        return {name: {} if options is None else options for name, options in value.items()}
+    return value
+
+
 class Deployment(Strict):
     """A deployment request.
 
@@ -142,8 +160,8 @@ class Deployment(Strict):
     `notes` are for readers.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=63)]
-    checkpoint: Annotated[NoNul, Field(min_length=1)]
+    name: Annotated[str, Bounds(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=63)]
+    checkpoint: Annotated[NoNul, Bounds(min_length=1)]
     hardware: Hardware
     engine: Engine
     workload: Workload
@@ -151,52 +169,24 @@ class Deployment(Strict):
     objective: Objective | None = None
     price_per_gpu_hour_usd: Price | dict[GpuName, Price] | None = None
     choice: Choice | None = None
-    targets: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    targets: Annotated[dict[str, dict[str, Any]], Before(_options_by_target), Bounds(min_length=1)]
     role: Literal["agg", "prefill", "decode"] = "agg"
     instances: NumGpus = 1
     draft: Draft | None = None
     served_model_name: ModelName | None = None
-    engine_config: dict[str, Any] = Field(default_factory=dict)
+    engine_config: Annotated[dict[str, Any], After(_refuse_huge_numbers)] = default(dict)
     environment: Annotated[
-        dict[Variable, Annotated[NoNul, NUMBERS_AS_TEXT]], AfterValidator(refuse_code)
-    ] = Field(default_factory=dict)
-    images: dict[str, ImageReference] = Field(default_factory=dict)
-    accepted_advisories: list[Accepted] = Field(default_factory=list)
+        dict[Variable, Annotated[NoNul, NUMBERS_AS_TEXT]], After(refuse_code)
+    ] = default(dict)
+    images: Annotated[dict[str, ImageReference], After(_refuse_images_of_no_server)] = default(dict)
+    accepted_advisories: list[Accepted] = default(list)
     strict: Literal[True] | None = None
-    notes: list[str] = Field(default_factory=list)
+    notes: list[str] = default(list)
 
     @property
     def model_name(self) -> str:
         """The name for clients: the one that is asked for, or the last part of the checkpoint's."""
         return self.served_model_name or PurePosixPath(self.checkpoint).name
-
-    @field_validator("images")
-    @classmethod
-    def _refuse_images_of_no_server(cls, value: dict[str, str]) -> dict[str, str]:
-        if unknown := sorted(value.keys() - {*servers.names()}):
-            raise ValueError(
-                f"{unknown[0]} is not a server; {nearest(unknown[0], servers.names())}"
-            )
-        return value
-
-    @field_validator("engine_config")
-    @classmethod
-    def _refuse_huge_numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for path, number in _numbers(value):
-            if abs(number) > MAX_NUMBER:
-                raise ValueError(f"{path} is {number:.0e}; give at most 2^53")
-        return value
-
-    @field_validator("targets", mode="before")
-    @classmethod
-    def _accept_list(cls, value: object) -> object:
-        if isinstance(value, list) and all(isinstance(name, str) for name in value):
-            if twice := [name for name in dict.fromkeys(value) if value.count(name) > 1]:
-                raise ValueError(f"{', '.join(twice)} is named twice; keep one")
-            return {name: {} for name in value}
-        if isinstance(value, dict):
-            return {name: {} if options is None else options for name, options in value.items()}
-        return value
 
 
 def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
@@ -252,12 +242,7 @@ class Document:
 
         `known` are the targets that there are, `options_type` the options of each.
         """
-        diagnostics = []
-        deployment = None
-        try:
-            deployment = Deployment.model_validate(self.data)
-        except ValidationError as error:
-            diagnostics += schema_diagnostics(error, Deployment, "")
+        deployment, diagnostics = Deployment.read(self.data)
         if left := open_choices(self.data, self.name):
             about = (*left, *(("workload.concurrency",) if "workload.request_rate" in left else ()))
             diagnostics = [row for row in diagnostics if not row.where.startswith(about)]
@@ -268,13 +253,13 @@ class Document:
                 remedy = nearest(name, known)
                 diagnostics.append(Diagnostic("targets", f"{name} is not a target", remedy))
                 continue
-            try:
-                targets[name] = options_type(name).model_validate(given).model_dump()
-            except ValidationError as error:
-                diagnostics += schema_diagnostics(error, options_type(name), f"targets.{name}")
+            options, found = options_type(name).read(given, f"targets.{name}")
+            diagnostics += found
+            if options:
+                targets[name] = options.data()
         if deployment is None or diagnostics:
             return None, diagnostics
-        return deployment.model_copy(update={"targets": targets}), []
+        return deployment.replaced(targets=targets), []
 
     def targets(self) -> dict[str, dict[str, Any]]:
         """The targets as far as they can be read."""

@@ -27,7 +27,7 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
     facts, request = plan.facts, plan.deployment
     return {
         "tool": {"name": "trtllm-deployment-toolkit", "version": __version__},
-        "engine": request.engine.model_dump(),
+        "engine": request.engine.data(),
         "inputs": {
             "checkpoint": {"name": facts.checkpoint.name, "source": facts.checkpoint.source},
             "files": dict(_inputs(facts)),
@@ -43,7 +43,7 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
         "memory": memory(plan),
         "estimate": plan_estimate.document(plan) | _disagreement(plan),
         "published": [_published(row) for row in facts.published],
-        **({"choice": request.choice.model_dump()} if request.choice else {}),
+        **({"choice": request.choice.data()} if request.choice else {}),
     }
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
-
 from .diagnostics import Diagnostic
 from .documents import value_at
-from .schema_errors import Strict
+from .strict import Bounds, Strict
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 USUAL_PERCENTILE = "p95"
 
 Objective = Literal["output_tokens_per_s_per_gpu", "cost", "latency"]
-_Positive = Field(gt=0, strict=False, allow_inf_nan=False)
+_Positive = Bounds(gt=0, exact=False, finite=True)
 Milliseconds = Annotated[float, _Positive]
 Price = Annotated[float, _Positive]
 
@@ -42,7 +40,7 @@ class Slo(Strict):
         return {name: value for name, value in found.items() if value is not None}
 
 
-FigureName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+FigureName = Annotated[str, Bounds(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 
 
 class Choice(Strict):
@@ -53,8 +51,8 @@ class Choice(Strict):
     """
 
     objective: Objective
-    reason: Annotated[str, Field(min_length=1, max_length=4000)]
-    source: Annotated[str, Field(min_length=1, max_length=1000)]
+    reason: Annotated[str, Bounds(min_length=1, max_length=4000)]
+    source: Annotated[str, Bounds(min_length=1, max_length=1000)]
     settings: dict[str, Any]
     estimate: dict[FigureName, dict[Literal["low", "value", "high"], float]]
 

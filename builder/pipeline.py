@@ -149,10 +149,10 @@ def _prefill_document(document: Document) -> Document | None:
 def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
     """The request with the other side's in the place of its name."""
     options = request.targets[site.TARGET]
-    other = {name: value for name, value in prefill.model_dump().items() if value is not None}
+    other = {name: value for name, value in prefill.data().items() if value is not None}
     given = {**options["prefill"], "deployment": other}
     targets = request.targets | {site.TARGET: {**options, "prefill": given}}
-    return request.model_copy(update={"targets": targets})
+    return request.replaced(targets=targets)
 
 
 def _disagreements(prefill: ServicePlan, decode: ServicePlan) -> Iterator[Diagnostic]:
@@ -224,7 +224,7 @@ def _files(planned: ServicePlan) -> dict[str, File]:
         inner = bundle.complete(_files(planned.prefill), manifest_facts(planned.prefill))
         files |= {f"{target_table.PREFILL_FOLDER}/{path}": file for path, file in inner.items()}
     files |= {
-        "deployment.yaml": File(dump_yaml(request.model_dump(exclude_none=True)).encode()),
+        "deployment.yaml": File(dump_yaml(request.data(exclude_none=True)).encode()),
         "checkpoint.json": File(bundle.to_json(_checkpoints(facts))),
         "launch.json": File(bundle.to_json(_launch(planned.context))),
     }
@@ -258,7 +258,7 @@ def _launch(context: RenderContext) -> dict[str, Any]:
         "format": bundle.FORMAT,
         "name": deployment.name,
         "checkpoint": deployment.checkpoint,
-        "engine": deployment.engine.model_dump(),
+        "engine": deployment.engine.data(),
         "environment": context.environment,
         "targets": {name: server.entry for name, server in context.servers.items()},
     }

@@ -15,23 +15,25 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
-
-import jinja2
+from typing import TYPE_CHECKING, Any
 
 from .contents import File
 from .documents import load_yaml
 from .files import resource_root
 
+if TYPE_CHECKING:
+    import jinja2
+
 WIDTH = 100
-_UNREADABLE = re.compile(
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]"
-)
+# Patterns of many letters are compiled when something is written: most commands write nothing.
+_UNREADABLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]"
 _YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
 
 
 @cache
 def _environment(autoescape: bool = False) -> jinja2.Environment:
+    import jinja2  # most commands render nothing
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resource_root("templates")),
         undefined=jinja2.StrictUndefined,
@@ -63,9 +65,8 @@ def scalar(value: Any) -> str:
     Letters that YAML takes for line breaks or not at all, and such as turn the writing direction
     for a human reader, are escaped.
     """
-    return _UNREADABLE.sub(
-        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False)
-    )
+    shown = json.dumps(value, ensure_ascii=False)
+    return re.sub(_UNREADABLE, lambda found: f"\\u{ord(found[0]):04x}", shown)
 
 
 def key(value: str) -> str:
@@ -78,7 +79,7 @@ def comment(value: str, indent: int = 0) -> str:
     """Text as comment lines, which no line break or other control character can leave."""
     prefix = " " * indent + "# "
     return textwrap.fill(
-        " ".join(_UNREADABLE.sub(" ", value).split()),
+        " ".join(re.sub(_UNREADABLE, " ", value).split()),
         WIDTH,
         initial_indent=prefix,
         subsequent_indent=prefix,
@@ -87,8 +88,8 @@ def comment(value: str, indent: int = 0) -> str:
 
 # What every YAML reader takes as it is, and keeps in a literal block, line by line.
 _READABLE = r"\t\x20-\x7e\xa0-\u2027\u2030-\ud7ff\ue000-\ufefe"
-_TEXT = re.compile(rf"[\r\n{_READABLE}]*")
-_LITERAL = re.compile(rf"(?!\s)(?:[{_READABLE}]*\n)+")
+_TEXT = rf"[\r\n{_READABLE}]*"
+_LITERAL = rf"(?!\s)(?:[{_READABLE}]*\n)+"
 _DIVIDER = "---\n"
 
 
@@ -126,7 +127,7 @@ def as_text(data: bytes) -> str | None:
         text = data.decode()
     except UnicodeDecodeError:
         return None
-    return text if _TEXT.fullmatch(text) else None
+    return text if re.fullmatch(_TEXT, text) else None
 
 
 def plain(node: Any) -> Any:
@@ -154,7 +155,7 @@ def _lines(node: Any, depth: int, flat: bool = False) -> Iterator[str]:
         head = f"{indent}{key(name)}:"
         if flat and not isinstance(value, Mapping):
             yield f"{head} {scalar(value)}"
-        elif isinstance(value, str) and _LITERAL.fullmatch(value):
+        elif isinstance(value, str) and re.fullmatch(_LITERAL, value):
             yield f"{head} |{_chomping(value)}"
             yield from (f"{indent}  {line}" if line else "" for line in value.split("\n")[:-1])
         elif _is_nested(value):

@@ -121,10 +121,10 @@ def _resolved(
     elif facts.file is not None:
         changes["checkpoint"] = facts.name
     if not table.ships:
-        changes["engine"] = request.engine.model_copy(update={"release": IMPORTED_RELEASE})
+        changes["engine"] = request.engine.replaced(release=IMPORTED_RELEASE)
     if draft and draft.path is not None and request.draft:
-        changes["draft"] = request.draft.model_copy(update={"checkpoint": str(draft.path)})
-    return request.model_copy(update=changes)
+        changes["draft"] = request.draft.replaced(checkpoint=str(draft.path))
+    return request.replaced(**changes)
 
 
 def _gather_draft(request: Deployment, folder: Path, known: Known) -> Checkpoint | None:

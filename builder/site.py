@@ -9,29 +9,27 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from typing import Annotated, Any, Literal
 
 from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse, refuse_code
 from .diagnostics import Diagnostic
 from .errors import BadInput
 from .files import read_text
-from .schema_errors import schema_diagnostics
+from .strict import After, Bounds, default
 
 TARGET = "slurm"
 PATH = f"targets.{TARGET}.site"
 
 # Words of a `#SBATCH` line: Slurm's own quotes and comments cannot begin in them.
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]*$", max_length=255)]
+Word = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]*$", max_length=255)]
 # No part of a path is two dots, which would lead to another one than it says.
 _PATH_PATTERN = r"(/(\.?[A-Za-z0-9_+=@-][A-Za-z0-9._+=@-]*)?)+"
-Folder = Annotated[str, Field(pattern=f"^{_PATH_PATTERN}$")]
-Mount = Annotated[str, Field(pattern=f"^{_PATH_PATTERN}(:{_PATH_PATTERN}(:r[ow])?)?$")]
-Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/+=@:#-]*$")]
-Program = Annotated[str, Field(pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/+=@-]*$")]
-Text = Annotated[str, Field(pattern=r"^[ -~]*$")]
-Option = Annotated[str, Field(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_./,:@+=%*\[\]&|-]+)?$")]
+Folder = Annotated[str, Bounds(pattern=f"^{_PATH_PATTERN}$")]
+Mount = Annotated[str, Bounds(pattern=f"^{_PATH_PATTERN}(:{_PATH_PATTERN}(:r[ow])?)?$")]
+Image = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/+=@:#-]*$")]
+Program = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9/][A-Za-z0-9._/+=@-]*$")]
+Text = Annotated[str, Bounds(pattern=r"^[ -~]*$")]
+Option = Annotated[str, Bounds(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_./,:@+=%*\[\]&|-]+)?$")]
 
 # Options that the rendered scripts set themselves; `sbatch` and `srun` must not repeat them.
 _RESERVED_OPTIONS = {
@@ -62,18 +60,16 @@ class Container(Strict):
     """
 
     runtime: Literal["pyxis", "apptainer", "none"]
-    images: dict[str, Image] = Field(default_factory=dict)
-    mounts: list[Mount] = Field(default_factory=list)
+    images: dict[str, Image] = default(dict)
+    mounts: list[Mount] = default(list)
     remap_root: bool = False
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def check(self) -> None:
         given = [name for name in ("images", "mounts", "remap_root") if getattr(self, name)]
         if self.runtime == "none" and given:
             raise ValueError(f"runtime none uses no {given[0]}; remove it, or name a runtime")
         if self.remap_root and self.runtime != "pyxis":
             raise ValueError("remap_root is of pyxis only; remove it")
-        return self
 
 
 class Site(Strict):
@@ -91,33 +87,32 @@ class Site(Strict):
     name: Word
     gpu_request: Literal["gpus_per_node", "gres", "none"]
     container: Container
-    mpi: Annotated[str, Field(pattern=r"^(none|pmi2|pmix(_v[0-9]+)?)$")]
+    mpi: Annotated[str, Bounds(pattern=r"^(none|pmi2|pmix(_v[0-9]+)?)$")]
     exclusive: bool
     partition: Word | None = None
     client_partition: Word | None = None
     account: Word | None = None
     qos: Word | None = None
     reservation: Word | None = None
-    constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,&|*()\[\]-]*$")] | None = (
-        None
-    )
+    constraint: (
+        Annotated[str, Bounds(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,&|*()\[\]-]*$")] | None
+    ) = None
     gpu_type: Word | None = None
-    cpus_per_node: Annotated[int, Field(ge=1, le=4096)] | None = None
-    memory_gib_per_node: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    block_size: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    memory_nodes: Annotated[str, Field(pattern=r"^[0-9]+([,-][0-9]+)*$")] | None = None
-    environment: Annotated[
-        dict[Variable, Annotated[Text, NUMBERS_AS_TEXT]], AfterValidator(refuse_code)
-    ] = Field(default_factory=dict)
-    checkpoints: dict[str, Folder] = Field(default_factory=dict)
+    cpus_per_node: Annotated[int, Bounds(ge=1, le=4096)] | None = None
+    memory_gib_per_node: Annotated[int, Bounds(ge=1, le=1_000_000)] | None = None
+    block_size: Annotated[int, Bounds(ge=1, le=10_000)] | None = None
+    memory_nodes: Annotated[str, Bounds(pattern=r"^[0-9]+([,-][0-9]+)*$")] | None = None
+    environment: Annotated[dict[Variable, Annotated[Text, NUMBERS_AS_TEXT]], After(refuse_code)] = (
+        default(dict)
+    )
+    checkpoints: dict[str, Folder] = default(dict)
     state_folder: Folder | None = None
     python: Program = "python3"
     toolkit: Program | None = None
-    sbatch: list[Option] = Field(default_factory=list)
-    srun: list[Option] = Field(default_factory=list)
+    sbatch: list[Option] = default(list)
+    srun: list[Option] = default(list)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def check(self) -> None:
         if self.gpu_request == "none" and not self.exclusive:
             raise ValueError("gpu_request none takes whole nodes; set exclusive: true")
         if not self.exclusive and self.cpus_per_node is None:
@@ -131,16 +126,15 @@ class Site(Strict):
                 name = option.removeprefix("--").partition("=")[0]
                 if name in reserved:
                     raise ValueError(f"{key} has {option}, which the scripts set; remove it")
-        return self
 
 
 def read(path: Path) -> dict[str, Any]:
     """A profile as a deployment holds it. Raises `BadInput` with every error, each at its line."""
     document = parse(read_text(path), str(path))
-    try:
-        return Site.model_validate(document.data).model_dump(exclude_none=True)
-    except ValidationError as error:
-        raise BadInput(document.locate_all(schema_diagnostics(error, Site, ""))) from None
+    found, diagnostics = Site.read(document.data)
+    if found is None:
+        raise BadInput(document.locate_all(diagnostics))
+    return found.data(exclude_none=True)
 
 
 def with_profile(document: Document) -> Document:

@@ -206,19 +206,13 @@ class Planner:
 def _request(candidate: Candidate, concurrency: int) -> Deployment:
     """The deployment whose servers have so many requests at a time each."""
     base = candidate.base
-    return base.deployment.model_copy(
-        update={
-            "hardware": base.deployment.hardware.model_copy(
-                update={"num_gpus": candidate.num_gpus}
-            ),
-            "workload": base.deployment.workload.model_copy(
-                update={"concurrency": concurrency * candidate.instances}
-            ),
-            "instances": candidate.instances,
-            "engine_config": with_settings(
-                base.deployment.engine_config, base.overrides, candidate.settings()
-            ),
-        }
+    return base.deployment.replaced(
+        hardware=base.deployment.hardware.replaced(num_gpus=candidate.num_gpus),
+        workload=base.deployment.workload.replaced(concurrency=concurrency * candidate.instances),
+        instances=candidate.instances,
+        engine_config=with_settings(
+            base.deployment.engine_config, base.overrides, candidate.settings()
+        ),
     )
 
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
-
 from .. import deployment, resolve, site
 from ..deployment import MAX_REQUESTS, Deployment, Document, NumGpus, Tokens
 from ..diagnostics import Diagnostic
@@ -18,7 +16,7 @@ from ..facts.published_results import flatten
 from ..objective import Objective, Slo
 from ..planning import Facts
 from ..rules.options import normalise
-from ..schema_errors import Strict, schema_diagnostics
+from ..strict import Before, Bounds, Strict
 
 USUAL_OBJECTIVE: Objective = "output_tokens_per_s_per_gpu"
 MAX_REQUESTS_PER_S = 1e6
@@ -31,11 +29,9 @@ class NumGpusRange(Strict):
     at_most: NumGpus
     at_least: NumGpus = 1
 
-    @model_validator(mode="after")
-    def _in_order(self) -> NumGpusRange:
+    def check(self) -> None:
         if self.at_least > self.at_most:
             raise ValueError(f"at_least {self.at_least} is above at_most {self.at_most}; swap them")
-        return self
 
 
 def _gpus(given: Any) -> Any:
@@ -58,12 +54,12 @@ class OpenHardware(Strict):
 
     gpu: Annotated[
         list[str],
-        BeforeValidator(_gpus),
-        Field(max_length=16),
+        Before(_gpus),
+        Bounds(max_length=16),
     ]
     num_gpus: Annotated[
         NumGpusRange,
-        BeforeValidator(_range),
+        Before(_range),
     ]
 
 
@@ -72,17 +68,14 @@ class OpenWorkload(Strict):
 
     isl: Tokens
     osl: Tokens
-    concurrency: Annotated[int, Field(ge=1, le=MAX_REQUESTS)] | None = None
+    concurrency: Annotated[int, Bounds(ge=1, le=MAX_REQUESTS)] | None = None
     request_rate: (
-        Annotated[float, Field(gt=0, le=MAX_REQUESTS_PER_S, strict=False, allow_inf_nan=False)]
-        | None
+        Annotated[float, Bounds(gt=0, le=MAX_REQUESTS_PER_S, exact=False, finite=True)] | None
     ) = None
 
-    @model_validator(mode="after")
-    def _one_load(self) -> OpenWorkload:
+    def check(self) -> None:
         if (self.concurrency is None) == (self.request_rate is None):
             raise ValueError("has not one load; give either concurrency or request_rate")
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +150,8 @@ def _open_parts(document: Document) -> tuple[OpenHardware, OpenWorkload]:
     parts: dict[str, Any] = {}
     models: dict[str, type[Strict]] = {"hardware": OpenHardware, "workload": OpenWorkload}
     for name, model in models.items():
-        try:
-            parts[name] = model.model_validate(document.data.get(name))
-        except ValidationError as error:
-            diagnostics += schema_diagnostics(error, model, name)
+        parts[name], found = model.read(document.data.get(name), name)
+        diagnostics += found
     if diagnostics:
         raise BadInput(document.locate_all(diagnostics))
     return parts["hardware"], parts["workload"]

@@ -161,7 +161,7 @@ def document(found: Selection, chosen: Option | None) -> dict[str, Any]:
         "objective": request.objective,
         "slo": request.slo.limits_ms,
         "percentile": request.slo.percentile or USUAL_PERCENTILE,
-        "workload": request.workload.model_dump(exclude_none=True),
+        "workload": request.workload.data(exclude_none=True),
         "counts": _counts(found),
         "chosen": None if place is None else options[place],
         "reason": reason(found, chosen) if chosen else None,

@@ -1,8 +1,10 @@
 """Data files: YAML and JSON of the toolkit, read as typed facts with the line of every error.
 
-A shipped file whose digest stands in `builder/data/index.json` was validated when the index was
-written, and is read without being validated again. Any other one, edited or added, is validated
-whenever it is read. `python -m maintenance.index_data` validates all files and writes the index.
+A shipped file whose digest stands in `builder/data/index.txt` was validated when the index was
+written, and its data is taken from there: validating it again and parsing YAML would take most of a
+short command's time. Any other one, edited or added, is parsed and validated whenever it is read.
+`python -m maintenance.index_data` validates all files and writes the index: a line for each file
+with its path, the digest of its text, and its data as JSON, but for a file that is JSON itself.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ..diagnostics import NOWHERE, Diagnostic, Location, located
-from ..documents import DATA, Yaml, load_validated_yaml, scan_yaml, with_file
+from ..documents import DATA, Yaml, load_yaml, scan_yaml, with_file
 from ..errors import BadFacts
 from ..files import read_text
 from .schema import build
 from .validated import build_validated
 
-INDEX = DATA / "index.json"
+INDEX = DATA / "index.txt"
 MAX_BYTES = 20_000_000
 
 T = TypeVar("T")
@@ -59,8 +61,8 @@ def shipped(name: str, kind: Any) -> Any:
 def read(path: Path, kind: Any) -> Any:
     """That of a file that may change while this process runs."""
     text = read_text(path, BadFacts, MAX_BYTES)
-    if _is_validated(path, text):
-        return build_validated(kind, _parse_validated(text, path))
+    if (listed := _listed(path, text)) is not None:
+        return build_validated(kind, json.loads(listed))
     value, diagnostics = _read(path, text, kind)
     if diagnostics:
         raise BadFacts(diagnostics)
@@ -76,27 +78,34 @@ def validate(path: Path, kind: Any) -> list[Diagnostic]:
     return _read(path, text, kind)[1]
 
 
-def _is_validated(path: Path, text: str) -> bool:
-    """Whether this text of a shipped file was validated when the index was written."""
-    return path.is_relative_to(DATA) and (
-        _validated().get(path.relative_to(DATA).as_posix()) == _digest(text)
-    )
+def _listed(path: Path, text: str) -> str | None:
+    """The data as JSON of a shipped file that was validated with this text; `None` of another."""
+    if not path.is_relative_to(DATA):
+        return None
+    digest, data = _index().get(path.relative_to(DATA).as_posix(), ("", ""))
+    if digest != _digest(text):
+        return None
+    return data or text
 
 
 @cache
-def _validated() -> Mapping[str, str]:
+def _index() -> Mapping[str, tuple[str, str]]:
+    """Digest and data by path."""
     if not INDEX.is_file():
         return {}
-    found: Mapping[str, str] = json.loads(INDEX.read_text(encoding="utf-8"))
-    return found
+    rows = (line.split(" ", 2) for line in INDEX.read_text(encoding="utf-8").splitlines())
+    return {path: (digest, data) for path, digest, data in rows}
+
+
+def index_line(path: Path) -> str:
+    """What the index says of a valid file."""
+    text, is_json = path.read_text(encoding="utf-8"), path.suffix == ".json"
+    data = "" if is_json else json.dumps(load_yaml(text), separators=(",", ":"))
+    return f"{path.relative_to(DATA).as_posix()} {_digest(text)} {data}\n"
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _parse_validated(text: str, path: Path) -> Any:
-    return json.loads(text) if path.suffix == ".json" else load_validated_yaml(text)
 
 
 def _read(path: Path, text: str, kind: Any) -> tuple[Any, list[Diagnostic]]:

@@ -20,7 +20,7 @@ _PATTERN = (
     r"^(?P<name>[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+)"
     r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?$"
 )
-# The same without named groups, which pydantic's patterns do not know.
+# The same without named groups, as a deployment file's reader is told of it.
 REFERENCE_PATTERN = re.sub(r"\?P<[a-z]+>", "", _PATTERN)
 
 _VERSION = r":(?P<version>v?\d+(?:\.\d+)+(?:\.?(?:rc|post|dev)\d+)*)(?P<rest>[\w.-]*)"

@@ -275,17 +275,11 @@ def _planned(
 
 def _rendered(document: Yaml, release_name: str) -> Iterator[Diagnostic]:
     """The deployment file of a bundle has been planned; its versions may have become vulnerable."""
-    from pydantic import ValidationError  # other files are checked without
-
-    from ..deployment import Deployment
+    from ..deployment import Deployment  # other files are checked without
     from ..rules import vulnerability_policy
-    from ..schema_errors import schema_diagnostics
 
-    try:
-        request = Deployment.model_validate(document.data)
-    except ValidationError as error:
-        found = schema_diagnostics(error, Deployment, "")
-    else:
+    request, found = Deployment.read(document.data)
+    if request:
         found = list(vulnerability_policy.diagnostics(request, release_name))
     for diagnostic in found:
         yield _located(replace(diagnostic, path=diagnostic.where), document)

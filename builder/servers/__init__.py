@@ -15,8 +15,6 @@ from ipaddress import ip_address
 from types import ModuleType
 from typing import Annotated, Any
 
-from pydantic import Field
-
 from ..contents import File
 from ..deployment import Deployment, Strict
 from ..engines import EngineConfig
@@ -29,6 +27,7 @@ from ..facts.release import Release
 from ..facts.servers import Server
 from ..planning import Decision, Plan
 from ..render import CommentedValue
+from ..strict import Bounds
 
 # A server loads hundreds of gigabytes before it answers.
 START_TIMEOUT_S = 3600
@@ -36,8 +35,8 @@ START_TIMEOUT_S = 3600
 # Instances of one deployment listen this far apart.
 PORT_STEP = 10
 
-Host = Annotated[str, Field(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:-]*$")]
-Port = Annotated[int, Field(ge=1, le=65535)]
+Host = Annotated[str, Bounds(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:-]*$")]
+Port = Annotated[int, Bounds(ge=1, le=65535)]
 
 
 def is_address(host: str) -> bool:
@@ -208,7 +207,7 @@ def load(name: str) -> ModuleType:
 
 def options_of(deployment: Deployment, name: str) -> Any:
     """The options that a deployment gives one of its servers."""
-    return load(name).Options.model_validate(deployment.targets[name])
+    return load(name).Options.of(deployment.targets[name])
 
 
 def variables(environment: tuple[Decision, ...]) -> dict[str, str]:

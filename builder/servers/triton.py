@@ -6,15 +6,14 @@ import math
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import AfterValidator, Field, model_validator
+from typing import Annotated, Any, Literal
 
 from ..contents import File
 from ..deployment import ModelName, Strict
 from ..facts import servers
 from ..files import resource_root
 from ..render import option_file, text
+from ..strict import After, Bounds, default
 from . import (
     START_TIMEOUT_S,
     Host,
@@ -54,7 +53,7 @@ BYTES_PER_TOKEN = 32
 # The slowest pace of an answer where the deployment has no target, and time for the prompts.
 SLOWEST_ITL_MS, PROMPTS_S = 50, 60
 
-ServerFile = Annotated[str, Field(pattern=r"^(/(\.?[A-Za-z0-9_+=@%:,-][A-Za-z0-9._+=@%:,-]*)?)+$")]
+ServerFile = Annotated[str, Bounds(pattern=r"^(/(\.?[A-Za-z0-9_+=@%:,-][A-Za-z0-9._+=@%:,-]*)?)+$")]
 Api = Literal[
     "health",
     "metadata",
@@ -66,7 +65,7 @@ Api = Literal[
     "trace",
     "logging",
 ]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Bounds(ge=1)]
 # What can change the server, or tells more of it than a client needs.
 MANAGEMENT: tuple[Api, ...] = (
     *("shared-memory", "model-repository", "model-config"),
@@ -111,7 +110,7 @@ class Options(ServerOptions):
     `triton_config`.
     """
 
-    host: Annotated[Host, AfterValidator(_address)] = "127.0.0.1"
+    host: Annotated[Host, After(_address)] = "127.0.0.1"
     http: bool = True
     http_port: Port = 8000
     grpc: bool = True
@@ -120,17 +119,17 @@ class Options(ServerOptions):
     grpc_max_response_pool_size: Count = 1024
     metrics: bool = True
     metrics_port: Port = 8002
-    restricted_apis: list[Api] = Field(default_factory=lambda: list(MANAGEMENT))
+    restricted_apis: list[Api] = default(lambda: list(MANAGEMENT))
     key_file: ServerFile | None = None
     model_name: ModelName | None = None
     decoupled: bool = True
     unary_model: bool = True
     cancellation_check_period_ms: Count = 150
-    sender_threads: Annotated[int, Field(ge=1, le=8)] = 2
+    sender_threads: Annotated[int, Bounds(ge=1, le=8)] = 2
     max_requests: Count | None = None
     max_prompt_bytes: Count | None = None
     max_tokens_per_request: Count | None = None
-    max_seconds_per_request: Annotated[float, Field(gt=0, strict=False)] | None = None
+    max_seconds_per_request: Annotated[float, Bounds(gt=0, exact=False)] | None = None
     drain_timeout_s: Count = 240
     engine_stall_timeout_s: Count | None = 120
 
@@ -139,24 +138,18 @@ class Options(ServerOptions):
         """The ports of the protocols that are on."""
         return {name: getattr(self, f"{name}_port") for name in PROTOCOLS if getattr(self, name)}
 
-    @model_validator(mode="after")
-    def _reachable(self) -> Self:
+    def check(self) -> None:
         if not self.http and not self.grpc:
             raise ValueError("http and grpc are both off; leave one of them on")
         if len(set(self.ports.values())) < len(self.ports):
             names = " and ".join(f"{name}_port" for name in self.ports)
             names = names.replace(" and ", ", ", len(self.ports) - 2)
             raise ValueError(f"{names} collide; give each its own number")
-        return self
-
-    @model_validator(mode="after")
-    def _encrypted(self) -> Self:
         if self.grpc_tls and not self.grpc:
             raise ValueError("grpc_tls is there, but grpc is off; set grpc: true")
         if self.grpc_tls and self.http and not ip_address(self.host).is_loopback:
             what = f"grpc_tls protects gRPC only, and HTTP on {self.host} would stay readable"
             raise ValueError(f"{what}; set http: false")
-        return self
 
 
 def render(context: RenderContext, options: Options) -> RenderedServer:

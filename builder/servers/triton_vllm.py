@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from pydantic import AfterValidator
-
 from ..contents import File
 from ..deployment import ModelName
 from ..facts import servers
 from ..render import text
+from ..strict import After
 from . import START_TIMEOUT_S, Host, Port, RenderContext, RenderedServer, ServerOptions, is_address
 
 __all__ = ["NAME", "Options", "render"]
@@ -39,7 +38,7 @@ def _address(host: str) -> str:
 class BackendOptions(ServerOptions):
     """Where the server listens, and how the model is named."""
 
-    host: Annotated[Host, AfterValidator(_address)] = "127.0.0.1"
+    host: Annotated[Host, After(_address)] = "127.0.0.1"
     http_port: Port = 8000
     grpc_port: Port = 8001
     metrics_port: Port = 8002

@@ -12,13 +12,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from pydantic import ValidationError
-
 from ..contents import File
 from ..deployment import Deployment, Strict
 from ..diagnostics import Diagnostic, nearest
 from ..facts import servers as records
-from ..schema_errors import schema_diagnostics
 from ..servers import RenderContext
 from ..servers import load as load_server
 
@@ -48,7 +45,7 @@ def render(context: RenderContext) -> dict[str, File]:
             files |= context.servers[name].files
         else:
             target = load(name)
-            files |= target.render(context, target.Options.model_validate(given))
+            files |= target.render(context, target.Options.of(given))
     return files
 
 
@@ -67,7 +64,7 @@ def warnings(context: RenderContext) -> list[Diagnostic]:
         found: Callable[[RenderContext, Any], Iterator[Diagnostic]] | None
         if found := getattr(module, "warnings", None):
             given = context.deployment.targets[name]
-            rows += found(context, module.Options.model_validate(given))
+            rows += found(context, module.Options.of(given))
     return list(dict.fromkeys(rows))
 
 
@@ -108,12 +105,9 @@ def host_diagnostics(
     deployment: Deployment, target: str, server: str, host: str
 ) -> Iterator[Diagnostic]:
     """Why a server cannot listen where the target that runs it wants it to."""
-    model = load_server(server).Options
-    try:
-        model.model_validate({**deployment.targets[server], "host": host})
-    except ValidationError as error:
-        for row in schema_diagnostics(error, model, f"targets.{server}"):
-            yield Diagnostic(f"targets.{target}.host", row.message, row.fix)
+    model: type[Strict] = load_server(server).Options
+    for row in model.read({**deployment.targets[server], "host": host})[1]:
+        yield Diagnostic(f"targets.{target}.host", row.message, row.fix)
 
 
 def _servers(deployment: Deployment) -> list[str]:

@@ -34,7 +34,7 @@ MAX_PROCESSES = 16384
 
 
 def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
-    options = Options.model_validate(deployment.targets[TARGET])
+    options = Options.of(deployment.targets[TARGET])
     found = list(container.diagnostics(deployment, TARGET, options))
     yield from found
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from ..deployment import Deployment, ServerName, Strict
 from ..diagnostics import Diagnostic
 from ..facts import images
@@ -21,6 +19,7 @@ from ..facts.hardware import load as load_gpu
 from ..facts.images import Image
 from ..render import CommentedValue
 from ..servers import RenderContext, RenderedServer, options_of
+from ..strict import Bounds
 from . import host_diagnostics, selected_server, selection_diagnostics, unpinned
 
 # Where things are in the container.
@@ -45,9 +44,9 @@ SCRATCH_GIB = 20
 START_WITHOUT_WEIGHTS_S = 900
 GIB = 2**30
 
-Gib = Annotated[int, Field(ge=1, le=1_000_000)]
-Count = Annotated[int, Field(ge=1, le=10_000)]
-Seconds = Annotated[int, Field(ge=1, le=86_400)]
+Gib = Annotated[int, Bounds(ge=1, le=1_000_000)]
+Count = Annotated[int, Bounds(ge=1, le=10_000)]
+Seconds = Annotated[int, Bounds(ge=1, le=86_400)]
 
 
 class ContainerOptions(Strict):
@@ -62,7 +61,7 @@ class ContainerOptions(Strict):
     server: ServerName | None = None
     host: Literal["0.0.0.0", "::"] = "0.0.0.0"
     drain_s: Seconds = 300
-    load_gb_per_s: Annotated[float, Field(gt=0, strict=False)] = 0.35
+    load_gb_per_s: Annotated[float, Bounds(gt=0, exact=False)] = 0.35
     cpus: Count | None = None
     memory_gib: Gib | None = None
     shm_gib: Gib | None = None

@@ -50,7 +50,7 @@ def copy_of(name: str, folder: Path) -> Path:
 def test_every_data_file_has_a_schema() -> None:
     others = {path for path in DATA.rglob("*") if path.is_file()} - {*FILES, *PRESETS}
     rows = {"measurements/aggregated.csv", "measurements/disaggregated.csv"}  # columns, not keys
-    assert {name_of(path) for path in others} == {"index.json", "miniature/words.txt", *rows}
+    assert {name_of(path) for path in others} == {"index.txt", "miniature/words.txt", *rows}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -59,7 +59,7 @@ def test_a_shipped_file_is_valid(path: Path) -> None:
 
 
 def test_the_index_lists_the_files_as_they_are() -> None:
-    """`python -m maintenance.index_data` writes it: a listed file is not validated again."""
+    """`python -m maintenance.index_data` writes it: a listed file is not read again."""
     assert data_file.INDEX.read_text() == index_data.index()
 
 
@@ -74,7 +74,7 @@ def test_a_listed_file_is_read_without_being_validated(monkeypatch: pytest.Monke
 
 def test_both_ways_of_reading_give_the_same_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     trusted = [data_file.read(path, data_files.schema_of(path)) for path in FILES]
-    monkeypatch.setattr(data_file, "_validated", dict)
+    monkeypatch.setattr(data_file, "_index", dict)
     assert [data_file.read(path, data_files.schema_of(path)) for path in FILES] == trusted
 
 

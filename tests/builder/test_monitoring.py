@@ -318,7 +318,7 @@ def test_a_latency_beyond_every_bound_has_no_alert(render: Render) -> None:
 
 def objectives(asked: dict[str, float], availability: float | None = None) -> list[Any]:
     given = {**deployment.read("llama-tiny").data, "targets": {"triton": {}}, "slo": asked}
-    found = slo.objectives(deployment.Deployment.model_validate(given), availability)
+    found = slo.objectives(deployment.Deployment.of(given), availability)
     return [(row.kind, row.share, row.limit_ms, row.evidence) for row in found]
 
 

@@ -101,7 +101,7 @@ def _facts(name: str) -> checkpoint.Checkpoint:
 
 def planned(request: Mapping[str, Any]) -> tuple[Plan, EngineConfig]:
     """A plan of facts that ship, and its options. Raises `BadInput`."""
-    deployment = Deployment.model_validate(request)
+    deployment = Deployment.of(request)
     table, gpu = release.load(deployment.engine.release), hardware.load(deployment.hardware.gpu)
     decided = plan(deployment, Facts(_facts(deployment.checkpoint), gpu, table))
     return decided, engine.translate(decided)

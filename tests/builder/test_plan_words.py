@@ -431,7 +431,7 @@ def test_a_choice_is_told_as_long_as_its_values_stand() -> None:
         settings={**settings, "max_batch_size": 32},
         estimate={},
     )
-    chosen = found.deployment.model_copy(update={"choice": choice})
+    chosen = found.deployment.replaced(choice=choice)
     rows = {row.path: row for row in plan(chosen, found.facts).decisions}
     fraction = rows["kv_cache_config.free_gpu_memory_fraction"]
     assert fraction == Decision(fraction.path, 0.7, "It was the fastest.", "estimated", "estimate")

@@ -29,7 +29,7 @@ def faults(tmp_path: Path, **changes: Any) -> list[str]:
 
 
 def test_the_least_profile_asks_for_nothing_else() -> None:
-    profile = site.Site.model_validate(LEAST).model_dump(exclude_none=True)
+    profile = site.Site.of(LEAST).data(exclude_none=True)
     others = {key: value for key, value in profile.items() if key not in LEAST and value}
     assert others == {"python": "python3"}
 

@@ -116,12 +116,8 @@ def test_a_plan_names_only_moe_backends_that_the_release_supports(
     preset: str, role: str, concurrency: int, sm: int
 ) -> None:
     found = pipeline.plan(preset).plan
-    request = found.deployment.model_copy(
-        update={
-            "role": role,
-            "workload": found.deployment.workload.model_copy(update={"concurrency": concurrency}),
-        }
-    )
+    workload = found.deployment.workload.replaced(concurrency=concurrency)
+    request = found.deployment.replaced(role=role, workload=workload)
     facts = Facts(found.facts.checkpoint, gpu(sm), found.facts.release)
     chosen = [row for row in plan(request, facts).decisions if row.path == "moe_config.backend"]
     for row in chosen:

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Union
 
 import yaml
 from markdown_it import MarkdownIt
-from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from builder import targets
 from builder.deployment import Deployment
+from builder.facts import schema
 from builder.site import Site
+from builder.strict import Bounds, Strict, fields
 from tests.conftest import ROOT
 
 SEED = 20261122
@@ -74,7 +75,7 @@ class Text:
     key: bool = False
 
 
-MODELS: Mapping[str, type[BaseModel]] = {
+MODELS: Mapping[str, type[Strict]] = {
     "": Deployment,
     **{f"targets.{name}": targets.options_type(name) for name in targets.names()},
     "targets.slurm.site": Site,
@@ -84,29 +85,30 @@ MODELS: Mapping[str, type[BaseModel]] = {
 def texts() -> Iterator[Text]:
     """Every string that any part of a deployment file can hold, read from its schemas."""
     for path, model in MODELS.items():
-        schema = model.model_json_schema()
-        yield from _texts(schema, schema.get("$defs", {}), path)
+        yield from _texts(model, path)
 
 
-def _texts(node: Mapping[str, Any], defs: Mapping[str, Any], path: str) -> Iterator[Text]:
-    if reference := node.get("$ref"):
-        node = defs[reference.rpartition("/")[2]]
-    for choice in (*node.get("anyOf", ()), *node.get("allOf", ())):
-        yield from _texts(choice, defs, path)
-    if node.get("type") == "string" and "enum" not in node and "const" not in node:
-        yield Text(path, node.get("pattern"), node.get("maxLength"))
-    for name, inner in node.get("properties", {}).items():
-        yield from _texts(inner, defs, f"{path}.{name}".strip("."))
-    if inner := node.get("items"):
-        yield from _texts(inner, defs, f"{path}[]")
-    for pattern, inner in node.get("patternProperties", {}).items():
-        yield Text(f"{path}{{}}", pattern, None, key=True)
-        yield from _texts(inner, defs, f"{path}.*")
-    if isinstance(inner := node.get("additionalProperties"), Mapping):
-        rule = node.get("propertyNames", {})
-        if "enum" not in rule:
-            yield Text(f"{path}{{}}", rule.get("pattern"), rule.get("maxLength"), key=True)
-        yield from _texts(inner, defs, f"{path}.*")
+def _texts(kind: Any, path: str, limits: Bounds | None = None, key: bool = False) -> Iterator[Text]:
+    origin, inner = schema.shape(kind)
+    if origin is Annotated:
+        given = [note for note in inner[1:] if isinstance(note, Bounds)]
+        pattern = next((note.pattern for note in given if note.pattern), None)
+        longest = next((note.max_length for note in given if note.max_length), None)
+        yield from _texts(inner[0], path, Bounds(pattern=pattern, max_length=longest), key)
+    elif origin is Union:
+        for one in inner:
+            yield from _texts(one, path)
+    elif origin is dict and inner[1] is not Any:
+        yield from _texts(inner[0], f"{path}{{}}", key=True)
+        yield from _texts(inner[1], f"{path}.*")
+    elif origin is tuple:
+        yield from _texts(inner[0], f"{path}[]")
+    elif isinstance(origin, type) and issubclass(origin, Strict):
+        for name, field in fields(origin).items():
+            yield from _texts(field, f"{path}.{name}".strip("."))
+    elif origin is str:
+        rule = limits or Bounds()
+        yield Text(path, rule.pattern, rule.max_length, key)
 
 
 def request(value: str, printable: str) -> dict[str, Any]:

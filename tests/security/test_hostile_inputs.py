@@ -581,11 +581,15 @@ PLACES = (
     *("subject.engine", "subject.engine.release", "subject.model", "subject.num_gpus"),
     *("subject.precision", "subject.options", "workload", "workload.isl"),
 )
-OPTIONS = ({"tensor_parallel_size": 0}, {"moe_expert_parallel_size": []}, {"mtp_draft_tokens": -1})
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"tensor_parallel_size": 0},
+    {"moe_expert_parallel_size": []},
+    {"mtp_draft_tokens": -1},
+)
 
 
 def with_value(place: str, value: Any) -> dict[str, Any]:
-    run = json.loads(json.dumps(RUN))
+    run: dict[str, Any] = json.loads(json.dumps(RUN))
     *parents, last = place.split(".")
     inner = run
     for key in parents:

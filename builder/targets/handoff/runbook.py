@@ -221,10 +221,10 @@ def _rules(context: RenderContext) -> Iterator[Rules]:
     """Those of the target `monitoring`, or those that it would have for any of the servers."""
     given = context.deployment.targets.get(MONITORING)
     if given is not None:
-        yield Rules(context, MonitoringOptions.model_validate(given))
+        yield Rules(context, MonitoringOptions.of(given))
         return
     for server in context.servers.values():
-        yield Rules(context, MonitoringOptions.model_validate({"server": server.record.name}))
+        yield Rules(context, MonitoringOptions.of({"server": server.record.name}))
 
 
 def _part(alert: Alert, rules: Rules) -> Section:

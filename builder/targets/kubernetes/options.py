@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Self
-
-from pydantic import Field, model_validator
+from typing import Annotated
 
 from ...deployment import Deployment, ImageReference, Strict
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
 from ...servers import RenderContext
+from ...strict import Bounds, default
 from .. import container, selected_server, unpinned
 from ..container import ContainerOptions, Count, Seconds
 
 LabelText = r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)"
-ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
+ObjectName = Annotated[str, Bounds(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
 LabelKey = Annotated[
-    str, Field(pattern=rf"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?{LabelText}$", max_length=253)
+    str, Bounds(pattern=rf"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?{LabelText}$", max_length=253)
 ]
-LabelValue = Annotated[str, Field(pattern=rf"^{LabelText}?$", max_length=63)]
-HostFolder = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/+=@-]*$", max_length=1000)]
-SubPath = Annotated[str, Field(pattern=r"^([A-Za-z0-9._+=@-]+(/[A-Za-z0-9._+=@-]+)*)?$")]
-Text = Annotated[str, Field(pattern=r"^[ -~]*$", max_length=1000)]
-Percent = Annotated[int, Field(ge=1, le=100)]
+LabelValue = Annotated[str, Bounds(pattern=rf"^{LabelText}?$", max_length=63)]
+HostFolder = Annotated[str, Bounds(pattern=r"^/[A-Za-z0-9._/+=@-]*$", max_length=1000)]
+SubPath = Annotated[str, Bounds(pattern=r"^([A-Za-z0-9._+=@-]+(/[A-Za-z0-9._+=@-]+)*)?$")]
+Text = Annotated[str, Bounds(pattern=r"^[ -~]*$", max_length=1000)]
+Percent = Annotated[int, Bounds(ge=1, le=100)]
 
 
 class Csi(Strict):
     """A volume that its driver makes for each pod."""
 
     driver: LabelKey
-    attributes: dict[LabelKey, Text] = Field(default_factory=dict)
+    attributes: dict[LabelKey, Text] = default(dict)
 
 
 class Volume(Strict):
@@ -44,15 +43,13 @@ class Volume(Strict):
     csi: Csi | None = None
     path: SubPath = ""
 
-    @model_validator(mode="after")
-    def _one_place(self) -> Self:
+    def check(self) -> None:
         given = [name for name in ("claim", "host_path", "csi") if getattr(self, name) is not None]
         if len(given) != 1:
             said = " and ".join(given) or "none of claim, host_path and csi"
             raise ValueError(f"names {said}; give exactly one of claim, host_path and csi")
         if ".." in f"{self.path}/{self.host_path or ''}".split("/"):
             raise ValueError("leaves its folder by ..; give a path without it")
-        return self
 
 
 class AutoscalingOptions(Strict):
@@ -66,12 +63,10 @@ class AutoscalingOptions(Strict):
     waiting_requests: Count = 8
     kv_cache_percent: Percent = 80
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def check(self) -> None:
         if self.min_replicas > self.max_replicas:
             what = f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}"
             raise ValueError(f"{what}; swap them")
-        return self
 
 
 class GatewayOptions(Strict):
@@ -88,14 +83,12 @@ class GatewayOptions(Strict):
 class UpdateOptions(Strict):
     """How many servers may be too many, or missing, while a new version comes."""
 
-    max_surge: Annotated[int, Field(ge=0, le=1_000)] = 0
-    max_unavailable: Annotated[int, Field(ge=0, le=1_000)] = 1
+    max_surge: Annotated[int, Bounds(ge=0, le=1_000)] = 0
+    max_unavailable: Annotated[int, Bounds(ge=0, le=1_000)] = 1
 
-    @model_validator(mode="after")
-    def _moves(self) -> Self:
+    def check(self) -> None:
         if not self.max_surge and not self.max_unavailable:
             raise ValueError("max_surge and max_unavailable are both 0; raise one of them")
-        return self
 
 
 class KubernetesOptions(ContainerOptions):
@@ -120,16 +113,16 @@ class KubernetesOptions(ContainerOptions):
     node_selector: dict[LabelKey, LabelValue] | None = None
     priority_class: ObjectName | None = None
     runtime_class: ObjectName | None = None
-    image_pull_secrets: list[ObjectName] = Field(default_factory=list)
+    image_pull_secrets: list[ObjectName] = default(list)
     key_secret: ObjectName = "server-key"
     tls_secret: ObjectName = "server-tls"
     ssh_secret: ObjectName = "server-ssh"
     topology_key: LabelKey | None = None
-    resources: dict[LabelKey, Count] = Field(default_factory=dict)
-    resource_claims: list[ObjectName] = Field(default_factory=list)
+    resources: dict[LabelKey, Count] = default(dict)
+    resource_claims: list[ObjectName] = default(list)
     monitoring_namespace: ObjectName = "monitoring"
-    monitoring_pods: dict[LabelKey, LabelValue] = Field(
-        default_factory=lambda: {"app.kubernetes.io/name": "prometheus"}, min_length=1
+    monitoring_pods: Annotated[dict[LabelKey, LabelValue], Bounds(min_length=1)] = default(
+        lambda: {"app.kubernetes.io/name": "prometheus"}
     )
     deregistration_s: Seconds = 15
     verify_weights: bool = False
@@ -143,7 +136,7 @@ TARGET = "kubernetes"
 
 
 def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
-    options = KubernetesOptions.model_validate(deployment.targets[TARGET])
+    options = KubernetesOptions.of(deployment.targets[TARGET])
     found = list(container.diagnostics(deployment, TARGET, options))
     yield from found or _own_diagnostics(deployment, options)
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import Field
-
 from ...deployment import Deployment, ServerName, Strict
 from ...diagnostics import Diagnostic, nearest
 from ...facts import servers as records
@@ -16,10 +14,11 @@ from ...facts.servers import Server
 from ...observability import metrics
 from ...observability.metrics import SERVER_JOB, Family
 from ...servers import PORT_STEP, Host, Port, RenderContext, RenderedServer
+from ...strict import Bounds, default
 
-Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$")]
-Url = Annotated[str, Field(pattern=r"^[A-Za-z0-9._~:/?&=%+-]+$", max_length=500)]
-Days = Annotated[int, Field(ge=1, le=365)]
+Address = Annotated[str, Bounds(pattern=r"^(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$")]
+Url = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9._~:/?&=%+-]+$", max_length=500)]
+Days = Annotated[int, Bounds(ge=1, le=365)]
 
 
 class MonitoringOptions(Strict):
@@ -37,15 +36,15 @@ class MonitoringOptions(Strict):
     """
 
     server: ServerName | None = None
-    hosts: list[Host] = Field(default_factory=list)
+    hosts: list[Host] = default(list)
     blackbox: Address | None = "127.0.0.1:9115"
     dcgm_port: Port | None = 9400
     alertmanager: Address = "127.0.0.1:9093"
-    availability: Annotated[float, Field(gt=0, lt=1)] | None = None
-    acceptance_floor: Annotated[float, Field(gt=0, lt=1)] | None = None
+    availability: Annotated[float, Bounds(gt=0, lt=1)] | None = None
+    acceptance_floor: Annotated[float, Bounds(gt=0, lt=1)] | None = None
     certificate_days: Days = 21
     runbook_url: Url = "handoff/runbook.html"
-    speed: Annotated[int, Field(ge=1, le=60)] = 1
+    speed: Annotated[int, Bounds(ge=1, le=60)] = 1
 
 
 TARGET = "monitoring"

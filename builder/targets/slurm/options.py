@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Self
-
-from pydantic import Field, model_validator
+from typing import Annotated, Any
 
 from ...deployment import Deployment, ServerName, Strict
 from ...diagnostics import Diagnostic
 from ...facts.hardware import load as load_gpu
 from ...servers import PORT_STEP, Host, Port, RenderContext, is_address, options_of
 from ...site import TARGET, Site
+from ...strict import Bounds
 from .. import host_diagnostics, selected_server, selection_diagnostics, unpinned
 
 # Slurm keeps the time of `--signal` in 16 bits.
@@ -25,8 +24,8 @@ IMAGE_FILES = (".sqsh", ".sif")
 EVERYWHERE = "0.0.0.0"
 THE_NODE = "node"
 
-Count = Annotated[int, Field(ge=1, le=10_000)]
-Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
+Count = Annotated[int, Bounds(ge=1, le=10_000)]
+Seconds = Annotated[int, Bounds(ge=1, le=31_536_000)]
 
 
 class RouterPorts(Strict):
@@ -35,11 +34,9 @@ class RouterPorts(Strict):
     http_port: Port = 9000
     grpc_port: Port = 9001
 
-    @model_validator(mode="after")
-    def _apart(self) -> Self:
+    def check(self) -> None:
         if self.http_port == self.grpc_port:
             raise ValueError("http_port and grpc_port collide; give each its own number")
-        return self
 
     def ports(self, served: Mapping[str, int]) -> dict[str, int]:
         """Its ports for the protocols that its servers speak with clients."""
@@ -76,9 +73,9 @@ class SlurmOptions(Strict):
     server: ServerName | None = None
     host: Host = EVERYWHERE
     time_limit_s: Seconds = 28_800
-    successor_lead_s: Annotated[int, Field(ge=60, le=MAX_LEAD_S)] = 3_000
+    successor_lead_s: Annotated[int, Bounds(ge=60, le=MAX_LEAD_S)] = 3_000
     drain_s: Seconds = 300
-    attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    attempts: Annotated[int, Bounds(ge=1, le=100)] = 3
     router: RouterPorts = RouterPorts()
     servers: Count = 1
     prefill: Prefill | None = None
@@ -93,15 +90,13 @@ class SlurmOptions(Strict):
         """The address as far as it is known before there is a job."""
         return self.host if is_address(self.host) else EVERYWHERE
 
-    @model_validator(mode="before")
     @classmethod
-    def _has_site(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("site") is None:
+    def prepared(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("site") is None:
             raise ValueError("has no site; name the file of a profile, here or with --site FILE")
-        return value
+        return data
 
-    @model_validator(mode="after")
-    def _in_time(self) -> Self:
+    def check(self) -> None:
         least = self.successor_lead_s + SIGNAL_SLACK_S
         if self.time_limit_s <= least:
             what = f"time_limit_s {self.time_limit_s} is over before a successor could be ready"
@@ -109,14 +104,9 @@ class SlurmOptions(Strict):
         if self.drain_s >= self.successor_lead_s:
             what = f"drain_s {self.drain_s} leaves a successor no time"
             raise ValueError(f"{what}; give less than successor_lead_s {self.successor_lead_s}")
-        return self
-
-    @model_validator(mode="after")
-    def _two_sides(self) -> Self:
         if self.servers > 1 and self.prefill is None:
             what = f"servers is {self.servers}, which only a deployment with prefill servers has"
             raise ValueError(f"{what}; remove it, or submit the job so many times")
-        return self
 
 
 def instance_ports(ports: Mapping[str, int], slot: int) -> dict[str, int]:
@@ -125,7 +115,7 @@ def instance_ports(ports: Mapping[str, int], slot: int) -> dict[str, int]:
 
 
 def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
-    options = SlurmOptions.model_validate(deployment.targets[TARGET])
+    options = SlurmOptions.of(deployment.targets[TARGET])
     if found := list(selection_diagnostics(deployment, TARGET, options.server)):
         yield from found
         return
