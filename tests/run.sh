@@ -49,6 +49,25 @@ step() {
   names+=("$name")
 }
 
+# A step beside those that follow, up to `join NAME`, which tells what it printed.
+declare -A begun=()
+beside=$(mktemp -d)
+trap 'rm -rf "$beside"' EXIT
+begin() { # NAME COMMAND...
+  local name=$1
+  shift
+  "$@" >"$beside/$name" 2>&1 &
+  begun[$name]=$!
+}
+# shellcheck disable=SC2329  # called by step
+ended() {
+  wait "${begun[$1]}"
+  local status=$?
+  cat "$beside/$1"
+  return "$status"
+}
+join() { step "$1" ended "$1"; }
+
 finish() {
   printf '\n'
   for index in "${!names[@]}"; do
@@ -104,32 +123,46 @@ run_on_vllm() {
 workers=$(($(nproc) * 2))
 side_by_side=(--numprocesses "$((workers > 8 ? 8 : workers))" --dist loadgroup --no-loadscope-reorder)
 
+# What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
+newer=${SLURM_ROOT:-/opt/slurm-newer}
+# shellcheck disable=SC2329  # called by begin
+run_on_newer_slurm() {
+  quietly timeout -s INT 300 tests/newer_slurm.sh "$newer" || return 0 # said at the end
+  # What failed in the run beside it is in the cache, which this one leaves alone.
+  SLURM_ROOT="$newer" run_pytest -p no:cacheprovider \
+    tests/slurm/test_accepted.py tests/launch/slurm/test_probe.py
+}
+
 step "ruff format" "$PYTHON" -m ruff format --check --quiet .
 step "ruff check" "$PYTHON" -m ruff check --quiet .
-step "mypy" "$PYTHON" -m mypy
 step "shellcheck" "$here/.venv/bin/shellcheck" launch/*.sh tests/*.sh
+begin "mypy" "$PYTHON" -m mypy
 if [[ $# -gt 0 ]]; then
   step "pytest" run_pytest "$@"
+  join "mypy"
   finish
 elif [[ -n $fast ]]; then
   step "pytest" run_pytest --numprocesses "$(nproc)" --dist loadgroup --no-loadscope-reorder \
     tests/builder tests/test_architecture.py
+  join "mypy"
   finish
 fi
+if [[ $(id -u) -eq 0 ]]; then
+  [[ -x $newer/usr/sbin/slurmctld ]] ||
+    say "tests: fetching Debian 13's Slurm into $newer with debootstrap, 0.4 GB on disk"
+  begin "newer Slurm" run_on_newer_slurm
+fi
 step "pytest" run_all "${side_by_side[@]}"
+join "mypy"
 if [[ -n $vllm_wanted ]]; then
   step "on vLLM" run_on_vllm
 else
   missing+=("vLLM's CPU build, 3.5 GB, is not wanted: no tests on it (TEST_VLLM=1)")
 fi
-# What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
-newer=${SLURM_ROOT:-/opt/slurm-newer}
-[[ -x $newer/usr/sbin/slurmctld ]] ||
-  say "tests: fetching Debian 13's Slurm into $newer with debootstrap, 0.4 GB on disk"
-if [[ $(id -u) -eq 0 ]] && quietly timeout -s INT 300 tests/newer_slurm.sh "$newer"; then
-  step "newer Slurm" env SLURM_ROOT="$newer" TEST_SHELL=$$ "$PYTHON" -m pytest \
-    tests/slurm/test_accepted.py tests/launch/slurm/test_probe.py
-else
+if [[ -n ${begun["newer Slurm"]:-} ]]; then
+  join "newer Slurm"
+fi
+if [[ ! -x $newer/usr/sbin/slurmctld ]]; then
   missing+=("a newer Slurm could not be installed (tests/newer_slurm.sh): no --segment and blocks")
   if [[ -n ${CI:-} ]]; then
     failed=1
