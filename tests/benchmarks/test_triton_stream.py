@@ -35,20 +35,30 @@ FIELDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    file = tmp_path_factory.mktemp("benchmark") / "rows.json"
-    assert triton_stream.main(["--rounds", "1", "--tokens", str(TOKENS), "--json", str(file)]) == 0
+def measured(folder: Path, peer: Path, *words: str) -> list[dict[str, Any]]:
+    """The rows of a short run beside another model, whose sort of stream the client checks."""
+    file = folder / "rows.json"
+    few = ["--rounds", "1", "--tokens", str(TOKENS), "--streams", "64", "--json", str(file)]
+    assert triton_stream.main([*words, "--peer", str(peer), *few]) == 0
     table: list[dict[str, Any]] = json.loads(file.read_text())
     return table
 
 
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Of all variants: another model is one that sends all text so far with each token."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    (folder / "peer" / "1").mkdir(parents=True)
+    shutil.copy(servers.FOLDER / "per_token" / "config.pbtxt", folder / "peer")
+    shutil.copy(servers.FOLDER / "per_token" / "model.py", folder / "peer" / "1")
+    return measured(folder, folder / "peer")
+
+
 def test_a_run_gives_a_row_for_every_case_and_variant(rows: list[dict[str, Any]]) -> None:
     assert [(row["case"], row["streams"], row["variant"]) for row in rows] == [
-        (case, streams, variant)
+        (case, 64, variant)
         for case in ("overload", "paced")
-        for streams in (64, 256)
-        for variant in ("model", "per_token", "floor", "sse")
+        for variant in ("model", "per_token", "floor", "sse", "peer")
     ]
 
 
@@ -64,10 +74,10 @@ def test_every_row_has_positive_medians_within_their_range(rows: list[dict[str, 
 def test_the_rows_of_the_model_have_ratios_to_all_baselines(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["variant"] == "model":
-            assert set(row["ratios"]) == {"per_token", "floor", "sse"}
+            assert set(row["ratios"]) == {"per_token", "floor", "sse", "peer"}
 
 
-@pytest.mark.parametrize("variant", ["per_token", "floor", "sse"])
+@pytest.mark.parametrize("variant", ["per_token", "floor", "sse", "peer"])
 def test_the_baselines_send_one_message_per_token(rows: list[dict[str, Any]], variant: str) -> None:
     assert {row["messages_per_token"] for row in rows if row["variant"] == variant} == {1.0}
 
@@ -94,7 +104,8 @@ def test_every_message_of_the_per_token_model_has_all_text_so_far(per_token: Run
 
 
 def test_an_interrupt_stops_every_server(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.triton_stream", "--logs", str(tmp_path)]
+    words = ["--variant", "model", "per_token", "--logs", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.triton_stream", *words]
     regions = set(SHARED_MEMORY.glob("benchmark-*"))
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr
@@ -108,26 +119,11 @@ def test_an_interrupt_stops_every_server(tmp_path: Path) -> None:
     assert set(SHARED_MEMORY.glob("benchmark-*")) <= regions
 
 
-@pytest.fixture(params=["a model of ours", "the published model"])
-def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if request.param == "the published model":
-        if not PUBLISHED.exists():
-            pytest.skip(ABSENT)
-        return PUBLISHED
-    folder = tmp_path / "peer"
-    (folder / "1").mkdir(parents=True)
-    shutil.copy(servers.FOLDER / "per_token" / "config.pbtxt", folder)
-    shutil.copy(servers.FOLDER / "per_token" / "model.py", folder / "1")
-    return folder
-
-
-def test_a_peer_is_measured_in_turn_with_the_model(peer: Path, tmp_path: Path) -> None:
-    """It sends all text so far with each token, which the client checks."""
-    file = tmp_path / "rows.json"
-    words = ["--variant", "model", "--peer", str(peer), "--case", "paced", "--streams", "64"]
-    few = ["--rounds", "1", "--tokens", str(TOKENS), "--json", str(file)]
-    assert triton_stream.main([*words, *few]) == 0
-    ours, its = json.loads(file.read_text())
+def test_the_published_model_is_measured_in_turn_with_ours(tmp_path: Path) -> None:
+    if not PUBLISHED.exists():
+        pytest.skip(ABSENT)
+    words = ("--variant", "model", "--case", "paced")
+    ours, its = measured(tmp_path, PUBLISHED, *words)
     assert set(ours["ratios"]) == {"peer"}
     assert (its["variant"], its["messages_per_token"]) == ("peer", 1.0)
 

@@ -23,7 +23,7 @@ from builder.facts.release import support
 from builder.planning import Facts, Plan, plan
 from builder.rules.constraints import disagreements
 
-EXAMPLES = 600
+EXAMPLES = 300
 
 NAMES = [
     name for name in checkpoint.known_names() if not checkpoint.gather(name).architecture.draft_head

@@ -19,12 +19,13 @@ import pytest
 from builder import bundle as bundles
 from builder import pipeline
 from builder.contents import File
-from launch import rehearsal
+from launch import endpoint, rehearsal, target
 from launch.cli.main import main
 from launch.guardian import MARK
 from launch.interrupts import Interrupts
 from launch.process import ServerProcess
-from launch.smoke import concurrency
+from launch.smoke import checks, concurrency, suite
+from launch.smoke.results import CheckResult
 from supervisor.ports import free_ports
 from tests.conftest import LAUNCH_TAG
 
@@ -68,6 +69,12 @@ def with_script(bundle: bundles.Bundle, target: str, script: str, folder: Path) 
     files[f"{target}/serve.sh"] = File(script.encode(), executable=True)
     facts = {key: bundle.manifest[key] for key in bundles.REQUIRED}
     return bundles.write(folder, files, facts, force=False)
+
+
+def checked(bundle: bundles.Bundle, name: str, *ids: str) -> list[CheckResult]:
+    """A few checks of the suite on a target that runs, by a client with the target's own files."""
+    chosen = [check for check in (*checks.POSITIVE, *checks.NEGATIVE) if check.id in ids]
+    return suite.run(endpoint.from_target(target.read(bundle, name)), lambda _: None, chosen)
 
 
 @pytest.fixture

@@ -20,12 +20,10 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from builder import pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
-from launch import access, dummy_credentials, endpoint, ready, target
+from launch import access, dummy_credentials, ready, target
 from launch.access import ClientFiles
-from launch.smoke import checks, suite
-from launch.smoke.results import CheckResult
 from launch.target import Target
-from tests.launch.conftest import NAME, Launch, Rehearse, free_settings
+from tests.launch.conftest import NAME, Launch, Rehearse, checked, free_settings
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -74,13 +72,6 @@ def smoke(bundle: Bundle, *arguments: str | Path) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def checked(bundle: Bundle, *ids: str) -> list[CheckResult]:
-    """A few checks of the suite by a client with the target's own files."""
-    chosen = [check for check in (*checks.POSITIVE, *checks.NEGATIVE) if check.id in ids]
-    at = endpoint.from_target(target.read(bundle, "triton"))
-    return suite.run(at, lambda _: None, chosen)
-
-
 @contextmanager
 def asking(one: Target) -> Iterator[GRPCInferenceServiceStub]:
     with one.access().channel(one.urls["grpc"], grpc) as channel:
@@ -125,7 +116,7 @@ def test_the_key_opens_what_is_closed_and_stays_in_its_file(
     bundle = render(f"targets.triton.key_file={key_file}")
     launcher = launch("up", bundle.folder, "--target", "triton")
     launcher.line("metrics")
-    found = checked(bundle, "P3", "P5", "N18")
+    found = checked(bundle, "triton", "P3", "P5", "N18")
     assert {(one.transport, one.id) for one in found if one.outcome == "passed"} == {
         *(("grpc", "P3"), ("grpc", "P5"), ("grpc", "N18")),
         *(("http", "P3"), ("http", "P5"), ("http", "N18")),
@@ -141,7 +132,7 @@ def test_without_a_key_file_nobody_is_let_in(render: Render, launch: Launch) -> 
     bundle = render()
     launcher = launch("up", bundle.folder, "--target", "triton")
     launcher.line("metrics")
-    found = {one.id: one for one in checked(bundle, "P3", "P5", "P6", "N18")}
+    found = {one.id: one for one in checked(bundle, "triton", "P3", "P5", "P6", "N18")}
     assert found["P3"].evidence == "the model index is closed, and no key is given"
     assert found["P5"].evidence == "model-config is closed, and no key is given"
     assert found["P6"].outcome == found["N18"].outcome == "passed"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 
 from builder.bundle import Bundle
-from tests.launch.conftest import NAME, Launch, marked_processes, with_script
+from tests.launch.conftest import NAME, Launch, checked, marked_processes, with_script
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -42,11 +40,7 @@ def test_a_target_serves_until_it_is_interrupted(
     launcher = launch("up", local_bundle.folder, "--target", target)
     port = local_bundle.launch["targets"][target]["ports"]["http"]
     assert launcher.line("http") == f"http: http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "launch", "smoke", str(local_bundle.folder)]
-    smoke = subprocess.run(
-        [*command, "--target", target], capture_output=True, text=True, check=False
-    )
-    assert smoke.returncode == 0, smoke.stdout + smoke.stderr
+    assert {one.outcome for one in checked(local_bundle, target, "P6", "P8")} == {"passed"}
     launcher.signal(signal.SIGINT)
     assert launcher.end() == 0
     found = summary(tmp_path)

@@ -24,6 +24,7 @@ LAUNCHER = ROOT / "launch" / "reference" / "bin" / "trtllm-llmapi-launch"
 HASTY_LAUNCHER = Path(__file__).parent / "launcher.py"
 POLL_S = 0.05
 FOLLOW_S = 1.0  # between a client's looks at the endpoint
+PAUSE_S = 0.005  # after each answer
 SCRIPT = """\
 #!/bin/bash
 {directives}
@@ -253,9 +254,10 @@ def wait_until(
 
 
 class Clients:
-    """Threads that ask without a pause, while entered, where the endpoint was a moment ago.
+    """Threads that ask again and again, while entered, where the endpoint was a moment ago.
 
-    A request that is not answered is a failure: nothing is tried twice.
+    A request that is not answered is a failure: nothing is tried twice. The pause after each leaves
+    the processor to Slurm and to the service, and still hundreds of requests in a second.
     """
 
     def __init__(self, endpoint: Callable[[], Json | None], count: int = 8) -> None:
@@ -293,3 +295,4 @@ class Clients:
         where, until = (endpoint["host"], endpoint["ports"]["http"]), time.monotonic() + FOLLOW_S
         while time.monotonic() < until and not self._over.is_set():
             self.answers.append(ask(*where, "/v1/completions", {})["job"])
+            self._over.wait(PAUSE_S)

@@ -65,6 +65,9 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] = 
         3,
     ),
 }
+# Those that the whole suite admits, one for each program that clients reach. The supervisor's own
+# question admits the others.
+WITH_SUITE = ("trtllm-serve", "instances", "several-nodes-triton", "disaggregated-het")
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +138,15 @@ def is_heard_on_loopback(job: Job) -> bool:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_shape_is_admitted_measured_and_stopped(slurm: Slurm, tmp_path: Path, shape: str) -> None:
     bundle, job = render(tmp_path, shape), Job(slurm, shape)
+    if shape not in WITH_SUITE:
+        bundle = with_service(bundle, tmp_path / "quick", smoke=None)
     slurm("submit", bundle.folder, "--engine", "reference", "--wait")
     assert (job.run["state"], job.run["bundle_digest"]) == ("serving", bundle.digest)
     assert [step["state"] for step in job.run["steps"]] == ["ready"] * SHAPES[shape][-1]
     assert is_heard_on_loopback(job) == ("host" not in SHAPES[shape][2])
-    assert job.smoke["failed"] == 0
-    assert job.smoke["passed"] >= 30
+    if shape in WITH_SUITE:
+        assert job.smoke["failed"] == 0
+        assert job.smoke["passed"] >= 30
     results = tmp_path / "results"
     options = [f"--option={word}" for word in (*SMALL, "--concurrency=2")]
     slurm("bench", shape, "--here", "--run-dir", str(results), *options)
