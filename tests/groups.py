@@ -12,23 +12,28 @@ import pytest
 
 ROOT = Path(__file__).parent
 
-# The first that fits; a file that none fits is a group of its own, and comes after these.
+# The first that fits, in the order in which they begin: those that take longest, of which some wait
+# while others compute. A file that none fits is a group of its own, and comes after these.
 GROUPS = (
-    ("launch/slurm/test_shapes.py", "shapes on a cluster"),
     ("slurm/test_faults.py", "faults on a cluster"),
     ("slurm", "Slurm"),
-    ("model_repository", "Triton"),
-    ("launch/slurm", "launch slurm"),
-    ("handoff/test_compose_commands.py", "Docker"),
     ("handoff/test_runbook_commands.py", "runbook"),
+    ("model_repository", "Triton"),
+    ("launch/test_rehearse.py", "rehearsal"),
+    ("launch/slurm/test_shapes.py", "shapes on a cluster"),
+    ("docs/test_pages.py", "pages"),
+    ("handoff/test_compose_commands.py", "Docker"),
+    ("reference", "reference engine"),
     ("handoff/test_kubernetes_commands.py", "cluster of boxes"),
     ("launch/bench", "bench"),
+    ("launch/test_secure.py", "secure"),
+    ("launch/test_up.py", "up"),
+    ("launch/slurm", "launch slurm"),
     ("monitoring", "monitoring"),
-    ("launch/test_rehearse.py", "rehearsal"),
-    ("reference", "reference engine"),
+    ("benchmarks/test_triton_stream.py", "streaming"),
+    ("kubernetes", "pods"),
     ("launch/report", "browser"),
     ("handoff/test_page.py", "browser"),
-    ("kubernetes", "pods"),
 )
 
 

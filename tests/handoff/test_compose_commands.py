@@ -147,32 +147,28 @@ def test_every_command_of_docker_compose_does_what_the_runbook_says(
     assert "chat" not in engine.client("network", "ls")
 
 
-def test_the_engine_grants_the_server_a_gpu_and_no_rights(prepare: Prepare, engine: Engine) -> None:
+def test_a_server_has_a_gpu_and_no_rights_and_is_started_again_when_it_dies(
+    prepare: Prepare, engine: Engine
+) -> None:
+    """The empty places where it may write belong to it the second time as well."""
     machine = prepare("triton")
+    kill = "kill -KILL $(cat /proc/1/task/1/children)"
     with Shell(machine.folder, machine.environment) as shell:
-        shell.type(f"{machine.compose} up --detach")
+        shell.type(f"{machine.compose} up --detach --wait")
         status = shell.type(f"{machine.compose} exec server cat /proc/1/status")
         variables = shell.type(f"{machine.compose} exec server cat /proc/1/environ").split("\0")
         touch = f"{machine.compose} exec --user 0 server touch /file || echo refused"
         written = shell.type(touch)
         shell.type(f"{machine.compose} exec server touch /tmp/file /home/server/file")
+        shell.type(f"{machine.compose} exec server sh -c '{kill}' || echo it has ended")
+        state = "docker inspect --format '{{.RestartCount}} {{.State.Status}}' chat-server-1"
+        shell.type(f"until {state} | grep --line-regexp '1 running'; do sleep 0.1; done")
+        shell.type(f"{machine.compose} up --detach --wait")
     assert f"Uid:\t{USER}\t{USER}" in status
     assert "CapBnd:\t0000000000000000" in status
     assert "NoNewPrivs:\t1" in status
     assert "NVIDIA_VISIBLE_DEVICES=0" in variables
     assert "Read-only" in written and "refused" in written
-
-
-def test_a_server_that_dies_is_started_again_and_serves(prepare: Prepare, engine: Engine) -> None:
-    """The empty places where it may write belong to it then as well."""
-    machine = prepare("triton")
-    kill = "kill -KILL $(cat /proc/1/task/1/children)"
-    with Shell(machine.folder, machine.environment) as shell:
-        shell.type(f"{machine.compose} up --detach --wait")
-        shell.type(f"{machine.compose} exec server sh -c '{kill}' || echo it has ended")
-        state = "docker inspect --format '{{.RestartCount}} {{.State.Status}}' chat-server-1"
-        shell.type(f"until {state} | grep --line-regexp '1 running'; do sleep 0.1; done")
-        shell.type(f"{machine.compose} up --detach --wait")
     assert engine.deaths() == ["137"]
     check(engine, "triton")
 

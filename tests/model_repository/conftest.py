@@ -49,7 +49,8 @@ class Served:
     def events(self, event: str) -> list[dict[str, Any]]:
         if not self.engine_log.exists():
             return []
-        entries = map(json.loads, self.engine_log.read_text().splitlines())
+        whole, _, _ = self.engine_log.read_text().rpartition("\n")  # not one half written
+        entries = map(json.loads, whole.splitlines())
         return [entry for entry in entries if entry["event"] == event]
 
     def wait_for(self, event: str, prompt: str, timeout_s: float = 10.0) -> dict[str, Any]:

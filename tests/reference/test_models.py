@@ -76,13 +76,13 @@ def test_the_miniature_of_every_known_family_generates_words(engine: EngineOf, n
 def test_greedy_decoding_is_that_of_transformers(engine: EngineOf, name: str) -> None:
     llm = engine(name)
     prompt = prompts(1, seed=5)[0]
-    own = llm.generate(prompt, SamplingParams(max_tokens=40, ignore_eos=True))
+    own = llm.generate(prompt, SamplingParams(max_tokens=24, ignore_eos=True))
     with torch.inference_mode():
         (theirs,) = llm._model.main.generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=40,
-            min_new_tokens=40,
+            max_new_tokens=24,
+            min_new_tokens=24,
             do_sample=False,
         )
     assert tokens_of([own])[0] == theirs[len(prompt) :].tolist()
