@@ -146,11 +146,14 @@ def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
         if name in known and name not in fitting:
             what = f"{name} does not serve {request.engine.name}"
             yield Diagnostic("targets", what, f"choose from {', '.join(fitting)}")
-    able = servers.with_role(request.role)
+    able = [name for name in servers.with_role(request.role) if name in fitting]
     for name in request.targets if request.role != "agg" else ():
         if name not in (*able, *target_table.NON_SERVER_TARGETS, site.TARGET):
             what = f"{name} does not serve the {request.role} side of disaggregated serving"
             remedy = f"name {', '.join(able)} only, or give role agg"
+            if not able:
+                title = engines.load(request.engine.name).title
+                remedy = f"give role agg: no server of {title} does one side alone here"
             yield Diagnostic("targets", what, remedy)
 
 

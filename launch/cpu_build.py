@@ -8,9 +8,16 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from builder import miniature
+from builder.errors import BadFacts
+from builder.facts import checkpoint as checkpoints
+from builder.facts import release as releases
 from builder.facts.checkpoint import Checkpoint
 from builder.facts.engines import CpuBuild, Engine
 
@@ -69,34 +76,65 @@ def write_miniature(build: CpuBuild, checkpoint: Checkpoint, place: Path) -> Non
 
 
 def refusal(engine: Engine, checkpoint: Checkpoint, options: Path) -> str | None:
-    """What the engine's own classes say against an option file for this model, if anything.
+    """What the engine's own classes say against an option file for this model, if anything."""
+    (words,) = refusals(engine, [(checkpoint, options)])
+    return words
+
+
+def refusals(engine: Engine, asked: Sequence[tuple[Checkpoint, Path]]) -> list[str | None]:
+    """The same for several, in one process of the engine's.
 
     They read the model's own configuration, not a miniature's: its heads must divide by the ranks.
     """
     environment, build = folder(engine), engine.cpu_build
     assert environment and build, "it was chosen because it is there"
     with tempfile.TemporaryDirectory(prefix="launch-") as name:
-        model = Path(name) / "model"
-        model.mkdir()
-        miniature.write_tokenizer(model)
-        config = json.dumps(dict(checkpoint.config))
-        (model / "config.json").write_text(config, encoding="utf-8")
+        commands: list[list[str] | dict[str, Any]] = []
+        for number, (checkpoint, file) in enumerate(asked):
+            place = Path(name) / str(number)
+            model = _write_configuration(checkpoint, place / "model")
+            options = _with_draft(file, engine, place)
+            if file.suffix == ".json":  # of a server that hands them on by name
+                commands.append({**options, "model": str(model)})
+                continue
+            given = place / "config.yaml"
+            given.write_text(json.dumps(options), encoding="utf-8")
+            commands.append([*build.program[1:], str(model), "--config", str(given)])
         check = CHECKS / f"{engine.name}_options.py"
-        command = [environment / "bin" / "python", check, *build.program[1:], model]
-        done = _run([*map(str, command), "--config", str(options)], build)
-    if done.returncode == 0:
-        return None
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
-    return "\n".join(lines[-3:])
+        done = subprocess.run(
+            [str(environment / "bin" / "python"), str(check)],
+            env={**os.environ, **build.variables},
+            input=json.dumps(commands),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=CHECK_TIMEOUT_S * len(asked),
+            check=False,
+        )
+    said = [line for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode:
+        return ["\n".join(said[-3:])] * len(asked)
+    answers: list[str | None] = json.loads(said[-1])
+    return answers
 
 
-def _run(command: Sequence[str], build: CpuBuild) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        env={**os.environ, **build.variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=CHECK_TIMEOUT_S,
-        check=False,
-    )
+def _write_configuration(checkpoint: Checkpoint, place: Path) -> Path:
+    """A folder with what is read of a model without its weights."""
+    place.mkdir(parents=True)
+    miniature.write_tokenizer(place)
+    config = json.dumps(dict(checkpoint.config))
+    (place / "config.json").write_text(config, encoding="utf-8")
+    return place
+
+
+def _with_draft(file: Path, engine: Engine, place: Path) -> dict[str, Any]:
+    """The options of a file, in which a draft model that is known stands in a folder."""
+    options: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    *above, last = releases.of_engine(engine)[-1].option_path("draft_model").split(".")
+    group = options
+    for key in above:
+        group = group.get(key) or {}
+    if name := group.get(last):
+        with suppress(BadFacts):
+            group[last] = str(_write_configuration(checkpoints.gather(name), place / "draft"))
+    return options

@@ -77,15 +77,21 @@ def engine_for(target: Target, wanted: str, say: Callable[[str], None]) -> str:
     record = known_engines.load(wanted)
     build = record.cpu_build
     assert build, "it was chosen because it is there"
-    if target.server.api != "openai":
-        say(f"{target.name}: {target.server.title} does not find the CPU build of {record.title}")
-        return engines.REFERENCE
     checkpoint = checkpoints.from_bundle(target.folder)
-    options = target.folder / target.server.files.options
-    if words := cpu_build.refusal(record, checkpoint, options):
+    options = target.folder / target.server.files.options.replace("{model}", str(target.model_name))
+    words = cpu_build.refusal(record, checkpoint, options)
+    if words and build.unjudged in words:
+        name = checkpoint.architecture.name
+        lacks = " and ".join(build.unfit)
+        say(f"{target.name}: {build.package} cannot judge options for {name} without {lacks}")
+        return engines.REFERENCE
+    if words:
         what = f"is refused by {record.title} {build.release}: {words}"
         raise BadInput(Diagnostic(str(options), what))
     say(f"{target.name}: {record.title} {build.release} takes the options for {checkpoint.name}")
+    if target.server.api != "openai":
+        say(f"{target.name}: {target.server.title} does not find the CPU build of {record.title}")
+        return engines.REFERENCE
     if not cpu_build.serves(build, checkpoint):
         name = checkpoint.architecture.name
         say(f"{target.name}: {build.package} is not known to serve {name} on a CPU")

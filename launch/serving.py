@@ -125,11 +125,12 @@ def with_miniature(target: Target, engine: str, run: Run) -> Target:
     folder.mkdir()
     checkpoint = checkpoints.from_bundle(target.folder)
     build = known_engines.load(engine).cpu_build if engines.uses_cpu_build(engine) else None
-    if build:
-        cpu_build.write_miniature(build, checkpoint, folder)
-    else:
+    if not build:
         miniature.write(checkpoint, folder)
-    return target.with_environment(CHECKPOINT=str(folder))
+        return target.with_environment(CHECKPOINT=str(folder))
+    cpu_build.write_miniature(build, checkpoint, folder)
+    # A draft model has to know the model's words, as the miniature itself does.
+    return target.with_environment(**dict.fromkeys(target.checkpoints, str(folder)))
 
 
 def _with_unique_names(target: Target) -> Target:

@@ -143,7 +143,7 @@ def _warn_of_old_advisories() -> None:
 def parser() -> command.Parser:
     parser = command.Parser(
         prog="python -m builder",
-        description="From a checkpoint, GPUs and a workload to a TensorRT-LLM deployment.",
+        description="From a checkpoint, GPUs and a workload to a deployment.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(metavar="VERB", required=True)

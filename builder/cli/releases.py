@@ -55,7 +55,8 @@ def run_release(options: argparse.Namespace) -> None:
 def _release_list(options: argparse.Namespace) -> None:
     from ..facts import release
 
-    rows = release_rows([release.load(name) for name in [*release.known(), *options.tables]])
+    given = [release.load(name) for name in options.tables]
+    rows = release_rows([*release.of_all_engines(), *given])
     print_json(rows) if options.json else print(releases_table(rows))
 
 
@@ -98,6 +99,7 @@ def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
     """Option tables as `release list --json` prints them."""
     return [
         {
+            "engine": table.engine.name,
             "name": table.name,
             "options": sum("*" not in path for path in table.paths),
             "flags": len(table.serve_flags),
@@ -114,14 +116,16 @@ def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
 
 
 def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    table = [("RELEASE", "OPTIONS", "FLAGS", "TRITON CONTAINERS", "CARRIED FROM", "IS")]
+    table = [("ENGINE", "RELEASE", "OPTIONS", "FLAGS", "TRITON CONTAINERS", "CARRIED FROM", "IS")]
     for row in rows:
         counts = (str(row["options"]), str(row["flags"]))
         carried = ", ".join(dict.fromkeys(row["carried_from"].values())) or "-"
         containers = ", ".join(row.get("triton_containers", ())) or "-"
         standing = f"changes to {row['based_on']}" if row["based_on"] else ""
         nearest = f"nearest {row['nearest']}" if row["nearest"] else ""
-        table.append((row["name"], *counts, containers, carried, standing or nearest or "-"))
+        table.append(
+            (row["engine"], row["name"], *counts, containers, carried, standing or nearest or "-")
+        )
     return columns(table)
 
 

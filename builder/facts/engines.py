@@ -28,7 +28,8 @@ class CpuBuild:
     subcommand is what servers start, the Python module `runs_as` what does the same here, with the
     model after `model_flag`. `options` are set for it whatever a deployment says, `environment`
     are its variables, each as `NAME=value`. `architectures` are those whose miniatures were seen to
-    be served, and `head_sizes` what its kernels take.
+    be served, and `head_sizes` what its kernels take. `unjudged` are words by which its classes say
+    that they lack what they judge an architecture by.
     """
 
     package: Text
@@ -42,6 +43,7 @@ class CpuBuild:
     environment: tuple[Text, ...]
     architectures: tuple[Text, ...]
     head_sizes: tuple[Positive, ...]
+    unjudged: Text
     source: Text
 
     @property
@@ -69,13 +71,14 @@ class Engine:
     takes. `draft_method` is its value for drafting with the model's own layers. Where no option
     says it, it reads long prompts in parts if it `chunks_prompts`, and batches of up to
     `largest_graph` requests run as CUDA graphs. Its `memory_share` is of what is left beside the
-    model, or of all of a GPU; `memory_source` says who says so, `memory_verified` whether logs
-    confirm it.
+    model, or of all of a GPU; `memory_source` says who says so, `memory_doubt` how far logs do
+    not confirm it.
 
     `cpu_build` is one that runs without a GPU, where there is one. `other_meanings` tells what
     words of the planner mean here, where that is not quite what they mean elsewhere.
 
-    `rank_launcher` starts the command that follows it on every rank, where there is one. Any of
+    `rank_launcher` starts the command that follows it on every rank, where there is one, and
+    `rank_variable` is 1 in what it starts. Any of
     `telemetry_variables`, set to 1, keeps it from sending usage data.
     """
 
@@ -97,8 +100,9 @@ class Engine:
     chunks_prompts: bool
     largest_graph: Positive
     memory_source: Text
-    memory_verified: bool
+    memory_doubt: Text | None
     rank_launcher: Text | None
+    rank_variable: Text | None
     telemetry_variables: tuple[Text, ...]
     default: bool = False
     cpu_build: CpuBuild | None = None

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from ..documents import DATA
 from . import advisories, data_file, engines, release, servers
+from .engines import Engine
 from .release.version import order
 from .schema import Check, Text
 
@@ -78,12 +79,21 @@ class Carried:
     releases: tuple[str, ...]
 
 
-def engine_releases(line: str) -> Iterator[Carried]:
-    """The images with an engine that a line names, with the engine's release in each."""
-    taken: list[tuple[int, int]] = []
+def carried_releases(line: str, engine: Engine) -> Iterator[Carried]:
+    """The images of other products with an engine that a line names, with its release in each."""
     for found in _carrier_pattern().finditer(line):
-        taken.append(found.span())
-        yield Carried(found.start(), found[0], _carried(found["repository"], found["tag"]))
+        for row in _data().carriers:
+            is_own = row.engine == engine.name and row.repository == found["repository"]
+            if is_own and row.mark in found["tag"]:
+                yield Carried(found.start(), found[0], _carried(row, found["tag"]))
+
+
+def engine_releases(line: str) -> Iterator[Carried]:
+    """The images with the usual engine that a line names, with the engine's release in each."""
+    taken: list[tuple[int, int]] = []
+    for one in carried_releases(line, engines.default()):
+        taken.append((one.start, one.start + len(one.words)))
+        yield one
     for found in _pattern().finditer(line):
         product, version = _products()[found["repository"]], found["version"]
         taken.append(found.span())
@@ -111,10 +121,12 @@ _ANY_IMAGE = re.compile(
 )
 
 
-def _carried(repository: str, tag: str) -> tuple[str, ...]:
+def _carried(row: Carrier, tag: str) -> tuple[str, ...]:
     """The releases in an image of a carrier: that of its tag, or those of the tags beside it."""
-    tags = next(row.tags for row in _data().carriers if row.repository == repository)
+    tags = row.tags
     plain = re.sub(r"(-(cuda\d+|amd64|arm64|x86_64|aarch64|efa))+$", "", tag)
+    if row.mark:
+        plain = plain.partition(row.mark)[0]
     if plain in tags:
         return (tags[plain],)
     here = order(plain)
@@ -124,7 +136,8 @@ def _carried(repository: str, tag: str) -> tuple[str, ...]:
     before = re.search(r"-(dev|rc)", plain) is not None  # such a tag is older than its number
     older = [tags[name] for at, name in rows if at < here or (at == here and not before)]
     newer = [tags[name] for at, name in rows if at >= here]
-    numbered = [name for name in release.known() if order(name)]
+    engine = engines.load(row.engine)
+    numbered = [name for name in release.known(engine) if order(name)]
     return tuple(dict.fromkeys(([*numbered[:1], *older][-1], [*newer, *numbered[-1:]][0])))
 
 
@@ -140,7 +153,8 @@ def _released_in(product: str, version: str) -> tuple[str, ...]:
 
 @cache
 def _carrier_pattern() -> re.Pattern[str]:
-    repositories = "|".join(re.escape(row.repository) for row in _data().carriers)
+    names = dict.fromkeys(row.repository for row in _data().carriers)
+    repositories = "|".join(map(re.escape, names))
     return re.compile(rf"(?<![\w.-])(?P<repository>{repositories}):(?P<tag>[\w.-]+)")
 
 
@@ -244,11 +258,17 @@ class PublishedImage:
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """An image of another product with an engine in it: the engine's release by the image's tag."""
+    """An image of another product with an engine in it: the engine's release by the image's tag.
+
+    Where the repository has images of several kinds, those with the engine have `mark` in their
+    tags, and the version stands before it.
+    """
 
     repository: Text
+    engine: Text
     source: Text
     tags: dict[str, str]
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)

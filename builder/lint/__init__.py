@@ -101,9 +101,14 @@ def _check(
     except BadInput as error:
         unjudged.of_unreadable(error, name, report)
         return
+
+    def surroundings(table: Release) -> RuleContext:
+        return _rule_context(table, request, target.context, starter)
+
     others: list[EngineVerdict] = []
     if source.form != MODEL_CONFIG and not kinds.holds_deployment(source.documents):
-        others = list(other_engines.verdicts(source, target, request.other_releases, releases[0]))
+        asked = request.other_releases
+        others = list(other_engines.verdicts(source, target, asked, releases[0], surroundings))
     if any(row.is_alone for row in others):
         other_engines.report_alone(name, others, None, report)
     else:
@@ -193,7 +198,7 @@ def _releases(
         return [release.load(release.newest_stable())], None
     newest = release.load(release.newest_stable())
     if kinds.holds_deployment(source.documents):
-        return _of_request(request, context, source, newest), None
+        return _of_request(request, context, source), None
     if request.releases:
         return [release.load(name) for name in request.releases], None
     if context and context.engine != newest.engine.name:
@@ -207,10 +212,11 @@ def _releases(
 
 
 def _of_request(
-    request: CheckOptions, context: BundleContext | None, source: Text, newest: Release
+    request: CheckOptions, context: BundleContext | None, source: Text
 ) -> list[Release]:
     """The releases of a deployment file: those asked for of its engine, its bundle's, its own."""
     engine = kinds.stated_engine(source.documents)
+    newest = release.load(release.newest_stable(engine), engine=engine)
     asked = request.releases if engine.default else request.other_releases.get(engine.name, ())
     folder = source.path.parent
     names = list(asked) or [kinds.stated_release(source.documents)]

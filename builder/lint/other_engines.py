@@ -8,7 +8,7 @@ files, `naming` of its releases in what is `stating` them, `validate` by one of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -20,7 +20,6 @@ from ..errors import BadInput
 from ..facts import engines, release
 from ..facts.engines import Engine
 from ..facts.release import Release
-from ..facts.release.version import is_stable
 from ..rules.context import RuleContext
 from .coverage import NOTHING, Judged, Verdict
 from .files import SourceFile
@@ -94,15 +93,24 @@ def _engine_of(name: str) -> Engine | None:
     return None
 
 
+Surroundings = Callable[[Release], RuleContext]
+"""Where the options of a file are to be used, by a release."""
+
+
 def verdicts(
-    source: Text, target: SourceFile, asked: Mapping[str, tuple[str, ...]], default: Release
+    source: Text,
+    target: SourceFile,
+    asked: Mapping[str, tuple[str, ...]],
+    default: Release,
+    surroundings: Surroundings,
 ) -> Iterator[EngineVerdict]:
     """What each engine that has something in a file says of it. `asked` are releases by engine,
     `default` is the one that the file would be judged by."""
     for engine, reader in _readers(source):
         is_alone = reader.is_alone(source, default)
         if is_alone or not reader.is_options(source):
-            verdict = _verdict(engine, reader, source, target, asked.get(engine.name, ()))
+            names = asked.get(engine.name, ())
+            verdict = _verdict(engine, reader, source, target, names, surroundings)
             if verdict.kind:
                 yield replace(verdict, is_alone=is_alone)
 
@@ -113,11 +121,10 @@ def _verdict(
     source: Text,
     target: SourceFile,
     asked: tuple[str, ...],
+    surroundings: Surroundings,
 ) -> EngineVerdict:
     context, name = target.context, str(target.path)
-    newest = release.load(
-        [row for row in release.known(engine) if is_stable(row)][-1], engine=engine
-    )
+    newest = release.load(release.newest_stable(engine), engine=engine)
     own = (context.release,) if context and context.engine == engine.name else ()
     tables = [
         release.load(each, context.folder, engine)
@@ -131,7 +138,7 @@ def _verdict(
     named = stated.named if stated else ()
 
     def judge(table: Release) -> Verdict:
-        verdict: Verdict = reader.validate(source, RuleContext(table))
+        verdict: Verdict = reader.validate(source, surroundings(table))
         return verdict
 
     notes: list[str] = []

@@ -210,6 +210,12 @@ def _word(raw: str, place: Location) -> Word:
     return Word(_QUOTED.sub(_unquoted, raw), place, certain)
 
 
+# What a backslash stands before in double quotes, and is dropped.
+_ESCAPED = re.compile(r'\\(["$`\\])')
+
+
 def _unquoted(match: re.Match[str]) -> str:
     single, double, escaped = match.groups()
-    return next(part for part in (single, double, escaped) if part is not None)
+    if double is not None:
+        return _ESCAPED.sub(r"\1", double)
+    return next(part for part in (single, escaped) if part is not None)

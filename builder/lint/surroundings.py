@@ -4,7 +4,7 @@ names are misspelt, and the GPUs that a file asks for against the ranks of its s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from math import ceil
 from typing import Any
@@ -99,7 +99,16 @@ def gpu_diagnostic(
 
 
 def recipe_diagnostics(document: Yaml, sections: Sequence[Section]) -> Iterator[Diagnostic]:
-    """The workers, nodes and GPUs of a recipe, against each other and the ranks of its roles."""
+    """What is wrong with the workers, nodes and GPUs of a recipe whose options are these."""
+    ranks = ((row.role or "agg", world_size(row.options)) for row in sections)
+    return rank_diagnostics(document, ranks)
+
+
+def rank_diagnostics(
+    document: Yaml, ranks: Iterable[tuple[str, int | None]]
+) -> Iterator[Diagnostic]:
+    """The workers, nodes and GPUs of a recipe, against each other and the `ranks` of a server of
+    each role, as far as they are known."""
     resources = value_at(document.data, "resources")
     if not isinstance(resources, Mapping):
         return
@@ -118,9 +127,8 @@ def recipe_diagnostics(document: Yaml, sections: Sequence[Section]) -> Iterator[
             what = f"{of_node} GPUs in a node, and one of {gpu.name} has {most}"
             fix = f"give {most}, and as many nodes as that takes"
             yield located(*place("gpus_per_node"), what, fix, "node-gpus", "warning")
-    for section in sections:
-        role = section.role or "agg"
-        world, gpus = world_size(section.options), number(f"gpus_per_{role}")
+    for role, world in ranks:
+        gpus = number(f"gpus_per_{role}")
         if world and gpus and (found := gpu_diagnostic(world, gpus, *place(f"gpus_per_{role}"))):
             yield found
         workers, nodes = number(f"{role}_workers"), number(f"{role}_nodes")

@@ -156,10 +156,10 @@ def check_budget(builder: PlanBuilder, result: Budget) -> None:
 def _warn_unmeasured(builder: PlanBuilder) -> None:
     """A GPU of a kind whose memory no log of the engine tells."""
     gpu, engine = builder.facts.gpu, builder.facts.release.engine
-    if not engine.memory_verified:
+    if engine.memory_doubt:
         what = (
             f"the memory budget follows the sum that {engine.title} makes, with parts that were "
-            "measured with another engine: no published log of this one was held against it"
+            f"measured with another engine; {engine.memory_doubt}"
         )
         remedy = "compare the budget with the engine's log of its first start"
         builder.warn("engine.name", what, remedy)

@@ -101,6 +101,10 @@ def check_gpus(builder: PlanBuilder) -> None:
     if builder.facts.release.engine.rank_launcher is None:
         title = builder.facts.release.engine.title
         remedy = f"give at most {limit}: a server of {title} is started on one node here"
+        if total % limit == 0:
+            remedy += (
+                f"; instances: {total // limit} are as many servers, each on a node of its own"
+            )
         builder.refuse("hardware.num_gpus", what, remedy)
         return
     if (

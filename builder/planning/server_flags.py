@@ -14,6 +14,7 @@ from ..facts import release as releases
 from ..facts.checkpoint import known_names, read_shipped, same_model
 from ..facts.model_facts import ModelFacts
 from ..facts.release import Flag
+from ..rules import heuristics
 from .decision import Decision, Evidence
 from .plan_builder import PlanBuilder
 
@@ -35,6 +36,7 @@ def server_flags(builder: PlanBuilder) -> Iterator[Decision]:
     if builder.deployment.role != "prefill":  # the other side writes the answers
         names = (name for name in _PARSERS if name in release.engine.parser_flags)
         yield from (_parser(builder, name) for name in names if not builder.overriding(name))
+        yield from _of_rows(builder)
     if _GUIDES in release.paths and builder.given(_GUIDES) is None:
         what = (
             "a request with response_format or another guide is refused, or over the OpenAI API "
@@ -83,6 +85,20 @@ def _parser(builder: PlanBuilder, name: str) -> Decision:
     reason = f"The server takes {_PARSERS[name]} out of the text, in fields of their own."
     evidence: Evidence = "documented" if row.verified else "assumed"
     return Decision(flag.spellings[0], row.value, reason, evidence, row.source)
+
+
+def _of_rows(builder: PlanBuilder) -> Iterator[Decision]:
+    """Flags of the server, by the rows of the engine; a switch has the value `True`."""
+    release, inputs = builder.facts.release, builder.inputs()
+    for heuristic in heuristics.section("guidance.server", release.engine):
+        flag = _flag(builder, heuristic.option)
+        row = next(heuristic.fitting(inputs), None)
+        if flag is None or row is None:
+            continue
+        value = row.evaluate(inputs)
+        known = release.server_options[heuristic.option].get("values", [value])
+        if value in known:
+            yield Decision(flag.spellings[0], value, row.reason, builder.grade(row), row.source)
 
 
 def _models(builder: PlanBuilder) -> list[ModelFacts]:

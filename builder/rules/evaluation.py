@@ -202,8 +202,9 @@ def word_faults(word: str, path: str) -> Iterator[tuple[str, str]]:
 
 @cache
 def _release_words() -> frozenset[str]:
-    """The options of all releases, and the columns of their support matrices."""
+    """The options of all releases, those of servers too, and the columns of support matrices."""
     tables = releases.of_all_engines()
     options = frozenset(path for table in tables for path in table.paths)
+    options |= {flag.name for table in tables for flag in table.serve_flags}
     columns = {name for table in tables for name in features(table)}
     return options | {f"{space}.{name}" for space in MATRIX for name in columns}

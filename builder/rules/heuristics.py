@@ -25,9 +25,13 @@ USE_ENGINE_DEFAULT: Final[Any] = object()
 
 
 def _is_known(option: str) -> bool:
-    """Whether it is an option or alias of a release, a variable, or the coverage of the data."""
+    """Whether it is an option or alias of a release or of its server, a variable, or the coverage
+    of the data."""
     known = option.isupper() or option == "coverage"
-    return known or any(row.has(row.option_path(option)) for row in releases.of_all_engines())
+    return known or any(
+        row.has(row.option_path(option)) or option in row.server_options
+        for row in releases.of_all_engines()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +104,13 @@ class HeuristicsFile:
 
 @cache
 def section(name: str, engine: Engine) -> tuple[Heuristic, ...]:
-    """The heuristics of a section, `FILE.SECTION`, in the order in which they are applied."""
+    """The heuristics of a section, `FILE.SECTION`, in the order in which they are applied; none
+    where the engine's file has no such section."""
     file, _, part = name.partition(".")
     found = load(DATA / engine.heuristics / f"{file}.yaml")
     return tuple(
         replace(each, rows=tuple(_complete(row, each.reason, found.sources) for row in each.rows))
-        for each in found.sections[part]
+        for each in found.sections.get(part, ())
     )
 
 

@@ -27,9 +27,19 @@ def _product(factors: Iterable[int | None]) -> int | None:
     return None if None in known else prod(filter(None, known))
 
 
+# Of every engine, and of engines that have them.
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
+_SIZES_OF_SOME = (
+    "context_parallel_size",
+    "prefill_context_parallel_size",
+    "data_parallel_size",
+)
+
+
 def _world_size(inputs: Inputs) -> int | None:
-    """The GPUs of one server (mapping.py: world_size)."""
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
+    """The GPUs of one server (mapping.py: world_size), with all copies of the attention."""
+    known = inputs.context.release.top_level
+    sizes = (name for name in (*_SIZES, *_SIZES_OF_SOME) if name in known or name in _SIZES)
     return _product(inputs.count(f"effective.{name}") for name in sizes)
 
 

@@ -115,8 +115,14 @@ def _either(release: Release, field: Field, value: Any, place: OptionPath) -> It
 
 
 def _enum(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
-    if spelled(field, value) is None and not (field.get("open") and isinstance(value, str)):
-        yield unknown_value(release, field, value, place)
+    if spelled(field, value) is not None:
+        return
+    fault = unknown_value(release, field, value, place)
+    if not (field.get("open") and isinstance(value, str)):
+        yield fault
+    elif near := closest(value, [str(each) for each in field["values"]]):
+        what = f"{value} is no value of release {release.name}, and a plugin has to bring it"
+        yield replace(fault, message=what, fix=f"did you mean {near}?", severity="warning")
 
 
 def _union(

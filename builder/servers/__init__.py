@@ -181,6 +181,8 @@ class RenderContext:
             "name": self.deployment.name,
             "engine_environment": dict(zip(self.environment, self.plan.environment, strict=True)),
             "nodes": self.nodes,
+            "rank_launcher": self.engine_record.rank_launcher,
+            "rank_variable": self.engine_record.rank_variable,
             "instances": self.deployment.instances,
             "gpus_per_instance": gpus,
             "port_step": PORT_STEP,

@@ -662,7 +662,8 @@ def test_a_table_is_imported_listed_and_planned_with(
     assert again.returncode == 2 and "mine.json: cannot be written: File exists" in again.stderr
 
     rows = json.loads(builder("release", "list", "--json", str(table)).stdout)
-    assert [row["name"] for row in rows] == [*release.known(), "mine"]
+    shipped = [(row.engine.name, row.name) for row in release.of_all_engines()]
+    assert [(row["engine"], row["name"]) for row in rows] == [*shipped, ("tensorrt_llm", "mine")]
     assert rows[-1]["carried_from"]["moe"] == "1.2.1"
 
     chosen = f"engine.release={table}"

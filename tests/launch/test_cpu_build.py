@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from builder import pipeline
 from builder.errors import BadInput, NotReady
 from builder.facts import checkpoint, engines
 from builder.facts.architecture.tensors import head_dim
 from builder.facts.engines import CpuBuild, Engine
-from launch import cpu_build, engine
+from launch import cpu_build, engine, rehearsal
+from launch import target as targets
 
 BUILD = CpuBuild(
     package="some-cpu",
@@ -26,6 +28,7 @@ BUILD = CpuBuild(
     environment=("A=b=c",),
     architectures=("LlamaForCausalLM",),
     head_sizes=(32, 64),
+    unjudged="cannot be judged",
     source="this test",
 )
 
@@ -92,3 +95,20 @@ def test_without_a_build_a_rehearsal_takes_the_reference_engine(
 def test_the_engine_of_another_bundle_is_refused() -> None:
     with pytest.raises(BadInput, match="--engine: is other, and the bundle is for TensorRT-LLM"):
         engine.choose("other", engines.default().name)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [("its class cannot be judged", "cannot judge options for"), (None, "takes the options for")],
+)
+def test_options_that_it_cannot_judge_are_not_refused(
+    words: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = pipeline.render("qwen3.5-397b-nvfp4-b300-vllm", tmp_path / "bundle", [])
+    target = targets.read_one(bundle, None)
+    record = replace(engines.load(target.engine), cpu_build=BUILD)
+    monkeypatch.setattr(engines, "load", lambda name: record)
+    monkeypatch.setattr(cpu_build, "refusal", lambda *_: words)
+    heard: list[str] = []
+    assert rehearsal.engine_for(target, record.name, heard.append) == engine.REFERENCE
+    assert said in heard[0]

@@ -70,8 +70,8 @@ def of_all_engines() -> list[Release]:
     return [row for name in engines.names() for row in of_engine(engines.load(name))]
 
 
-def newest_stable() -> str:
-    return [name for name in known() if is_stable(name)][-1]
+def newest_stable(engine: Engine | None = None) -> str:
+    return [name for name in known(engine) if is_stable(name)][-1]
 
 
 def load(name: str, folder: Path = Path(), engine: Engine | None = None) -> Release:

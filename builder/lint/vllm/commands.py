@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from ...diagnostics import Location
@@ -20,6 +21,7 @@ _MAX_DEPTH = 3  # of command lines inside command lines
 _BASE = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(?P<image>\S+)", re.M | re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"<\w[\w .|/-]*>")  # what a reader is to fill in
 _VISIBLE = re.compile(r"(CUDA_VISIBLE_DEVICES)=(\d+(?:,\d+)*)")
+_ELSEWHERE = frozenset(("docker", "podman", "ssh", "kubectl"))  # the shell's variables end there
 _DEVICES = re.compile(r"device=(\d+(?:,\d+)*)|(\d+)")
 _GPU = "nvidia.com/gpu"
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
@@ -57,12 +59,16 @@ def mentions(text: str) -> bool:
 
 def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]:
     """The server commands of a script, of those that it writes or hands to another shell."""
+    text = _PLACEHOLDER.sub(lambda found: "$" + "_" * (len(found[0]) - 1), text)
     here = list(script.read(text, start).here) if "<<" in text else []
     rows = script.statements(text, start)
     found: list[Command] = []
     named: set[str] = set()
+    visible = _visible(rows)
     for statement in rows:
         inner = list(_of_statement(written.with_literals(statement.words, rows), depth))
+        if inner and visible and not _ELSEWHERE & {word.text for word in statement.words}:
+            inner = [replace(row, gpus=row.gpus or visible) for row in inner]
         if inner:
             named |= {name for word in statement.words for name in _REFERENCE.findall(word.text)}
         found += inner
@@ -96,16 +102,33 @@ def _of_statement(words: Sequence[Word], depth: int) -> Iterator[Command]:
             yield Command(tuple(rest), is_open=is_open, gpus=gpus)
             return
         if (image := image_pattern().search(word.text)) and index:
-            inner = list(_of_statement(rest, depth))
+            own = _entry_point(words[:index])
+            inner = list(_of_statement((*own, *rest), depth))
             gpus = _gpus_before(words[:index])
             if inner:
                 yield from (replace(row, gpus=row.gpus or gpus) for row in inner)
-            elif rest and _are_flags(rest) and not _has_entry_point(words[:index]):
+            elif rest and _are_flags(rest) and not own:
                 yield Command(tuple(rest), is_open=image["own"] is None, gpus=gpus)
             return
         if depth < _MAX_DEPTH and re.search(r"\s", word.text) and mentions(word.text):
             place = Location(word.location.line, word.location.column + 1)
             yield from in_text(word.text, place, depth + 1)
+
+
+def _visible(rows: Sequence[Statement]) -> Place | None:
+    """The GPUs that a script leaves all that it starts, where its lines agree on how many."""
+    found: list[Place] = []
+    for row in rows:
+        words = row.words[row.words[0].text == "export" :]
+        if not all(_ASSIGNMENT.fullmatch(word.text) for word in words):
+            continue
+        for word in words:
+            if word.text.startswith("CUDA_VISIBLE_DEVICES"):
+                given = _VISIBLE.fullmatch(word.text)
+                if given is None:
+                    return None
+                found.append(Place(len(given[2].split(",")), word.location, given[1]))
+    return found[0] if len({place.count for place in found}) == 1 else None
 
 
 def _gpus_before(words: Sequence[Word]) -> Place | None:
@@ -128,8 +151,13 @@ def _are_flags(words: Sequence[Word]) -> bool:
     return any(re.match(r"--?[A-Za-z]", word.text) for word in words[:2])
 
 
-def _has_entry_point(words: Sequence[Word]) -> bool:
-    return any(word.text.startswith("--entrypoint") for word in words)
+def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
+    """The program that a container starts instead of its image's own, where one is given."""
+    for word, following in pairwise(words):
+        if word.text == "--entrypoint":
+            return [following]
+    given = (word for word in words if word.text.startswith("--entrypoint="))
+    return [replace(word, text=word.text.partition("=")[2]) for word in given]
 
 
 def _in_variables(rows: Sequence[Statement], named: Collection[str]) -> Iterator[Command]:
@@ -240,7 +268,6 @@ def in_prose(text: str, path: str, document: Yaml) -> Iterator[Command]:
         line = text.count("\n", 0, fence.start(2))
         at = Location(start.line + line, start.column) if start else START
         body = re.sub(r"(?m)^[ \t]*\$ ", "  ", fence[2])
-        body = _PLACEHOLDER.sub(lambda found: "$" + "_" * (len(found[0]) - 1), body)
         for command in in_text(body, at):
             place = document.locate(path)
             words = (

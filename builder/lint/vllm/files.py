@@ -78,7 +78,7 @@ def _engine_file(document: Yaml, release: Release, within: str) -> Given:
         else:
             found.unknown[str(key)] = ("", place)
     found.places |= {path: place for path, place in document.places.items() if "." in path}
-    return Given(found, within=within)
+    return Given(found, within=within, is_engine_file=True)
 
 
 def hits(data: Any, release: Release) -> int:
@@ -137,7 +137,9 @@ def _walk(
         if name in formats().option_holders and isinstance(value, Mapping):
             yield from _held(document, value, inner, release)
         elif (
-            name in formats().flag_lists and not runs and (words := _words(document, value, inner))
+            name in formats().flag_lists
+            and not (runs and name in COMMANDS)
+            and (words := _words(document, value, inner))
         ):
             read = arguments.read(words, release, is_part=True)
             yield Given(read, inner, inner, as_flags=True, is_extended=extended)
@@ -166,7 +168,8 @@ def _held(document: Yaml, data: Mapping[str, Any], path: str, release: Release) 
     roles = [key for key in data if key in formats().roles and isinstance(data[key], Mapping)]
     for role in roles:
         given = _configuration(document, data[role], below(path, str(role)), release, "", False)
-        yield Given(given.arguments, given.path, is_extended=True)
+        name = "agg" if role == "aggregated" else str(role)
+        yield Given(given.arguments, given.path, is_extended=True, role=name)
     if not roles and hits(data, release) * 2 > len(data):
         given = _configuration(document, data, path, release, "", False)
         yield Given(given.arguments, given.path, is_extended=True)

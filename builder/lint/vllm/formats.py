@@ -34,6 +34,7 @@ class Formats:
     signature: tuple[Text, ...]
     marks: tuple[Text, ...]
     converted: tuple[Text, ...]
+    lifted: dict[str, Text]
     former: dict[str, Text]
 
 

@@ -39,7 +39,9 @@ _ELSEWHERE = (
 
 
 def ranks(options: Mapping[str, Any], release: Release) -> int | None:
-    """The ranks of a server; `None` where a size is not known."""
+    """The ranks of a server with GPUs of its own; `None` where a size is not known."""
+    if any(name in options for name in _ELSEWHERE):
+        return None
     sizes = [as_number(options.get(name, 1)) for name in _SIZES if name in release.top_level]
     known = [int(size) for size in sizes if size is not None and size >= 1 and size == int(size)]
     return prod(known) if len(known) == len(sizes) else None
@@ -49,7 +51,7 @@ def diagnostic(
     options: Mapping[str, Any], gpus: Place | None, release: Release, is_open: bool
 ) -> Diagnostic | None:
     """What is wrong where a server has GPUs of its own."""
-    if gpus is None or is_open or any(name in options for name in _ELSEWHERE):
+    if gpus is None or is_open:
         return None
     world = ranks(options, release)
     return None if world is None else gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -18,7 +18,9 @@ from ...rules.context import RuleContext
 from ...rules.options import SHAPES, WRONG_VALUES, wrong_type
 from ...rules.remedies import age, of_other_engine
 from ...rules.validation import validate
+from .. import serving
 from ..section import Section, below
+from ..serving import Named
 from ..workers import Place
 from . import gpus
 from .arguments import Arguments, known
@@ -31,7 +33,8 @@ _NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
 class Given:
     """Options as a file gives them: `as_flags` of a command or else as keys, below `path` of a
     document or `within` a file inside it. Flags of a command that `is_extended` may be those of
-    another program. `gpus` are those of the server."""
+    another program. `gpus` are those of the server, `role` is that of a recipe's. Nothing can be
+    added to what an `is_engine_file` holds."""
 
     arguments: Arguments
     path: str = ""
@@ -39,6 +42,8 @@ class Given:
     as_flags: bool = False
     is_extended: bool = False
     gpus: Place | None = None
+    is_engine_file: bool = False
+    role: str = ""
 
 
 def diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
@@ -48,7 +53,7 @@ def diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]
         *_unknown(given, rule_context.release),
         *(
             _as_written(row, given, rule_context.release)
-            for row in _values(given.arguments, rule_context)
+            for row in _values(given, serving.serving(rule_context, _model(given.arguments)))
         ),
     ]
     for row in found:
@@ -60,10 +65,21 @@ def diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]
         yield found_gpus
 
 
-def _values(arguments: Arguments, rule_context: RuleContext) -> Iterator[Diagnostic]:
+def _model(arguments: Arguments) -> Named | None:
+    """The model that a command or a file names, as far as it does."""
+    word = arguments.model
+    if word is not None and word.certain:
+        return Named(word.text, word.location)
+    name = arguments.options.get("model")
+    is_told = isinstance(name, str) and not isinstance(name, Variable)
+    return Named(str(name), arguments.places["model"]) if is_told else None
+
+
+def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """What is wrong with values, at their places."""
-    release = rule_context.release
-    judged = {k: v for k, v in arguments.options.items() if k not in formats().converted}
+    arguments, release = given.arguments, rule_context.release
+    every = arguments.options
+    judged = {k: v for k, v in every.items() if k not in formats().converted}
     options = {k: v for k, v in judged.items() if k in release.top_level}
     server = {k: v for k, v in judged.items() if k in release.server_options}
     start = next(iter(arguments.places.values()), NOWHERE)
@@ -75,10 +91,22 @@ def _values(arguments: Arguments, rule_context: RuleContext) -> Iterator[Diagnos
         return
     wrong = {row.where for row in found if row.rule in WRONG_VALUES}
     unknown = [row.where for row in found if row.rule == "unknown-key"]
-    for row in constraints.violations(options, rule_context):
+    is_whole = given.is_engine_file or (given.as_flags and "config" not in every)
+    for row in constraints.violations(every, rule_context):
         meant = any(where.startswith(f"{row.where}.") for where in unknown)
-        if row.where not in wrong and not meant:  # one mistake is one error
-            yield section.locate(row)
+        if row.where in wrong or meant:  # one mistake is one error
+            continue
+        if not (is_whole or _is_told(row, every, release)):
+            message = f"{row.message}, as far as this part of the options says"
+            row = replace(row, message=message, severity="warning")
+        yield section.locate(row)
+
+
+def _is_told(row: Diagnostic, options: Mapping[str, Any], release: Release) -> bool:
+    """Whether all that a broken rule rests on stands here: a command and its configuration file
+    have each a part of the options, and what one lacks the other may have."""
+    (rule,) = (rule for rule in constraints.of_release(release) if rule.id == row.rule)
+    return {path.partition(".")[0] for path in rule.options()} <= options.keys()
 
 
 def _of_commands(options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:
@@ -102,7 +130,7 @@ def _server(release: Release) -> Release:
 def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
     for name, (_, place) in given.arguments.unknown.items():
         near = _meant(name, release)
-        if given.is_extended and not near:
+        if given.is_extended and not (near or _having(_option(name), release)):
             continue
         remedy = _remedy(name, release, near)
         what = f"is no {'flag' if given.as_flags else 'option'} of {release.engine.title} "
@@ -128,8 +156,26 @@ def _meant(name: str, release: Release) -> str | None:
     if found := closest(option, names):
         return found
     off = option.removeprefix("no_")
-    found = closest(off, names) if off != option else None
-    return found and f"no_{found}"
+    if off != option:
+        found = closest(off, names)
+        return found and f"no_{found}"
+    alike = [name for name in names if _is_alike(option.split("_"), name.split("_"))]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _is_alike(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two names are of the same words, written out or cut short."""
+    return len(words) == len(others) and all(
+        one == two or (len(two) > 2 and one[:3] == two[:3])
+        for one, two in zip(words, others, strict=True)
+    )
+
+
+def _having(option: str, release: Release) -> list[Release]:
+    """The other releases that have an option."""
+    flag = f"--{option.replace('_', '-')}"
+    others = releases.of_engine(release.engine)
+    return [other for other in others if other.name != release.name and flag in known(other)]
 
 
 def _remedy(name: str, release: Release, near: str | None) -> str:
@@ -138,11 +184,7 @@ def _remedy(name: str, release: Release, near: str | None) -> str:
         return f"write {option}"
     if option in {row.name for row in known(release).values()}:
         return "this is an option of the server, not of the engine"
-    others = [
-        other
-        for other in releases.of_engine(release.engine)
-        if other.name != release.name and f"--{option.replace('_', '-')}" in known(other)
-    ]
+    others = _having(option, release)
     former = formats().former.get(option, "")
     told = "; ".join(filter(None, (age(release, others) if others else "", former)))
     short = next((text for text in known(release) if text == f"-{option}"), "")

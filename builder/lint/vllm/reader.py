@@ -10,9 +10,10 @@ from ...facts.release import Release
 from ...rules.context import RuleContext
 from .. import embedded, kinds
 from ..coverage import Judged, Verdict
+from ..surroundings import rank_diagnostics
 from ..validate import DOCKERFILE, SCRIPT, Text
 from ..variables import variable_paths
-from . import files
+from . import files, gpus
 from .formats import ENGINE, ENGINE_FILE, formats
 from .judging import Given, diagnostics
 from .releases import naming, stating
@@ -38,7 +39,9 @@ def is_alone(source: Text, table: Release) -> bool:
         return False
     data = source.documents[0].data
     known = sum(str(key) in table.top_level for key in data)
-    return _is_model(source) or files.hits(data, _newest()) > known
+    own = files.hits(data, _newest())
+    is_dashed = any("-" in str(key) for key in data)  # no other engine spells options so
+    return _is_model(source) or own > known or (is_dashed and own == known)
 
 
 def _is_model(source: Text) -> bool:
@@ -51,7 +54,7 @@ def _is_model(source: Text) -> bool:
 @lru_cache(maxsize=1)
 def _newest() -> Release:
     engine = engines.load(ENGINE)
-    return release.load(release.known(engine)[-1], engine=engine)
+    return release.load(release.newest_stable(engine), engine=engine)
 
 
 def validate(source: Text, rule_context: RuleContext) -> Verdict:
@@ -67,7 +70,12 @@ def validate(source: Text, rule_context: RuleContext) -> Verdict:
         ]
     if not given:
         return Verdict(None, [])
-    found = [row for each in given for row in diagnostics(each, rule_context)]
+    lifted = {rule for rule, variable in formats().lifted.items() if variable in source.text}
+    every = (row for each in given for row in diagnostics(each, rule_context))
+    found = [row for row in every if row.rule not in lifted]
+    held = [(row.role, gpus.ranks(row.arguments.options, table)) for row in given if row.role]
+    if held:
+        found += rank_diagnostics(source.documents[0], held)
     return Verdict(_kind(source, given), found, _judged(given))
 
 

@@ -23,7 +23,11 @@ def naming() -> Naming:
 
 
 def _of_images(line: str) -> Iterator[Carried]:
-    """The images of the server in a line; a tag such as `nightly` tells no release."""
+    """The images of the server in a line, and those of others that carry the engine; a tag such as
+    `nightly` tells no release."""
+    from ...facts import images  # most files name none
+
+    yield from images.carried_releases(line, engines.load(ENGINE))
     for found in image_pattern().finditer(line):
         tag = found["tag"] or ""
         version = _VERSION.match(tag)

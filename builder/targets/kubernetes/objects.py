@@ -277,7 +277,6 @@ OF_THE_RUNTIME = (
     *("containers", "volumes", "nodeSelector", "tolerations"),
     *("imagePullSecrets", "resourceClaims"),
 )
-FORMAT = "tensorrt-llm"
 # Plain Deployments: others look at one port only, and take a slow start for a failed one. KServe's
 # own autoscaler looks at processors, which say nothing of a load on GPUs.
 MODE = {
@@ -294,11 +293,13 @@ def kserve(workload: Workload) -> Iterator[dict[str, Any]]:
     name, found, scale = workload.name, pod(workload), workload.options.autoscaling
     [container] = found["containers"]
     protocols = list(workload.container.server.record.kserve_protocols)
+    # The name is ours: a service asks for its runtime by name.
+    format_name = workload.container.context.engine_record.package
     spec = {
         "multiModel": CommentedValue(
             False, "Valid by KServe's definitions; not tried with KServe itself"
         ),
-        "supportedModelFormats": [{"name": FORMAT, "autoSelect": False}],
+        "supportedModelFormats": [{"name": format_name, "autoSelect": False}],
         **({"protocolVersions": protocols} if protocols else {}),
         **{key: found[key] for key in OF_THE_RUNTIME if key in found},
         "containers": [{**container, "name": KSERVE_CONTAINER}],
@@ -309,7 +310,7 @@ def kserve(workload: Workload) -> Iterator[dict[str, Any]]:
         "minReplicas": scale.min_replicas if scale else workload.replicas,
         "maxReplicas": scale.max_replicas if scale else workload.replicas,
         "deploymentStrategy": {"type": "RollingUpdate", "rollingUpdate": _update(workload)},
-        "model": {"modelFormat": {"name": FORMAT}, "runtime": name},
+        "model": {"modelFormat": {"name": format_name}, "runtime": name},
         **{key: value for key, value in found.items() if key not in OF_THE_RUNTIME},
     }
     kind = "serving.kserve.io/v1beta1/InferenceService"

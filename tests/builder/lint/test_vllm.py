@@ -95,6 +95,16 @@ WRONG = {
     "--max-batch-size 64": ("--max-batch-size", "TensorRT-LLM's; vLLM has --max-num-seqs"),
     "--ep_size 4": ("--ep_size", "--enable-expert-parallel"),
     "--swap-space 4": ("--swap-space", "it is gone since release 0.20.0"),
+    "--enable-auto-tool-choice": ("--enable-auto-tool-choice", "give --tool-call-parser"),
+    "--enable-eplb": ("--enable-eplb", "give --enable-expert-parallel too"),
+    "-tp 4 --decode-context-parallel-size 3": ("--decode-context-parallel-size", "divisor"),
+    "--nnodes 2 --node-rank 2 -tp 16": ("--node-rank", "below nnodes"),
+    '--kv-transfer-config \'{"kv_connector": "NixlConnector"}\'': (
+        "--kv-transfer-config",
+        "kv_producer",
+    ),
+    "--max-num-sequences 64": ("--max-num-sequences", "did you mean --max-num-seqs?"),
+    "--lora-modules one=/lora/one": ("--lora-modules", "give --enable-lora too"),
 }
 
 
@@ -121,6 +131,11 @@ COMMANDS = {
     "array.sh": f'#!/bin/bash\nARGS=({BAD} --dtype auto)\nvllm serve some/model "${{ARGS[@]}}"\n',
     "text.sh": f'#!/bin/bash\nARGS="--dtype auto {BAD}"\nvllm serve some/model $ARGS\n',
     "docker.sh": f"#!/bin/bash\ndocker run --gpus all vllm/vllm-openai:v0.32.0 --model m {BAD}\n",
+    "entry.sh": (
+        f"#!/bin/bash\ndocker run --entrypoint vllm own/vllm-openai:latest serve /model {BAD}\n"
+    ),
+    "escaped.sh": f'#!/bin/bash\nbash -c "vllm serve \\$MODEL --port \\$PORT {BAD}"\n',
+    "placeholder.sh": f"#!/bin/bash\nvllm serve <model> {BAD}\n",
     "job.sbatch": f"#!/bin/bash\n#SBATCH --nodes=1\nsrun vllm serve some/model {BAD}\n",
     "Dockerfile": 'FROM vllm/vllm-openai:v0.32.0\nCMD ["--model", "m", "--max-num-sequs", "64"]\n',
     "shell/Dockerfile": f"FROM python:3.12\nCMD vllm serve some/model {BAD}\n",
@@ -174,6 +189,7 @@ MANIFESTS: dict[str, Any] = {
     "compose text": {
         "services": {"one": {"image": "vllm/vllm-openai:v0.32.0", "command": " ".join(ARGS)}},
     },
+    "values": {"vllm": {"image": "vllm/vllm-openai:v0.32.0", "extraArgs": ARGS[2:]}},
     "recipe": {
         "model": {"min_vllm_version": "0.32.0", "base_args": ["--max-num-sequs", "64"]},
     },
@@ -212,6 +228,9 @@ def test_a_configuration_file_is_told_from_one_of_the_other_engine(tmp_path: Pat
     assert (found.path, found.location) == ("kv_cache_dtyp", (4, 1))
     assert found.fix == "did you mean kv_cache_dtype?"
     assert [row.kind for row in report.files] == ["vLLM options"]
+    mixed = "model: m\nmax-num-seqs: 4\nkv_cache_config: {free_gpu_memory_fraction: 0.9}\n"
+    (row,) = errors(tmp_path, "config.yaml", mixed)
+    assert row.fix.startswith("that is TensorRT-LLM's; vLLM has gpu_memory_utilization")
     other = "tensor_parallel_size: 8\nmax_batch_size: 64\nmax_num_seqs: 64\nmax_seq_len: 8192\n"
     (row,) = errors(tmp_path, "config.yaml", other)
     assert row.path == "max_num_seqs"
@@ -319,7 +338,18 @@ def test_a_file_of_both_engines_is_judged_by_both(tmp_path: Path) -> None:
     assert len(row.releases) == 2
 
 
+def test_a_near_miss_of_a_value_that_plugins_may_add_to_is_warned_of(tmp_path: Path) -> None:
+    flags = "--tool-call-parser hermess --enable-auto-tool-choice"
+    (found,) = checked(tmp_path, "serve.sh", command(flags), NEWEST).findings
+    assert (found.severity, found.fix) == ("warning", "did you mean hermes?")
+
+
 GPUS = {
+    "export CUDA_VISIBLE_DEVICES=0,1\nvllm serve m -tp 4": "gpus-below-ranks",
+    "export CUDA_VISIBLE_DEVICES=0,1\ndocker run vllm/vllm-openai:v0.32.0 --model m -tp 4": "",
+    "export CUDA_VISIBLE_DEVICES=$GPUS\nvllm serve m -tp 4": "",
+    "if $A; then export CUDA_VISIBLE_DEVICES=0; else export CUDA_VISIBLE_DEVICES=0,1; fi\n"
+    "vllm serve m -tp 4": "",
     "CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp 4": "gpus-below-ranks",
     "CUDA_VISIBLE_DEVICES=0,1,2,3 vllm serve m -tp 2": "gpus-idle",
     "CUDA_VISIBLE_DEVICES=0,1,2,3 vllm serve m -tp 2 -dp 2": "",
@@ -347,3 +377,79 @@ def test_the_ranks_of_a_pod_have_its_gpus(count: int, rule: str, tmp_path: Path)
     text = yaml.safe_dump({**POD, "spec": {"containers": [container]}})
     found = checked(tmp_path, "pod.yaml", text, NEWEST).findings
     assert [row.rule for row in found] == ([rule] if rule else [])
+
+
+def test_the_model_that_a_command_names_has_its_say(tmp_path: Path) -> None:
+    flags = "--tensor-parallel-size 3 --enable-expert-parallel --max-model-len 262144"
+    text = f"#!/bin/bash\nvllm serve nvidia/Llama-3.3-70B-Instruct-FP8 {flags}\n"
+    found = errors(tmp_path, "serve.sh", text, NEWEST)
+    assert [(row.path, row.rule) for row in found] == [
+        ("--tensor-parallel-size", "heads-per-rank"),
+        ("--enable-expert-parallel", "experts-of-dense-models"),
+        ("--max-model-len", "length-beyond-model"),
+    ]
+    assert errors(tmp_path, "serve.sh", command(flags), NEWEST) == []
+    allowed = f"#!/bin/bash\nexport VLLM_ALLOW_LONG_MAX_MODEL_LEN=1\n{text}"
+    assert "length-beyond-model" not in {row.rule for row in errors(tmp_path, "x.sh", allowed)}
+
+
+def test_what_a_configuration_file_lacks_its_command_may_have(tmp_path: Path) -> None:
+    text = "max-num-seqs: 64\nenable-auto-tool-choice: true\n"
+    (found,) = checked(tmp_path, "config.yaml", text, NEWEST).findings
+    assert (found.severity, found.rule) == ("warning", "tool-parser")
+    assert "as far as this part of the options says" in found.message
+    both = command("--config config.yaml --enable-auto-tool-choice")
+    (found,) = checked(tmp_path, "serve.sh", both, NEWEST).findings
+    assert found.severity == "warning"
+    whole = json.dumps({"model": "m", "max_num_seqs": 64, "max_num_batched_tokens": 32})
+    assert [row.rule for row in errors(tmp_path, "model.json", whole, NEWEST)] == [
+        "batch-in-tokens"
+    ]
+
+
+def test_the_workers_of_a_recipe_have_their_gpus(tmp_path: Path) -> None:
+    resources = {"gpu_type": "gb200", "gpus_per_node": 4, "decode_nodes": 1, "decode_workers": 1}
+    decode = {"tensor-parallel-size": 4, "data-parallel-size": 2, "max-num-seqs": 64}
+    recipe = {
+        "resources": resources,
+        "backend": {"type": "vllm", "vllm_config": {"decode": decode}},
+    }
+    (found,) = checked(tmp_path, "recipe.yaml", yaml.safe_dump(recipe), NEWEST).findings
+    assert (found.rule, found.path) == ("gpus-below-ranks", "resources.decode_nodes")
+    assert "1 workers of 8 GPUs want 8, 1 nodes have 4" in found.message
+    resources["decode_nodes"] = 2
+    assert checked(tmp_path, "recipe.yaml", yaml.safe_dump(recipe), NEWEST).findings == []
+
+
+def test_a_flag_of_another_release_is_none_of_a_workers_own(tmp_path: Path) -> None:
+    image = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.9.0-cuda13"
+    text = f"#!/bin/bash\ndocker run {image} python3 -m dynamo.vllm --model m --moe-backend x\n"
+    (found,) = checked(tmp_path, "worker.sh", text).findings
+    assert found.message == "is no flag of vLLM 0.14.1"
+    assert found.fix == "it came with release 0.20.0"
+
+
+CARRIERS = {
+    "nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.9.1": "0.14.1",
+    "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.1.0-efa-amd64": "0.19.0",
+    "nvcr.io/nvidia/tritonserver:26.04-vllm-python-py3": "0.19.0",
+    "nvcr.io/nvidia/vllm:26.05-py3": "0.20.1",
+    "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3": "",
+    "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.1.0": "",
+}
+
+
+@pytest.mark.parametrize("image", CARRIERS)
+def test_images_of_other_products_tell_the_release_that_they_carry(image: str) -> None:
+    from builder.lint.vllm.releases import naming
+
+    found = [name for row in naming().images(f"image: {image}") for name in row.releases]
+    assert found == [CARRIERS[image]] * bool(CARRIERS[image])
+
+
+def test_a_deployment_on_it_without_a_release_is_judged_by_its_newest(tmp_path: Path) -> None:
+    text = "name: one\ncheckpoint: llama-tiny\nhardware: {gpu: h100, num_gpus: 1}\n"
+    text += "workload: {isl: 512, osl: 128, concurrency: 4}\nengine: {name: vllm}\n"
+    text += "targets: {vllm_serve: {}}\n"
+    (row,) = checked(tmp_path, "deployment.yaml", text).files
+    assert row.releases == (NEWEST,)

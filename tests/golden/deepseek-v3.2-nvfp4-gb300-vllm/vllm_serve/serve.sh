@@ -18,4 +18,6 @@ exec vllm serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
   --served-model-name DeepSeek-V3.2-NVFP4 \
+  --tool-call-parser deepseek_v32 \
+  --enable-auto-tool-choice \
   --config "$here/config.yaml"

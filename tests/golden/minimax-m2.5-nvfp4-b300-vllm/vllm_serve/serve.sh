@@ -31,4 +31,6 @@ exec vllm serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
   --served-model-name MiniMax-M2.5-NVFP4 \
+  --tool-call-parser minimax_m2 \
+  --enable-auto-tool-choice \
   --config "$options"

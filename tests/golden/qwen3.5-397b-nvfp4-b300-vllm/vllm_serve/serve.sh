@@ -15,4 +15,6 @@ exec vllm serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
   --served-model-name Qwen3.5-397B-A17B-NVFP4 \
+  --tool-call-parser qwen3_coder \
+  --enable-auto-tool-choice \
   --config "$here/config.yaml"
