@@ -88,6 +88,8 @@ def _checked(report: Report) -> Iterator[str]:
         for row in judged:
             yield f"{row.file}: {row.kind}{_by(row)}{_extent(row.judged)}"
             yield from wrapped("  ", _variables(row.judged)) if row.judged.variables else ()
+            for what in dict.fromkeys(row.judged.unread):
+                yield f"  not read: {what}"
         return
     counts = Counter(f"{row.kind}{_by(row)}" for row in judged)
     yield from (f"{count} x {kind}" for kind, count in sorted(counts.items()))

@@ -41,6 +41,12 @@ _METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     "mxfp4": ("MXFP4", ()),
 }
 
+# For a checkpoint in a format of which no plan is made, such as AWQ or GPTQ.
+_NEXT_STEP = (
+    "take the model in one of these, export it so with ModelOpt from its BF16 weights, or write "
+    "the options of a server for it by hand, which check judges"
+)
+
 # Dtypes in which an unquantized tensor may be stored.
 PLAIN_DTYPES = frozenset({"BF16", "F16", "F32"})
 
@@ -192,7 +198,7 @@ def read_quantization(
             Diagnostic(
                 found.source,
                 f"{found.quant_algo} is not supported",
-                f"supported: {', '.join(FORMATS)}, or no quantization",
+                f"supported: {', '.join(FORMATS)}, or no quantization; {_NEXT_STEP}",
             )
         )
     return found, diagnostics

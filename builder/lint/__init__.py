@@ -15,14 +15,14 @@ from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
-from . import data_files, kinds, other_engines, pairs, unjudged, workers
+from . import data_files, kinds, other_engines, pairs, structured_output, unjudged, workers
 from .coverage import Verdict
 from .files import BundleContext, SourceFile, expand
-from .judging import by_neighbours, by_statement, of_old
+from .judging import by_neighbours, by_others, by_statement, of_old
 from .kinds import DEPLOYMENT
 from .other_engines import EngineVerdict
 from .pairs import Side
-from .report import Checked, FindingsByRelease, Report, findings_by_release
+from .report import Checked, Report, findings_by_release
 from .section import stated_context
 from .serving import UNKNOWN
 from .starters import Starter, starters
@@ -72,6 +72,7 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
             sides.append(target)
         seen.add((target.path, target.diagnostic))
     report.findings += pairs.diagnostics(list(_sides(sides, request, started)))
+    report.findings += structured_output.of_clients(sides, report.files)
     _say_unknown_models(report)
     report.say_assumed_releases()
     if not report.checked:
@@ -165,9 +166,10 @@ def _judge(
         unjudged.of_nothing(
             target, f"{kind}: holds no engine options and no server command", report
         )
-    report.findings += findings_by_release(by_release, name)
     if assumed and kind != DEPLOYMENT:  # planning was for the one it names
-        report.notes += _other_releases(source, name, by_release, request)
+        by_release[releases[0]], note = by_others(releases[0], by_release[releases[0]], judge)
+        report.notes += [f"{name}: {note}"] if note else []
+    report.findings += findings_by_release(by_release, name)
 
 
 def _say_unknown_models(report: Report) -> None:
@@ -297,25 +299,6 @@ def _located(diagnostic: Diagnostic, document: Yaml) -> Diagnostic:
     return located(
         place, diagnostic.path, diagnostic.message, diagnostic.fix, rule, diagnostic.severity
     )
-
-
-def _other_releases(
-    source: Text, name: str, by_release: FindingsByRelease, request: CheckOptions
-) -> Iterator[str]:
-    """Releases for which a file has no errors, where the one that was assumed finds some."""
-    [(assumed, found_first)] = by_release.items()
-    if not any(row.severity == "error" for row in found_first):
-        return
-    fitting = []
-    for other in release.known():
-        if other == assumed.name:
-            continue
-        rule_context = _rule_context(release.load(other), request, None)
-        found = validate(source, rule_context).diagnostics
-        if not any(row.severity == "error" for row in found):
-            fitting.append(other)
-    if fitting:
-        yield f"{name}: no errors for release {', '.join(fitting)}; choose with --release"
 
 
 def _sides(

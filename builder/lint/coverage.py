@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..diagnostics import Diagnostic
 
@@ -14,7 +13,8 @@ class Judged:
     the file's own format was.
 
     `variables` are the paths of options whose value is not in the file: a shell or a template puts
-    it in. Their names are judged, their values are not.
+    it in. Their names are judged, their values are not. `unread` says what writes options or flags
+    in a way that is not read.
     """
 
     sections: int = 0
@@ -22,6 +22,7 @@ class Judged:
     images: int = 0
     itself: bool = False
     variables: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.sections or self.commands or self.images or self.itself)
@@ -33,6 +34,7 @@ class Judged:
             self.images + other.images,
             self.itself or other.itself,
             (*self.variables, *other.variables),
+            (*self.unread, *other.unread),
         )
 
 
@@ -43,9 +45,8 @@ ITSELF = Judged(itself=True)
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One file by one release: its kind, `None` if check knows none, what is wrong with it, and
-    what was judged of it. `skipped` says why something in it was not."""
+    what was judged of it."""
 
     kind: str | None
     diagnostics: list[Diagnostic]
     judged: Judged = NOTHING
-    skipped: Sequence[str] = field(default=())

@@ -37,7 +37,7 @@ def schemas() -> Mapping[str, Any]:
     from ..observability import alerts
     from ..rules.constraints import RulesFile
     from ..rules.heuristics import HeuristicsFile
-    from .embedded import EmbeddedFormats
+    from .embedded_formats import EmbeddedFormats
     from .vllm.formats import Formats
 
     return {

@@ -18,6 +18,7 @@ from ..facts import advisories, engines
 from ..facts.release import ServerRole
 from ..files import is_folder, load_json_mapping, read_text
 from .dockerfile import is_dockerfile
+from .python_api import may_hold
 from .section import StatedWorkload, int_at
 
 if TYPE_CHECKING:
@@ -100,10 +101,22 @@ def _folder(
             continue
         if _is(entry, "is_dir"):
             yield from _folder(path, seen, context, unread)
-        elif (path.suffix in SUFFIXES or is_dockerfile(path.name)) and _is(entry, "is_file"):
+        elif _may_be_judged(path) and _is(entry, "is_file"):
             yield SourceFile(path, context=context)
         elif _is(entry, "is_file") and context is None:
             unread[path.suffix or "without suffix"] += 1
+
+
+def _may_be_judged(path: Path) -> bool:
+    """Whether a file of a folder is of a kind that check reads; of programs, those that use the
+    engine or ask it for something."""
+    if path.suffix != ".py":
+        return path.suffix in SUFFIXES or is_dockerfile(path.name)
+    try:
+        text = read_text(path)
+    except BadInput:
+        return False
+    return may_hold(text)
 
 
 def _is(entry: os.DirEntry[str], kind: str) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..diagnostics import Diagnostic
-from ..facts.release import Release
-from ..rules.judgement import agreed
+from ..facts.release import Release, known, load
+from ..rules.judgement import agreed, refuses
 from .coverage import Verdict
 from .stated import Named, Stated
 
@@ -15,12 +15,46 @@ Judge = Callable[[Release], Verdict]
 """What one table has against the file."""
 
 
-def by_neighbours(known: Release, judge: Judge) -> Verdict:
+def by_neighbours(table: Release, judge: Judge) -> Verdict:
     """A file by one release, or by those beside it."""
-    verdicts = {table.name: judge(table) for table in known.judges}
+    verdicts = {each.name: judge(each) for each in table.judges}
     found = agreed({name: verdict.diagnostics for name, verdict in verdicts.items()})
     *_, newest = verdicts.values()
     return replace(newest, diagnostics=found)
+
+
+def by_others(
+    assumed: Release, found: list[Diagnostic], judge: Judge
+) -> tuple[list[Diagnostic], str]:
+    """What was found by a release that a file does not name, and which others have nothing against
+    the file: what a later one takes may be right, and is warned of."""
+    if not any(row.severity == "error" for row in found):
+        return found, ""
+    names = known()
+    others = {name: judge(load(name)).diagnostics for name in names if name != assumed.name}
+    later = [rows for name, rows in others.items() if names.index(name) > names.index(assumed.name)]
+    guess = f"(release {assumed.name} is assumed)"
+    doubtful = [
+        replace(row, severity="warning", message=f"{row.message} {guess}")
+        if row.rule in _OF_TABLES and any(_takes(rows, row) for rows in later)
+        else row
+        for row in found
+    ]
+    fitting = [
+        name for name, rows in others.items() if not any(row.severity == "error" for row in rows)
+    ]
+    fits = f"no errors for release {', '.join(fitting)}; choose with --release" if fitting else ""
+    return doubtful, fits
+
+
+# What a release's table has against a name.
+_OF_TABLES = ("unknown-key", "unknown-value")
+
+
+def _takes(diagnostics: Sequence[Diagnostic], row: Diagnostic) -> bool:
+    """Whether there is nothing against the place of an error, or against what it stands in."""
+    same = (other for other in diagnostics if other.path == row.path and other.within == row.within)
+    return not refuses(diagnostics, row) and next(same, None) is None
 
 
 def by_statement(stated: Stated, assumed: Release, judge: Judge) -> Verdict:

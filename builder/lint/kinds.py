@@ -46,13 +46,15 @@ _Kind = tuple[str, Callable[[Mapping[str, Any], Release], bool], Callable[["Yaml
 class Content:
     """What a file was taken for, and what in it is to be checked.
 
-    `diagnostics` are those of the file's own format. `document` is the one whose paths they name.
+    `diagnostics` are those of the file's own format, which `is_read` even if it has no options.
+    `document` is the one whose paths they name.
     """
 
     kind: str
     sections: list[Section] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     document: Yaml = field(default_factory=Yaml)
+    is_read: bool = False
 
 
 def read(documents: Sequence[Yaml], release: Release) -> Content | None:

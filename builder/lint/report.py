@@ -102,6 +102,7 @@ class Report:
                     "sections": row.judged.sections,
                     "commands": row.judged.commands,
                     "variables": list(row.judged.variables),
+                    "not_read": list(row.judged.unread),
                 }
                 for row in self.files
             ],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..diagnostics import Location
 from ..documents import START
@@ -25,6 +25,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)", re.DOTALL)
+_PRINTERS = ("echo", "printf")  # what they only show is for a reader
 _HERE = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
 _TARGET = re.compile(
     r"(?:(?<![\d&>])(?P<redirect>>>?)\|?[ \t]*"
@@ -34,17 +35,22 @@ _TARGET = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a command, without its quotes; `certain` if the shell puts nothing else in."""
+    """One word of a command, without its quotes; `certain` if the shell puts nothing else in.
+
+    `optional` if only some runs of the script give it.
+    """
 
     text: str
     location: Location
     certain: bool
+    quoted: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HereDocument:
     """A text in a script that goes to the file `name`, or without one to a command. The shell puts
-    values in unless it is `quoted`."""
+    values in unless it is `quoted`. `end` is the line that a reader takes for its end."""
 
     name: str
     text: str
@@ -53,24 +59,34 @@ class HereDocument:
     quoted: bool = False
     appends: bool = False
     strips_tabs: bool = False
+    end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A simple command, and the operator behind it; a bracket counts as one."""
+    """A simple command, and the operator behind it; a bracket counts as one.
+
+    `elements` are those of the list that its last word sets; they are the next statements as well.
+    """
 
     words: tuple[Word, ...]
     end: str
     redirects: tuple[tuple[str, Word], ...] = ()
+    elements: tuple[Word, ...] | None = None
 
 
 @dataclass
 class Script:
-    """The words after each server command, the here documents, and the commands around them."""
+    """The words after each server command, the here documents, and the commands around them.
+
+    `environment` are variables that the script is given, `starts` the places of the commands.
+    """
 
     commands: list[list[Word]] = field(default_factory=list)
     here: list[HereDocument] = field(default_factory=list)
     statements: list[Statement] = field(default_factory=list)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    starts: Sequence[Location] = ()
 
 
 def read(text: str, start: Location = START) -> Script:
@@ -78,12 +94,13 @@ def read(text: str, start: Location = START) -> Script:
     here = list(_here_documents(text))
     # A here document that goes to no file may be a script for another shell.
     rest = _without((row for row in here if row.name or _is_data(row)), text)
-    found = Script(list(_commands(rest, start)), here)
-    found.statements = list(_statements(_without(here, text), start))
+    commands = list(_commands(rest, start))
     for document in here:
         if document.name and is_script(document):
-            found.commands += _commands(document.text, document.start)
-    return found
+            commands += _commands(document.text, document.start)
+    statements = list(_statements(_without(here, text), start))
+    words, starts = [words for _, words in commands], [place for place, _ in commands]
+    return Script(words, here, statements, starts=starts)
 
 
 def _is_data(document: HereDocument) -> bool:
@@ -102,6 +119,21 @@ def statements(text: str, start: Location = START) -> list[Statement]:
 
 
 def _statements(text: str, start: Location) -> Iterator[Statement]:
+    rows = list(_simple_commands(text, start))
+    for index, row in enumerate(rows):
+        if row.end != "(" or not row.words or not re.fullmatch(r"\w+\+?=", row.words[-1].text):
+            if row.words:
+                yield row
+            continue
+        elements: list[Word] = []
+        for inside in rows[index + 1 :]:
+            elements += inside.words
+            if inside.end == ")":
+                break
+        yield replace(row, elements=tuple(elements))
+
+
+def _simple_commands(text: str, start: Location) -> Iterator[Statement]:
     words: list[Word] = []
     redirects: list[tuple[str, Word]] = []
     operator = ""  # of a redirection whose file follows
@@ -118,7 +150,7 @@ def _statements(text: str, start: Location) -> Iterator[Statement]:
                 words.append(word)
             operator = ""
         elif kind in ("operator", "end"):
-            if words:
+            if words or raw == ")":
                 yield Statement(tuple(words), raw, tuple(redirects))
             words, redirects = [], []
     if words:
@@ -144,7 +176,7 @@ def is_server(word: str) -> bool:
 
 def mentions_any(text: str) -> bool:
     """Whether a text can start a server or write a file of its own."""
-    if COMMAND in text or MODULE in text or "<<" in text:
+    if any(name in text for name in (COMMAND, MODULE, "<<", "NIM_", "dynamo.trtllm")):
         return True
     return re.search(r"\.ya?ml\b|dump\(", text) is not None  # echo, printf, yq or Python
 
@@ -177,16 +209,20 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
             bool(found.group(1)),
             appends,
             found.group().startswith("<<-"),
+            lines[index].rstrip("\n") if index < len(lines) else "",
         )
         index += 1
 
 
-def _commands(text: str, start: Location, depth: int = 0) -> Iterator[list[Word]]:
-    """The words that follow each server command, up to the end of that command."""
-    for words in (row.words for row in _statements(text, start)):
+def _commands(text: str, start: Location, depth: int = 0) -> Iterator[tuple[Location, list[Word]]]:
+    """The place of each server command, and the words that follow up to its end."""
+    for row in _statements(text, start):
+        words = row.words
+        if words[0].text in _PRINTERS and not row.redirects and row.end != "|":
+            continue
         for index, word in enumerate(words):
             if is_server(word.text):
-                yield [*words[index + 1 :]]
+                yield word.location, [*words[index + 1 :]]
                 break
             if depth < 2 and mentions_server(word.text):  # bash -c "..."
                 inner = Location(word.location.line, word.location.column + 1)
@@ -207,7 +243,7 @@ def _places(text: str, start: Location) -> Callable[[int], Location]:
 
 def _word(raw: str, place: Location) -> Word:
     certain = not re.search(r"[$`]", re.sub(r"'[^']*'|\\\$", "", raw))
-    return Word(_QUOTED.sub(_unquoted, raw), place, certain)
+    return Word(_QUOTED.sub(_unquoted, raw), place, certain, raw[:1] in ("'", '"'))
 
 
 # What a backslash stands before in double quotes, and is dropped.

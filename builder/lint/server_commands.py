@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import NOWHERE, Diagnostic, Location
-from ..documents import Variable, Yaml, scan_yaml
+from ..documents import Variable, Yaml, scan_yaml, value_at
 from ..errors import BadInput
 from ..facts.release import Flag, Release
 from ..files import read_text
@@ -18,7 +18,7 @@ from ..rules import flags as server_flags
 from ..rules.context import RuleContext
 from . import script
 from .script import Script, Word
-from .section import below
+from .section import Section, below
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,14 @@ class GivenFlag:
 
 @dataclass
 class Command:
-    """A server command as a release reads it."""
+    """A server command as a release reads it. `arguments` are words that are no flags, `start` is
+    the place of the program, where that is known."""
 
     subcommand: str
     given: list[GivenFlag] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    arguments: list[Word] = field(default_factory=list)
+    start: Location | None = None
 
     @property
     def option_file(self) -> Word | None:
@@ -65,8 +68,11 @@ def parse(words: Sequence[Word], release: Release) -> Command:
     known = server_flags.spellings(release, command.subcommand)
     while rest:
         word = rest.pop(0)
+        if word.text == "--help":  # every command has it
+            return Command(command.subcommand)
         name, equals, rest_of_it = word.text.partition("=")
         if not re.match(r"--?[A-Za-z]", name) or "$" in name:
+            command.arguments.append(word)
             continue
         value = Word(rest_of_it, word.location, word.certain) if equals else None
         takes_one = name in known and known[name].type != "flag" and not equals
@@ -102,15 +108,20 @@ def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
 
 
 def beside_flags(
-    command: Command, options: Mapping[str, Any], rule_context: RuleContext
+    command: Command,
+    options: Mapping[str, Any],
+    rule_context: RuleContext,
+    section: Section | None = None,
 ) -> Iterator[Diagnostic]:
-    """What flags and option file do to each other, and rules that only both together break."""
+    """What flags and option file do to each other, and rules that only both together break: at the
+    flag, or at the option of the file where its `section` is known."""
     wrong = {row.path for row in command.diagnostics}
     given = {row.spelling: row for row in command.given}
     flags = {
         name: row.value.text if row.value else True
         for name, row in given.items()
         if name not in wrong and (row.value is None or row.value.certain)
+        if not row.word.optional
     }
     known = {key: value for key, value in options.items() if not isinstance(value, Variable)}
     for diagnostic in server_flags.flag_traps(flags, known, rule_context.release):
@@ -121,8 +132,12 @@ def beside_flags(
         server_flags.option_path(given[name].flag, rule_context.release): name for name in flags
     }
     for diagnostic in constraints.violations(together, rule_context):
-        if diagnostic.where not in alone and diagnostic.where in setters:
+        if diagnostic.where in alone:
+            continue
+        if diagnostic.where in setters:
             yield _at(given, replace(diagnostic, where=setters[diagnostic.where]))
+        elif section and value_at(section.options, diagnostic.where) is not None:
+            yield section.locate(diagnostic)
 
 
 def _at(given: Mapping[str, GivenFlag], diagnostic: Diagnostic) -> Diagnostic:
@@ -178,18 +193,35 @@ class ContainerCommand:
 def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
     """What the containers of a document run, as far as it starts a server or writes files."""
     for path, container in containers(document.data, ""):
+        given = {name: text for name, text, _ in environment(container)}
         words = [row for key in COMMANDS for row in words_of(document, container, path, key)]
         for index, (where, word) in enumerate(words):
             if script.is_server(word.text):
                 rest = [later for _, later in words[index + 1 :]]
-                yield ContainerCommand(_last_key(path, container), Script([rest]))
+                yield ContainerCommand(
+                    _last_key(path, container), Script([rest], environment=given)
+                )
                 break
             if script.mentions_server(word.text) or "<<" in word.text:
                 block = document.blocks.get(where)
                 start = block or document.locate(where)
-                yield ContainerCommand(
-                    where, script.read(word.text), word.text, start, block is not None
-                )
+                found = replace(script.read(word.text), environment=given)
+                yield ContainerCommand(where, found, word.text, start, block is not None)
+
+
+def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The variables of a container with their texts and paths, as Kubernetes, Compose as a list and
+    Compose as a mapping write them."""
+    for key in ("env", "environment"):
+        given = container.get(key)
+        if isinstance(given, Mapping):
+            yield from ((str(name), str(text), f"{key}.{name}") for name, text in given.items())
+        for index, row in enumerate(given if isinstance(given, list) else ()):
+            if isinstance(row, Mapping) and "value" in row:
+                yield str(row.get("name")), str(row["value"]), f"{key}.{index}.value"
+            elif isinstance(row, str) and "=" in row:
+                name, _, text = row.partition("=")
+                yield name, text, f"{key}.{index}"
 
 
 def _last_key(path: str, container: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
-from ..documents import Yaml, value_at
+from ..documents import Variable, Yaml, value_at
 from ..errors import BadFacts
 from ..facts import hardware
 from ..rules.context import RuleContext
@@ -87,7 +87,7 @@ def _published(name: str) -> str | None:
 def named_model(options: Mapping[str, Any], document: Yaml, path: str) -> Named | None:
     """The model of a section: its own, or that of the file around it."""
     given = options.get("model")
-    if isinstance(given, str) and not is_open(given):
+    if isinstance(given, str) and not (isinstance(given, Variable) or is_open(given)):
         inner = f"{path}.model" if path else "model"
         return Named(given, document.locate(inner), inner)
     for where in _MODELS:

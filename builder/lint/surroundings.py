@@ -76,7 +76,8 @@ def world_size(options: Mapping[str, Any]) -> int | None:
     size = 1
     for name in _SIZES:
         value = options.get(name, 1)
-        number = int(value) if isinstance(value, str) and value.isdigit() else value
+        is_text = isinstance(value, str) and value.isdecimal() and len(value) < 10
+        number = int(value) if is_text else value
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             return None
         size *= number
@@ -88,7 +89,7 @@ def gpu_diagnostic(
 ) -> Diagnostic | None:
     """What is wrong where a server of so many ranks has so many GPUs."""
     if world > gpus:
-        what = f"{gpus} GPUs for a server of {world} ranks: it does not start"
+        what = f"{gpus} GPU{'s' * (gpus != 1)} for a server of {world} ranks: it does not start"
         fix = f"ask for {world} GPUs, or make the parallel sizes multiply to {gpus}"
         return located(place, path, what, fix, "gpus-below-ranks", within=within)
     if world < gpus:

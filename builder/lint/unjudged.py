@@ -9,7 +9,8 @@ from ..errors import BadInput
 from .coverage import NOTHING
 from .files import SourceFile
 from .report import Checked, FindingsByRelease, Report, Skipped
-from .validate import PROSE, SCRIPT, YAML_SUFFIXES, Text, mentions_options
+from .script_judging import SCRIPT
+from .validate import PROSE, PYTHON, YAML_SUFFIXES, Text, mentions_options
 
 
 def of_no_kind(
@@ -60,6 +61,9 @@ def _unknown(source: Text) -> Diagnostic:
         return located(NOWHERE, "", "is empty", remedy, "empty-file")
     if source.form == PROSE:
         what = "is text that runs nothing: what it mentions is not judged"
+        return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
+    if source.form == PYTHON:
+        what = "constructs no engine of the LLM API"
         return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
     if source.form == SCRIPT:
         return located(NOWHERE, "", "starts no server", remedy, "unknown-kind", "warning")

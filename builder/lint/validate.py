@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -21,30 +21,29 @@ from . import (
     job_script,
     kinds,
     named_images,
+    python_api,
     script,
+    script_judging,
     serving,
     surroundings,
     worker_flags,
     workers,
-    written,
 )
 from .coverage import ITSELF, Judged, Verdict
 from .kinds import Content
-from .section import MAX_DIAGNOSTICS, Section, below, disagreements, section_diagnostics
+from .script_judging import SCRIPT
+from .section import MAX_DIAGNOSTICS, Section
 from .server_commands import (
-    Command,
     ContainerCommand,
-    beside_flags,
     container_commands,
-    parse,
     read_option_file,
 )
-from .variables import TEMPLATE, MaskedText, variable_paths
+from .variables import TEMPLATE, MaskedText
 from .workers import Worker
 
 MODEL_CONFIG = "Triton config.pbtxt"
-SCRIPT = "script"
 DOCKERFILE = "Dockerfile"
+PYTHON = "Python program"
 PROSE = "text"
 JOB = "Slurm job script"
 IMAGES = "container images"  # a file of another kind that names some of the publisher's
@@ -79,8 +78,9 @@ def read(path: Path) -> Text:
         return Text(path, "", PROSE)
     if form == DOCKERFILE:
         text = dockerfile.as_shell(text)
-    if form == SCRIPT and not _is_telling(text):
-        return Text(path, "", SCRIPT)
+    silent = form == SCRIPT and not _is_telling(text)
+    if silent or (form == PYTHON and not python_api.may_hold(text)):
+        return Text(path, "", form)
     if form and len(text) > MAX_CHARACTERS:
         what = f"{len(text)} characters are too many for a {form}"
         raise BadInput(Diagnostic(str(path), what, f"up to {MAX_CHARACTERS} are read"))
@@ -111,6 +111,8 @@ def _form(path: Path, text: str) -> str:
         return DOCKERFILE
     if path.suffix.lower() in PROSE_SUFFIXES:
         return PROSE
+    if path.suffix == ".py":
+        return PYTHON
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
         return MODEL_CONFIG
     is_script = path.suffix in (".sh", ".bash", ".sbatch", ".slurm") or _SHELL_LINE.search(text)
@@ -134,6 +136,8 @@ def validate(
         return Verdict(MODEL_CONFIG, list(rows), ITSELF)
     if source.form == PROSE:
         return Verdict(None, [])
+    if source.form == PYTHON:
+        return script_judging.python_verdict(source.text, rule_context)
     named, diagnostics = named_images.read(source.text, accepted)
     if source.form in (SCRIPT, DOCKERFILE):
         return _script(source, rule_context, named, diagnostics)
@@ -152,10 +156,18 @@ def validate(
         return Verdict(IMAGES if named else None, found, Judged(images=named))
     kind = content.kind
     judged = Judged(
-        len(content.sections), images=named, variables=tuple(_variables(content.sections))
+        len(content.sections),
+        images=named,
+        variables=tuple(script_judging.variables(content.sections)),
     )
-    judged += Judged(itself=kind not in (kinds.ENGINE, *kinds.SURROUNDINGS, *embedded.KINDS))
-    found = [*syntax, *diagnostics, *_content(content, rule_context, servers), *around]
+    own = kind not in (kinds.ENGINE, *kinds.SURROUNDINGS, *embedded.KINDS)
+    judged += Judged(itself=own or content.is_read)
+    found = [
+        *syntax,
+        *diagnostics,
+        *script_judging.content_diagnostics(content, rule_context, servers),
+        *around,
+    ]
     if content.kind.startswith((kinds.KUBERNETES, *embedded.KINDS)):
         for document in source.documents:
             for run in container_commands(document):
@@ -202,10 +214,11 @@ def _around(
         yield from workers.unknown_models(servers)
     yield from surroundings.recipe_diagnostics(content.document, content.sections)
     yield from workers.misspelt_resources(source.documents if servers else ())
-    options = {_file_name(section): section.options for section in content.sections}
+    name = script_judging.file_name
+    options = {name(section): section.options for section in content.sections}
     for document in source.documents if servers else ():
         for run in container_commands(document):
-            options |= _written_options(run.script, rule_context)
+            options |= script_judging.written_options(run.script, rule_context)
     yield from worker_flags.diagnostics(servers, _on_disk(source, servers) | options)
 
 
@@ -214,35 +227,6 @@ def _on_disk(source: Text, servers: Sequence[Worker]) -> dict[str, Mapping[str, 
     folder = source.path.parent
     read_files = {row.file: read_option_file(row.file_path, folder) for row in servers if row.file}
     return {name: options for name, options in read_files.items() if options}
-
-
-def _written_options(
-    found: script.Script, rule_context: RuleContext
-) -> dict[str, Mapping[str, Any]]:
-    """The options of each file that a script writes, by the last part of its name."""
-    return {
-        file.name.rpartition("/")[2]: section.options
-        for file in written.files(found.here, found.statements)
-        for section in _written(file, rule_context).sections
-    }
-
-
-def _file_name(section: Section) -> str:
-    """The name of the file that a section is in, inside of another one."""
-    return section.within.partition("data.")[2] or section.within.rpartition("/")[2]
-
-
-def _content(
-    content: Content, rule_context: RuleContext, servers: Sequence[Worker] = ()
-) -> Iterator[Diagnostic]:
-    """The errors of a file's options, beside the servers that read them."""
-    yield from content.diagnostics
-    for section in content.sections:
-        server = workers.of_file(servers, _file_name(section))
-        model = server.model if server else None
-        for row in section_diagnostics(section, workers.context(rule_context, server)):
-            yield serving.at_model(row, model)
-    yield from disagreements(content.sections, rule_context)
 
 
 def _uses_images(source: Text) -> bool:
@@ -256,7 +240,7 @@ def _script(
 ) -> Verdict:
     servers = workers.in_script(source.text)
     read_script = script.read(source.text)
-    ran = _script_verdict(read_script, source.text, source.path, {}, rule_context, servers)
+    ran = script_judging.verdict(read_script, source.text, source.path, {}, rule_context, servers)
     if ran.judged or (named and source.form == DOCKERFILE):
         diagnostics = [*diagnostics, *_around_script(source, servers, read_script, rule_context)]
     judged = ran.judged + Judged(images=named)
@@ -279,8 +263,8 @@ def _around_script(
     yield from surroundings.misspelt_variables(source.text)
     if not rule_context.checkpoint:
         yield from workers.unknown_models(servers)
-    options = _on_disk(source, servers) | _written_options(found, rule_context)
-    yield from workers.diagnostics(servers, options, job_script.is_job(source.text))
+    options = _on_disk(source, servers) | script_judging.written_options(found, rule_context)
+    yield from worker_flags.diagnostics(servers, options, job_script.is_job(source.text))
 
 
 def _line_ends(path: Path) -> Iterator[Diagnostic]:
@@ -302,99 +286,5 @@ def _run(
         section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])
         for section in content.sections
     }
-    verdict = _script_verdict(run.script, run.text, path, given, rule_context, servers)
+    verdict = script_judging.verdict(run.script, run.text, path, given, rule_context, servers)
     return replace(verdict, diagnostics=[run.move(row) for row in verdict.diagnostics])
-
-
-def _script_verdict(
-    found: script.Script,
-    text: str,
-    path: Path,
-    given: Mapping[str, Content],
-    rule_context: RuleContext,
-    servers: Sequence[Worker],
-) -> Verdict:
-    """What is wrong with the server commands of a script, and with the files that it writes, beside
-    those that it is given."""
-    rows = [
-        (each.name, _written(each, rule_context))
-        for each in written.files(found.here, found.statements, text)
-    ]
-    sections = [section for _, content in rows for section in content.sections]
-    judged = Judged(len(sections), len(found.commands), variables=tuple(_variables(sections)))
-    if not judged:
-        return Verdict(None, [])
-    literal = [written.with_literals(words, found.statements) for words in found.commands]
-    commands = [parse(words, rule_context.release) for words in literal]
-    result: list[Diagnostic] = []
-    for name, content in rows:
-        _settle_backend(content, [row for row in commands if _names(row, name)])
-        result += _content(content, rule_context, servers)
-    # Of a file that is written in several ways, none is known to be the one.
-    once = {name: content for name, content in rows if [row for row, _ in rows].count(name) == 1}
-    result += _between(once, rule_context)
-    for index, command in enumerate(commands):
-        result += command.diagnostics
-        if command.subcommand == "serve":
-            options = _options(command, path, {**given, **once})
-            server = servers[min(index, len(servers) - 1)] if servers else None
-            result += beside_flags(command, options, workers.context(rule_context, server))
-    return Verdict(SCRIPT, result, judged)
-
-
-def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
-    """What files for the two sides of one service disagree about, where a script writes both."""
-    sections = [
-        replace(content.sections[0], role=kinds.role_of(name.rpartition("/")[2]))
-        for name, content in files.items()
-        if content.kind == kinds.ENGINE and len(content.sections) == 1
-        if not content.sections[0].is_open
-    ]
-    return disagreements(sections, rule_context)
-
-
-def _settle_backend(content: Content, commands: Sequence[Command]) -> None:
-    """Whether options of one backend only go to that backend, where the commands say it."""
-    rest = [row for row in content.diagnostics if row.rule != kinds.AUTODEPLOY_RULE]
-    hints = [row for row in content.diagnostics if row.rule == kinds.AUTODEPLOY_RULE]
-    if commands and all(row.value("backend") == kinds.AUTODEPLOY_BACKEND for row in commands):
-        hints = []
-    elif commands:
-        hints = [replace(hint, severity="error") for hint in hints]
-    content.diagnostics = [*rest, *hints]
-
-
-def _names(command: Command, name: str) -> bool:
-    """Whether a command reads its options from the file of this name."""
-    word = command.option_file
-    return bool(word and name and Path(name).name == Path(word.text).name)
-
-
-def _written(file: written.WrittenFile, rule_context: RuleContext) -> Content:
-    """A file that a script writes."""
-    content = kinds.read(file.documents, rule_context.release)
-    if content is None and not file.name.endswith((".yaml", ".yml")):
-        return Content(kinds.ENGINE)
-    content = content or Content(kinds.ENGINE)
-    content.diagnostics += (row for each in file.documents for row in each.diagnostics)
-    content.sections = [
-        replace(section, within=file.name, is_open=section.is_open or file.is_open)
-        for section in content.sections
-    ]
-    content.diagnostics = [replace(row, within=file.name) for row in content.diagnostics]
-    return content
-
-
-def _variables(sections: Iterable[Section]) -> Iterator[str]:
-    """The paths of options whose values are put in later."""
-    for section in sections:
-        yield from (below(section.path, path) for path in variable_paths(section.options))
-
-
-def _options(command: Command, path: Path, written: Mapping[str, Content]) -> Mapping[str, Any]:
-    """The options of the file that a command names: one that the script writes, or one on disk."""
-    word = command.option_file
-    for name, content in written.items():
-        if _names(command, name) and content.sections:
-            return content.sections[0].options
-    return read_option_file(word.text, path.parent) if word else {}

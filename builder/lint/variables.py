@@ -95,6 +95,12 @@ class MaskedText:
         return data
 
 
+def value_of(text: str) -> Any:
+    """The value that a text is as YAML; `None` if it cannot be read."""
+    first = scan_yaml(text)[0]
+    return None if first.diagnostics else first.data
+
+
 def variable_paths(data: Any, path: str = "") -> Iterator[str]:
     """The paths of all values that are put in later."""
     if isinstance(data, Variable):

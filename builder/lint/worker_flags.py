@@ -8,26 +8,28 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, closest, is_misspelling, located
 from . import workers
-from .workers import FILE_FLAGS, MODEL_FLAGS, WORKER, Worker
+from .workers import FILE_FLAGS, MODE_FLAG, MODEL_FLAGS, WORKER, Worker
 
-_MODE = "--disaggregation-mode"
 _FLAGS = (
-    *(*MODEL_FLAGS, *FILE_FLAGS, _MODE, "--served-model-name", "--modality", "--max-num-tokens"),
-    *(
-        "--max-batch-size",
-        "--max-seq-len",
-        "--tensor-parallel-size",
-        "--publish-events-and-metrics",
-    ),
+    *MODEL_FLAGS,
+    *FILE_FLAGS,
+    MODE_FLAG,
+    "--served-model-name",
+    "--modality",
+    "--max-num-tokens",
+    "--max-batch-size",
+    "--max-seq-len",
+    "--tensor-parallel-size",
+    "--publish-events-and-metrics",
 )
 
 
 def diagnostics(
-    servers: Sequence[Worker], options: Mapping[str, Mapping[str, Any]]
+    servers: Sequence[Worker], options: Mapping[str, Mapping[str, Any]], in_job: bool = False
 ) -> Iterator[Diagnostic]:
     """That, and what is wrong with their GPUs and models. `options` are those of each file that is
     given beside them, by the last part of its name."""
-    yield from workers.diagnostics(servers, options)
+    yield from workers.diagnostics(servers, options, in_job)
     for worker in servers:
         if any(word.endswith(WORKER) for word, _ in worker.words):
             yield from _misspelt(worker)
@@ -48,10 +50,10 @@ def _misspelt(worker: Worker) -> Iterator[Diagnostic]:
 
 def _other_side(worker: Worker) -> Iterator[Diagnostic]:
     """A side that is given twice, and differently."""
-    given = worker.flag((_MODE,))
+    given = worker.flag((MODE_FLAG,))
     side = given[0].strip("\"'") if given else ""
     if given and {side, worker.role} == {"prefill", "decode"}:
-        what = f"{_MODE} {side}, but the service is one of {worker.role} workers"
+        what = f"{MODE_FLAG} {side}, but the service is one of {worker.role} workers"
         fix = f"give {worker.role}, or correct the service"
         yield located(given[1], worker.path, what, fix, "disagg-mode")
 

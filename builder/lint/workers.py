@@ -20,11 +20,14 @@ from ..facts.release import ServerRole
 from ..rules.context import RuleContext
 from . import job_script, script, serving
 from .section import below
+from .server_commands import environment
 from .serving import Named
+from .shell_values import Values
 from .surroundings import gpu_diagnostic, world_size
 
 WORKER = "dynamo.trtllm"
 _SPAWNERS = ("mpirun", "srun", job_script.LAUNCHER)  # they start a server on other nodes as well
+MODE_FLAG = "--disaggregation-mode"
 MODEL_FLAGS = ("--model-path", "--model")
 FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
 _SIZE_FLAGS = {
@@ -101,7 +104,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
+class Around:
     """What the objects around a container say of it."""
 
     gpu: str | None = None
@@ -112,20 +115,25 @@ class _Around:
 
 def in_documents(documents: Sequence[Yaml]) -> list[Worker]:
     """The servers that the containers of a manifest start."""
-    return [row for document in documents for row in _walk(document, document.data, "", _Around())]
+    return [row for document in documents for row in _walk(document, document.data, "", Around())]
 
 
-def _walk(document: Yaml, data: Any, path: str, around: _Around) -> Iterator[Worker]:
+def _walk(document: Yaml, data: Any, path: str, around: Around) -> Iterator[Worker]:
     if isinstance(data, list):
         for index, value in enumerate(data):
             yield from _walk(document, value, below(path, str(index)), around)
     if not isinstance(data, Mapping):
         return
-    around = _with(document, data, path, around)
+    around = around_of(document, data, path, around)
+    if seen := _visible_of(document, data, path):
+        around = replace(around, gpus=seen)
     if "command" in data or "args" in data:
         words = [*_words(document, data, path, "command"), *_words(document, data, path, "args")]
+        if any("$" in word for word, _ in words):
+            values = Values((), {name: text for name, text, _ in environment(data)})
+            words = [(values.expanded(word), place) for word, place in words]
         if any(script.is_server(word) or word.endswith(WORKER) for word, _ in words):
-            worker = Worker(words, _total(around), around.gpu, around.role, path)
+            worker = Worker(words, total(around), around.gpu, around.role, path)
             spread = worker.starts_elsewhere and not around.nodes
             yield replace(worker, gpus=None) if spread else worker
     for key, value in data.items():
@@ -133,7 +141,7 @@ def _walk(document: Yaml, data: Any, path: str, around: _Around) -> Iterator[Wor
             yield from _walk(document, value, below(path, str(key)), around)
 
 
-def _with(document: Yaml, data: Mapping[str, Any], path: str, around: _Around) -> _Around:
+def around_of(document: Yaml, data: Mapping[str, Any], path: str, around: Around) -> Around:
     """What an object adds to what is around its containers."""
     selector = data.get("nodeSelector")
     product = selector.get(_PRODUCT) if isinstance(selector, Mapping) else None
@@ -163,7 +171,16 @@ def _with(document: Yaml, data: Mapping[str, Any], path: str, around: _Around) -
     return around
 
 
-def _total(around: _Around) -> Place | None:
+def _visible_of(document: Yaml, data: Mapping[str, Any], path: str) -> Place | None:
+    """The GPUs that a variable of a container leaves it."""
+    for name, text, within in environment(data):
+        if name == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"\d+(,\d+)*", text):
+            where = below(path, within)
+            return Place(len(text.split(",")), document.locate(where), where)
+    return None
+
+
+def total(around: Around) -> Place | None:
     """The GPUs of all nodes of a server."""
     if around.gpus is None or around.nodes is None:
         return around.gpus
@@ -216,7 +233,6 @@ def _words(
             yield piece.group(), at
 
 
-_ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=[\"']?([^\s\"'$`;]+)[\"']?\s*$", re.M)
 _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=[\"']?([0-9]+(?:,[0-9]+)*)\b[\"']?")
 _SET = re.compile(rf"^\s*(?:export\s+)?{_VISIBLE.pattern}\s*(?:#.*)?$", re.M)
 _DOCKER = re.compile(r"--gpus[= ]+[\"']*(?:device=([0-9]+(?:,[0-9]+)*)|([0-9]+))")
@@ -224,26 +240,32 @@ _GRES = re.compile(r"gpu:(?:([a-z]\w*):)?([0-9]+)")
 
 
 def in_script(text: str) -> list[Worker]:
-    """The servers that a script starts, with variables that it sets once put in."""
-    assigned = dict(_ASSIGNED.findall(text))
-    names = [name for name, _ in _ASSIGNED.findall(text)]
-    values = {name: value for name, value in assigned.items() if names.count(name) == 1}
+    """The servers that a script starts, with the variables put in whose values it sets."""
+    read = script.read(text)
+    values = Values(read.statements)
     gpus, gpu = _visible(text), None
     lines = text.splitlines()
     is_job = job_script.is_job(text)
     if is_job:
         gpus, gpu = _of_job(text)
     found = []
-    for command in script.read(text).commands:
-        words = [(_filled(word.text, values), word.location) for word in command]
+    for command in read.commands:
+        words = [(word.text, word.location) for word in values.words(command)]
         own = _of_command(lines, command[0].location.line) if command and not is_job else None
         found.append(Worker([(script.COMMAND, Location(1, 1)), *words], own or gpus, gpu))
+    for row in read.statements if WORKER in text else ():
+        at = next((n for n, word in enumerate(row.words) if word.text == WORKER), None)
+        if at is not None:
+            words = [(word.text, word.location) for word in values.words(row.words[at:])]
+            own = None if is_job else _of_command(lines, row.words[at].location.line)
+            found.append(Worker(words, own or gpus, gpu, _mode(words)))
     return found
 
 
-def _filled(word: str, values: Mapping[str, str]) -> str:
-    name = word.strip('"').removeprefix("$").strip("{}")
-    return values.get(name, word) if "$" in word else word
+def _mode(words: Sequence[tuple[str, Location]]) -> ServerRole | None:
+    """The side that a worker is told to be."""
+    given = Worker(words).flag((MODE_FLAG,))
+    return _ROLES.get(given[0]) if given else None
 
 
 def _visible(text: str) -> Place | None:
@@ -270,6 +292,15 @@ def _of_command(lines: Sequence[str], line: int) -> Place | None:
             count = len(found[1].split(",")) if found[1] else int(found[2])
             return Place(count, Location(number, found.start() + 1), "--gpus")
     return None
+
+
+def docker_gpus(words: Sequence[tuple[str, Location]]) -> Place | None:
+    """The GPUs that a command gives a container."""
+    found = _DOCKER.search(" ".join(text for text, _ in words))
+    if not found:
+        return None
+    place = next(where for text, where in words if text.startswith("--gpus"))
+    return Place(len(found[1].split(",")) if found[1] else int(found[2]), place, "--gpus")
 
 
 def _of_job(text: str) -> tuple[Place | None, str | None]:
@@ -338,7 +369,8 @@ def _models(workers: Sequence[Worker]) -> Iterator[Diagnostic]:
 
 def may_name_a_file(text: str) -> bool:
     """Whether a text can hold a server's command with an option file."""
-    return script.COMMAND in text and any(flag in text for flag in FILE_FLAGS)
+    starts = script.COMMAND in text or WORKER in text
+    return starts and any(flag in text for flag in FILE_FLAGS)
 
 
 def option_files(worker: Worker, folder: Path) -> Iterator[Path]:

@@ -11,17 +11,16 @@ from itertools import count
 from typing import Any
 
 from ..diagnostics import NOWHERE, Location
-from ..documents import Variable, Yaml, load_yaml
+from ..documents import Variable, Yaml
 from .script import HereDocument, Statement, Word
-from .variables import SHELL, MaskedText
+from .shell_values import Values
+from .variables import SHELL, MaskedText, value_of
 
 _PYTHON = re.compile(r"(?:^|[/\s;&|(])python[\d.]*(?:\s|$)")
 _MANIFESTS = re.compile(r"\b(?:kubectl|oc|helm|docker[ -]compose)\b")
 # Something that fills in a here document later, whatever its quotes say.
 _FILLED_LATER = re.compile(r"\b(?:envsubst|sed|perl|eval|jinja2?|j2)\b")
 _BEFORE = ("then", "else", "do", "{", "sudo", "!")
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
-_DECLARES = ("export", "local", "readonly", "declare")
 _YQ = re.compile(r"\s*((?:\.\[?\"?[\w-]+\"?\]?)+)\s*=(?![=])\s*(.+)", re.S)
 _YQ_KEY = re.compile(r"\.\[?\"?([\w-]+)")
 MAX_NESTED = 8  # braces around braces
@@ -53,16 +52,19 @@ class WrittenFile:
 
 
 def files(
-    here: Iterable[HereDocument], rows: Sequence[Statement], text: str = ""
+    here: Iterable[HereDocument],
+    rows: Sequence[Statement],
+    text: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> list[WrittenFile]:
     """The files of a script, in the order in which it begins them.
 
     Without the `text` of the script their places are off by a quote.
     """
-    literals = _literals(rows)
+    values = Values(rows, environment)
     fragments = [row for each in here for row in _of_here_document(each, text)]
     fragments += _of_statements(rows, text.splitlines())
-    fragments = [replace(row, name=_expanded(row.name, literals)) for row in fragments]
+    fragments = [replace(row, name=values.expanded(row.name)) for row in fragments]
     open_files: dict[str, list[Fragment]] = {}
     complete: list[list[Fragment]] = []
     for fragment in sorted(fragments, key=lambda row: row.start):
@@ -70,13 +72,35 @@ def files(
             open_files[fragment.name] = []
             complete.append(open_files[fragment.name])
         open_files[fragment.name].append(fragment)
-    return [written for rows_ in complete for written in _assembled(rows_)]
+    found = [written for rows_ in complete for written in _assembled(rows_)]
+    for written in found:
+        for document in written.documents:
+            document.data = _filled(document.data, "", document, values)
+    return found
 
 
-def with_literals(words: Sequence[Word], rows: Sequence[Statement]) -> list[Word]:
-    """Words with the variables put in that a script sets to one text only. They stay uncertain."""
-    literals = _literals(rows)
-    return [replace(word, text=_expanded(word.text, literals)) for word in words]
+def _filled(data: Any, path: str, document: Yaml, values: Values) -> Any:
+    """Data with the variables put in whose values the script sets, at the place of those."""
+    if isinstance(data, Variable):
+        text = values.expanded(data)
+        if text == data or SHELL.search(text) or (value := value_of(text)) is None:
+            return data
+        if (place := values.place(data)) != NOWHERE:
+            document.places[path] = place
+        return value
+    if isinstance(data, Mapping):
+        return {
+            key: _filled(item, f"{path}.{key}" if path else str(key), document, values)
+            for key, item in data.items()
+        }
+    if isinstance(data, list):
+        return [_filled(item, f"{path}.{n}", document, values) for n, item in enumerate(data)]
+    return data
+
+
+def is_python(command: str) -> bool:
+    """Whether a command, or the line that it stands in, runs Python."""
+    return _PYTHON.search(command) is not None
 
 
 def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
@@ -132,7 +156,7 @@ def _move(document: Yaml, places: Sequence[Location]) -> None:
 
 
 def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
-    if not document.name and _PYTHON.search(document.command):
+    if not document.name and is_python(document.command):
         yield from _of_python(document.text, document.start, not document.quoted)
         return
     if not document.name and not _MANIFESTS.search(document.command):
@@ -157,7 +181,7 @@ def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator
         name = words[0].text.rpartition("/")[2]
         if name == "yq":
             yield from _of_yq(words[1:])
-        elif _PYTHON.search(name) and (code := _code_of(words)):
+        elif is_python(name) and (code := _code_of(words)):
             start = Location(code.location.line, code.location.column + 1)
             yield from _of_python(code.text, start, not code.certain)
         elif name in ("echo", "printf"):
@@ -267,12 +291,7 @@ def _of_yq(words: Sequence[Word]) -> Iterator[Fragment]:
 def _yq_value(text: str) -> Any:
     if SHELL.search(text) or re.match(r"\.|strenv|env\(|load|\(", text):
         return Variable(text)
-    try:
-        return load_yaml(text)
-    except Exception as error:
-        if type(error).__module__.startswith("yaml"):
-            return Variable(text)
-        raise
+    return Variable(text) if (value := value_of(text)) is None else value
 
 
 def _code_of(words: Sequence[Word]) -> Word | None:
@@ -340,23 +359,3 @@ def _value(node: ast.expr, path: str, document: Yaml, start: Location, shift: in
         return ast.literal_eval(node)
     except ValueError:
         return Variable(ast.unparse(node))
-
-
-def _literals(rows: Sequence[Statement]) -> Mapping[str, str]:
-    """Variables that a script sets to one literal text only."""
-    values: dict[str, set[str]] = {}
-    for row in rows:
-        words = row.words[1:] if row.words and row.words[0].text in _DECLARES else row.words
-        for word in words:
-            if not (found := _ASSIGNED.fullmatch(word.text)):
-                break
-            values.setdefault(found[1], set()).add(found[2] if word.certain else "$")
-    return {
-        name: next(iter(texts))
-        for name, texts in values.items()
-        if len(texts) == 1 and "$" not in next(iter(texts))
-    }
-
-
-def _expanded(word: str, literals: Mapping[str, str]) -> str:
-    return re.sub(r"\$\{?(\w+)\}?", lambda found: literals.get(found[1], found[0]), word)

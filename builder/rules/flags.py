@@ -14,12 +14,14 @@ from .context import RuleContext
 from .evaluation import same
 from .options import set_option
 from .rule_inputs import MISSING, RuleInputs
+from .validation import validate
 
 Flags = Mapping[str, Any]
 """Flags as typed: spelling to value, `True` for a switch."""
 
 
 SERVE = "serve"
+MAX_DIGITS = 300
 
 # What the command line reads as a number of each type.
 _NUMBERS: Mapping[str, str] = {
@@ -65,6 +67,16 @@ def flag_faults(
     elif flag.type in _NUMBERS and not re.fullmatch(_NUMBERS[flag.type], str(value)):
         remedy = "give a whole number" if flag.type == "int" else "give a number"
         yield _problem("flag-value", spelling, release, value, remedy=remedy)
+    elif flag.type in _NUMBERS and (path := option_path(flag, release)):
+        options: dict[str, Any] = {}
+        # A number of more digits than Python reads is a float, which no bound takes either.
+        whole = flag.type == "int" and len(str(value)) <= MAX_DIGITS
+        number = int(value) if whole else float(value)
+        set_option(options, path, number)
+        for row in validate(release, options):
+            if row.rule == "value-range":
+                remedy = f"{path} {row.message.removeprefix(f'{number} ')}"
+                yield _problem("flag-value", spelling, release, value, remedy=remedy)
 
 
 def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag]) -> str:

@@ -29,7 +29,7 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
     said: dict[tuple[object, ...], tuple[str, list[Diagnostic]]] = {}
     for name, diagnostics in found.items():
         for row in diagnostics:
-            accepting = [other for other in found if not _refuses(found[other], row)]
+            accepting = [other for other in found if not refuses(found[other], row)]
             if row.severity == "error" and accepting:
                 what = f"{name} refuses it, {' and '.join(accepting)} not: {row.message}"
                 doubtful.append(replace(row, message=what, severity="warning"))
@@ -43,7 +43,7 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
     return [row for row in rows if row.severity == "error" or _place(row) not in wrong]
 
 
-def _refuses(diagnostics: Iterable[Diagnostic], row: Diagnostic) -> bool:
+def refuses(diagnostics: Iterable[Diagnostic], row: Diagnostic) -> bool:
     """Whether there is an error at the place of a finding, or for a group that it stands in."""
     name = _name(row)
     return any(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from builder import pipeline
 from builder.errors import BadInput
@@ -141,3 +142,30 @@ def test_an_update_that_a_group_of_pods_may_refuse_is_warned_of(tmp_path: Path) 
     for more, warned in (((), False), ((surge,), True)):
         found = render(tmp_path / str(warned), *overrides, *more, preset=preset)
         assert any("update.max_unavailable: is 0" in line for line in found) == warned
+
+
+def test_pods_on_several_nodes_share_a_domain_of_nvlink_if_asked(tmp_path: Path) -> None:
+    """Every pod of the group claims a channel by the template that the domain makes."""
+    overrides = ("hardware.num_gpus=16", "targets.kubernetes.server=trtllm_serve")
+    asked, preset = "targets.kubernetes.compute_domain=true", "deepseek-v3.2-nvfp4-gb200"
+    found = render(tmp_path / "without", *overrides, preset=preset)
+    assert any("compute_domain: is off" in line for line in found)
+    found = render(tmp_path / "with", *overrides, asked, preset=preset)
+    assert not any("compute_domain" in line for line in found)
+    folder = tmp_path / "with/bundle/kubernetes"
+    domain = yaml.safe_load((folder / "shared/compute-domain.yaml").read_text())
+    assert (domain["kind"], domain["spec"]["numNodes"]) == ("ComputeDomain", 0)
+    template = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+    assert "compute-domain.yaml" in (folder / "shared/kustomization.yaml").read_text()
+    [group] = yaml.safe_load_all((folder / "base/workload.yaml").read_text())
+    pods = group["spec"]["leaderWorkerTemplate"]
+    for name in ("leaderTemplate", "workerTemplate"):
+        pod = pods[name]["spec"]
+        (claim,) = pod["resourceClaims"]
+        assert claim["resourceClaimTemplateName"] == template
+        assert pod["containers"][0]["resources"]["claims"] == [{"name": claim["name"]}]
+
+
+def test_a_domain_of_nvlink_for_one_node_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="a server has one node; remove it"):
+        render(tmp_path, TRITON, "targets.kubernetes.compute_domain=true")

@@ -10,10 +10,11 @@ from typing import Any
 
 from ...diagnostics import Location
 from ...documents import START, Yaml, value_at
-from .. import script, written
+from .. import script
 from ..script import HereDocument, Statement, Word
 from ..section import below
 from ..server_commands import COMMANDS, containers, words_of
+from ..shell_values import Values
 from ..workers import Place
 from .formats import formats, image_pattern
 
@@ -65,12 +66,16 @@ def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]
     found: list[Command] = []
     named: set[str] = set()
     visible = _visible(rows)
+    values = Values(rows)
     for statement in rows:
-        inner = list(_of_statement(written.with_literals(statement.words, rows), depth))
+        words = values.words(statement.words)
+        inner = list(_of_statement([word for word in words if not word.optional], depth))
         if inner and visible and not _ELSEWHERE & {word.text for word in statement.words}:
             inner = [replace(row, gpus=row.gpus or visible) for row in inner]
         if inner:
-            named |= {name for word in statement.words for name in _REFERENCE.findall(word.text)}
+            named |= {name for word in words for name in _REFERENCE.findall(word.text)}
+            more = tuple(word for word in words if word.optional)
+            inner += [Command(more, is_part=True)] if more else []
         found += inner
     found += _in_variables(rows, named)
     for document in here:

@@ -10,8 +10,9 @@ from ...facts.release import Release
 from ...rules.context import RuleContext
 from .. import embedded, kinds
 from ..coverage import Judged, Verdict
+from ..script_judging import SCRIPT
 from ..surroundings import rank_diagnostics
-from ..validate import DOCKERFILE, SCRIPT, Text
+from ..validate import DOCKERFILE, Text
 from ..variables import variable_paths
 from . import files, gpus
 from .formats import ENGINE, ENGINE_FILE, formats

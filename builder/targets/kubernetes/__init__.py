@@ -59,6 +59,9 @@ def _folders(workload: Workload) -> dict[str, Documents]:
     shared: Documents = {
         "files": [objects.config_map(workload, *row) for row in workload.maps.items()],
         **({"model-volumes": volumes} if volumes else {}),
+        **(
+            {"compute-domain": [objects.compute_domain(workload)]} if options.compute_domain else {}
+        ),
         "network-policy": [objects.network_policy(workload)],
         "disruption-budget": [objects.disruption_budget(workload)],
     }

@@ -10,7 +10,7 @@ from ...contents import File
 from ...render import CommentedValue
 from .options import AutoscalingOptions
 from .pod import first_pods, pod, worker_pod
-from .workload import CLIENT_LABEL, SERVER, Workload, map_data
+from .workload import CHANNEL, CLIENT_LABEL, SERVER, Workload, map_data
 
 # Images of servers are this large, and a node may have to fetch one before anything starts.
 IMAGE_FETCH_S = 1800
@@ -20,6 +20,7 @@ UNTRIED = (
     "Open MPI over SSH between pods without rights was tried with stand-ins for the engine, not "
     "with the engine, nor on a cluster; fast networks between nodes come by options of this target"
 )
+DOMAIN_KIND = "resource.nvidia.com/v1beta1/ComputeDomain"
 GROUP_KIND = "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet"
 TOPOLOGY_ANNOTATION = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
@@ -81,6 +82,17 @@ def group(workload: Workload) -> dict[str, Any]:
         {"spec": spec},
         annotations={TOPOLOGY_ANNOTATION: topology} if topology else None,
     )
+
+
+def compute_domain(workload: Workload) -> dict[str, Any]:
+    """The domain of multi-node NVLink of the pods, and the template of their claims of it.
+
+    Source: kubernetes-sigs/dra-driver-nvidia-gpu; ai-dynamo/dynamo recipes/kimi-k2.5@1e4f693.
+    """
+    on_demand = CommentedValue(0, "Nodes join as pods with a claim come to them")
+    template = {"name": workload.claims[CHANNEL]}
+    spec = {"numNodes": on_demand, "channel": {"resourceClaimTemplate": template}}
+    return workload.document(DOMAIN_KIND, workload.called("domain"), {"spec": spec})
 
 
 def service(workload: Workload) -> dict[str, Any]:

@@ -100,6 +100,8 @@ class KubernetesOptions(ContainerOptions):
     restricted APIs, `tls_secret` what the server itself encrypts gRPC with, and `ssh_secret` the
     keys by which the pods of one server on several nodes trust each other. `resources` are further
     ones of the cluster, such as network adapters, and `resource_claims` templates of such claims.
+    With `compute_domain` the pods of servers on several nodes share a domain of multi-node NVLink,
+    whose claims NVIDIA's DRA driver makes.
 
     Before it starts, a pod compares its files with their digests, those of models as far as they
     are known; with `verify_weights` the weights too, which reads them once more. Metrics are for
@@ -120,6 +122,7 @@ class KubernetesOptions(ContainerOptions):
     topology_key: LabelKey | None = None
     resources: dict[LabelKey, Count] = default(dict)
     resource_claims: list[ObjectName] = default(list)
+    compute_domain: bool = False
     monitoring_namespace: ObjectName = "monitoring"
     monitoring_pods: Annotated[dict[LabelKey, LabelValue], Bounds(min_length=1)] = default(
         lambda: {"app.kubernetes.io/name": "prometheus"}
@@ -151,6 +154,12 @@ def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Dia
             f"{options.ssh_secret} of type kubernetes.io/ssh-auth"
         )
         yield Diagnostic(f"targets.{TARGET}.ssh_secret", what, remedy, severity="warning")
+    gpu = load_gpu(context.deployment.hardware.gpu)
+    across = gpu.nvlink_domain_gpus.value > gpu.gpus_per_node.value
+    if context.nodes > 1 and across and not (options.compute_domain or options.resource_claims):
+        what = f"is off: pods on several nodes of {gpu.name} reach each other's memory by no NVLink"
+        remedy = "give true where NVIDIA's DRA driver runs, or name its claim in resource_claims"
+        yield Diagnostic(f"targets.{TARGET}.compute_domain", what, remedy, severity="warning")
     if context.nodes > 1 and not options.update.max_unavailable:
         # Source: kubernetes-sigs/lws, issue 776.
         what = "is 0, which the StatefulSets behind a LeaderWorkerSet may refuse"
@@ -165,6 +174,9 @@ def _own_diagnostics(deployment: Deployment, options: KubernetesOptions) -> Iter
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
     size = load_gpu(gpu).gpus_per_node.value
     if total <= size * deployment.instances:
+        if options.compute_domain:
+            what = "is there, and a server has one node"
+            yield Diagnostic(f"targets.{TARGET}.compute_domain", what, "remove it")
         yield from _gateway_diagnostics(deployment, options)
         return
     nodes = -(-total // size)

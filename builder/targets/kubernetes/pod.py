@@ -45,7 +45,8 @@ def pod(workload: Workload) -> dict[str, Any]:
         "runtimeClassName": options.runtime_class,
         "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets],
         "resourceClaims": [
-            {"name": name, "resourceClaimTemplateName": name} for name in options.resource_claims
+            {"name": name, "resourceClaimTemplateName": template}
+            for name, template in workload.claims.items()
         ],
     }
     return {
@@ -145,7 +146,7 @@ def _server(workload: Workload) -> dict[str, Any]:
             "Asked neither before the first answer nor while the pod ends",
         ),
         "lifecycle": {"preStop": {"sleep": {"seconds": options.deregistration_s}}},
-        "resources": _resources(container, options),
+        "resources": _resources(workload),
         "securityContext": RESTRICTED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(workload),
@@ -176,10 +177,11 @@ def _probe(container: Container, path: str) -> dict[str, Any]:
             return {"tcpSocket": {"port": next(iter(container.ports))}}
 
 
-def _resources(container: Container, options: KubernetesOptions) -> dict[str, Any]:
+def _resources(workload: Workload) -> dict[str, Any]:
     """No limit of cores: a server that is held back for a moment holds all its GPUs back."""
+    container, options = workload.container, workload.options
     memory, cpus = container.memory_gib, container.cpus
-    claims = [{"name": name} for name in options.resource_claims]
+    claims = [{"name": name} for name in workload.claims]
     exact: dict[str, str | CommentedValue] = {
         "nvidia.com/gpu": str(container.gpus),
         "memory": CommentedValue(f"{memory.value}Gi", memory.reason),

@@ -125,6 +125,9 @@ def _digest(files: Mapping[str, File]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+CHANNEL = "compute-domain-channel"
+
+
 @dataclass(frozen=True)
 class Workload:
     """All that the objects of a service are made of.
@@ -147,6 +150,12 @@ class Workload:
 
     def called(self, part: str) -> str:
         return f"{self.name}-{part}"
+
+    @property
+    def claims(self) -> dict[str, str]:
+        """The templates of the claims of a pod, by their names in it."""
+        found = {name: name for name in self.options.resource_claims}
+        return found | ({CHANNEL: self.called(CHANNEL)} if self.options.compute_domain else {})
 
     @property
     def files(self) -> dict[str, File]:

@@ -124,6 +124,31 @@ def test_whole_files_have_no_error_that_is_not_true(
     assert kinds["SLURM recipe"] == len(list((CORPUS / "srt-slurm").glob("*.yaml")))
 
 
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        (name, path)
+        for name, rows in GENUINE.items()
+        for path, rule in rows
+        if rule == "unknown-key"
+    ],
+)
+def test_a_mistake_of_an_author_is_one_by_the_option_table_of_every_release(
+    name: str, path: str
+) -> None:
+    """The proof: the class of options that the key stands in has no such field in any of them. The
+    tables name the source that they were read from (`provenance`)."""
+    *above, key = [part for part in path.split(".") if not part.endswith("_servers")]
+    for known in release.known():
+        table = release.load(known)
+        assert table.table["provenance"]
+        fields = table.top_level
+        for part in above:
+            fields = table.table["types"][fields[part]["of"]]["fields"]
+        spellings = {alias for field in fields.values() for alias in field.get("alias", ())}
+        assert key not in {*fields, *spellings}, (known, name)
+
+
 def test_every_file_is_read_by_itself_and_none_breaks_check(builder: Run) -> None:
     """All of them named on one command line: kinds, and no error for another engine's files."""
     files = sorted(CORPUS.rglob("*.yaml"))

@@ -444,6 +444,18 @@ def test_a_wrong_release_guess_is_named(builder: Run, tmp_path: Path) -> None:
     assert builder("check", "f.yaml", "--release", "main-00043967").returncode == 0
 
 
+def test_what_a_later_release_takes_is_warned_of_where_the_release_is_a_guess(
+    builder: Run, tmp_path: Path
+) -> None:
+    text = "max_bach_size: 8\nkv_cache_config: {use_kv_cache_manager_v2: true}\n"
+    guessed = {row["path"]: row for row in findings(builder, tmp_path, text)}
+    assert guessed["max_bach_size"]["severity"] == "error"
+    later = guessed["kv_cache_config.use_kv_cache_manager_v2"]
+    assert later["severity"] == "warning" and "1.2.1 is assumed" in later["message"]
+    named = findings(builder, tmp_path, f"# tensorrt_llm==1.2.1\n{text}")
+    assert [row["severity"] for row in named] == ["error", "error"]
+
+
 def test_a_deployment_that_cannot_be_planned_is_no_wrong_guess(
     builder: Run, tmp_path: Path
 ) -> None:

@@ -207,7 +207,6 @@ def test_flags_of_a_launcher_are_judged_with_its_options(builder: Run, tmp_path:
     [
         "engine_args: {context_length: 4096, tp_size: 8, mem_fraction_static: 0.8}\n",
         "services:\n  web: {image: nginx, command: nginx -g daemon}\n",
-        "trt_llm: {build: {max_seq_len: 8192, tensor_parallel_count: 2}}\n",
         "cases:\n- {id: a, tp: 8, isl: 1024, max_num_tokens: 64, enable_attention_dp: true}\n",
         "chat: 'use trtllm-serve serve model --tp_sise 8'\n",
         "a: {b: {speculative_config: {num_speculative_tokens: 3}, tensor_parallel_size: 8}}\n",

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from builder import lint, pipeline
-from tests.builder.lint.test_check_corpus import CORPUS, FOREIGN
+from tests.builder.lint.test_check_corpus import CORPUS, FOREIGN, GENUINE
 from tests.conftest import ABSENT
 
 RECIPES = CORPUS.parent / "corpus-inferencex"
@@ -39,6 +40,10 @@ def test_every_file_that_holds_options_is_judged() -> None:
     ]
     assert overlooked == []
     assert sum(sections.values()) >= 2 * files["SLURM recipe"] * 0.9
+    errors = {
+        (Path(row.where).name, row.path) for row in report.findings if row.severity == "error"
+    }
+    assert errors == {(Path(name).name, path) for name, rows in GENUINE.items() for path, _ in rows}
 
 
 def test_recipes_that_name_their_release_have_no_error() -> None:

@@ -93,7 +93,7 @@ def test_a_misspelt_option_is_found_however_a_script_writes_it(
 VARIABLE = """\
 cat > options.yaml <<EOF
 enable_attention_dp: $DP
-tensor_parallel_size: ${TP:-8}
+tensor_parallel_size: ${TP:-8}  # which is known
 max_batch_size: $(( CONC / 2 ))
 moe_config:
   backend: "$BACKEND"
@@ -112,7 +112,6 @@ def test_a_variable_has_no_type_yet_and_is_said(builder: Run, tmp_path: Path) ->
     assert (file["sections"], file["commands"]) == (1, 1)
     assert file["variables"] == [
         "enable_attention_dp",
-        "tensor_parallel_size",
         "max_batch_size",
         "moe_config.backend",
         "speculative_config.decoding_type",

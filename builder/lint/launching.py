@@ -1,0 +1,196 @@
+"""What keeps a server from starting as it is written: flags that the shell does not hand to it,
+files that are not there when it reads them, ports at which nobody reaches it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
+
+from ..diagnostics import Diagnostic, Location, closest, located
+from ..facts.release import Release
+from ..rules import flags as server_flags
+from .job_script import LAUNCHER, whole
+from .script import Script, Statement, Word, is_server
+from .server_commands import Command
+from .shell_values import Values, with_branches
+from .surroundings import world_size
+
+_NAME = re.compile(r"(?<!\\)\$\{?(\w+)\}?")
+_FUNCTION = re.compile(r"^\s*(?:function\s+\w+|[\w-]+\s*\(\s*\)\s*\{?)", re.M)
+_WRITERS = ("echo", "printf", "cat")
+_PUBLISHED = re.compile(r"(?:[\d.]+:)?(?:\d+:)?(\d+)(?:/tcp)?")
+_STARTERS = ("mpirun", "mpiexec")
+
+
+def diagnostics(
+    found: Script, commands: Sequence[Command], values: Values, text: str, release: Release
+) -> Iterator[Diagnostic]:
+    """All of that in a script. `commands` are those of its servers, in their order."""
+    rows = found.statements
+    yield from _lost_flags(rows)
+    yield from _ends(found)
+    yield from _unset(found, values)
+    serving = [row for row in commands if row.subcommand == server_flags.SERVE]
+    for command in serving:
+        yield from _model(command)
+    if not _FUNCTION.search(text):  # else the order of lines is not that of commands
+        yield from _files(rows, serving, values)
+    starts = [row for row in rows if any(is_server(word.text) for word in row.words)]
+    if len(starts) == len(commands):
+        pairs = [
+            (row, command)
+            for row, command in zip(starts, commands, strict=True)
+            if command.subcommand == server_flags.SERVE
+        ]
+        for row, command in pairs:
+            yield from _published(values.words(row.words), command, release)
+            yield from _ranks(values.words(row.words), command, release)
+        yield from _same_port(pairs, release)
+
+
+def _lost_flags(rows: Sequence[Statement]) -> Iterator[Diagnostic]:
+    listed = {word.location for row in rows for word in row.elements or ()}
+    for before, row in pairwise(rows):
+        first = row.words[0]
+        starts = any(is_server(word.text) for word in before.words)
+        if not (starts and before.end == "\n" and first.text.startswith("--")):
+            continue
+        if first.location not in listed:
+            what = "begins a command of its own: the server does not get it"
+            fix = "end the line before with a backslash, and nothing behind that"
+            yield located(first.location, first.text.partition("=")[0], what, fix, "lost-flag")
+
+
+def _ends(found: Script) -> Iterator[Diagnostic]:
+    """Ends of here documents that only a reader takes for one."""
+    for document in found.here:
+        end = document.end.lstrip("\t") if document.strips_tabs else document.end
+        if end == end.strip():
+            continue
+        place = Location(document.start.line + len(document.text.splitlines()), 1)
+        what = f"{end.strip()} is no end of the here document: spaces stand beside it"
+        fix = "write it alone at the beginning of its line, or <<- and tabs before it"
+        yield located(place, "", what, fix, "here-document-end")
+
+
+def _unset(found: Script, values: Values) -> Iterator[Diagnostic]:
+    """Variables that nothing sets, beside one of almost the same name."""
+    places = [(word.text, word.location) for words in found.commands for word in words]
+    for document in found.here:
+        if not document.quoted:
+            lines = document.text.splitlines()
+            places += [(line, Location(document.start.line + n, 1)) for n, line in enumerate(lines)]
+    seen = set()
+    for text, place in places:
+        for name in _NAME.findall(text):
+            if name in seen or name in values.names or name.isdigit():
+                continue
+            seen.add(name)
+            if near := closest(name, values.names):
+                what = f"nothing here sets {name}"
+                yield located(
+                    place, name, what, f"did you mean {near}?", "misspelt-name", "warning"
+                )
+
+
+def _model(command: Command) -> Iterator[Diagnostic]:
+    if command.start and command.given and not (command.arguments or command.diagnostics):
+        what, fix = "names no model", "write its name or folder behind the command"
+        yield located(command.start, "", what, fix, "missing-model")
+
+
+def _files(
+    rows: Sequence[Statement], commands: Sequence[Command], values: Values
+) -> Iterator[Diagnostic]:
+    """Option files that are written twice, or after the server that reads them."""
+    first: dict[str, Location] = {}
+    last: dict[str, tuple[int, Location]] = {}
+    for index, (row, optional) in enumerate(with_branches(rows)):
+        place = row.words[0].location
+        for sign, word in row.redirects:
+            if optional or row.words[0].text not in _WRITERS or not sign.startswith(">"):
+                continue
+            name = values.expanded(word.text)
+            first.setdefault(name, place)
+            if sign == ">" and name in last and not _is_read(rows[last[name][0] + 1 : index], name):
+                what = f"writes {name} anew: what line {last[name][1].line} wrote is gone"
+                yield located(place, "", what, "add to it with >>", "file-overwritten", "warning")
+            last[name] = index, place
+    for command in commands:
+        file = command.option_file
+        late = first.get(file.text) if file else None
+        if file and late and command.start and late.line > command.start.line:
+            what = f"{file.text} is written in line {late.line}, after the server has started"
+            yield located(file.location, "", what, "write it before", "file-late", "warning")
+
+
+def _is_read(rows: Sequence[Statement], name: str) -> bool:
+    words = {word.text for row in rows for word in row.words}
+    return any(is_server(word) or name in word or "$" in word for word in words)
+
+
+def _published(words: Sequence[Word], command: Command, release: Release) -> Iterator[Diagnostic]:
+    """Ports of a container against those of the server in it."""
+    texts = [word.text for word in words]
+    start = next(index for index, text in enumerate(texts) if is_server(text))
+    if not {"docker", "podman"} & {text.rpartition("/")[2] for text in texts[:start]}:
+        return
+    given = [
+        words[index + 1]
+        for index, text in enumerate(texts[:start])
+        if text in ("-p", "--publish") and words[index + 1].certain
+    ]
+    ports = [found[1] for word in given if (found := _PUBLISHED.fullmatch(word.text))]
+    if not ports or len(ports) != len(given):
+        return
+    port = command.value("port") or _default("port", release)
+    if port.isdigit() and port not in ports:
+        what = f"{', '.join(ports)} of the container is published, and the server listens at {port}"
+        fix = f"publish {port}, or give --port {ports[0]}"
+        yield located(given[0].location, "--publish", what, fix, "port-unreached", "warning")
+    host = command.value("host") or _default("host", release)
+    if host in ("localhost", "127.0.0.1"):
+        what = f"the server listens at {host} of the container: what is published reaches nobody"
+        fix = "give --host 0.0.0.0"
+        yield located(given[0].location, "--publish", what, fix, "port-unreached", "warning")
+
+
+def _ranks(words: Sequence[Word], command: Command, release: Release) -> Iterator[Diagnostic]:
+    """The processes that MPI starts against the ranks of the server."""
+    texts = [word.text for word in words]
+    start = next(index for index, text in enumerate(texts) if is_server(text))
+    before = [text.rpartition("/")[2] for text in texts[:start]]
+    if LAUNCHER not in before or not set(_STARTERS) & set(before):
+        return
+    flags = {row.spelling: row.value.text for row in command.given if row.value}
+    world = world_size(server_flags.with_flags(flags, {}, release))
+    for index, text in enumerate(texts[:start]):
+        count = whole(texts[index + 1]) if text in ("-n", "-np") else None
+        if count and world and world > 1 and count != world and words[index + 1].certain:
+            what = f"{count} processes for a server of {world} ranks"
+            fix = f"give {world}, or parallel sizes that multiply to {count}"
+            yield located(words[index + 1].location, text, what, fix, "job-ranks")
+
+
+def _same_port(
+    pairs: Sequence[tuple[Statement, Command]], release: Release
+) -> Iterator[Diagnostic]:
+    """Servers beside each other on one machine that want the same port."""
+    for (one, first), (other, second) in combinations(pairs, 2):
+        words = {word.text.rpartition("/")[2] for row in (one, other) for word in row.words}
+        if one.end != "&" or words & {"docker", "podman", "srun", "ssh", *_STARTERS}:
+            continue
+        ports = [row.value("port") or _default("port", release) for row in (first, second)]
+        if ports[0] == ports[1] and ports[0].isdigit() and second.start:
+            what = f"wants port {ports[0]}, which the server of line {_line(first)} has"
+            yield located(second.start, "--port", what, "give it another port", "port-taken")
+
+
+def _line(command: Command) -> int:
+    return command.start.line if command.start else 0
+
+
+def _default(name: str, release: Release) -> str:
+    defaults: Mapping[str, object] = {row.name: row.default for row in release.serve_flags}
+    return str(defaults.get(name, ""))

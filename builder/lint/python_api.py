@@ -1,0 +1,212 @@
+"""Python programs of the engine's LLM API: the options that they construct it with. Nothing is run.
+
+Read are calls of `LLM` and of its classes of options as far as their arguments are literal, set to
+one value only, or calls of such classes; anything else is a value that is put in later.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..diagnostics import Location
+from ..documents import START, Variable, Yaml
+from ..facts.release import Release
+from .section import Section, below
+
+KIND = "LLM API program"
+PACKAGE = "tensorrt_llm"
+_ENGINES = ("LLM", "AsyncLLM", "LlmArgs", "TorchLlmArgs")
+# Engines of other options under the same name.
+_OTHERS = (
+    f"{PACKAGE}._tensorrt_engine",
+    f"{PACKAGE}._torch",
+    f"{PACKAGE}.runtime",
+    f"{PACKAGE}.bindings",
+)
+_USE = re.compile(r"\b(?:LLM|LlmArgs)\s*\(")
+MAX_DEPTH = 20
+
+
+def may_hold(text: str) -> bool:
+    """Whether a text can be a program of the LLM API."""
+    return PACKAGE in text and _USE.search(text) is not None
+
+
+def sections(text: str, release: Release, start: Location = START) -> list[Section] | None:
+    """The options of each engine that a program constructs; `None` if it is no Python.
+
+    Places count from `start`, where the program begins.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of escapes in the program's texts
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return list(_Program(tree, release, start).sections())
+
+
+class _Program:
+    """A program by its imports and the values of its names."""
+
+    def __init__(self, tree: ast.Module, release: Release, start: Location) -> None:
+        self._tree, self._release, self._start = tree, release, start
+        self._modules: set[str] = set()
+        self._names: dict[str, str] = {}
+        self._values: dict[str, list[ast.expr | None]] = {}
+        for node in ast.walk(tree):
+            self._read(node)
+
+    def sections(self) -> Iterator[Section]:
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call) and self._class(node.func) in _ENGINES:
+                yield self._section(node)
+
+    def _read(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for row in node.names:
+                if row.name.partition(".")[0] == PACKAGE and not row.name.startswith(_OTHERS):
+                    self._modules.add(row.asname or PACKAGE)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if module.partition(".")[0] == PACKAGE and not module.startswith(_OTHERS):
+                self._names.update({row.asname or row.name: row.name for row in node.names})
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._set(target, node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value:
+            self._set(node.target, node.value)
+        elif isinstance(node, ast.AugAssign | ast.For | ast.NamedExpr | ast.comprehension):
+            self._set(node.target, None)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            arguments = node.args
+            for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+                self._values.setdefault(each.arg, []).append(None)
+
+    def _set(self, target: ast.expr, value: ast.expr | None) -> None:
+        """A name gets a value; one that is changed where it lies has none that is known."""
+        if isinstance(target, ast.Tuple | ast.List):
+            for each in target.elts:
+                self._set(each, None)
+        elif isinstance(target, ast.Name):
+            self._values.setdefault(target.id, []).append(value)
+        elif isinstance(target, ast.Subscript | ast.Attribute) and isinstance(
+            target.value, ast.Name
+        ):
+            self._values.setdefault(target.value.id, []).append(None)
+
+    def _class(self, function: ast.expr) -> str:
+        """The name in the engine's package of what is called, or nothing."""
+        if isinstance(function, ast.Name):
+            return self._names.get(function.id, "")
+        path = ast.unparse(function) if isinstance(function, ast.Attribute) else ""
+        first, _, rest = path.partition(".")
+        if not rest or any(f"{PACKAGE}.{rest}".startswith(other) for other in _OTHERS):
+            return ""
+        inside = first in self._modules or first in self._names
+        return rest.rpartition(".")[2] if inside else ""
+
+    def _section(self, call: ast.Call) -> Section:
+        document = Yaml({}, {"": self._place(call)})
+        options: dict[str, Any] = {}
+        if call.args and not isinstance(call.args[0], ast.Starred):
+            options["model"] = self._value(call.args[0], "model", document, 0)
+            document.places["model"] = self._place(call.args[0])
+        is_open = self._arguments(call, "", options, document, 0)
+        return Section(options, document, is_open=is_open)
+
+    def _arguments(
+        self, call: ast.Call, path: str, options: dict[str, Any], document: Yaml, depth: int
+    ) -> bool:
+        """The named arguments of a call; whether there may be more of them."""
+        is_open = False
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                given = self._known(keyword.value)
+                if isinstance(given, ast.Dict) or self._is_dict_call(given):
+                    found = self._value(given, path, document, depth)
+                    options.update(found if isinstance(found, Mapping) else {})
+                else:
+                    is_open = True
+            else:
+                inner = below(path, keyword.arg)
+                document.places[inner] = self._place(keyword)
+                options[keyword.arg] = self._value(keyword.value, inner, document, depth)
+        return is_open
+
+    def _value(self, node: ast.expr, path: str, document: Yaml, depth: int) -> Any:
+        given, node = node, self._known(node)
+        if isinstance(node, ast.Constant) and node is not given:
+            document.places[path] = self._place(node)
+        if depth > MAX_DEPTH:
+            return Variable(ast.unparse(node))
+        if isinstance(node, ast.Dict):
+            return self._mapping(node, path, document, depth)
+        if isinstance(node, ast.List | ast.Tuple):
+            rows = [self._value(row, path, document, depth + 1) for row in node.elts]
+            return Variable(ast.unparse(node)) if any(_is_later(row) for row in rows) else rows
+        if isinstance(node, ast.Call):
+            return self._constructed(node, path, document, depth)
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError):
+            return Variable(ast.unparse(node))
+
+    def _mapping(self, node: ast.Dict, path: str, document: Yaml, depth: int) -> Any:
+        data = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            if not isinstance(key, ast.Constant):
+                return Variable(ast.unparse(node))
+            inner = below(path, str(key.value))
+            document.places[inner] = self._place(key)
+            data[str(key.value)] = self._value(item, inner, document, depth + 1)
+        return data
+
+    def _constructed(self, node: ast.Call, path: str, document: Yaml, depth: int) -> Any:
+        """What the call of a class of options stands for; any other is put in later."""
+        name = self._class(node.func)
+        is_options = name in self._release.table["types"]
+        if node.args or not (is_options or self._is_dict_call(node)):
+            return Variable(ast.unparse(node))
+        options = self._tag(name)
+        if self._arguments(node, path, options, document, depth + 1):
+            return Variable(ast.unparse(node))
+        return options
+
+    def _tag(self, name: str) -> dict[str, Any]:
+        """The option by which a file says which of several classes is meant."""
+        for union in self._release.table["unions"].values():
+            for value, member in union["types"].items():
+                if member == name:
+                    return {union["discriminator"]: value}
+        return {}
+
+    def _is_dict_call(self, node: ast.expr) -> bool:
+        return (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "dict"
+            and not node.args
+        )
+
+    def _known(self, node: ast.expr) -> ast.expr:
+        """What a name is set to, if that happens once; a conditional value is none."""
+        for _ in range(MAX_DEPTH):
+            rows = self._values.get(node.id, []) if isinstance(node, ast.Name) else []
+            if len(rows) != 1 or rows[0] is None:
+                break
+            node = rows[0]
+        return node
+
+    def _place(self, node: ast.expr | ast.keyword) -> Location:
+        first = node.lineno == 1
+        column = node.col_offset + (self._start.column if first else 1)
+        return Location(self._start.line + node.lineno - 1, column)
+
+
+def _is_later(value: Any) -> bool:
+    return isinstance(value, Variable)

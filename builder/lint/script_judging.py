@@ -1,0 +1,198 @@
+"""The server commands of a script and the option files that it writes, judged by a release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..diagnostics import Diagnostic
+from ..rules.context import RuleContext
+from . import (
+    kinds,
+    launching,
+    nim,
+    python_api,
+    script,
+    serving,
+    structured_output,
+    unread,
+    workers,
+    written,
+)
+from .coverage import Judged, Verdict
+from .kinds import Content
+from .section import Section, below, disagreements, section_diagnostics
+from .server_commands import Command, beside_flags, parse, read_option_file
+from .shell_values import Values
+from .variables import variable_paths
+from .workers import Worker
+
+SCRIPT = "script"
+
+
+def written_options(
+    found: script.Script, rule_context: RuleContext
+) -> dict[str, Mapping[str, Any]]:
+    """The options of each file that a script writes, by the last part of its name."""
+    return {
+        file.name.rpartition("/")[2]: section.options
+        for file in written.files(found.here, found.statements, environment=found.environment)
+        for section in _written(file, rule_context).sections
+    }
+
+
+def file_name(section: Section) -> str:
+    """The name of the file that a section is in, inside of another one."""
+    return section.within.partition("data.")[2] or section.within.rpartition("/")[2]
+
+
+def content_diagnostics(
+    content: Content, rule_context: RuleContext, servers: Sequence[Worker] = ()
+) -> Iterator[Diagnostic]:
+    """The errors of a file's options, beside the servers that read them."""
+    yield from content.diagnostics
+    for section in content.sections:
+        server = workers.of_file(servers, file_name(section))
+        model = server.model if server else None
+        for row in section_diagnostics(section, workers.context(rule_context, server)):
+            yield serving.at_model(row, model)
+    yield from disagreements(content.sections, rule_context)
+
+
+def python_verdict(text: str, rule_context: RuleContext) -> Verdict:
+    """What is wrong with the options that a program of the LLM API gives."""
+    sections = python_api.sections(text, rule_context.release)
+    if not sections:
+        return Verdict(None, [])
+    found = list(content_diagnostics(Content(python_api.KIND, sections), rule_context))
+    if not any(structured_output.OPTION in section.options for section in sections):
+        asked = structured_output.diagnostic(text, "the engine has")
+        found += [asked] if asked and not any(row.is_open for row in sections) else []
+    if not rule_context.checkpoint:
+        models = (serving.named_model(row.options, row.document, "") for row in sections)
+        found += [serving.unknown(row) for row in models if row and not serving.find(row.name)]
+    return Verdict(
+        python_api.KIND, found, Judged(len(sections), variables=tuple(variables(sections)))
+    )
+
+
+def verdict(
+    found: script.Script,
+    text: str,
+    path: Path,
+    given: Mapping[str, Content],
+    rule_context: RuleContext,
+    servers: Sequence[Worker],
+) -> Verdict:
+    """What is wrong with the server commands of a script, and with the files that it writes, beside
+    those that it is given."""
+    rows = [
+        (each.name, _written(each, rule_context))
+        for each in written.files(found.here, found.statements, text, found.environment)
+    ]
+    values = Values(found.statements, found.environment)
+    if "NIM_" in text:
+        containers = Content(SCRIPT)
+        filled_rows = (replace(x, words=tuple(values.words(x.words))) for x in found.statements)
+        nim.in_script(filled_rows, containers, rule_context.release)
+        rows.append(("", containers))
+    sections = [section for _, content in rows for section in content.sections]
+    if not (sections or found.commands or servers):
+        return Verdict(None, [])
+    filled = [values.words(words) for words in found.commands]
+    commands = [parse(words, rule_context.release) for words in filled]
+    later = [row for words in filled for row in unread.of_command(words)]
+    altered = unread.of_script(found.statements, found.here, {name for name, _ in rows})
+    judged = Judged(
+        len(sections),
+        max(len(found.commands), len(servers)),
+        variables=tuple(variables(sections)),
+        unread=(*later, *altered),
+    )
+    for command, place in zip(commands, found.starts, strict=False):
+        command.start = place
+    result = list(launching.diagnostics(found, commands, values, text, rule_context.release))
+    for name, content in rows:
+        _settle_backend(content, [row for row in commands if _names(row, name)])
+        result += content_diagnostics(content, rule_context, servers)
+    # Of a file that is written in several ways, none is known to be the one.
+    once = {name: content for name, content in rows if [row for row, _ in rows].count(name) == 1}
+    result += _between(once, rule_context)
+    unguided = not later and any(row.subcommand == "serve" for row in commands)
+    for index, command in enumerate(commands):
+        result += command.diagnostics
+        if command.subcommand == "serve":
+            section = _section(command, {**given, **once})
+            options = section.options if section else _on_disk(command, path)
+            is_known = bool(options or not command.option_file)
+            unguided = unguided and is_known and structured_output.OPTION not in options
+            server = servers[min(index, len(servers) - 1)] if servers else None
+            here = workers.context(rule_context, server)
+            result += beside_flags(command, options, here, section)
+    if unguided and (asked := structured_output.diagnostic(text, "the server has")):
+        result.append(asked)
+    return Verdict(SCRIPT, result, judged)
+
+
+def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
+    """What files for the two sides of one service disagree about, where a script writes both."""
+    sections = [
+        replace(content.sections[0], role=kinds.role_of(name.rpartition("/")[2]))
+        for name, content in files.items()
+        if content.kind == kinds.ENGINE and len(content.sections) == 1
+        if not content.sections[0].is_open
+    ]
+    return disagreements(sections, rule_context)
+
+
+def _settle_backend(content: Content, commands: Sequence[Command]) -> None:
+    """Whether options of one backend only go to that backend, where the commands say it."""
+    rest = [row for row in content.diagnostics if row.rule != kinds.AUTODEPLOY_RULE]
+    hints = [row for row in content.diagnostics if row.rule == kinds.AUTODEPLOY_RULE]
+    if commands and all(row.value("backend") == kinds.AUTODEPLOY_BACKEND for row in commands):
+        hints = []
+    elif commands:
+        hints = [replace(hint, severity="error") for hint in hints]
+    content.diagnostics = [*rest, *hints]
+
+
+def _names(command: Command, name: str) -> bool:
+    """Whether a command reads its options from the file of this name."""
+    word = command.option_file
+    return bool(word and name and Path(name).name == Path(word.text).name)
+
+
+def _written(file: written.WrittenFile, rule_context: RuleContext) -> Content:
+    """A file that a script writes."""
+    content = kinds.read(file.documents, rule_context.release)
+    if content is None and not file.name.endswith((".yaml", ".yml")):
+        return Content(kinds.ENGINE)
+    content = content or Content(kinds.ENGINE)
+    content.diagnostics += (row for each in file.documents for row in each.diagnostics)
+    content.sections = [
+        replace(section, within=file.name, is_open=section.is_open or file.is_open)
+        for section in content.sections
+    ]
+    content.diagnostics = [replace(row, within=file.name) for row in content.diagnostics]
+    return content
+
+
+def variables(sections: Iterable[Section]) -> Iterator[str]:
+    """The paths of options whose values are put in later."""
+    for section in sections:
+        yield from (below(section.path, path) for path in variable_paths(section.options))
+
+
+def _section(command: Command, files: Mapping[str, Content]) -> Section | None:
+    """The options that a command reads from a file that the script writes or is given."""
+    for name, content in files.items():
+        if _names(command, name) and content.sections:
+            return content.sections[0]
+    return None
+
+
+def _on_disk(command: Command, path: Path) -> Mapping[str, Any]:
+    word = command.option_file
+    return read_option_file(word.text, path.parent) if word else {}

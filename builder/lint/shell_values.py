@@ -1,0 +1,256 @@
+"""What a shell puts in for the variables of a script, as far as the script says it itself.
+
+Known are variables that are set to one text only, the text behind `${NAME:-text}` where nothing
+else is set, sums of whole numbers, and lists with what is added to them. All else stays a variable.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..diagnostics import NOWHERE, Location
+from .script import Statement, Word
+
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
+# Words before assignments: the shell's, and instructions of a Dockerfile.
+_DECLARES = ("export", "local", "readonly", "declare", "typeset", "ENV", "ARG")
+_READS = ("read", "mapfile", "readarray", "getopts", "unset", "for", "select")
+_BEFORE = ("then", "else", "elif", "do", "{", "!", ":", "if", "while", "until")
+_OPENS, _CLOSES = ("if", "case", "for", "while", "until", "select"), ("fi", "esac", "done")
+_USE = re.compile(
+    r"(?<!\\)\$(?:\(\((?P<sum>[^()$]*(?:\$\{?\w+\}?[^()$]*)*)\)\)"
+    r"|\{(?P<name>\w+)(?:(?P<way>:?[-=+?])(?P<other>(?:[^{}]|\{[^{}]*\})*))?\}"
+    r"|(?P<plain>\w+)|\((?P<later>\w+)\))"
+)
+_WHOLE_LIST = re.compile(r"\$\{(\w+)\[[@*]\]\}")
+_PLAIN_USE = re.compile(r"\$(?:\{(\w+)\}|(\w+))\Z")
+_PIECE = re.compile(r"(?:\$\{[^}]*\}|\S)+")
+MAX_DEPTH = 8  # variables that are made of variables
+MAX_CHARACTERS = 10_000  # a text that doubles itself at every use ends here
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A value that is given to a variable somewhere, or added to what it has."""
+
+    text: str
+    location: Location
+    literal: bool
+    adds: bool = False
+    optional: bool = False
+    elements: tuple[Word, ...] | None = None
+
+
+class Values:
+    """The variables of a script. `environment` are values that it is given."""
+
+    def __init__(
+        self, rows: Iterable[Statement], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._settings: dict[str, list[_Setting]] = {}
+        self._changing: set[str] = set()  # by what is read or counted
+        for name, text in (environment or {}).items():
+            self._settings[name] = [_Setting(text, NOWHERE, "$" not in text)]
+        for row, optional in with_branches(rows):
+            self._read(row, optional)
+
+    @property
+    def names(self) -> set[str]:
+        """The variables that something sets."""
+        return {*self._settings, *self._changing}
+
+    def expanded(self, text: str) -> str:
+        """A text with all that is known put in."""
+        return self._expanded(text, ())
+
+    def place(self, text: str) -> Location:
+        """Where the value of a text stands that is one variable, or `NOWHERE`."""
+        seen = NOWHERE
+        for _ in range(MAX_DEPTH):
+            found = _PLAIN_USE.match(text)
+            setting = self._only((found[1] or found[2]) if found else "")
+            if setting is None:
+                break
+            seen, text = setting.location, setting.text
+        return seen
+
+    def words(self, words: Sequence[Word]) -> list[Word]:
+        """The words of a command, lists and texts of several words put in as the shell does."""
+        return [filled for word in words for filled in self._filled(word, ())]
+
+    def _read(self, row: Statement, optional: bool) -> None:
+        words = list(row.words)
+        while words and words[0].text in _BEFORE:
+            words.pop(0)
+        for word in row.words:
+            for use in _USE.finditer("" if word.certain else word.text):
+                if (use["way"] or "").endswith("=") and use["name"] not in self._settings:
+                    self._set(use["name"], _Setting(use["other"], word.location, False))
+        if not words:
+            return
+        if words[0].text in _READS:
+            self._changing |= {word.text for word in words[1:] if word.text.isidentifier()}
+            return
+        declared = words[0].text in _DECLARES
+        for word in words[1:] if declared else words:
+            if declared and word.text.startswith("-"):
+                continue
+            if not (found := _ASSIGNED.fullmatch(word.text)):
+                break
+            self._assign(found, word, row, optional)
+
+    def _assign(self, found: re.Match[str], word: Word, row: Statement, optional: bool) -> None:
+        name, adds, text = found[1], bool(found[2]), found[3]
+        own = re.match(rf"\$(?:\{{{name}\}}|{name}\b)", text)
+        if own and own.end() < len(text):
+            adds, text = True, text[own.end() :]
+        place = Location(word.location.line, word.location.column + len(found[0]) - len(found[3]))
+        listed = row.elements if word is row.words[-1] else None
+        self._set(name, _Setting(text, place, word.certain, adds, optional, listed))
+
+    def _set(self, name: str, setting: _Setting) -> None:
+        self._settings.setdefault(name, []).append(setting)
+
+    def _only(self, name: str) -> _Setting | None:
+        """The one value of a variable; `None` where it has several, or none is known."""
+        rows = [row for row in self._settings.get(name, ()) if not row.adds]
+        if name in self._changing or len({(row.text, row.elements) for row in rows}) != 1:
+            return None
+        return rows[0]
+
+    def _value(self, name: str, pending: tuple[str, ...]) -> str | None:
+        """The text of a variable, all of it; `None` if it is not known."""
+        setting = None if name in pending or len(pending) > MAX_DEPTH else self._only(name)
+        if setting is None or setting.elements is not None:
+            return None
+        added = [row for row in self._settings[name] if row.adds and row.elements is None]
+        if any(row.optional for row in added):
+            return None
+        text = "".join(
+            row.text if row.literal else self._expanded(row.text, (*pending, name))
+            for row in (setting, *added)
+        )
+        is_known = setting.literal or not _USE.search(text)
+        return text if is_known and len(text) < MAX_CHARACTERS else None
+
+    def _expanded(self, text: str, pending: tuple[str, ...]) -> str:
+        return _USE.sub(lambda found: self._used(found, pending), text)
+
+    def _used(self, found: re.Match[str], pending: tuple[str, ...]) -> str:
+        if found["sum"] is not None:
+            names = re.sub(r"\$\{?(\w+)\}?", r"\1", found["sum"])
+            filled = re.sub(
+                r"[A-Za-z_]\w*", lambda name: self._value(name[0], pending) or name[0], names
+            )
+            result = _sum(filled)
+            return found[0] if result is None else str(result)
+        name = found["name"] or found["plain"] or found["later"]
+        value, way = self._value(name, pending), found["way"] or ""
+        if way.endswith("+"):
+            return found[0]
+        if value or (value is not None and ":" not in way):
+            return value
+        if way.endswith(("-", "=")) and (value == "" or self._is_unset(name, pending)):
+            other = self._expanded(found["other"].strip("\"'"), (*pending, name))
+            return found[0] if _USE.search(other) else other
+        return found[0]
+
+    def _is_unset(self, name: str, pending: tuple[str, ...]) -> bool:
+        return (
+            name in pending
+            or not (name in self._changing or name in self._settings)
+            or (self._only(name) is not None and not self._only_literal(name))
+        )
+
+    def _only_literal(self, name: str) -> bool:
+        setting = self._only(name)
+        return setting is not None and setting.literal
+
+    def _filled(self, word: Word, pending: tuple[str, ...]) -> Iterator[Word]:
+        if word.certain or "$" not in word.text or len(pending) > MAX_DEPTH:
+            yield word
+        elif (listed := _WHOLE_LIST.fullmatch(word.text)) and listed[1] not in pending:
+            yield from self._list(listed[1], word, pending)
+        elif not word.quoted and (used := _PLAIN_USE.fullmatch(word.text)):
+            yield from self._split(used[1] or used[2], word, pending)
+        else:
+            text = self._expanded(word.text, pending)
+            known = not re.search(r"(?<!\\)[$`]", text)
+            place = self.place(word.text) if known else NOWHERE
+            yield replace(
+                word, text=text, certain=known, location=place if place.line else word.location
+            )
+
+    def _list(self, name: str, word: Word, pending: tuple[str, ...]) -> Iterator[Word]:
+        """The elements of a list, those that only some runs have among them."""
+        rows = [row for row in self._settings.get(name, ()) if row.elements is not None]
+        if name in self._changing or sum(not row.adds for row in rows) > 1 or not rows:
+            yield word
+            return
+        for row in rows:
+            for element in row.elements or ():
+                for filled in self._filled(element, (*pending, name)):
+                    yield replace(filled, optional=filled.optional or (row.adds and row.optional))
+
+    def _split(self, name: str, word: Word, pending: tuple[str, ...]) -> Iterator[Word]:
+        """The words of a text; what only some runs add to it is among them."""
+        setting = None if name in pending else self._only(name)
+        if setting is None or setting.elements is not None:
+            yield word
+            return
+        rows = (setting, *(row for row in self._settings[name] if row.adds))
+        if any(re.search(r"\$\(|`", "" if row.literal else row.text) for row in rows):
+            yield word  # what a command prints
+            return
+        for row in rows:
+            for line, text in enumerate(row.text.split("\n")):
+                at = row.location if row.location.line else word.location
+                place = Location(at.line + line, at.column) if line else at
+                for piece in _PIECE.findall(text.replace("\\", " ")):
+                    literal = row.literal or not re.search(r"[$`]", piece)
+                    inner = Word(piece, place, literal, optional=row.adds and row.optional)
+                    yield from self._filled(inner, (*pending, name))
+
+
+def with_branches(rows: Iterable[Statement]) -> Iterator[tuple[Statement, bool]]:
+    """Statements, each with whether only some runs come to it."""
+    depth, before = 0, "\n"
+    for row in rows:
+        first = row.words[0].text
+        depth += first in _OPENS
+        yield row, depth > 0 or before in ("&&", "||")
+        depth -= first in _CLOSES
+        before = row.end
+
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def _sum(text: str) -> int | None:
+    """A sum of whole numbers as the shell counts it, `None` if it is another."""
+    if not re.fullmatch(r"[\d\s+*/%()-]{1,80}", text):
+        return None
+    try:
+        return _counted(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ZeroDivisionError):
+        return None
+
+
+def _counted(node: ast.expr) -> int | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        left, right = _counted(node.left), _counted(node.right)
+        if left is not None and right is not None:
+            return _OPERATIONS[type(node.op)](left, right)
+    return None

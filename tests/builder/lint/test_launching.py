@@ -1,0 +1,53 @@
+"""Scripts that start a server as it is written: nothing that keeps one from starting is in them.
+
+What is found, and where, is among the rows of `semantic_faults.yaml`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder import lint, pipeline
+
+RIGHT = {
+    "a list with the server in it": "A=(\n  trtllm-serve m/m\n  --tp_size 8\n)\n${A[@]}\n",
+    "tabs before an end that may have them": "cat > x.yaml <<-E\n\tmax_batch_size: 8\n\tE\n",
+    "another shell": "bash -c '\ncat > x.yaml <<E\nmax_batch_size: 8\nE\n'\n",
+    "functions that write the same file": (
+        "a() {\n  echo 'max_batch_size: 8' > x.yaml\n}\n"
+        "b() {\n  echo 'max_batch_size: 9' > x.yaml\n}\n"
+    ),
+    "branches that write the same file": (
+        "if [ $A ]; then\n  echo 'max_batch_size: 8' > x.yaml\n"
+        "else\n  echo 'max_batch_size: 9' > x.yaml\nfi\n"
+    ),
+    "a file that is used before it is written anew": (
+        "echo 'max_batch_size: 8' > x.yaml\ncp x.yaml y.yaml\necho 'max_batch_size: 9' > x.yaml\n"
+    ),
+    "what only speaks of the server": "echo 'stop trtllm-serve --now'\npkill -f trtllm-serve\n",
+    "a question for help": "trtllm-serve --help\n",
+    "a model behind the flags": "trtllm-serve --tp_size 1 m/m\n",
+    "a model that the caller gives": 'trtllm-serve --tp_size 1 "$@"\n',
+    "a variable of its own name": "TP=8\ntrtllm-serve $MODEL --tp_size $TP\n",
+    "the network of the host": "docker run --network host i trtllm-serve m/m --port 8001\n",
+    "a port of one machine each": (
+        "srun -w a trtllm-serve m/m --port 8001 &\nsrun -w b trtllm-serve m/m --port 8001 &\n"
+    ),
+    "one server after another": "trtllm-serve m/m\ntrtllm-serve m/m\n",
+    "processes that are the ranks": (
+        "mpirun -n 4 trtllm-llmapi-launch trtllm-serve m/m --tp_size 2 --pp_size 2\n"
+    ),
+    "one process that starts the others": "mpirun -n 1 trtllm-serve m/m --tp_size 4\n",
+    "ports as the user gives them": "docker run -p $P:$P i trtllm-serve m/m --port $P\n",
+}
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_nothing_is_found_where_nothing_is_wrong(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(f"#!/bin/bash\n{RIGHT[case]}trtllm-serve m/m --port 9000\n")
+    report = lint.check([path], lint.CheckOptions(("1.2.1",)), pipeline.deployment_diagnostics)
+    assert report.checked == 1
+    assert [str(row) for row in report.findings if row.rule != "unknown-model"] == []
