@@ -169,7 +169,9 @@ class _Program:
     def _constructed(self, node: ast.Call, path: str, document: Yaml, depth: int) -> Any:
         """What the call of a class of options stands for; any other is put in later."""
         name = self._class(node.func)
-        is_options = name in self._release.table["types"]
+        # A class that became one of several keeps its name as that of the usual one.
+        table = self._release.table
+        is_options = name in table["types"] or "default" in table["unions"].get(f"{name}Type", {})
         if node.args or not (is_options or self._is_dict_call(node)):
             return Variable(ast.unparse(node))
         options = self._tag(name)
