@@ -18,8 +18,16 @@ from .surroundings import world_size
 
 _NAME = re.compile(r"(?<!\\)\$\{?(\w+)\}?")
 _FUNCTION = re.compile(r"^\s*(?:function\s+\w+|[\w-]+\s*\(\s*\)\s*\{?)", re.M)
-_WRITERS = ("echo", "printf", "cat")
 _PUBLISHED = re.compile(r"(?:[\d.]+:)?(?:\d+:)?(\d+)(?:/tcp)?")
+_WRITERS = ("echo", "printf", "cat")
+# What ends a server before the next one starts.
+_ENDS = frozenset(("kill", "pkill", "killall", "wait", "stop", "trap", "fuser"))
+# Commands that read no option file.
+_ASIDE = frozenset((*_WRITERS, "mkdir", "cd", "set", "export", "chmod", "#"))
+# Variables of the shell and of those that start a script.
+_GIVEN = re.compile(
+    r"SLURM_\w+|[A-Z]*(?:HOME|USER|PATH|HOSTNAME|HOST|PWD|SHELL|UID|PID|RANDOM|TMPDIR|LINENO|SECONDS)"
+)
 _STARTERS = ("mpirun", "mpiexec")
 
 
@@ -34,19 +42,25 @@ def diagnostics(
     serving = [row for row in commands if row.subcommand == server_flags.SERVE]
     for command in serving:
         yield from _model(command)
+    starts = [
+        (index, optional)
+        for index, (row, optional) in enumerate(with_branches(rows))
+        if any(is_server(word.text) for word in row.words)
+    ]
+    if len(starts) != len(commands):
+        return  # some stand in scripts that are written, or in another shell
+    pairs = [
+        (rows[index], command)
+        for (index, _), command in zip(starts, commands, strict=True)
+        if command.subcommand == server_flags.SERVE
+    ]
+    for row, command in pairs:
+        yield from _published(values.words(row.words), command, release)
+        yield from _ranks(values.words(row.words), command, release)
     if not _FUNCTION.search(text):  # else the order of lines is not that of commands
         yield from _files(rows, serving, values)
-    starts = [row for row in rows if any(is_server(word.text) for word in row.words)]
-    if len(starts) == len(commands):
-        pairs = [
-            (row, command)
-            for row, command in zip(starts, commands, strict=True)
-            if command.subcommand == server_flags.SERVE
-        ]
-        for row, command in pairs:
-            yield from _published(values.words(row.words), command, release)
-            yield from _ranks(values.words(row.words), command, release)
-        yield from _same_port(pairs, release)
+        is_plain = not any(optional for _, optional in starts)
+        yield from _same_port(rows, pairs, release) if is_plain else ()
 
 
 def _lost_flags(rows: Sequence[Statement]) -> Iterator[Diagnostic]:
@@ -84,7 +98,8 @@ def _unset(found: Script, values: Values) -> Iterator[Diagnostic]:
     seen = set()
     for text, place in places:
         for name in _NAME.findall(text):
-            if name in seen or name in values.names or name.isdigit():
+            given = name in values.names or name.isdigit() or _GIVEN.fullmatch(name)
+            if name in seen or given:
                 continue
             seen.add(name)
             if near := closest(name, values.names):
@@ -126,8 +141,12 @@ def _files(
 
 
 def _is_read(rows: Sequence[Statement], name: str) -> bool:
-    words = {word.text for row in rows for word in row.words}
-    return any(is_server(word) or name in word or "$" in word for word in words)
+    """Whether something between two commands may have read a file."""
+    return any(
+        "=" not in row.words[0].text
+        and (row.words[0].text not in _ASIDE or any(name in word.text for word in row.words))
+        for row in rows
+    )
 
 
 def _published(words: Sequence[Word], command: Command, release: Release) -> Iterator[Diagnostic]:
@@ -161,8 +180,8 @@ def _ranks(words: Sequence[Word], command: Command, release: Release) -> Iterato
     texts = [word.text for word in words]
     start = next(index for index, text in enumerate(texts) if is_server(text))
     before = [text.rpartition("/")[2] for text in texts[:start]]
-    if LAUNCHER not in before or not set(_STARTERS) & set(before):
-        return
+    if LAUNCHER not in before or not set(_STARTERS) & set(before) or command.option_file:
+        return  # a file may give parallel sizes as well
     flags = {row.spelling: row.value.text for row in command.given if row.value}
     world = world_size(server_flags.with_flags(flags, {}, release))
     for index, text in enumerate(texts[:start]):
@@ -174,11 +193,14 @@ def _ranks(words: Sequence[Word], command: Command, release: Release) -> Iterato
 
 
 def _same_port(
-    pairs: Sequence[tuple[Statement, Command]], release: Release
+    rows: Sequence[Statement], pairs: Sequence[tuple[Statement, Command]], release: Release
 ) -> Iterator[Diagnostic]:
     """Servers beside each other on one machine that want the same port."""
     for (one, first), (other, second) in combinations(pairs, 2):
         words = {word.text.rpartition("/")[2] for row in (one, other) for word in row.words}
+        between = rows[rows.index(one) + 1 : rows.index(other)]
+        if any(word.text in _ENDS for row in between for word in row.words):
+            continue
         if one.end != "&" or words & {"docker", "podman", "srun", "ssh", *_STARTERS}:
             continue
         ports = [row.value("port") or _default("port", release) for row in (first, second)]

@@ -40,6 +40,24 @@ RIGHT = {
         "mpirun -n 4 trtllm-llmapi-launch trtllm-serve m/m --tp_size 2 --pp_size 2\n"
     ),
     "one process that starts the others": "mpirun -n 1 trtllm-serve m/m --tp_size 4\n",
+    "one server of two": (
+        "if [ $A ]; then\n  trtllm-serve m/m --port 8001 &\n"
+        "else\n  trtllm-serve m/m --port 8001 &\nfi\n"
+    ),
+    "a server that ends before the next": (
+        "trtllm-serve m/m --port 8001 &\nkill $!\ntrtllm-serve m/m --port 8001 &\n"
+    ),
+    "files for one run after another": (
+        "echo 'max_batch_size: 8' > x.yaml\nbash bench.sh\necho 'max_batch_size: 9' > x.yaml\n"
+    ),
+    "a script that is written before its file": (
+        "cat > s.sh <<E\ntrtllm-serve m/m --config x.yaml\nE\necho 'max_batch_size: 9' > x.yaml\n"
+    ),
+    "a variable of the job": "SLURM_JOBID=1\ntrtllm-serve m/m --tokenizer $SLURM_JOB_ID\n",
+    "sizes in a file": (
+        "echo 'pipeline_parallel_size: 2' > x.yaml\n"
+        "mpirun -n 4 trtllm-llmapi-launch trtllm-serve m/m --tp_size 2 --config x.yaml\n"
+    ),
     "ports as the user gives them": "docker run -p $P:$P i trtllm-serve m/m --port $P\n",
 }
 
