@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from ..facts.published_results import UNITS, Published
@@ -67,26 +67,26 @@ def unmeasured(asked: Question, reason: str) -> Refusal:
 
 @lru_cache(maxsize=256)
 def estimate(question: Question) -> Estimate | Refusal:
-    """An answer from the rows that ship, of which those of the model are read once."""
-    return _of_model(models.model_name(question.model)).estimate(question)
+    """An answer from the rows that ship, of which those of the model are read once.
+
+    A model without any is refused without the nearest rows, which are those of other models and
+    take long to find among all: `Estimator` names them.
+    """
+    model = models.model_name(question.model)
+    if (rows := _of_model(model)) is None:
+        return unmeasured(question, f"no measured row of the model {model}")
+    return rows.estimate(question)
 
 
 def rows_like(question: Question) -> list[Row]:
     """The rows that ship of the model, GPU, precision and engine of a plan's question."""
     model = models.model_name(question.model)
     key = (model, question.gpu, question.precision, question.engine)
-    return [row for row in _of_model(model).rows_of(model) if key_of(row) == key]
+    rows = _of_model(model)
+    return [row for row in rows.rows_of(model) if key_of(row) == key] if rows else []
 
 
-@lru_cache(maxsize=8)
-def _of_model(model: str) -> Estimator:
-    """With the rows of a model, which are read fast, or all where it has none."""
-    return Estimator.of_model(model) or _of_all()
-
-
-@cache
-def _of_all() -> Estimator:
-    return Estimator.load()
+_of_model = lru_cache(maxsize=64)(Estimator.of_model)
 
 
 def document(plan: Plan) -> dict[str, Any]:

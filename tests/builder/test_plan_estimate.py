@@ -65,7 +65,6 @@ def test_without_rows_the_plan_says_why_and_what_to_measure(builder: Run) -> Non
     said = json.loads(builder("plan", REFUSED, "--json").stdout)["estimate"]
     assert said["kind"] == "unmeasured"
     assert said["measure"][0] == said["concurrency"]
-    assert len(said["nearest"]) == 3
     assert "tpot_ms" not in said
 
 
@@ -89,11 +88,19 @@ def test_rates_are_of_all_servers_and_times_of_one_request() -> None:
 
 
 def test_the_rows_of_one_model_answer_like_all_rows(measured: Plan) -> None:
-    questions = [planned.question(measured), planned.question(pipeline.plan(REFUSED).plan)]
+    other_gpu = pipeline.plan("qwen3-235b-nvfp4-gb200").plan
+    questions = [planned.question(plan) for plan in (measured, other_gpu)]
     every = Estimator.load()
     assert [plan_estimate.estimate(asked) for asked in questions] == [
         every.estimate(asked) for asked in questions
     ]
+
+
+def test_a_model_without_rows_is_refused_in_the_same_words() -> None:
+    asked = planned.question(pipeline.plan(REFUSED).plan)
+    one, other = plan_estimate.estimate(asked), Estimator.load().estimate(asked)
+    assert isinstance(one, Refusal) and isinstance(other, Refusal)
+    assert (one.kind, one.reason, one.measure) == (other.kind, other.reason, other.measure)
 
 
 def test_a_draft_model_is_not_answered_from_rows_without() -> None:
