@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..diagnostics import Diagnostic, Location
-from . import job_script
+from . import job_script, script, written
 from .job_script import LAUNCHER, Job, Step, job_diagnostic, whole
 from .script import Statement, Word
 from .server_commands import read_option_file
+from .shell_values import Values
 
 _SIZES = (("tensor_parallel_size", "tp_size"), ("pipeline_parallel_size", "pp_size"))
 _OPTION_FILES = ("config", "extra_llm_api_options")
@@ -42,7 +44,7 @@ def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
             "job-ntasks", step.location, "srun has no -n: Slurm guesses the tasks", "srun"
         )
     launched = step.ranks_command
-    world = _world_size(launched, folder)
+    world = _world_size(launched, job, folder)
     if ranks is not None and world is not None and ranks != world:
         what = f"{ranks} tasks for a server of {world} ranks"
         yield job_diagnostic("job-ranks", step.location, what, "srun --ntasks")
@@ -81,16 +83,17 @@ def _ranks(step: Step, job: Job) -> int | None:
     return nodes * each if nodes and each else None
 
 
-def _world_size(words: Sequence[Word], folder: Path) -> int | None:
-    """The ranks that a server wants: from its flags, or from its option file."""
-    given = {}
+def _world_size(words: Sequence[Word], job: Job, folder: Path) -> int | None:
+    """The ranks that a server wants: from its flags, or from its option file, which the job writes
+    or which lies beside it."""
+    words, given = Values(job.commands).words(words), {}
     for index, word in enumerate(words):
         name, equals, value = word.text.partition("=")
         if name.startswith("--"):
             following = words[index + 1].text if index + 1 < len(words) else ""
             given[name[2:].replace("-", "_")] = value if equals else following
     file = next((given[name] for name in _OPTION_FILES if name in given), "")
-    options = read_option_file(file, folder) if file else {}
+    options = (_written(job, file) or read_option_file(file, folder)) if file else {}
     size = None
     for names in _SIZES:
         found = next((given[name] for name in names if name in given), options.get(names[0]))
@@ -101,6 +104,14 @@ def _world_size(words: Sequence[Word], folder: Path) -> int | None:
             return None
         size = (size or 1) * number
     return size
+
+
+def _written(job: Job, name: str) -> Mapping[str, Any]:
+    """The options of a file that a job writes, if it does so in one way."""
+    read = script.read(job.text)
+    rows = [row for row in written.files(read.here, read.statements, job.text) if row.name == name]
+    data = rows[0].documents[0].data if len(rows) == 1 and not rows[0].is_open else None
+    return data if isinstance(data, Mapping) else {}
 
 
 def _together(job: Job) -> Iterator[Diagnostic]:
