@@ -44,7 +44,7 @@ def unmeasured(plan: Plan) -> str:
     """Why no row is of servers like those of a plan; nothing where some may be."""
     request = plan.deployment
     if request.role != "agg":
-        return f"{request.name} is one side of disaggregated serving, and no row holds one alone"
+        return "no row holds one side of disaggregated serving alone"
     if (request.targets.get(site.TARGET) or {}).get("prefill"):
         return "prompts have servers of their own, which no row was measured with"
     if request.draft is not None:
