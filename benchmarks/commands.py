@@ -45,6 +45,31 @@ container: {runtime: none}
 """
 OPTIONS = "tensor_parallel_size: 8\nmax_batch_size: 64\nkv_cache_config: {dtype: fp8}\n"
 WRONG_OPTIONS = "tensor_parallel_sise: 8\nmax_batch_size: -1\nkv_cache_config: {dtipe: fp8}\n"
+QUESTION_FILE = "question.jsonl"
+QUESTION = {
+    "model": "DeepSeek-R1",
+    "gpu": "b200",
+    "precision": "fp4",
+    "engine": "tensorrt_llm",
+    "tp": 8,
+    "ep": 1,
+    "attention_dp": False,
+    "isl": 1024,
+    "osl": 1024,
+    "concurrency": 16,
+    "mtp": 0,
+}
+OPEN_FILE = "open.yaml"
+# Four kinds of GPUs, all layouts on one to eight of them: more than 500 candidates.
+OPEN = """\
+name: open
+checkpoint: nvidia/DeepSeek-R1-0528-NVFP4-v2
+hardware: {gpu: [b200, b300, h200, gb200], num_gpus: {at_most: 8}}
+engine: {release: 1.2.1}
+workload: {isl: 1024, osl: 1024, concurrency: 64}
+slo: {ttft_ms: 3000, itl_ms: 50, percentile: p50}
+targets: [trtllm_serve]
+"""
 # As long as those that people keep, of releases beside which another one stands.
 MANY_OPTIONS = """\
 # image: nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc{release}
@@ -112,6 +137,9 @@ def commands(preset: str) -> tuple[TimedCommand, ...]:
         TimedCommand("builder plan", (*builder, "plan", preset), 500, 45),
         TimedCommand("builder render", render, 500, 45),
         TimedCommand("... of all targets", (*render, *triton, *others), 1000, 90),
+        TimedCommand("builder estimate", (*builder, "estimate", preset), 300, 30),
+        TimedCommand("... of a batch", (*builder, "estimate", "--batch", QUESTION_FILE), 300, 30),
+        TimedCommand("builder choose", (*builder, "choose", OPEN_FILE), 2000, 180, most_rounds=3),
     )
 
 
@@ -140,6 +168,8 @@ def samples(measured: Sequence[TimedCommand], rounds: int) -> dict[str, list[Sam
         (Path(folder) / OPTIONS_FILE).write_text(OPTIONS, encoding="utf-8")
         (Path(folder) / WRONG_FILE).write_text(WRONG_OPTIONS, encoding="utf-8")
         (Path(folder) / SITE_FILE).write_text(SITE, encoding="utf-8")
+        (Path(folder) / OPEN_FILE).write_text(OPEN, encoding="utf-8")
+        (Path(folder) / QUESTION_FILE).write_text(json.dumps(QUESTION) + "\n", encoding="utf-8")
         write_many(Path(folder) / MANY_FOLDER, MANY)
         for number in range(rounds):
             for place in range(len(measured)):

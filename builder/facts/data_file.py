@@ -4,7 +4,8 @@ A shipped file whose digest stands in `builder/data/index.txt` was validated whe
 written, and its data is taken from there: validating it again and parsing YAML would take most of a
 short command's time. Any other one, edited or added, is parsed and validated whenever it is read.
 `python -m maintenance.index_data` validates all files and writes the index: a line for each file
-with its path, the digest of its text, and its data as JSON, but for a file that is JSON itself.
+with its path, the digest of its text, and its data as JSON, but for a file that is JSON itself or
+has keys that are no texts, which JSON would make of them.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def read(path: Path, kind: Any) -> Any:
     """That of a file that may change while this process runs."""
     text = read_text(path, BadFacts, MAX_BYTES)
     if (listed := _listed(path, text)) is not None:
-        return build_validated(kind, json.loads(listed))
+        return build_validated(kind, json.loads(listed) if listed else _plain_data(path, text))
     value, diagnostics = _read(path, text, kind)
     if diagnostics:
         raise BadFacts(diagnostics)
@@ -79,13 +80,13 @@ def validate(path: Path, kind: Any) -> list[Diagnostic]:
 
 
 def _listed(path: Path, text: str) -> str | None:
-    """The data as JSON of a shipped file that was validated with this text; `None` of another."""
+    """What the index has of a shipped file that was validated with this text; `None` of another."""
     if not path.is_relative_to(DATA):
         return None
     digest, data = _index().get(path.relative_to(DATA).as_posix(), ("", ""))
     if digest != _digest(text):
         return None
-    return data or text
+    return data
 
 
 @cache
@@ -99,9 +100,16 @@ def _index() -> Mapping[str, tuple[str, str]]:
 
 def index_line(path: Path) -> str:
     """What the index says of a valid file."""
-    text, is_json = path.read_text(encoding="utf-8"), path.suffix == ".json"
-    data = "" if is_json else json.dumps(load_yaml(text), separators=(",", ":"))
+    text = path.read_text(encoding="utf-8")
+    plain = _plain_data(path, text)
+    data = json.dumps(plain, separators=(",", ":"))
+    if path.suffix == ".json" or json.loads(data) != plain:
+        data = ""
     return f"{path.relative_to(DATA).as_posix()} {_digest(text)} {data}\n"
+
+
+def _plain_data(path: Path, text: str) -> Any:
+    return json.loads(text) if path.suffix == ".json" else load_yaml(text)
 
 
 def _digest(text: str) -> str:
