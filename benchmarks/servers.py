@@ -66,7 +66,14 @@ class Running:
 
     def cpu_s(self) -> float:
         """CPU time so far of all processes of the server's group."""
-        ticks = 0
+        ticks = sum(int(fields[11]) + int(fields[12]) for _, fields in self._processes())
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def pids(self) -> list[int]:
+        return [pid for pid, _ in self._processes()]
+
+    def _processes(self) -> Iterator[tuple[int, list[str]]]:
+        """Those of the server's group, each with the fields of `/proc/PID/stat` after its name."""
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 # After the name, which may hold spaces: state, parent, group; then the times.
@@ -74,8 +81,7 @@ class Running:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if int(fields[2]) == self.server.pid:
-                ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+                yield int(stat.parent.name), fields
 
 
 def programs(folder: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
 from launch.interrupts import Interrupts
 
-from . import arguments, results
+from . import arguments, cpu_profile, results
 from .client import StreamLoad
 from .servers import VARIANTS, Running, programs, start
 
@@ -73,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tokens", type=arguments.count, metavar="N", help="per stream, for a short run"
     )
+    parser.add_argument(
+        "--profile", action="store_true", help="one more run of each case, sampled by perf"
+    )
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the servers' files there")
     return parser
 
@@ -87,6 +90,8 @@ def _run(options: argparse.Namespace) -> None:
         known = ", ".join(f"{case.name} {case.streams}" for case in CASES)
         raise BadInput(Diagnostic("--streams", f"no case has {options.streams}", f"Known: {known}"))
     _check_paths(options.json, options.logs, options.peer)
+    if options.profile:
+        cpu_profile.check_program()
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
         folder = Path(options.logs or stack.enter_context(tempfile.TemporaryDirectory()))
@@ -96,8 +101,11 @@ def _run(options: argparse.Namespace) -> None:
             for name in dict.fromkeys([*options.variant, *(["peer"] if options.peer else [])])
         }
         samples = _samples(servers, cases, options.rounds)
+        profiles = _profiles(servers, cases, samples) if options.profile else {}
     table = results.rows(samples)
     print(results.text(table))
+    if profiles:
+        print(f"\n{cpu_profile.text(profiles)}")
     if options.json:
         options.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     missed = [one for bound in results.MUST_HOLD if (one := bound.violation(samples))]
@@ -129,6 +137,26 @@ def _samples(
             for name in _rotated(list(servers), number):
                 samples[case.name, case.streams, name].append(_measure(name, servers[name], case))
     return samples
+
+
+def _profiles(
+    servers: dict[str, Running], cases: Sequence[StreamCase], samples: results.Samples
+) -> dict[tuple[str, int, str], dict[str, float]]:
+    """CPU time in µs per token of each part: shares of one more run, times of the others."""
+    profiles = {}
+    for case in cases:
+        for name, running in servers.items():
+            with cpu_profile.sampled(running.pids()) as shares:
+                _measure(name, running, case)
+            key = (case.name, case.streams, name)
+            cpu_us = (
+                1000
+                * results.Spread.of(
+                    one["server_cpu_s_per_1k_tokens"] for one in samples[key]
+                ).median
+            )
+            profiles[key] = {part: cpu_us * shares[part] for part in cpu_profile.PARTS}
+    return profiles
 
 
 def _rotated(names: list[str], number: int) -> Iterator[str]:

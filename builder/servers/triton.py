@@ -36,13 +36,6 @@ PROTOCOLS = ("http", "grpc", "metrics")
 EXIT_MARGIN_S = 60
 KILL_MARGIN_S = 10
 STOP_MARGIN_S = 30
-# Threads of Triton's Python backend that pass responses on; 32 where nothing is said. Each waits
-# for the thread of the model that sends, so no more are at work than send at once: the senders,
-# Triton's own with refusals, and the event loop's with answers to `stop`. More of them only take
-# turns, at some more CPU time per response (up to a tenth, measured on Triton 2.51). None can wait
-# for another, since this model makes no inference requests of its own.
-# Source: triton-inference-server/python_backend@01809ec, src/python_be.cc.
-THREADS_BESIDE_SENDERS = 2
 # Requests that may run or wait, in batches: enough to keep the engine busy, few enough to answer.
 BATCHES_AHEAD = 4
 FEWEST_REQUESTS, REQUESTS_OF_AN_UNKNOWN_BATCH = 64, 4096
@@ -125,7 +118,7 @@ class Options(ServerOptions):
     decoupled: bool = True
     unary_model: bool = True
     cancellation_check_period_ms: Count = 150
-    sender_threads: Annotated[int, Bounds(ge=1, le=8)] = 2
+    sender_threads: Annotated[int, Bounds(ge=1, le=8)] = 4
     max_requests: Count | None = None
     max_prompt_bytes: Count | None = None
     max_tokens_per_request: Count | None = None
@@ -163,7 +156,12 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         tls=options.grpc_tls,
         restricted_apis=",".join(options.restricted_apis),
         pool_size=options.grpc_max_response_pool_size,
-        backend_threads=options.sender_threads + THREADS_BESIDE_SENDERS,
+        # Of Triton's Python backend, which pass responses on; 32 where nothing is said. Each waits
+        # for the thread of the model that sends, so that more of them than senders only take turns,
+        # and are woken for it: 2 more cost a tenth of the CPU time per response (Triton 2.51). None
+        # can wait for another, since this model makes no inference requests of its own.
+        # Source: triton-inference-server/python_backend@01809ec, src/python_be.cc.
+        backend_threads=options.sender_threads,
         exit_timeout_s=options.drain_timeout_s + EXIT_MARGIN_S,
         kill_after_s=options.drain_timeout_s + EXIT_MARGIN_S + KILL_MARGIN_S,
         model_name=model_name,

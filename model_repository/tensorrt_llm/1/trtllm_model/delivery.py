@@ -32,6 +32,9 @@ from .response import Output, SequenceSnapshot, Stream
 
 CLOSE_TIMEOUT_S = 10.0
 MOST_AT_ONCE = 32
+# A stream with the newest output and the error that wait for it; then also with the response.
+Waiting = tuple[Stream, Output | None, RequestError | None]
+Part = tuple[Stream, Output | None, Any, RequestError | None]
 
 
 def _at_once(callback: Callable[[], None]) -> None:
@@ -119,30 +122,37 @@ class Delivery:
             self._wake_ups.put(None)
 
     def _send_all(self) -> None:
+        """All is made before anything is sent, and all but firsts and lasts measured after it.
+
+        Each sending puts this thread to sleep: what runs between two of them takes several times
+        as long as what runs in a row, and keeps the other senders from the interpreter.
+        """
         while batch := self._take():
-            next_ones = [self._next(stream) for stream in batch]
-            for stream, next_one in zip(batch, next_ones, strict=True):
-                if not stream.has_ended:
-                    self._send(stream, *next_one)
+            parts = [self._part(*waiting) for waiting in batch]
+            for part in parts:
+                self._send(*part)
+            for stream, output, _, _ in parts:
+                if output and stream.last_sent_s < stream.sent_s and not stream.has_ended:
+                    self._measure(stream, output)
             with self._lock:
-                for stream, (_, _, error) in zip(batch, next_ones, strict=True):
+                for stream, _, _, error in parts:
                     stream.is_with_sender = not stream.has_ended and bool(
                         stream.output or (stream.error and not error)
                     )
                     if stream.is_with_sender:
                         self._ready.append(stream)
 
-    def _take(self) -> list[Stream]:
-        """This sender's share of the streams that have something to say; none at the end.
-
-        Several at once, as the making of many parts in a row takes much less time than between
-        the sendings, which put this thread to sleep.
-        """
+    def _take(self) -> list[Waiting]:
+        """What this sender's share of the streams has to say; nothing at the end."""
         while True:
             with self._lock:
                 if self._ready:
                     share = min(max(self._share, self._equal_share()), MOST_AT_ONCE)
-                    batch = [self._ready.popleft() for _ in range(min(share, len(self._ready)))]
+                    batch: list[Waiting] = []
+                    for _ in range(min(share, len(self._ready))):
+                        stream = self._ready.popleft()
+                        batch.append((stream, stream.output, stream.error))
+                        stream.output = None
                     break
                 if self._is_closed:
                     return []
@@ -155,33 +165,34 @@ class Delivery:
     def _equal_share(self) -> int:
         return -(-len(self._ready) // len(self._threads))
 
-    def _next(self, stream: Stream) -> tuple[Output | None, Any, RequestError | None]:
-        """The newest output with the response made of it, both `None` where there is none, and the
-        error that ends the stream after it."""
-        with self._lock:
-            output, stream.output = stream.output, None
-            error = stream.error
+    def _part(self, stream: Stream, output: Output | None, error: RequestError | None) -> Part:
         if output is None or stream.has_ended:
-            return None, None, error
+            return stream, None, None, error
         try:
             tensors = stream.builder.tensors(output)
         except Exception as fault:
             pb_utils.Logger.log_error(traceback.format_exc())
-            return None, None, _failed(f"the response could not be made: {fault}")
+            return stream, None, None, _failed(f"the response could not be made: {fault}")
         if tensors is None:
-            return None, None, error
-        return output, pb_utils.InferenceResponse(output_tensors=tensors), error
+            return stream, None, None, error
+        return stream, output, pb_utils.InferenceResponse(output_tensors=tensors), error
 
     def _send(
         self, stream: Stream, output: Output | None, response: Any, error: RequestError | None
     ) -> None:
+        if stream.has_ended:
+            return
         try:
             if output:
                 stream.sender.send(response, output.final)
-                self._measure(stream, output)
-            if output and output.final:
-                self._end(stream, "finished")
-            elif error:
+                stream.sent_s = time.monotonic()
+                if output.final or error or not stream.responses:
+                    self._measure(stream, output)
+                if output.final:
+                    self._metrics.record_finished(stream, output)
+                    self._end(stream, "finished")
+                    return
+            if error:
                 stream.sender.fail(error)
                 self._end(stream, error.outcome)
         except Exception as fault:
@@ -190,18 +201,20 @@ class Delivery:
             self._give_up(stream, f"the response could not be sent: {fault}")
 
     def _measure(self, stream: Stream, output: Output) -> None:
-        now_s = time.monotonic()
         stream.responses += 1
-        if stream.responses > 1:
-            stream.longest_gap_s = max(stream.longest_gap_s, now_s - stream.last_sent_s)
-        stream.last_sent_s = now_s
-        tokens = sum(sequence.length for sequence in output.sequences)
-        stream.tokens = max(stream.tokens, tokens)  # the engine takes stop words back at the end
         if stream.responses == 1:
-            stream.first_sent_s = now_s
+            stream.first_sent_s = stream.sent_s
             self._metrics.record_first_response(stream, output)
-        if output.final:
-            self._metrics.record_finished(stream, output)
+        else:
+            gap_s = stream.sent_s - stream.last_sent_s
+            if gap_s > stream.longest_gap_s:
+                stream.longest_gap_s = gap_s
+        stream.last_sent_s = stream.sent_s
+        tokens = 0
+        for sequence in output.sequences:
+            tokens += sequence.length
+        if tokens > stream.tokens:  # the engine takes stop words back at the end
+            stream.tokens = tokens
 
     def _give_up(self, stream: Stream, message: str) -> None:
         try:

@@ -102,8 +102,8 @@ def parse(
 
 def _named(named: Collection[str], wanted: Collection[str]) -> tuple[str, ...]:
     """Of the outputs that a client names, those that no input of it asks for yet."""
-    more = []
-    for name, outputs in OPTIONAL_OUTPUTS.items():
+    more: list[str] = []
+    for name, outputs in OPTIONAL_OUTPUTS.items() if named else ():
         lacking = [output for output in outputs if output in named and output not in wanted]
         if lacking and name.startswith(PREFIX):
             raise RequestError(

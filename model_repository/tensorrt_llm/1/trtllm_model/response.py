@@ -83,6 +83,7 @@ class ResponseBuilder:
         keeps_stops = sampling.get("include_stop_str_in_output", False)
         self._text = TextDeltas(() if keeps_stops else sampling.get("stop", ()))
         self._tokens = TokenDeltas(request)
+        self._is_only_text = request.streaming and not (request.outputs or request.cumulative_text)
 
     def tensors(self, output: Output) -> list[Any] | None:
         """The tensors of the next response, or `None` where there is nothing to say yet.
@@ -91,6 +92,11 @@ class ResponseBuilder:
         of a stream the `SUMMARY`. To be called by one thread at a time.
         """
         request, (sequences, final, prompt_token_ids) = self._request, output
+        if self._is_only_text and not final:  # as nearly all are
+            texts = [text.encode() for text in self._text.take(sequences)]
+            if not any(texts):
+                return None
+            return [pb_utils.Tensor("text_output", np.array(texts, dtype=np.object_))]
         if not (request.streaming or final):
             return None
         wanted: Sequence[str] = request.outputs
@@ -99,12 +105,11 @@ class ResponseBuilder:
         if not (final or any(new_texts) or self._tokens.wait(sequences)):
             return None
         whole = request.cumulative_text or not request.streaming
-        texts = [sequence.text for sequence in sequences] if whole else new_texts
-        if not (final or wanted):  # as nearly all are
-            return [pb_utils.Tensor("text_output", self._array("text_output", texts))]
+        values: dict[str, Sequence[Any]] = {
+            "text_output": [sequence.text for sequence in sequences] if whole else new_texts
+        }
         if final and request.streaming:
             wanted = tuple(dict.fromkeys((*wanted, *SUMMARY)))
-        values: dict[str, Sequence[Any]] = {"text_output": texts}
         for name in wanted:
             if name not in deltas.OUTPUTS:
                 values[name] = [getattr(sequence, name) for sequence in sequences]
@@ -151,8 +156,7 @@ class ResponseSender:
             if final:
                 # Triton unloads a model only after every sender is gone, whoever still holds this.
                 self._sender = None
-            flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
-            sender.send(response, flags=flags)
+            sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
 
     def fail(self, error: RequestError) -> None:
         """End the request with an error, unless it has ended already."""
@@ -186,6 +190,7 @@ class Stream:
     arrival_s: float = field(default_factory=time.monotonic)
     responses: int = 0
     tokens: int = 0
+    sent_s: float = 0.0  # its newest response, which is measured later
     first_sent_s: float = 0.0
     last_sent_s: float = 0.0
     longest_gap_s: float = 0.0

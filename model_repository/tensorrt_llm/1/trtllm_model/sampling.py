@@ -69,9 +69,9 @@ def read(inputs: Inputs, streaming: bool, wanted: Collection[str]) -> dict[str, 
     """Raises `RequestError` naming the input, its value and what is allowed."""
     sampling = dict(DEFAULTS)
     for name, (allows, rule) in PARAMETERS.items():
-        value = scalar(inputs, PREFIX + name)
-        if value is None:
+        if PREFIX + name not in inputs:
             continue
+        value = scalar(inputs, PREFIX + name)
         if not allows(value):
             raise RequestError(f"{PREFIX}{name}: is {shown(value)}; it must be {rule}")
         sampling[name] = value

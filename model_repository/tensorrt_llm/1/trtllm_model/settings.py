@@ -30,7 +30,9 @@ class Settings:
     # How often a client is asked whether it gave up; every question costs about 0.1 ms. Of more
     # clients than the watchdog can ask so often, each is asked less often.
     cancellation_check_period_ms: float = 150
-    sender_threads: int = 2
+    # Each sleeps while its response is on the way; the more are on their way at once, the fewer
+    # threads of the server process fall asleep between two of them.
+    sender_threads: int = 4
     # Running and waiting requests: Triton's own queue does not bound streams.
     max_requests: int | None = None
     # Of them, those over HTTP that are not streamed: Triton does not say when their clients leave.
