@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,9 +40,9 @@ def check_program() -> None:
 
 
 @contextmanager
-def sampled(pids: Iterable[int]) -> Iterator[Counter[str]]:
+def sampled(pids: Iterable[int]) -> Iterator[dict[str, float]]:
     """The share of each part in the CPU time of these processes, filled at the end."""
-    parts: Counter[str] = Counter()
+    parts: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "perf.data"
         clock = ("-e", "cpu-clock", "-F", str(SAMPLES_PER_S))
@@ -61,9 +60,9 @@ def sampled(pids: Iterable[int]) -> Iterator[Counter[str]]:
         parts.update(shares(_report(file)))
 
 
-def shares(lines: Iterable[str]) -> Counter[str]:
+def shares(lines: Iterable[str]) -> dict[str, float]:
     """Of the parts, in the lines of a report by file."""
-    found: Counter[str] = Counter()
+    found = dict.fromkeys(PARTS, 0.0)
     for line in lines:
         if row := ROW.fullmatch(line):
             part = next(part for part, files in PARTS.items() if files.search(row[2]))
