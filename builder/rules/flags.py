@@ -71,7 +71,7 @@ def flag_faults(
         options: dict[str, Any] = {}
         # A number of more digits than Python reads is a float, which no bound takes either.
         whole = flag.type == "int" and len(str(value)) <= MAX_DIGITS
-        number = int(value) if whole else float(value)
+        number = int(value) if whole else float(str(value))
         set_option(options, path, number)
         for row in validate(release, options):
             if row.rule == "value-range":
