@@ -83,12 +83,12 @@ class Row(NamedTuple):
 
     def describe(self) -> str:
         """The row in a few words, its values last."""
-        ttft = "" if self.ttft_ms is None else f", TTFT {self.ttft_ms:,.4g} ms"
+        ttft = "" if self.ttft_ms is None else f", TTFT {_four_digits(self.ttft_ms)} ms"
         return (
             f"{self.model} {self.precision} on {self.num_gpus} {self.gpu}, {self.engine}"
             f"{' ' + self.release if self.release else ''}, {layout_text(*self.layout)}, "
             f"{self.isl:,} in and {self.osl:,} out, {self.concurrency:,} at a time: "
-            f"TPOT {self.tpot_ms:.4g} ms{ttft}"
+            f"TPOT {_four_digits(self.tpot_ms)} ms{ttft}"
         )
 
 
@@ -116,6 +116,10 @@ class DisaggregatedRow(NamedTuple):
     concurrency: int
     ttft_ms: float
     tpot_ms: float
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def layout_text(tp: int, attention_dp: int, ep: int) -> str:

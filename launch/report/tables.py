@@ -116,12 +116,12 @@ def published(rows: Sequence[PublishedFigure]) -> PageTable:
 def estimated(found: RunEstimate) -> PageTable:
     """The estimate of a bundle, and where the run's own values lie."""
     cells = [
-        (one.name, number(one.low), number(one.value), number(one.high),
-         number(one.measured), one.verdict, one.unit)
+        (one.name, number(one.measured), one.verdict, number(one.low), number(one.value),
+         number(one.high), one.unit)
         for one in found.measures
     ]  # fmt: skip
-    columns = [("measure", "text"), ("from", NUMERIC), ("estimate", NUMERIC), ("to", NUMERIC),
-               ("measured", NUMERIC), ("the interval holds it", "text"),
+    columns = [("measure", "text"), ("measured", NUMERIC), ("interval", "text"),
+               ("from", NUMERIC), ("estimate", NUMERIC), ("to", NUMERIC),
                ("unit", "text")]  # fmt: skip
     caption = f"Estimate of {found.load}; four times of five a value is between the ends"
     return make_table(caption, columns, cells)

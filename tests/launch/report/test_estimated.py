@@ -75,10 +75,10 @@ def test_a_rehearsal_is_not_set_beside_an_estimate(estimate: samples.Json) -> No
 
 
 def test_a_refusal_is_said_with_its_reason() -> None:
-    refused = plan_estimate.document(pipeline.plan("deepseek-v3.2-nvfp4-gb200").plan)
+    refused = plan_estimate.document(pipeline.plan("qwen3-235b-nvfp4-gb200").plan)
     bench = results.read_bench(samples.bench(), "bench.json")
     found = _found(RunEvidence("a run", "run", bench, manifest={"estimate": refused}))
-    assert "no measured row of the model deepseek-v3.2" in found.summary
+    assert "no measured row of Qwen3-235B-A22B on gb200" in found.summary
     assert not found.measures
     assert found.evidence
 
