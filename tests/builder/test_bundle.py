@@ -133,6 +133,9 @@ def test_the_manifest_tells_where_everything_comes_from(rendered: Path) -> None:
     } == {
         "data/advisories/tensorrt_llm.yaml",
         "data/advisories/triton.yaml",
+        "data/measurements/aggregated.csv",
+        "data/measurements/factors.json",
+        "data/measurements/models.yaml",
         "data/models/deepseek-v3.2-nvfp4.yaml",
         "data/hardware/gb200.yaml",
         "data/releases/1.2.1.json",
