@@ -29,12 +29,13 @@ from tests.conftest import ROOT
 ENGINE, SERVER = "second_engine", "third_server"
 NAMES = {*engines.names(), *servers.names()}
 # Where a name of an engine or a server may stand: its own module, what reads an engine's own
-# Python, the check of Triton's own files, and the engine's stand-in.
+# Python, also in programs that are checked, the check of Triton's own files, and the engine's
+# stand-in.
 OWN_MODULES = (
     *(f"builder/engines/{name}.py" for name in engines.names()),
     *(f"builder/servers/{name}.py" for name in servers.names()),
     *("builder/facts/release_import/probe.py", "builder/facts/release_import/vllm.py"),
-    *("builder/lint/model_config.py", "builder/lint/vllm/"),
+    *("builder/lint/model_config.py", "builder/lint/python_api.py", "builder/lint/vllm/"),
     "launch/reference/",
 )
 PACKAGES = ("builder", "launch", "model_repository", "supervisor")
