@@ -78,3 +78,4 @@ def test_few_failures_of_a_whole_run_are_run_again_by_name() -> None:
     expected = ["tests/a.py::test[user@host]", "tests/b.py::test[q - z]", "tests/c.py::t"]
     assert again.names(few) == expected
     assert again.names([*few, "tests/d.py::t"]) == []
+    assert again.names(["gw2"]) == []
