@@ -14,7 +14,7 @@ AT_MOST = 3
 
 
 def names(failed: list[str]) -> list[str]:
-    """Without the group that a run side by side adds; none where one is no test, or too many are."""
+    """Without the group that a run side by side adds; none if too many or one is no test."""
     if len(failed) > AT_MOST or not all("::" in name for name in failed):
         return []
     return [name.rpartition("@")[0] or name for name in failed]
