@@ -111,6 +111,20 @@ def test_a_damaged_endpoint_counts_as_missing(service: state.ServiceFolder, dama
     assert service.live_endpoint() is None
 
 
+@pytest.mark.parametrize(
+    ("lease_s", "is_live"), [({}, True), ({"lease_s": 90.0}, True), ({"lease_s": 10.0}, False)]
+)
+def test_an_endpoint_is_dead_when_its_job_was_silent_for_its_own_lease(
+    service: state.ServiceFolder, lease_s: state.Json, is_live: bool
+) -> None:
+    put(
+        service.job("7").path / "run.json",
+        changed(RUN, heartbeat=state.timestamp(time.time() - 30)),
+    )
+    put(service.endpoint_file, changed(ENDPOINT, **lease_s))
+    assert (service.live_endpoint() is not None) == is_live
+
+
 @pytest.mark.parametrize("damage", RUN_DAMAGES.values(), ids=RUN_DAMAGES)
 def test_a_damaged_run_counts_as_missing(service: state.ServiceFolder, damage: Damage) -> None:
     job = service.job("7")

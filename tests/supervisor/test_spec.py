@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,43 @@ def test_ports_of_a_node_that_cannot_be_looked_at_end_the_job(steps: Steps, tmp_
     assert ended.value.outcome == "server_failed"
     nodes = "['node1', 'node2']"
     assert ended.value.why == f"cannot check the ports of {nodes}: srun: error: no\n"
+
+
+class Answers:
+    """Stands in for the small steps: each ends with that code after those rows."""
+
+    def __init__(self, code: int, *rows: state.Json) -> None:
+        self._answer = code, "".join(f"{json.dumps(row)}\n" for row in rows)
+
+    def run(self, *_: object) -> tuple[int, str]:
+        return self._answer
+
+
+ROWS = [{"node": node, "taken": [], "free": []} for node in ("node1", "node2")]
+
+
+@pytest.mark.parametrize(("code", "rows"), [(1, ROWS), (0, ROWS[:1]), (0, [])])
+def test_ports_are_known_of_all_nodes_or_of_none(
+    steps: Steps, code: int, rows: list[state.Json]
+) -> None:
+    answers: Any = Answers(code, *rows)
+    with pytest.raises(JobExit, match="cannot check the ports"):
+        steps.assign_ports(answers)
+    sound: Any = Answers(0, *ROWS)
+    steps.assign_ports(sound)
+
+
+def test_a_process_of_another_node_that_answers_in_a_servers_place_is_named(steps: Steps) -> None:
+    """The first row may be of a daemon that prints before; the last one is the answer."""
+    server = steps.all[2]
+    server.spec = replace(server.spec, ready={"port": "http"})
+    free: Any = Answers(0, {"foreign": None})
+    steps.check_listeners(free)
+    taken: Any = Answers(0, {"foreign": None}, {"foreign": "nc (7)"})
+    with pytest.raises(JobExit) as ended:
+        steps.check_listeners(taken)
+    assert ended.value.outcome == "ports_taken"
+    assert ended.value.why == "server1: nc (7) answers on node2:8001 in its place"
 
 
 def test_a_small_step_has_an_exit_code_and_an_output(steps: Steps, tmp_path: Path) -> None:
