@@ -265,21 +265,20 @@ def loaded(backend: ModuleType, variables: Mapping[str, str]) -> Iterator[dict[s
     """The model's modules, which are the caller's alone, and what the engine's start reads."""
     name = "triton_python_backend_utils"
     outer = {variable: os.environ.get(variable) for variable in variables}
-    before = _forget_modules()
-    sys.modules[name] = backend
-    sys.path.insert(0, str(ENGINE_STUB))
-    os.environ.update(variables)
-    try:
-        yield {one: importlib.import_module(one) for one in (MODEL, UNARY, TERMINATION)}
-    finally:
-        sys.path.remove(str(ENGINE_STUB))
-        _forget_modules()
-        sys.modules.pop(name)
-        sys.modules.update(before)
-        for variable, value in outer.items():
-            os.environ.pop(variable)
-            if value is not None:
-                os.environ[variable] = value
+    own = ("model", "trtllm_model", "tensorrt_llm", "mpi4py")
+    with imported_anew(*own):
+        sys.modules[name] = backend
+        sys.path.insert(0, str(ENGINE_STUB))
+        os.environ.update(variables)
+        try:
+            yield {one: importlib.import_module(one) for one in (MODEL, UNARY, TERMINATION)}
+        finally:
+            sys.path.remove(str(ENGINE_STUB))
+            sys.modules.pop(name)
+            for variable, value in outer.items():
+                os.environ.pop(variable)
+                if value is not None:
+                    os.environ[variable] = value
 
 
 def unary_module() -> Any:
@@ -329,8 +328,19 @@ def backend(lines: list[str], families: dict[str, list[Metric]]) -> ModuleType:
     return module
 
 
-def _forget_modules() -> dict[str, ModuleType]:
-    names = [name for name in sys.modules if name.split(".")[0] in ("model", "trtllm_model")]
+@contextmanager
+def imported_anew(*packages: str) -> Iterator[None]:
+    """What other tests of this process imported of them before comes back at the end."""
+    before = _forget(packages)
+    try:
+        yield
+    finally:
+        _forget(packages)
+        sys.modules.update(before)
+
+
+def _forget(packages: tuple[str, ...]) -> dict[str, ModuleType]:
+    names = [name for name in sys.modules if name.split(".")[0] in packages]
     return {name: sys.modules.pop(name) for name in names}
 
 

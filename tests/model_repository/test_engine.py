@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from trtllm_model.inputs import RequestError
 from trtllm_model.request import Request
 
 from tests.model_repository.conftest import ENGINE_STUB
+from tests.model_repository.in_process import imported_anew
 
 SAMPLING: dict[str, Any] = {"best_of": 1}
 
@@ -25,11 +25,10 @@ SAMPLING: dict[str, Any] = {"best_of": 1}
 def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The scripted engine's package, of which a test may change what another release has not."""
     monkeypatch.syspath_prepend(ENGINE_STUB)
-    import tensorrt_llm.llmapi
+    with imported_anew("tensorrt_llm"):
+        import tensorrt_llm.llmapi
 
-    yield tensorrt_llm
-    for name in [name for name in sys.modules if name.split(".")[0] == "tensorrt_llm"]:
-        del sys.modules[name]
+        yield tensorrt_llm
 
 
 def request(prompt: Any = "tokens=1", streaming: bool = False, **fields: Any) -> Request:

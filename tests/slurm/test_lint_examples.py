@@ -20,7 +20,7 @@ from tests.slurm.cluster import Cluster
 
 # Slurm looks after steps every so often; a step that should have begun by then waits.
 PATIENCE_S = 4.0
-END_S = 30.0
+END_S = 90.0
 STAND_INS = {
     # Serves for so many seconds, as its model is called, or fails.
     "trtllm-serve": """\
