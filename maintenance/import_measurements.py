@@ -21,7 +21,9 @@ from pathlib import Path
 from builder import command
 from builder.documents import dump_yaml
 from builder.estimates import measurements, models
+from builder.estimates.cells import key_of
 from builder.estimates.measurements import DisaggregatedRow, Row
+from builder.facts import hardware
 
 from . import infer_drafting
 
@@ -52,6 +54,7 @@ LEFT_OUT = {
     "values": "no time to the first token or per token",
     "layout": "no layout, lengths or load",
     "model": "a model whose shape is not known here",
+    "hardware": "an engine or a GPU that is not known here",
     "role": "one side of disaggregated serving, or both, without their layouts",
 }
 
@@ -61,6 +64,7 @@ class Import:
     """What was taken in; repairs and rows left out by their names."""
 
     rows: list[Row] = field(default_factory=list)
+    others: list[Row] = field(default_factory=list)
     disaggregated: list[DisaggregatedRow] = field(default_factory=list)
     repairs: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -77,13 +81,14 @@ def take(raw: Sequence[Raw], newer: Sequence[Raw] = ()) -> Import:
     for row in newer:
         _take_newer(row, found)
     found.rows = sorted(infer_drafting.infer(list(_without_repeats(found))), key=_order)
+    found.others.sort(key=_order)
     found.repairs["drafting"] = sum(bool(row.drafting and row.mtp is None) for row in found.rows)
-    found.disaggregated = sorted(set(found.disaggregated), key=lambda row: (*row[3:8], row[0]))
+    found.disaggregated = sorted(set(found.disaggregated), key=lambda row: _order(row.server))
     return found
 
 
 def _order(row: Row) -> tuple[object, ...]:
-    return (*row[5:8], row.engine, *row.layout, row.isl, row.osl, row.concurrency, row.id)
+    return (*key_of(row), *row.layout, row.isl, row.osl, row.concurrency, row.id)
 
 
 def _take_aggregated(raw: Raw, found: Import) -> None:
@@ -104,21 +109,33 @@ def _take_aggregated(raw: Raw, found: Import) -> None:
             found.repairs[repair] += 1
         written = size["tp"] or 1, size["attention_dp"] or 1, moe_ep or 1
         published = measurements.layout_text(*written) if written != layout else ""
-        found.rows.append(
-            Row(
-                *_common(raw, model, found),
-                *layout,
-                mtp=None,
-                drafting="",
-                acceptance=None,
-                isl=int(raw["isl"]),
-                osl=int(raw["osl"]),
-                concurrency=_concurrency(raw),
-                ttft_ms=_rounded(ttft_ms),
-                tpot_ms=_rounded(tpot_ms),
-                published=published,
-            )
-        )
+        found.rows.append(_row(raw, model, layout, found)._replace(published=published))
+
+
+def _row(raw: Raw, model: str, layout: tuple[int, int, int], found: Import) -> Row:
+    """A row of AIConfigurator's table, with its layout as it was run."""
+    day = re.search(r"measured=(\d{4}-\d{2}-\d{2})", raw["silicon_data_source"])
+    return Row(
+        id=raw["id"],
+        source=source_of(raw["silicon_data_source"]),
+        date=day[1] if day else "",
+        engine=_ENGINES[raw["backend"]],
+        release=raw["backend_version"],
+        model=model,
+        gpu=models.gpu_name(raw["system"]),
+        precision=_precision(raw, model, found),
+        tp=layout[0],
+        attention_dp=layout[1],
+        ep=layout[2],
+        mtp=None,
+        drafting="",
+        acceptance=None,
+        isl=int(raw["isl"]),
+        osl=int(raw["osl"]),
+        concurrency=_concurrency(raw),
+        ttft_ms=_rounded(float(raw["silicon_ttft_ms"])),
+        tpot_ms=_rounded(float(raw["silicon_tpot_ms"])),
+    )
 
 
 def layout_of(
@@ -146,18 +163,10 @@ def _take_disaggregated(raw: Raw, found: Import) -> None:
     elif not all(raw[name] for name in names):
         found.left_out["role"] += 1
     else:
-        found.disaggregated.append(
-            DisaggregatedRow(
-                *_common(raw, model, found),
-                *_pool(raw, "prefill"),
-                *_pool(raw, "decode"),
-                isl=int(raw["isl"]),
-                osl=int(raw["osl"]),
-                concurrency=_concurrency(raw),
-                ttft_ms=_rounded(float(raw["silicon_ttft_ms"])),
-                tpot_ms=_rounded(float(raw["silicon_tpot_ms"])),
-            )
-        )
+        workers, tp, dp, ep = _pool(raw, "decode")
+        row = _row(raw, model, (tp, dp, ep), found)
+        prefill = measurements.Pool(*_pool(raw, "prefill"))
+        found.disaggregated.append(DisaggregatedRow(row, workers, prefill))
 
 
 def _pool(raw: Raw, pool: str) -> tuple[int | None, int, int, int]:
@@ -166,21 +175,6 @@ def _pool(raw: Raw, pool: str) -> tuple[int | None, int, int, int]:
         int(raw[f"{pool}_{size}_size"] or 0) or 1 for size in ("tp", "attention_dp", "moe_ep")
     )
     return int(raw[f"{pool}_num_workers"] or 0) or None, tp, dp, ep
-
-
-def _common(raw: Raw, model: str, found: Import) -> tuple[str, str, str, str, str, str, str, str]:
-    """The columns that both kinds of rows begin with."""
-    day = re.search(r"measured=(\d{4}-\d{2}-\d{2})", raw["silicon_data_source"])
-    return (
-        raw["id"],
-        source_of(raw["silicon_data_source"]),
-        day[1] if day else "",
-        _ENGINES[raw["backend"]],
-        raw["backend_version"],
-        model,
-        models.gpu_name(raw["system"]),
-        _precision(raw, model, found),
-    )
 
 
 def source_of(text: str) -> str:
@@ -198,13 +192,10 @@ def _model(raw: Raw, found: Import) -> str | None:
 
 
 def _precision(raw: Raw, model: str, found: Import) -> str:
-    if model == "gpt-oss-120b":  # one checkpoint, whose experts are MXFP4
-        found.repairs["precision"] += raw["precision"] != "fp4"
-        return "fp4"
-    if not raw["precision"]:
-        found.repairs["precision"] += 1
-        return "fp8" if "FP8" in raw["model_path"] else "bf16"
-    return raw["precision"]
+    said = raw["precision"] or ("fp8" if "FP8" in raw["model_path"] else "bf16")
+    precision = models.precision_of(model, said)
+    found.repairs["precision"] += precision != raw["precision"]
+    return precision
 
 
 def _concurrency(raw: Raw) -> int:
@@ -217,10 +208,10 @@ def _rounded(value: float) -> float:
 
 
 def _take_newer(raw: Raw, found: Import) -> None:
-    model, engine = models.listed(raw["checkpoint"]), _ENGINES.get(raw["engine"])
-    note = raw["note"].lower()
-    if model is None or engine is None:
-        found.left_out["model"] += 1
+    model, engine = models.listed(raw["checkpoint"]), _ENGINES.get(raw["engine"].split()[0])
+    gpu, note = models.gpu_name(raw["gpu"].split()[0]), raw["note"].lower()
+    if engine is None or gpu not in hardware.known():
+        found.left_out["hardware"] += 1
     elif not raw["tpot_ms"]:
         found.left_out["values"] += 1
     elif "disagg" in note or "prefill" in note:
@@ -230,16 +221,16 @@ def _take_newer(raw: Raw, found: Import) -> None:
     else:
         tp, dp = int(raw["tp"]), int(raw["dp"] or 1)
         mtp = int(raw["mtp_draft"]) if raw["mtp_draft"] else None
-        found.rows.append(
+        (found.rows if model else found.others).append(
             Row(
                 id=raw["id"],
                 source=raw["source"],
                 date=raw["date"],
                 engine=engine,
                 release=raw["release"] if re.match(r"\d", raw["release"]) else "",
-                model=model,
-                gpu=models.gpu_name(raw["gpu"].split()[0]),
-                precision=models.weight_precision(raw["precision"].split()[0]),
+                model=model or models.plain_name(raw["checkpoint"]),
+                gpu=gpu,
+                precision=models.precision_of(model or "", raw["precision"].split()[0]),
                 tp=tp // dp,
                 attention_dp=dp,
                 ep=int(raw["ep"] or 1),
@@ -259,7 +250,7 @@ def _without_repeats(found: Import) -> Iterator[Row]:
     """Of listings of one measurement the one with its exact release and its day, or the first."""
     kept: dict[tuple[object, ...], list[Row]] = {}
     for row in sorted(found.rows, key=lambda row: (not row.release, not row.date, row.id)):
-        same = kept.setdefault((*row[5:8], row.engine, *row.layout, *row[14:17]), [])
+        same = kept.setdefault((*key_of(row), *row.layout, row.isl, row.osl, row.concurrency), [])
         if any(_is_copy(row, other) for other in same):
             found.repairs["repeated"] += 1
         else:
@@ -305,8 +296,9 @@ def _run(rows: Path, newer: Path | None) -> None:
     found = take(raw(rows), raw(newer) if newer else ())
     texts = {
         measurements.AGGREGATED.name: measurements.write(found.rows, Row._fields),
+        measurements.OTHERS.name: measurements.write(found.others, Row._fields),
         measurements.DISAGGREGATED.name: measurements.write(
-            found.disaggregated, DisaggregatedRow._fields
+            (row.cells() for row in found.disaggregated), measurements.DISAGGREGATED_FIELDS
         ),
     }
     measurements.MEASUREMENTS.mkdir(exist_ok=True)

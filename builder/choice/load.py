@@ -3,6 +3,7 @@
 A server that runs fewer requests than it gets lets the others wait, each for the turns before it.
 With a rate instead of a number of requests, Little's law gives the requests at a time: the first
 number at which a server finishes requests as fast as they arrive, by the upper end of its time.
+Upper ends are those of `Estimator.promise`, which a choice of the best among many can rely on.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class LoadModel:
 
     def __init__(self, estimator: Estimator, request: ChoiceRequest) -> None:
         self._workload = request.workload
-        self._estimate = cache(estimator.estimate)
+        self._estimate = cache(estimator.promise)
 
     def share(self, candidate: Candidate) -> int:
         """The requests at a time of one server, where the workload says how many there are."""

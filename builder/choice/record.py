@@ -34,7 +34,7 @@ _WORDS = {
 
 def chosen(selection: Selection) -> tuple[Option, Document] | None:
     """The best option whose whole deployment the toolkit plans, and that deployment."""
-    for option in selection.kept:
+    for option in () if selection.untold else selection.kept:
         document = chosen_document(selection, option)
         try:
             pipeline.plan_document(document)
@@ -96,7 +96,7 @@ def reason(selection: Selection, option: Option) -> str:
     request = selection.request
     limits = [f"{SHORT_NAMES[n]} within {limit:g} ms" for n, limit in request.slo.limits_ms.items()]
     kept = (
-        f", {len(selection.kept)} keep {' and '.join(limits)} up to the end of the interval"
+        f", {len(selection.kept)} keep {' and '.join(limits)} up to the promised end"
         if limits
         else ""
     )

@@ -14,6 +14,8 @@ from .load import Forecast, LoadModel, Outcome, Overload
 from .request import ChoiceRequest
 
 MOST_MEASUREMENTS = 4  # that are proposed where evidence is missing
+# From here on, what a likely option gains over the best that is promised is worth measuring first.
+WORTH_MEASURING = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,16 @@ class Option:
         return self.fits and self.forecast is not None and not self.misses
 
     @property
+    def is_likely(self) -> bool:
+        """Whether it fits and its values keep every objective, if not their upper ends."""
+        found = self.forecast
+        return (
+            self.fits
+            and found is not None
+            and all(found.latency(name).value <= most for name, most in self.slo.limits_ms.items())
+        )
+
+    @property
     def excess(self) -> float:
         """By how much the objective that is missed most is missed."""
         return max((miss.excess for miss in self.misses), default=0.0)
@@ -82,6 +94,18 @@ class Selection:
     def kept(self) -> list[Option]:
         """Those that keep the objectives, the best first."""
         return self._ranked(option for option in self.options if option.keeps)
+
+    @cached_property
+    def untold(self) -> Option | None:
+        """One that likely keeps the objectives too, and is worth so much more than the best that
+        is promised that it is to be measured before anything is chosen."""
+        if not self.kept:
+            return None
+        best = self._ranked(option for option in self.estimated if option.is_likely)[0]
+        values = [abs(rank(option, self.request)[0]) for option in (best, self.kept[0])]
+        if self.request.objective != "output_tokens_per_s_per_gpu":
+            values.reverse()  # of cost and latency the less is better
+        return best if values[0] > WORTH_MEASURING * values[1] else None
 
     @cached_property
     def estimated(self) -> list[Option]:
@@ -124,6 +148,8 @@ class Selection:
 
     def measurements(self) -> list[Question]:
         """What to measure where evidence is missing: what answers for most candidates first."""
+        if self.untold and self.untold.forecast:
+            return [self.untold.candidate.question(self.untold.forecast.running)]
         asked: Counter[Question] = Counter()
         for option in self.refused:
             assert isinstance(option.outcome, Refusal)

@@ -12,7 +12,7 @@ from ..estimates.question import number
 from ..objective import USUAL_PERCENTILE
 from .load import Forecast, Overload
 from .record import AIMS, SHORT_NAMES, figures, reason, servers_text
-from .selection import Option, Selection
+from .selection import WORTH_MEASURING, Option, Selection
 
 CLIENT = "python -m launch bench"
 
@@ -89,6 +89,13 @@ def notes(found: Selection, chosen: Option | None) -> list[str]:
 def refusal(found: Selection) -> ToolkitError:
     """Why nothing is chosen: which objective fails and by how much, or what is not known."""
     where = found.request.document.name
+    if (likely := found.untold) and likely.forecast:
+        what = (
+            f"{servers_text(likely)} likely keeps the objectives too and is worth more than "
+            f"{WORTH_MEASURING:g} times {servers_text(found.kept[0])}, the best that is promised"
+        )
+        remedy = "measure the first, and give the result with --rows"
+        return BadFacts(Diagnostic(where, what, remedy))
     if found.estimated:
         return BadInput(_objectives_missed(found))
     if found.overloaded:

@@ -19,7 +19,7 @@ _GPU, _LAYOUT = "GPU", "LAYOUT"
 _NUMBERS = frozenset(("FREE", "TTFT MS", "ITL MS", "E2E S", "ROWS", "TOK/S/GPU", "$/M", "GPUS"))
 _SPARE = ("E2E S", "FREE", "TTFT MS", "ROWS")  # columns that give way, the first one first
 _LEGEND = (
-    "value<upper end of the 80 % interval, ! where that misses the objective; FREE: GiB of KV "
+    "value<promised upper end, ! where that misses the objective; FREE: GiB of KV "
     "cache to spare on each GPU; ROWS: measured rows behind the estimate; $/M: USD per million "
     "output tokens"
 )

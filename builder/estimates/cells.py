@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from math import exp, log, log2
 from typing import NamedTuple
 
-from . import roofline
+from . import capacity, roofline
 from .fits import Fit, Fits
 from .kriging import Curve, Field, Kernel, Point
 from .measurements import OWN, Row
@@ -21,6 +21,7 @@ MOST_ROWS = 140  # that carry the answers of a cell
 # token where four times the load has 21 ms. It stays in the file, and is asked about like others.
 TPOT_OFF, TTFT_OFF = 0.95, 2.0
 REACH = 2  # sizes so many times beyond the measured ones are still answered
+SHADOW = 4  # loads so many times around a contradicted row of the same lengths are in doubt
 
 Terms = Callable[[Load, Shape, Speeds], tuple[float, ...]]
 
@@ -104,6 +105,11 @@ def median(values: Sequence[float]) -> float:
     return found[half] if len(values) % 2 else (found[half - 1] + found[half]) / 2
 
 
+def is_held(row: Row, shape: Shape) -> bool:
+    """Whether no request of a row waits for memory; the user's own rows speak for themselves."""
+    return row.source == OWN or capacity.filled(row, shape, row.gpu) < capacity.FULL
+
+
 class Cell:
     """Answers for one cell from its rows and the nearest of the same model."""
 
@@ -116,6 +122,11 @@ class Cell:
         self._others = [row for row in rows if key_of(row) != key]
         self.speeds = speeds(key.gpu, key.precision)
         self.surface = lru_cache(maxsize=1024)(self._new_surface)
+
+    @cached_property
+    def has_own_runs(self) -> bool:
+        """Whether rows of the user's machine are among those of the cell."""
+        return any(row.source == OWN for row in self.own)
 
     @cached_property
     def tpot(self) -> Field:
@@ -140,20 +151,26 @@ class Cell:
                 + (row.precision != self.key.precision) * scales.precision
             )
 
-        return [*self.own, *sorted(self._others, key=apart)][:MOST_ROWS]
+        rows = [*self.own, *sorted(self._others, key=apart)]
+        return [row for row in rows if is_held(row, self.shape)][:MOST_ROWS]
 
     def _field(
         self, fit: Fit, rows: Sequence[Row], terms: Terms, times: Sequence[float], limit: float
     ) -> Field:
-        values = [
-            log(time / fit.time(row.engine, terms(row, self.shape, speeds(row.gpu, row.precision))))
-            for row, time in zip(rows, times, strict=True)
-        ]
+        values = self._log_residuals(fit, rows, terms, times)
         kept = uncontradicted(rows, values, limit)
         points = [point_of(rows[index], self.with_release) for index in kept]
         values = [values[index] for index in kept]
         kernel = Kernel(fit.scales(self.with_release))
         return Field(kernel, points, values, median(values) if values else 0.0)
+
+    def _log_residuals(
+        self, fit: Fit, rows: Sequence[Row], terms: Terms, times: Sequence[float]
+    ) -> list[float]:
+        return [
+            log(time / fit.time(row.engine, terms(row, self.shape, speeds(row.gpu, row.precision))))
+            for row, time in zip(rows, times, strict=True)
+        ]
 
     def point(self, load: Load, variant: Variant) -> Point:
         curve = curve_of(load, self.key.gpu, self.key.engine, variant.release, variant.drafting)
@@ -173,14 +190,31 @@ class Cell:
     def _residuals(self) -> dict[tuple[object, ...], list[tuple[int, float]]]:
         """The loads of each measured curve, and the logs of measured over roofline TPOT."""
         found: dict[tuple[object, ...], list[tuple[int, float]]] = {}
-        for row in self.own:
-            if row.source == OWN:
-                continue  # of one machine and one setting, as its user knows
-            terms = roofline.decode_terms(row, self.shape, self.speeds)
-            residual = log(row.tpot_ms / self.fits.tpot.time(row.engine, terms))
+        # The user's own are of one machine and one setting.
+        rows = [row for row in self.own if row.source != OWN]
+        times = [row.tpot_ms for row in rows]
+        residuals = self._log_residuals(self.fits.tpot, rows, roofline.decode_terms, times)
+        for row, residual in zip(rows, residuals, strict=True):
             curve = (*row.layout, drafts(row), row.isl, row.osl)
             found.setdefault(curve, []).append((row.concurrency, residual))
         return found
+
+    def contradicted(self, load: Load) -> Row | None:
+        """A row of these lengths and a load like it that all others of the cell contradict."""
+        for row in self._dropped:
+            apart = max(row.concurrency / load.concurrency, load.concurrency / row.concurrency)
+            if (row.isl, row.osl) == (load.isl, load.osl) and apart <= SHADOW:
+                return row
+        return None
+
+    @cached_property
+    def _dropped(self) -> list[Row]:
+        rows = [row for row in self._carrying(self.fits.tpot) if key_of(row) == self.key]
+        values = self._log_residuals(
+            self.fits.tpot, rows, roofline.decode_terms, [row.tpot_ms for row in rows]
+        )
+        kept = set(uncontradicted(rows, values, TPOT_OFF))
+        return [row for index, row in enumerate(rows) if index not in kept]
 
     def ends(self, name: str) -> tuple[int, int]:
         """The smallest and the largest measured size."""

@@ -6,27 +6,49 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from heapq import nsmallest
-from math import exp, log2
+from math import exp, inf, log2
 from pathlib import Path
+from typing import NamedTuple
 
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts
-from . import fits, measurements, measuring_plan, models, mtp, own_runs
+from . import capacity, fits, measurements, measuring_plan, models, mtp, own_runs, surface
+from .capacity import FULL
 from .cells import REACH, Cell, Key, Variant, curve_of, key_of, minor, point_of
 from .fits import Fits
 from .kriging import Curve, Kernel, Point
 from .measurements import OWN, Row
+from .mtp import Drafting
 from .question import Estimate, Interval, Neighbor, Question, Refusal, Times
 from .shapes import shape_of
 
-MOST_HALF_WIDTH = 0.12  # of the time to the last token, as a share of it
+MOST_HALF_WIDTH = 0.17  # of the time to the last token, as a share of it
 MOST_OWN_HALF_WIDTH = 0.30  # with rows of the user's machine, of which few are worth a wide bar
-UNTRIED = 2.0  # times as wide: no public row says how the curve of this model runs
 MOST_DRAFTED_HALF_WIDTH = 0.20  # where the rows do not draft and the acceptance is another's
+# Of the time per token: the promised end of a choice may lie so far above it.
+MOST_PROMISED_MARGIN = 0.10
 MODES_APART = 1.2  # from here on, drafting or not is another answer
-UNMARKED_APART = 1.28  # from here on, rows around a load are two modes that nobody marked
+UNMARKED_APART = 1.25  # from here on, rows around a load are two modes that nobody marked
 SHOWN = 3
 ANOTHER_MODEL = 10.0  # how far the rows of another model are
+
+
+class _Told(NamedTuple):
+    """What a cell says of a load: milliseconds, standard deviations of their logs, and how many of
+    these make an 80 % interval, of TPOT and TTFT."""
+
+    at: surface.Times
+    tpot_deviation: float
+    ttft_deviation: float
+    quantiles: Sequence[float]
+
+    def times(self, osl: int, above: Sequence[float] = (0.0, 0.0)) -> Times:
+        """With upper ends at least so many standard deviations above the values."""
+        below = self.quantiles
+        above = [max(pair) for pair in zip(below, above, strict=True)]
+        rest = _interval(self.at.rest, self.tpot_deviation, below[0], above[0])
+        first = _interval(self.at.first, self.ttft_deviation, below[1], above[1])
+        return Times.of(first, rest, self.at.whole, osl)
 
 
 class Estimator:
@@ -62,17 +84,30 @@ class Estimator:
 
     def estimate(self, question: Question) -> Estimate | Refusal:
         """An estimate, or why there is none."""
+        return self._estimate(question, promised=False)
+
+    def promise(self, question: Question) -> Estimate | Refusal:
+        """The same with upper ends of TPOT and TTFT that a choice can rely on.
+
+        An 80 % interval says too little of the fastest of many: that one is chosen for its
+        estimate, and so rather where that is too good. Nine curves of ten of the same cell, asked
+        without their own rows, lie below the promised ends with all their loads.
+        """
+        return self._estimate(question, promised=True)
+
+    def _estimate(self, question: Question, promised: bool) -> Estimate | Refusal:
+        model = models.model_name(question.model)
         asked = replace(
             question,
-            model=models.model_name(question.model),
+            model=model,
             gpu=models.gpu_name(question.gpu),
-            precision=models.weight_precision(question.precision),
+            precision=models.precision_of(model, question.precision),
             engine=models.engine_name(question.engine),
         )
         key = Key(asked.model, asked.gpu, asked.precision, asked.engine)
         if not any(key_of(row) == key for row in self._of_model.get(asked.model, ())):
             return self._refuse(question, asked, "unmeasured", self._missing(key))
-        return self._answer(question, asked, key)
+        return self._answer(question, asked, key, promised)
 
     def _missing(self, key: Key) -> str:
         """What of a cell without rows has none."""
@@ -85,7 +120,9 @@ class Estimator:
             return f"no measured row of {key.model} on {key.gpu} with {key.engine}"
         return f"no measured row of {key.model} in {key.precision} on {key.gpu} with {key.engine}"
 
-    def _answer(self, question: Question, asked: Question, key: Key) -> Estimate | Refusal:
+    def _answer(
+        self, question: Question, asked: Question, key: Key, promised: bool
+    ) -> Estimate | Refusal:
         known = {minor(row.release) for row in self._of_model[key.model] if key_of(row) == key}
         if minor(asked.release or "") not in known:
             asked = replace(asked, release=None)  # rows of other releases say as much without
@@ -95,29 +132,27 @@ class Estimator:
         draft = mtp.drafting(asked, cell)
         if draft.missing:
             return self._refuse(question, asked, "acceptance", draft.missing)
-        times = self._times(asked, cell, draft.curve)
-        if draft.is_open:
-            other = self._times(asked, cell, "on")
-            apart = times.e2e.value / other.e2e.value
-            if max(apart, 1 / apart) > MODES_APART:
-                what = (
-                    "the rows hold two modes, with and without drafted tokens (MTP), "
-                    f"{apart:.1f} times apart: say mtp, the number of them or 0"
-                )
-                return self._refuse(question, asked, "modes", what)
-        if (apart := cell.modes_apart(asked, self._variant(asked, draft.curve))) > UNMARKED_APART:
-            what = (
-                f"measurements of this curve around that load are {apart:.1f} times apart, "
-                "and nothing says what differs"
-            )
-            return self._refuse(question, asked, "modes", what)
-        own = any(row.source == OWN for row in cell.own)
+        told = self._told(asked, cell, draft.curve)
+        if doubt := self._two_modes(asked, cell, draft, told):
+            return self._refuse(question, asked, "modes", doubt)
+        own = cell.has_own_runs
         widest = MOST_OWN_HALF_WIDTH if own else MOST_HALF_WIDTH
+        margin = MOST_OWN_HALF_WIDTH if own else MOST_PROMISED_MARGIN
+        times = told.times(asked.osl)
         if draft.gain is not None:
-            times, widest = times.drafted(draft.gain), MOST_DRAFTED_HALF_WIDTH
+            times = times.drafted(draft.gain)
+            widest = margin = MOST_DRAFTED_HALF_WIDTH
         if (width := times.e2e.half_width) > widest:
             what = f"the interval is too wide: {width:.0%} of the time to the last token"
             return self._refuse(question, asked, "wide", what)
+        if promised:
+            times = told.times(asked.osl, fits.of_cell(self.fits.promises, key, cell.with_release))
+            times = times.drafted(draft.gain) if draft.gain is not None else times
+            if (above := times.tpot.high / times.tpot.value - 1) > margin:
+                what = (
+                    f"curves of this cell differ: a promise needs {above:.0%} more time per token"
+                )
+                return self._refuse(question, asked, "wide", what)
         speed = times.e2e.inverse(asked.concurrency * asked.osl * 1000)
         near = self._nearest(asked)
         rows, notes = len(cell.own), draft.notes
@@ -127,19 +162,36 @@ class Estimator:
         release = minor(asked.release or "")
         return Variant(asked.tp, asked.attention_dp, asked.ep, drafting, release)
 
-    def _times(self, asked: Question, cell: Cell, drafting: str) -> Times:
+    def _two_modes(self, asked: Question, cell: Cell, draft: Drafting, told: _Told) -> str:
+        """Why the rows say two things of one question, if they do."""
+        if draft.is_open:
+            apart = told.times(asked.osl).e2e.value
+            apart /= self._told(asked, cell, "on").times(asked.osl).e2e.value
+            if max(apart, 1 / apart) > MODES_APART:
+                return (
+                    "the rows hold two modes, with and without drafted tokens (MTP), "
+                    f"{apart:.1f} times apart: say mtp, the number of them or 0"
+                )
+        if (apart := cell.modes_apart(asked, self._variant(asked, draft.curve))) > UNMARKED_APART:
+            return (
+                f"measurements of this curve around that load are {apart:.1f} times apart, "
+                "and nothing says what differs"
+            )
+        if row := cell.contradicted(asked):
+            return f"near it lies a row that all others contradict: {row.describe()}"
+        return ""
+
+    def _told(self, asked: Question, cell: Cell, drafting: str) -> _Told:
         variant = self._variant(asked, drafting)
-        times = cell.surface(variant).at((asked.concurrency, asked.isl, asked.osl))
         point = cell.point(asked, variant)
-        scales = [fit.scales(cell.with_release) for fit in (self.fits.tpot, self.fits.ttft)]
-        wider = UNTRIED if all(row.source == OWN for row in cell.own) else 1.0
-        rest = _interval(
-            times.rest, wider * scales[0].quantiles[asked.engine] * cell.tpot.at(point)[1]
+        untried = all(row.source == OWN for row in cell.own)
+        wider = self.fits.untried if untried else 1.0
+        return _Told(
+            cell.surface(variant).at((asked.concurrency, asked.isl, asked.osl)),
+            wider * cell.tpot.at(point)[1],
+            wider * cell.ttft.at(point)[1],
+            fits.of_cell(self.fits.intervals, cell.key, cell.with_release),
         )
-        first = _interval(
-            times.first, wider * scales[1].quantiles[asked.engine] * cell.ttft.at(point)[1]
-        )
-        return Times.of(first, rest, times.whole, asked.osl)
 
     def _new_cell(self, key: Key, with_release: bool) -> Cell:
         facts = models.facts_of(key.model)
@@ -150,18 +202,19 @@ class Estimator:
 
     def _refuse(self, question: Question, asked: Question, kind: str, reason: str) -> Refusal:
         near = self._nearest(asked)
+        if kind == "unmeasured" and (beside := self._beside(asked)):
+            near = (*(near[: SHOWN - 1] if self.rows_of(asked.model) else ()), *beside)[:SHOWN]
+            reason += f", only {_kinds_text(beside)}"
         measure = measuring_plan.plan(question, Kernel(self.fits.tpot.without_release))
         return Refusal(question, kind, reason, near, measure)
 
     def _nearest(self, asked: Question) -> tuple[Neighbor, ...]:
         """Rows by the distance of the TPOT's kernel: of the same model first, if it has any."""
-        kernel = Kernel(self.fits.tpot.with_release)
-        release, drafting = minor(asked.release or ""), "on" if asked.mtp else ""
-        curve = curve_of(asked, asked.gpu, asked.engine, release, drafting)
-        place = Point(curve, log2(asked.concurrency))
+        kernel, place = self._place(asked)
         own = self._of_model.get(asked.model)
         far = 0.0 if own else ANOTHER_MODEL
-        points = zip(self._points(asked.model, bool(release)), own or self.rows, strict=True)
+        known = self._points(asked.model, bool(minor(asked.release or "")))
+        points = zip(known, own or self.rows, strict=True)
         apart = cache(partial(kernel.apart, place.curve))
         ranked = nsmallest(
             SHOWN,
@@ -171,6 +224,23 @@ class Estimator:
             ),
         )
         return tuple(Neighbor(row, far + distance) for distance, _, row in ranked)
+
+    def _place(self, asked: Question) -> tuple[Kernel, Point]:
+        release, drafting = minor(asked.release or ""), "on" if asked.mtp else ""
+        curve = curve_of(asked, asked.gpu, asked.engine, release, drafting)
+        return Kernel(self.fits.tpot.with_release), Point(curve, log2(asked.concurrency))
+
+    def _beside(self, asked: Question) -> list[Neighbor]:
+        """Rows of the model that carry nothing, the nearest first: of its GPU, if there are any."""
+        kernel, place = self._place(asked)
+        found = []
+        for row in measurements.beside():
+            if row.server.model == asked.model:
+                curve, load = point_of(row.server, with_release=True)
+                apart = kernel.apart(place.curve, curve)
+                found.append(Neighbor(row, apart + kernel.slope * abs(load - place.concurrency)))
+        here = [near for near in found if near.row.server.gpu == asked.gpu]
+        return sorted(here or found, key=lambda near: near.distance)
 
     def _new_points(self, model: str, with_release: bool) -> list[Point]:
         rows = self._of_model.get(model) or self.rows
@@ -195,16 +265,32 @@ def _public(model: str | None = None) -> list[Row]:
 
 
 def _outside(asked: Question, cell: Cell) -> str:
-    """Which load or length lies outside the measured ones."""
+    """Which load or length lies outside the measured ones, or what memory does not hold."""
     for name in ("concurrency", "isl", "osl"):
         low, high = cell.ends(name)
         least = low if name == "concurrency" else max(1, low // REACH)
         size = getattr(asked, name)
         if not (least <= size <= high * REACH and (name != "osl" or size > 1)):
             return f"{name} {size:,} lies outside the measured {low:,} to {high:,}"
+    share = 0.0 if cell.has_own_runs else capacity.filled(asked, cell.shape, asked.gpu)
+    if share == inf:
+        return f"the weights leave no room for a KV cache on {asked.num_gpus} {asked.gpu}"
+    if share > FULL:
+        return (
+            f"these requests fill {share:.0%} of the KV cache of {asked.num_gpus} {asked.gpu}: "
+            "some wait, and measured rows do not tell how long"
+        )
     return ""
 
 
-def _interval(value: float, log_half_width: float) -> Interval:
-    spread = exp(log_half_width)
-    return Interval(value / spread, value, value * spread)
+def _kinds_text(beside: Sequence[Neighbor]) -> str:
+    """What rows that carry nothing are of."""
+    few = sum(isinstance(near.row, Row) for near in beside)
+    apart = len(beside) - few
+    parts = [f"{few} that are too few of a kind to tell"] if few else []
+    parts += [f"{apart} of separate prefill and decode servers"] if apart else []
+    return " and ".join(parts)
+
+
+def _interval(value: float, deviation: float, below: float, above: float) -> Interval:
+    return Interval(value / exp(below * deviation), value, value * exp(above * deviation))

@@ -18,11 +18,10 @@ from .models import MeasuredModels
 FACTORS = MEASUREMENTS / "factors.json"
 SHORTEST_MS = 1e-6
 
+# With a release or without, by cell or engine: standard deviations of TPOT and TTFT.
+Ends = Mapping[str, Mapping[str, Sequence[float]]]
 
-_SCALES: Any = {
-    **{name: float for name in Scales._fields if name != "quantiles"},
-    "quantiles": {"*": float},
-}
+_SCALES: Any = dict.fromkeys(Scales._fields, float)
 _FIT: Any = {
     "factors": {"*": [float]},
     "with_release": _SCALES,
@@ -30,7 +29,14 @@ _FIT: Any = {
 }
 # Of the files beside the rows, by their paths in the data folder.
 SCHEMAS: Mapping[str, Any] = {
-    "measurements/factors.json": {"rows_sha256": str, "tpot": _FIT, "ttft": _FIT},
+    "measurements/factors.json": {
+        "rows_sha256": str,
+        "tpot": _FIT,
+        "ttft": _FIT,
+        "intervals": {"*": {"*": [float]}},
+        "promises": {"*": {"*": [float]}},
+        "untried": float,
+    },
     "measurements/index.yaml": MEASUREMENT_INDEX,
     "measurements/models.yaml": MeasuredModels,
 }
@@ -55,21 +61,48 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """Both, and the digest of the rows that they were fitted to."""
+    """Both, and the digest of the rows that they were fitted to.
+
+    `intervals` has how many standard deviations make an 80 % interval and `promises` how many the
+    promised end lies above the value: by cell, and by engine for cells of which no row was fitted.
+    `untried` is how many times as wide intervals are of a cell that only the user measured.
+    """
 
     rows_sha256: str
     tpot: Fit
     ttft: Fit
+    intervals: Ends
+    promises: Ends
+    untried: float
+
+    @property
+    def both(self) -> tuple[Fit, Fit]:
+        return self.tpot, self.ttft
+
+
+def of_cell(ends: Ends, cell: Sequence[str], with_release: bool) -> Sequence[float]:
+    """What holds for a cell, whose last name is its engine."""
+    found = ends[release_name(with_release)]
+    return found.get(" ".join(cell)) or found[cell[-1]]
+
+
+def release_name(with_release: bool) -> str:
+    return "with_release" if with_release else "without_release"
 
 
 def load(path: Path = FACTORS) -> Fits:
-    document = json.loads(read_text(path, BadFacts))
-    fits = {
-        name: Fit(
+    return of(json.loads(read_text(path, BadFacts)))
+
+
+def of(document: Mapping[str, Any]) -> Fits:
+    """What a file like `factors.json` holds."""
+    tpot, ttft = (
+        Fit(
             document[name]["factors"],
             Scales(**document[name]["with_release"]),
             Scales(**document[name]["without_release"]),
         )
         for name in ("tpot", "ttft")
-    }
-    return Fits(document["rows_sha256"], **fits)
+    )
+    ends = document["intervals"], document["promises"]
+    return Fits(document["rows_sha256"], tpot, ttft, *ends, document["untried"])

@@ -8,7 +8,7 @@ the concurrency, which keeps some hundred rows cheap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import exp, sqrt
 from operator import mul
 from typing import NamedTuple
@@ -20,8 +20,7 @@ Vector = list[float]
 
 class Scales(NamedTuple):
     """How many doublings of a size are a distance of 1, and the distance that another kind costs;
-    standard deviations of the log residual: of the smooth part, of the curve's, of a repetition;
-    and, by engine, the quantile that makes an 80 % interval of a standard deviation.
+    standard deviations of the log residual: of the smooth part, of the curve's, of a repetition.
     """
 
     concurrency: float
@@ -38,7 +37,6 @@ class Scales(NamedTuple):
     far: float
     near: float
     noise: float
-    quantiles: Mapping[str, float]
 
 
 class Curve(NamedTuple):

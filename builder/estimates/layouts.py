@@ -22,10 +22,11 @@ def as_published(question: Question, estimator: Estimator) -> tuple[Question, st
     Only where the rows of its cell are listed under that layout and none has it.
     """
     asked = (question.tp, question.attention_dp, question.ep)
+    model = models.model_name(question.model)
     key = Key(
-        models.model_name(question.model),
+        model,
         models.gpu_name(question.gpu),
-        models.weight_precision(question.precision),
+        models.precision_of(model, question.precision),
         models.engine_name(question.engine),
     )
     text = layout_text(*asked)

@@ -24,6 +24,8 @@ from ..files import read_text
 MEASUREMENTS = DATA / "measurements"
 AGGREGATED = MEASUREMENTS / "aggregated.csv"
 DISAGGREGATED = MEASUREMENTS / "disaggregated.csv"
+# Rows of models of which there are too few to tell others: shown where such a model is asked for.
+OTHERS = MEASUREMENTS / "others.csv"
 MAX_BYTES = 20_000_000
 
 OWN = "own"  # the source of the user's own rows
@@ -78,48 +80,82 @@ class Row(NamedTuple):
         return self.tp * self.attention_dp
 
     @property
+    def server(self) -> Row:
+        return self
+
+    @property
     def layout(self) -> tuple[int, int, int]:
         return self.tp, self.attention_dp, self.ep
 
-    def describe(self) -> str:
-        """The row in a few words, its values last."""
-        ttft = "" if self.ttft_ms is None else f", TTFT {_four_digits(self.ttft_ms)} ms"
+    def deployed(self, num_gpus: int | None = None) -> str:
+        """What ran, without its layout."""
+        release = f" {self.release}" if self.release else ""
+        gpus = f"{num_gpus} {self.gpu}" if num_gpus else self.gpu
+        return f"{self.model} {self.precision} on {gpus}, {self.engine}{release}"
+
+    @property
+    def measured(self) -> str:
+        """The load, and what was measured."""
+        ttft = "" if self.ttft_ms is None else f", TTFT {time_text(self.ttft_ms)}"
         return (
-            f"{self.model} {self.precision} on {self.num_gpus} {self.gpu}, {self.engine}"
-            f"{' ' + self.release if self.release else ''}, {layout_text(*self.layout)}, "
             f"{self.isl:,} in and {self.osl:,} out, {self.concurrency:,} at a time: "
-            f"TPOT {_four_digits(self.tpot_ms)} ms{ttft}"
+            f"TPOT {time_text(self.tpot_ms)}{ttft}"
         )
 
+    def describe(self) -> str:
+        """The row in a few words, its values last."""
+        return f"{self.deployed(self.num_gpus)}, {layout_text(*self.layout)}, {self.measured}"
 
-class DisaggregatedRow(NamedTuple):
-    """One measurement of separate prefill and decode servers; each layout is one of their pools."""
 
-    id: str
-    source: str
-    date: str
-    engine: str
-    release: str
-    model: str
-    gpu: str
-    precision: str
+class Pool(NamedTuple):
+    """Servers that only work on prompts: how many, where that is said, and the layout of each."""
+
     prefill_workers: int | None
     prefill_tp: int
     prefill_attention_dp: int
     prefill_ep: int
+
+
+class DisaggregatedRow(NamedTuple):
+    """One measurement of separate prefill and decode servers. `server` is a row of one decode
+    server, except that its load is that of all of them."""
+
+    server: Row
     decode_workers: int | None
-    decode_tp: int
-    decode_attention_dp: int
-    decode_ep: int
-    isl: int
-    osl: int
-    concurrency: int
-    ttft_ms: float
-    tpot_ms: float
+    prefill: Pool
+
+    @classmethod
+    def of(cls, cells: Sequence[Any]) -> DisaggregatedRow:
+        """From the cells of a line."""
+        size = len(Row._fields)
+        return cls(Row._make(cells[:size]), cells[size], Pool._make(cells[size + 1 :]))
+
+    def cells(self) -> tuple[Any, ...]:
+        return (*self.server, self.decode_workers, *self.prefill)
+
+    def describe(self) -> str:
+        """The row in a few words, its values last."""
+        row, pool = self.server, self.prefill
+        decode, prefill = layout_text(*row.layout), layout_text(*pool[1:])
+        return (
+            f"{row.deployed()}, separate servers: prefill {_times(pool.prefill_workers)}{prefill}, "
+            f"decode {_times(self.decode_workers)}{decode}, {row.measured}"
+        )
 
 
-def _four_digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+DISAGGREGATED_FIELDS = (*Row._fields, "decode_workers", *Pool._fields)
+
+
+def _times(workers: int | None) -> str:
+    return f"{workers} x " if workers else ""
+
+
+def time_text(time_ms: float) -> str:
+    """A time in the unit that it is read in."""
+    if time_ms < 1000:
+        return f"{time_ms:.4g} ms"
+    time_s = time_ms / 1000
+    return f"{time_s:,.0f} s" if time_s >= 100 else f"{time_s:.3g} s"
 
 
 def layout_text(tp: int, attention_dp: int, ep: int) -> str:
@@ -188,20 +224,12 @@ _KINDS: Mapping[str, Callable[[str], Any]] = {
     "mtp": _drafts,
     "drafting": _one_of(("", "on", "off")),
     "acceptance": _optional(_time),
+    "ttft_ms": _optional(_time),
     "tpot_ms": _time,
+    **dict.fromkeys(("prefill_workers", "decode_workers"), _optional(_count)),
+    **dict.fromkeys(Pool._fields[1:], _count),
 }
 _UNLIKE = frozenset(("id", "ttft_ms", "tpot_ms"))  # columns of which no two cells are alike
-_AGGREGATED = {**_KINDS, "ttft_ms": _optional(_time)}
-_DISAGGREGATED = {
-    **_KINDS,
-    "ttft_ms": _time,
-    **dict.fromkeys(("prefill_workers", "decode_workers"), _optional(_count)),
-    **{
-        f"{pool}_{size}": _count
-        for pool in ("prefill", "decode")
-        for size in ("tp", "attention_dp", "ep")
-    },
-}
 
 
 def digest(text: str) -> str:
@@ -215,7 +243,7 @@ def read(path: Path = AGGREGATED, model: str | None = None) -> tuple[list[Row], 
     """
     text = read_text(path, BadFacts, MAX_BYTES)
     lines = text if model is None else _of_model(text, model)
-    return [Row._make(row) for row in _parse(lines, path, Row._fields, _AGGREGATED)], digest(text)
+    return [Row._make(cells) for cells in _parse(lines, path, Row._fields)], digest(text)
 
 
 def _of_model(text: str, model: str) -> str:
@@ -226,19 +254,23 @@ def _of_model(text: str, model: str) -> str:
 
 def read_disaggregated(path: Path = DISAGGREGATED) -> list[DisaggregatedRow]:
     """The same of separate prefill and decode servers."""
-    text, fields = read_text(path, BadFacts, MAX_BYTES), DisaggregatedRow._fields
-    return [DisaggregatedRow._make(row) for row in _parse(text, path, fields, _DISAGGREGATED)]
+    text = read_text(path, BadFacts, MAX_BYTES)
+    return [DisaggregatedRow.of(cells) for cells in _parse(text, path, DISAGGREGATED_FIELDS)]
 
 
-def _parse(
-    text: str, path: Path, fields: tuple[str, ...], kinds: Mapping[str, Callable[[str], Any]]
-) -> list[list[Any]]:
+@cache
+def beside() -> Sequence[Row | DisaggregatedRow]:
+    """What was measured too, and carries no estimate."""
+    return [*read(OTHERS)[0], *read_disaggregated()]
+
+
+def _parse(text: str, path: Path, fields: tuple[str, ...]) -> list[list[Any]]:
     lines = csv.reader(StringIO(text))
     if tuple(next(lines, ())) != fields:
         what = "has other columns than a file of measured rows"
         raise BadFacts(Diagnostic(f"{path}:1", what, f"write {','.join(fields)}"))
     # Most columns hold the same few texts over and over.
-    readers = [kinds[field] if field in _UNLIKE else cache(kinds[field]) for field in fields]
+    readers = [_KINDS[field] if field in _UNLIKE else cache(_KINDS[field]) for field in fields]
     rows: list[list[Any]] = []
     found: list[Diagnostic] = []
     for number, cells in enumerate(lines, 2):

@@ -20,9 +20,9 @@ _PRECISION = re.compile(r"[-_](?:nvfp4|mxfp4|fp4|fp8|bf16|int4|w4a16|awq)(?:-v\d
 _BOARD = re.compile(r"[_-](?:sxm\d?|nvl\d*|hgx|pcie)$")
 _PRECISIONS = {
     **dict.fromkeys(("nvfp4", "mxfp4", "mixed_nvfp4"), "fp4"),
-    **dict.fromkeys(("fp8_block_scales", "fp8_pb_wo"), "fp8"),
+    **dict.fromkeys(("fp8_block", "fp8_block_scales", "fp8_pb_wo"), "fp8"),
     **dict.fromkeys(("bfloat16", "float16", "fp16"), "bf16"),
-    **dict.fromkeys(("w4a16", "w4a16_awq", "awq"), "int4"),
+    **dict.fromkeys(("w4a16", "w4a16_awq", "awq", "int4_wo"), "int4"),
 }
 _ENGINES = dict.fromkeys(("trtllm", "trt_llm", "tensorrtllm"), engines.default().name)
 
@@ -30,10 +30,12 @@ _ENGINES = dict.fromkeys(("trtllm", "trt_llm", "tensorrtllm"), engines.default()
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
     """A model of the rows: the checkpoint whose facts have its shape, and names that it has,
-    without the vendor and without the precision. Checkpoints of one shape run at one speed."""
+    without the vendor and without the precision. Checkpoints of one shape run at one speed.
+    `precision` is that of its weights where there is only one, whatever a source calls it."""
 
     shape: Text
     names: tuple[Text, ...]
+    precision: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,12 @@ def weight_precision(name: str) -> str:
     """The precision of weights in the rows' words: fp4 for NVFP4 and MXFP4."""
     name = name.strip().lower()
     return _PRECISIONS.get(name, name)
+
+
+def precision_of(model: str, name: str) -> str:
+    """The same of a model of the rows, by their name of it."""
+    known = measured_models().get(model)
+    return known.precision if known and known.precision else weight_precision(name)
 
 
 def engine_name(name: str) -> str:

@@ -167,15 +167,16 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput(
             [Diagnostic(str(path), what, "measure with the bundle: launch bench BUNDLE")]
         )
+    model = models.model_name(subject["model"])
     # A run without its bundle's options has been spread over all GPUs, as far as anyone knows.
     options = {"tensor_parallel_size": subject["num_gpus"], **(subject.get("options") or {})}
     tp, attention_dp, ep, drafts = layout_of(options)
     return {
         "engine": name,
         "release": str(engine.get("release") or ""),
-        "model": models.model_name(subject["model"]),
+        "model": model,
         "gpu": models.gpu_name(subject["gpu"]),
-        "precision": precision,
+        "precision": models.precision_of(model, precision),
         "tp": tp,
         "attention_dp": attention_dp,
         "ep": ep,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, hypot, log
 
-from .measurements import Row
+from .measurements import DisaggregatedRow, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Times:
 class Neighbor:
     """A measured row beside a question, and how far it is: 0 is the same point."""
 
-    row: Row
+    row: Row | DisaggregatedRow
     distance: float
 
     def __str__(self) -> str:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import estimates
+from benchmarks import estimates, halves
 from builder.estimates import Estimate, Estimator, Question, Refusal, fits, measurements
+from builder.estimates.measurements import Row
+from maintenance import fit_estimates
 
-FIGURES: dict[str, Any] = json.loads(estimates.FIGURES.read_text())
+FIGURES: dict[str, Any] = json.loads(estimates.PAGE.figures.read_text())
 
 
 def test_the_figures_are_of_the_rows_and_factors_that_ship() -> None:
@@ -20,9 +22,10 @@ def test_the_figures_are_of_the_rows_and_factors_that_ship() -> None:
 
 
 def test_the_page_has_the_table_of_the_figures() -> None:
-    page = estimates.PAGE.read_text()
-    assert estimates.with_table(page, estimates.table(FIGURES)) == page
-    assert estimates.table(FIGURES) in page
+    table = estimates.table(FIGURES)
+    page = estimates.PAGE.path.read_text()
+    assert table in page
+    assert estimates.PAGE.with_table(table) == page
 
 
 def test_every_bound_holds() -> None:
@@ -61,6 +64,31 @@ def test_a_row_that_is_asked_about_is_not_among_those_that_answer(
             return super().estimate(question)
 
     monkeypatch.setattr(estimates, "Estimator", Watched)
-    (found,) = estimates.cross_validate(some, fits.load(), (estimates.question_of,))
+    fitted = [fits.load()] * len(halves.HALVES)
+    (found,) = estimates.cross_validate(some, fitted, (estimates.question_of,))
     assert len(found) == len(some)
     assert not any(known)
+
+
+def test_both_halves_have_runs_of_every_engine_and_a_run_is_in_one() -> None:
+    rows, _ = measurements.read()
+    assert {(row.engine, halves.half(row)) for row in rows} == {
+        (engine, half) for engine in measurements.ENGINES for half in halves.HALVES
+    }
+    some = rows[0]
+    loads = [some._replace(id=str(load), concurrency=load) for load in (1, 2, 4, 8, 16)]
+    assert len({halves.half(row) for row in loads}) == 1
+
+
+def test_an_answer_comes_from_what_the_other_half_of_the_runs_was_fitted_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fitted: list[list[int]] = []
+
+    def fit(rows: list[Row], digest: str, before: None) -> str:
+        fitted.append(sorted({halves.half(row) for row in rows}))
+        return fits.FACTORS.read_text()
+
+    monkeypatch.setattr(fit_estimates, "fit", fit)
+    assert len(halves.fitted(measurements.read()[0])) == len(halves.HALVES)
+    assert fitted == [[1], [0]]

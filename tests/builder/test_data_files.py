@@ -49,7 +49,8 @@ def copy_of(name: str, folder: Path) -> Path:
 
 def test_every_data_file_has_a_schema() -> None:
     others = {path for path in DATA.rglob("*") if path.is_file()} - {*FILES, *PRESETS}
-    rows = {"measurements/aggregated.csv", "measurements/disaggregated.csv"}  # columns, not keys
+    # Columns, not keys.
+    rows = {f"measurements/{name}.csv" for name in ("aggregated", "others", "disaggregated")}
     assert {name_of(path) for path in others} == {"index.txt", "miniature/words.txt", *rows}
 
 

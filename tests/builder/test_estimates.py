@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from builder.cli.main import main
 from builder.errors import BadInput
 from builder.estimates import Estimate, Estimator, Question, Refusal, batch, roofline
-from builder.estimates.measurements import Row
+from builder.estimates.measurements import Row, time_text
 from builder.estimates.models import facts_of
 from builder.estimates.shapes import Speeds, shape_of, speeds
 
@@ -85,6 +85,17 @@ class TestAnswers:
         other = answer(estimator, replace(R1, **names))  # type: ignore[arg-type]
         assert other.tpot_ms == answer(estimator, R1).tpot_ms
 
+    @pytest.mark.parametrize(
+        ("question", "precision"),
+        [(GPT, "fp8"), (replace(QWEN, engine="tensorrt_llm"), "FP8_BLOCK")],
+    )
+    def test_sources_call_one_precision_otherwise(
+        self, estimator: Estimator, question: Question, precision: str
+    ) -> None:
+        """There is one checkpoint of gpt-oss; FP8 in blocks is FP8."""
+        other = answer(estimator, replace(question, precision=precision))
+        assert other.tpot_ms == answer(estimator, question).tpot_ms
+
     def test_a_release_without_rows_counts_as_none(self, estimator: Estimator) -> None:
         assert answer(estimator, replace(GPT, release="9.9")).tpot_ms == (
             answer(estimator, GPT).tpot_ms
@@ -134,10 +145,59 @@ class TestRefusals:
     def test_two_modes_that_nobody_marked_are_refused(self, estimator: Estimator) -> None:
         """One more measurement of the asked point that took half as long again."""
         row = estimator.estimate(GPT).nearest[0].row
+        assert isinstance(row, Row)
         other = row._replace(id="other", tpot_ms=row.tpot_ms * 1.5)
         found = refusal(Estimator([*estimator.rows, other], estimator.fits), GPT)
         assert found.kind == "modes"
         assert "1.5 times apart" in found.reason
+
+    def test_rows_near_one_that_all_others_contradict_are_refused(
+        self, estimator: Estimator
+    ) -> None:
+        row = estimator.estimate(GPT).nearest[0].row
+        assert isinstance(row, Row)
+        odd = row._replace(id="odd", tp=2, concurrency=32, tpot_ms=row.tpot_ms * 20)
+        rows = [*estimator.rows, odd]
+        found = refusal(Estimator(rows, estimator.fits), GPT)
+        assert found.kind == "modes"
+        assert "32 at a time: TPOT 63" in found.reason
+        far = replace(GPT, concurrency=256)
+        assert isinstance(Estimator(rows, estimator.fits).estimate(far), Estimate)
+
+    def test_a_load_that_memory_does_not_hold_is_refused(self, estimator: Estimator) -> None:
+        """Rows of such loads exist; their requests waited 128 s for the first token."""
+        asked = Question(
+            "meta-llama/Llama-3.1-70B", "h200", "fp8", "tensorrt_llm", 1, 1, 1, 8192, 1024, 128
+        )
+        found = refusal(estimator, asked)
+        assert found.kind == "outside"
+        assert "fill 318% of the KV cache of 1 h200" in found.reason
+        assert isinstance(estimator.estimate(replace(asked, concurrency=8)), Estimate)
+        small = replace(R1, tp=2, concurrency=4)
+        assert "leave no room for a KV cache on 2 b200" in refusal(estimator, small).reason
+
+    @pytest.mark.parametrize(
+        ("changes", "words", "near"),
+        [
+            (
+                {"model": "deepseek-ai/DeepSeek-V4-Pro", "engine": "sglang"},
+                "deepseek-v4-pro, only 8 that are too few of a kind to tell",
+                "deepseek-v4-pro fp4 on",
+            ),
+            (
+                {"gpu": "gb300"},
+                "on gb300, only 214 of separate prefill and decode servers",
+                "gb300, tensorrt_llm 0.8.1.post2, separate servers: prefill",
+            ),
+        ],
+    )
+    def test_what_was_measured_otherwise_is_shown(
+        self, estimator: Estimator, changes: dict[str, object], words: str, near: str
+    ) -> None:
+        found = refusal(estimator, replace(R1, **changes))  # type: ignore[arg-type]
+        assert found.kind == "unmeasured"
+        assert words in found.reason
+        assert any(near in str(one) for one in found.nearest)
 
     def test_a_model_left_out_is_never_answered_from_another(self, estimator: Estimator) -> None:
         rows = [row for row in estimator.rows if row.model != "DeepSeek-R1"]
@@ -146,6 +206,50 @@ class TestRefusals:
     def test_drafts_without_a_known_acceptance_are_refused(self, estimator: Estimator) -> None:
         asked = replace(GPT, mtp=3)
         assert refusal(estimator, asked).kind == "acceptance"
+
+
+class TestPromises:
+    def test_a_promised_end_is_no_nearer_than_that_of_the_interval(
+        self, estimator: Estimator
+    ) -> None:
+        release = replace(R1, release="1.2.1", mtp=3)
+        for question in (GPT, release, replace(GPT, mtp=3, acceptance=2.5)):
+            found, promised = answer(estimator, question), estimator.promise(question)
+            assert isinstance(promised, Estimate)
+            for name in ("tpot_ms", "ttft_ms", "e2e_ms"):
+                one, other = getattr(found, name), getattr(promised, name)
+                assert (other.low, other.value) == (one.low, one.value)
+                assert other.high >= one.high
+            assert promised.tpot_ms.high > found.tpot_ms.high
+
+    def test_where_curves_of_a_cell_differ_nothing_is_promised(self, estimator: Estimator) -> None:
+        cell = "gpt-oss-120b b200 fp4 tensorrt_llm"
+        ends = {
+            name: {**cells, cell: [9.0, 9.0]} for name, cells in estimator.fits.promises.items()
+        }
+        wider = Estimator(estimator.rows, replace(estimator.fits, promises=ends))
+        found = wider.promise(GPT)
+        assert isinstance(found, Refusal)
+        assert found.kind == "wide"
+        assert "a promise needs" in found.reason
+        assert wider.estimate(GPT) == estimator.estimate(GPT)
+
+    def test_what_is_refused_is_not_promised(self, estimator: Estimator) -> None:
+        assert isinstance(estimator.promise(V32), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "text"),
+    [
+        (8.5312, "8.531 ms"),
+        (431.96, "432 ms"),
+        (19_990.0, "20 s"),
+        (368_967.0, "369 s"),
+        (1_234_567.0, "1,235 s"),
+    ],
+)
+def test_times_are_told_in_the_unit_that_they_are_read_in(time_ms: float, text: str) -> None:
+    assert time_text(time_ms) == text
 
 
 class TestDrafts:

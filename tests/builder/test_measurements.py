@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
+from math import log
 from pathlib import Path
+from statistics import median
 
+import numpy as np
 import pytest
 
 from builder.documents import load_yaml
 from builder.errors import BadFacts
 from builder.estimates import Estimator, fits, measurements, models
-from builder.estimates.measurements import AGGREGATED, DISAGGREGATED, MEASUREMENTS, Row
+from builder.estimates.cells import point_of
+from builder.estimates.kriging import Field, Kernel
+from builder.estimates.measurements import (
+    AGGREGATED,
+    DISAGGREGATED,
+    DISAGGREGATED_FIELDS,
+    MEASUREMENTS,
+    OTHERS,
+    Row,
+)
 from builder.facts import hardware
-from maintenance import fit_estimates, import_measurements, infer_drafting
+from maintenance import fit_estimates, import_measurements, infer_drafting, left_out
 from tests.conftest import ROOT
 
 PUBLIC = ROOT.parent / "shared" / "facts" / "measured-rows.csv"
@@ -24,16 +37,18 @@ class TestFiles:
     def test_every_row_is_of_a_known_model_gpu_and_source(self) -> None:
         rows, _ = measurements.read()
         assert len({row.id for row in rows}) == len(rows)
-        named = {(row.model, row.gpu, row.source) for row in rows}
-        named |= {(row.model, row.gpu, row.source) for row in measurements.read_disaggregated()}
-        for model, gpu, source in named:
-            assert model in models.measured_models()
+        apart = [row.server for row in measurements.read_disaggregated()]
+        named = {(row.model, row.gpu, row.source) for row in (*rows, *apart)}
+        assert {model for model, _, _ in named} == models.measured_models().keys()
+        others, _ = measurements.read(OTHERS)
+        assert not {row.model for row in others} & models.measured_models().keys()
+        for _, gpu, source in named | {(row.model, row.gpu, row.source) for row in others}:
             assert gpu in hardware.known()
             assert source
 
     def test_the_index_has_digests_and_counts(self) -> None:
         index = load_yaml((MEASUREMENTS / "index.yaml").read_text())
-        for path in (AGGREGATED, DISAGGREGATED):
+        for path in (AGGREGATED, OTHERS, DISAGGREGATED):
             text = path.read_text()
             assert index["files"][path.name] == {
                 "rows": text.count("\n") - 1,
@@ -71,9 +86,11 @@ class TestFiles:
     def test_rows_are_written_as_they_are_read(self, tmp_path: Path) -> None:
         rows, _ = measurements.read()
         assert measurements.write(rows, Row._fields) == AGGREGATED.read_text()
+        apart = (row.cells() for row in measurements.read_disaggregated())
+        assert measurements.write(apart, DISAGGREGATED_FIELDS) == DISAGGREGATED.read_text()
 
     def test_factors_of_other_rows_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        fitted = fits.Fits("0" * 64, fits.load().tpot, fits.load().ttft)
+        fitted = replace(fits.load(), rows_sha256="0" * 64)
         monkeypatch.setattr(fits, "load", lambda: fitted)
         with pytest.raises(BadFacts, match="fit_estimates"):
             Estimator.load()
@@ -144,3 +161,48 @@ class TestImport:
             import_measurements.raw(PUBLIC), import_measurements.raw(NEWER)
         )
         assert measurements.write(found.rows, Row._fields) == AGGREGATED.read_text()
+        assert measurements.write(found.others, Row._fields) == OTHERS.read_text()
+        apart = (row.cells() for row in found.disaggregated)
+        assert measurements.write(apart, DISAGGREGATED_FIELDS) == DISAGGREGATED.read_text()
+
+
+class TestWidths:
+    def test_a_cell_whose_rows_agree_has_narrower_ends_than_one_whose_rows_do_not(self) -> None:
+        found = fits.load()
+        agreeing, differing = (
+            "Qwen3-235B-A22B h100 fp8 tensorrt_llm",
+            "gpt-oss-120b h100 fp4 vllm",
+        )
+        for ends in (found.intervals, found.promises):
+            one, other = (
+                fits.of_cell(ends, cell.split(), False)[0] for cell in (agreeing, differing)
+            )
+            assert other > 3 * one
+
+    def test_a_cell_that_nobody_fitted_has_those_of_its_engine(self) -> None:
+        ends = fits.load().promises
+        cell = ("new-model", "b200", "fp4", "vllm")
+        assert fits.of_cell(ends, cell, True) == ends["with_release"]["vllm"]
+
+    def test_a_curve_is_told_without_its_own_rows(self) -> None:
+        """As a field of all other rows tells each load of it."""
+        rows, _ = measurements.read()
+        some = [row for row in rows if row.model == "Llama-3.3-70B"][:80]
+        values = [log(row.tpot_ms) for row in some]
+        scales = fits.load().tpot.without_release
+        crowd = left_out.Crowd(some, np.array(values), with_release=False)
+        _, of_curves = crowd.standardized(scales._asdict())
+        points = [point_of(row, with_release=False) for row in some]
+        curves = [left_out.curve_of(row) for row in some]
+        for curve in set(curves):
+            others = [index for index, other in enumerate(curves) if other != curve]
+            field = Field(
+                Kernel(scales),
+                [points[index] for index in others],
+                [values[index] for index in others],
+                median(values),
+            )
+            for index in set(range(len(some))) - set(others):
+                mean, deviation = field.at(points[index])
+                told = (values[index] - mean) / deviation
+                assert of_curves[index] == pytest.approx(told, abs=1e-6)

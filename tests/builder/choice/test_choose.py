@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from builder.choice import load, record, request, selection
+from builder.choice import load, record, request, selection, verdict
 from builder.choice.selection import Selection, rank
 from builder.estimates import Estimator
+from builder.estimates import estimator as estimates
 from tests.conftest import Run
 
 OPEN = """\
@@ -93,14 +94,33 @@ def test_what_the_memory_does_not_hold_is_never_chosen(select: Select) -> None:
 
 
 def test_numbers_of_drafts_that_the_rows_do_not_tell_apart_are_the_planners_own(
-    select: Select,
+    select: Select, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows of this model draft, but do not say how many tokens."""
+    monkeypatch.setattr(estimates, "MOST_PROMISED_MARGIN", 0.5)  # or none with attention DP is told
     drafting = [row.candidate for row in select().estimated if row.candidate.mtp_draft_tokens]
     places = [(row.layout, row.instances, row.max_batch_size) for row in drafting]
     assert drafting and len(set(places)) == len(places)
     by_attention_dp = {row.layout.ranks > 1: row.mtp_draft_tokens for row in drafting}
     assert by_attention_dp == {False: 3, True: 1}
+
+
+def test_what_is_likely_and_worth_much_more_is_measured_before_anything_is_chosen(
+    select: Select, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = select({"itl_ms: 20": "itl_ms: 13"})
+    best, likely = found.kept[0], found.untold
+    assert likely is None
+    assert any(option.is_likely and not option.keeps for option in found.estimated)
+    monkeypatch.setattr(selection, "WORTH_MEASURING", 1.01)
+    found = Selection(found.request, found.options)
+    likely = found.untold
+    assert likely is not None and likely.forecast is not None
+    assert likely.is_likely and not likely.keeps
+    assert rank(likely, found.request) < rank(best, found.request)
+    assert found.measurements() == [likely.candidate.question(likely.forecast.running)]
+    assert record.chosen(found) is None
+    assert "likely keeps the objectives too" in str(verdict.refusal(found))
 
 
 def test_the_front_has_nobody_below_another(select: Select) -> None:

@@ -1,0 +1,285 @@
+"""How good a choice for an objective is, on measured points that the estimates have not seen.
+
+    python -m benchmarks.objectives [--check] [--json] [--write]
+
+Every model, GPU, engine and workload that was measured in at least two layouts makes three
+objectives: the time between tokens at the 25, 50 and 75 % quantile of what was measured, the time
+to the first token at its 80 % quantile. Candidates are the measured points whose requests the
+memory holds. Each is estimated with its whole curve left out, all loads of its layout at these
+lengths: the curve is neither among the rows nor among the errors that tell how wide intervals are.
+Factors and scales are fitted to the other half of the runs. The chooser takes the candidate of the
+most tokens/s for each GPU among those whose promised ends keep the objective, unless one that only
+its values keep is worth 1.5 times as much, as `builder choose` does; the others show what that is
+worth. `--check` fails where a bound is missed, `--write` keeps the figures in
+`benchmarks/objectives.json` and the table in `docs/choosing.md`. Some minutes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import figures, halves
+from benchmarks.estimates import question_of
+from builder.choice.selection import WORTH_MEASURING
+from builder.estimates import Estimate, Estimator, Refusal, fits, measurements
+from builder.estimates.cells import is_held
+from builder.estimates.measurements import Row
+from maintenance.calibration import Errors
+from maintenance.left_out import curve_of, shape
+
+PAGE = figures.Page(
+    Path(__file__).with_suffix(".json"),
+    Path(__file__).parent.parent / "docs" / "choosing.md",
+    "objectives",
+)
+ITL_QUANTILES, TTFT_QUANTILE = (0.25, 0.5, 0.75), 0.8
+LEAST_KEPT_PERCENT, LEAST_RATIO = 97.0, 0.9
+THUMB_LOAD = 64  # streams of the rule of thumb: all GPUs, so many at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A measured point, and what the rows without its curve say of it."""
+
+    row: Row
+    found: Estimate | Refusal
+    promised: Estimate | Refusal
+
+    @property
+    def ttft_ms(self) -> float:
+        assert self.row.ttft_ms is not None
+        return self.row.ttft_ms
+
+    @property
+    def told_tok_s(self) -> float:
+        """Output tokens a second of each GPU, as promised."""
+        assert isinstance(self.promised, Estimate)
+        return self.promised.tok_s_per_gpu.value
+
+    @property
+    def tok_s_per_gpu(self) -> float:
+        """Output tokens a second of each GPU, as measured."""
+        row = self.row
+        e2e_ms = self.ttft_ms + (row.osl - 1) * row.tpot_ms
+        return row.concurrency * row.osl * 1000 / e2e_ms / row.num_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Latencies to keep, and the points to choose from."""
+
+    points: Sequence[Point]
+    itl_ms: float
+    ttft_ms: float
+
+    def is_kept(self, point: Point) -> bool:
+        """Whether the measured point kept it."""
+        return point.row.tpot_ms <= self.itl_ms and point.ttft_ms <= self.ttft_ms
+
+    def is_below(self, found: Estimate, end: str) -> bool:
+        """Whether the values, or the upper ends, of an estimate keep it."""
+        tpot_ms, ttft_ms = getattr(found.tpot_ms, end), getattr(found.ttft_ms, end)
+        return bool(tpot_ms <= self.itl_ms and ttft_ms <= self.ttft_ms)
+
+    @property
+    def best(self) -> float:
+        """The most tokens/s of each GPU of a point that kept it; 0 where none did."""
+        return max((p.tok_s_per_gpu for p in self.points if self.is_kept(p)), default=0.0)
+
+
+Chooser = Callable[[Objective], Point | None]
+
+
+def by_promise(objective: Objective) -> Point | None:
+    """What `builder choose` does: nothing, where what is only likely is worth so much more."""
+    told = [
+        (point, point.promised)
+        for point in objective.points
+        if isinstance(point.promised, Estimate)
+    ]
+    sure = _fastest(pair for pair in told if objective.is_below(pair[1], "high"))
+    likely = _fastest(pair for pair in told if objective.is_below(pair[1], "value"))
+    if sure is None or likely is None:
+        return None
+    return sure if likely.told_tok_s <= WORTH_MEASURING * sure.told_tok_s else None
+
+
+def by_interval(objective: Objective) -> Point | None:
+    """By the upper end of the 80 % interval."""
+    return _by_estimate(objective, "high")
+
+
+def by_value(objective: Objective) -> Point | None:
+    """Without an interval."""
+    return _by_estimate(objective, "value")
+
+
+def _by_estimate(objective: Objective, end: str) -> Point | None:
+    return _fastest(
+        (point, point.found)
+        for point in objective.points
+        if isinstance(point.found, Estimate) and objective.is_below(point.found, end)
+    )
+
+
+def by_thumb(objective: Objective) -> Point | None:
+    """All GPUs, and a usual load, whatever the objective is."""
+    most = max(point.row.num_gpus for point in objective.points)
+    largest = [point for point in objective.points if point.row.num_gpus == most]
+    return min(largest, key=lambda point: abs(point.row.concurrency - THUMB_LOAD))
+
+
+CHOOSERS: Mapping[str, Chooser] = {
+    "the promised end must keep it, as `choose` does": by_promise,
+    "the upper end of the 80 % interval must keep it": by_interval,
+    "the value must keep it": by_value,
+    f"rule of thumb: all GPUs, {THUMB_LOAD} streams": by_thumb,
+}
+OWN = next(iter(CHOOSERS))
+
+
+def _fastest(points: Iterable[tuple[Point, Estimate]]) -> Point | None:
+    ranked = max(points, key=lambda pair: pair[1].tok_s_per_gpu.value, default=None)
+    return ranked[0] if ranked else None
+
+
+def points(rows: Sequence[Row], fitted: Sequence[fits.Fits]) -> Iterator[Point]:
+    """Every row with both times, estimated without its curve by what its half was not fitted to."""
+    rows = [row for row in rows if row.ttft_ms is not None]
+    curves: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    of_model: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        of_model[row.model].append(row)
+        if is_held(row, shape(row.model)):
+            curves[(*curve_of(row), halves.half(row))].append(row)
+    errors = [Errors(rows, one) for one in fitted]
+    for held in curves.values():
+        own, curve = halves.half(held[0]), curve_of(held[0])
+        others = [row for row in of_model[held[0].model] if curve_of(row) != curve]
+        known = errors[own].with_model(held[0].model, others)
+        ends = replace(fitted[own], intervals=known.intervals(), promises=known.promises())
+        estimator = Estimator(others, ends)
+        for row in held:
+            question = replace(question_of(row), release=row.release or None)
+            yield Point(row, estimator.estimate(question), estimator.promise(question))
+
+
+def objectives(found: Iterable[Point]) -> list[Objective]:
+    """Three for each workload that was measured in at least two layouts."""
+    workloads: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    for point in found:
+        row = point.row
+        workloads[(row.model, row.gpu, row.engine, row.isl, row.osl)].append(point)
+    return [
+        Objective(
+            part,
+            quantile([point.row.tpot_ms for point in part], share),
+            quantile([point.ttft_ms for point in part], TTFT_QUANTILE),
+        )
+        for part in workloads.values()
+        if len({point.row.layout for point in part}) >= 2
+        for share in ITL_QUANTILES
+    ]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Between the two nearest values."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def outcome(asked: Sequence[Objective], choose: Chooser) -> dict[str, float]:
+    """How often the chosen point kept the objective, and its speed over that of the best."""
+    chosen = [(objective, choose(objective)) for objective in asked]
+    named = [(objective, point) for objective, point in chosen if point is not None]
+    ratios = [
+        point.tok_s_per_gpu / objective.best
+        for objective, point in named
+        if objective.is_kept(point)
+    ]
+    return {
+        "objectives": len(asked),
+        "chosen": len(named),
+        "kept_percent": 100 * len(ratios) / len(named),
+        "ratio_median": median(ratios),
+        "ratio_p10": quantile(ratios, 0.1),
+    }
+
+
+def refusals(asked: Sequence[Objective]) -> dict[str, int]:
+    """Why nothing is chosen, each reason with its count."""
+    found: Counter[str] = Counter()
+    for objective in asked:
+        if by_promise(objective) is not None:
+            continue
+        if not objective.best:
+            found["no measured point kept it"] += 1
+            continue
+        if _has_promise(objective):
+            found["a likely point is worth much more than a promised one"] += 1
+            continue
+        kept = [point.promised for point in objective.points if objective.is_kept(point)]
+        kinds = {one.kind for one in kept if isinstance(one, Refusal)}
+        if any(isinstance(one, Estimate) for one in kept):
+            found["no promised end keeps it"] += 1
+        else:
+            found[f"points that kept it have no estimate ({', '.join(sorted(kinds))})"] += 1
+    return dict(sorted(found.items()))
+
+
+def _has_promise(objective: Objective) -> bool:
+    return any(
+        isinstance(point.promised, Estimate) and objective.is_below(point.promised, "high")
+        for point in objective.points
+    )
+
+
+def report() -> dict[str, Any]:
+    rows, digest = measurements.read()
+    found = list(points(rows, halves.fitted(rows)))
+    asked = objectives(found)
+    choosers = {name: outcome(asked, choose) for name, choose in CHOOSERS.items()}
+    for own in halves.HALVES:
+        part = objectives(point for point in found if halves.half(point.row) == own)
+        choosers[f"by the promised end, among runs of half {own + 1} only"] = outcome(
+            part, by_promise
+        )
+    return {"rows_sha256": digest, "choosers": choosers, "refused": refusals(asked)}
+
+
+def misses(document: Mapping[str, Any]) -> Iterator[str]:
+    """Every bound that is missed, in words."""
+    own = document["choosers"][OWN]
+    if own["kept_percent"] < LEAST_KEPT_PERCENT:
+        yield f"{own['kept_percent']:.1f} % of the objectives were kept, not {LEAST_KEPT_PERCENT:g}"
+    if own["ratio_median"] < LEAST_RATIO:
+        yield f"the chosen has {own['ratio_median']:.2f} of the best, not {LEAST_RATIO:g}"
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Markdown, as the documentation has it."""
+    lines = [
+        "| chosen so | objectives | chosen | kept | tokens/s/GPU over the best (median, p10) |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, row in document["choosers"].items():
+        ratios = f"{row['ratio_median']:.2f}, {row['ratio_p10']:.2f}"
+        lines.append(
+            f"| {name} | {row['objectives']} | {row['chosen']} | {row['kept_percent']:.1f} % "
+            f"| {ratios} |"
+        )
+    reasons = (f"{why}: {count}" for why, count in document["refused"].items())
+    return "\n".join([*lines, "", f"Refused: {'; '.join(reasons)}."])
+
+
+if __name__ == "__main__":
+    sys.exit(figures.main(sys.argv[1:], __doc__, PAGE, report, table, misses))
