@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from builder.errors import BadInput, ChecksFailed
 
 PROGRAM = "perf"
 SAMPLES_PER_S = 2000
+START_POLL_S = 0.02
 # The files of each part; the first that matches counts. The interpreter's is what runs the model,
 # the engine, the event loop and Triton's own module.
 PARTS: Mapping[str, re.Pattern[str]] = {
@@ -41,7 +43,10 @@ def check_program() -> None:
 
 @contextmanager
 def sampled(pids: Iterable[int]) -> Iterator[dict[str, float]]:
-    """The share of each part in the CPU time of these processes, filled at the end."""
+    """The share of each part in the CPU time of these processes, filled at the end.
+
+    It begins when `perf` has found them.
+    """
     parts: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "perf.data"
@@ -51,6 +56,8 @@ def sampled(pids: Iterable[int]) -> Iterator[dict[str, float]]:
             [PROGRAM, "record", "-q", *words], stderr=subprocess.PIPE, text=True
         ) as recorder:
             try:
+                while not file.exists() and recorder.poll() is None:
+                    time.sleep(START_POLL_S)
                 yield parts
             finally:
                 recorder.send_signal(signal.SIGINT)

@@ -303,7 +303,7 @@ class Answers:
         return self._answer
 
 
-ROWS = [{"node": node, "taken": [], "free": []} for node in ("node1", "node2")]
+ROWS: list[state.Json] = [{"node": node, "taken": [], "free": []} for node in ("node1", "node2")]
 
 
 @pytest.mark.parametrize(("code", "rows"), [(1, ROWS), (0, ROWS[:1]), (0, [])])
