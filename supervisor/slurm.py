@@ -187,8 +187,12 @@ class Cluster:
         return [name for name, state in states.items() if state.endswith("*") or "down" in state]
 
     def ends_at(self) -> float | None:
-        """When the job's time limit is; `None` where Slurm does not say."""
-        end = self.job_info(self.job_id).get("EndTime", "Unknown")
+        """When the job's time limit is; `None` where Slurm does not say.
+
+        The end of a job that is ending, also of one that was cancelled, is not its limit.
+        """
+        info = self.job_info(self.job_id)
+        end = info.get("EndTime", "Unknown") if info.get("JobState") == "RUNNING" else "Unknown"
         return float(end) if end.isdecimal() else None
 
     def submit(self, script: Path, options: Sequence[str], environment: Mapping[str, str]) -> str:

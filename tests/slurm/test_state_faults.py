@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +26,28 @@ NEVER = {"limit_s": 300, "successor_lead_s": 0}
 Harm = Callable[[Path, str], object]  # of the folder of a service, and its job
 
 
-def put(name: str, content: str) -> Harm:
-    """That content in the place of a file."""
+def made(name: str, make: Callable[[Path], object]) -> Harm:
+    """Whatever that makes, in the place of a file, which its service may write at that moment."""
 
     def do(folder: Path, job: str) -> None:
         path = folder / name.format(job=job)
-        path.unlink(missing_ok=True)
-        path.write_text(content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.harm")
+        make(fresh)
+        while fresh.is_symlink() or fresh.exists():
+            path.unlink(missing_ok=True)
+            with suppress(NotADirectoryError):  # a folder takes no file's place
+                fresh.rename(path)
 
     return do
+
+
+def put(name: str, content: str) -> Harm:
+    return made(name, lambda path: path.write_text(content))
 
 
 def folder_at(name: str) -> Harm:
-    def do(folder: Path, job: str) -> None:
-        path = folder / name.format(job=job)
-        path.unlink(missing_ok=True)
-        (path / "within").mkdir(parents=True)
-
-    return do
+    return made(name, lambda path: (path / "within").mkdir(parents=True))
 
 
 def removed(name: str) -> Harm:
@@ -57,17 +62,6 @@ def endpoint_with(**values: Any) -> Harm:
     def do(folder: Path, _: str) -> None:
         row = json.loads((folder / "endpoint.json").read_text())
         (folder / "endpoint.json").write_text(json.dumps({**row, **values}))
-
-    return do
-
-
-def made(name: str, make: Callable[[Path], object]) -> Harm:
-    """Something that is no plain file, in the place of one."""
-
-    def do(folder: Path, job: str) -> None:
-        path = folder / name.format(job=job)
-        path.unlink(missing_ok=True)
-        make(path)
 
     return do
 

@@ -89,7 +89,17 @@ def test_the_end_of_a_job_is_the_same_in_every_zone(
         time.tzset()
 
 
-@pytest.mark.parametrize("shown", ["EndTime=Unknown", "", "EndTime=2023-11-14T22:13:20", "EndTime"])
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "JobState=RUNNING EndTime=Unknown",
+        "",
+        "JobState=RUNNING EndTime=2023-11-14T22:13:20",
+        "JobState=RUNNING EndTime",
+        "JobState=COMPLETING EndTime=1700000000",  # it was cancelled then
+        "JobState=CANCELLED EndTime=1700000000",
+    ],
+)
 def test_an_end_that_slurm_does_not_say_is_unknown(commands: Commands, shown: str) -> None:
     assert commands(scontrol=f"echo JobId=7 {shown}").ends_at() is None
 
@@ -301,7 +311,7 @@ def test_the_time_limit_is_looked_at_now_and_then(
 ) -> None:
     now, end = time.monotonic(), int(time.time()) + 600
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    shown = f"echo x >>{tmp_path}/asked; echo EndTime={end}"
+    shown = f"echo x >>{tmp_path}/asked; echo JobState=RUNNING EndTime={end}"
     allocation = Allocation(commands(scontrol=shown, sinfo="true"), 3600)
     for seconds, asked in ((0, 1), (slurm.JOB_PERIOD_S - 1, 1), (slurm.JOB_PERIOD_S + 1, 2)):
         monkeypatch.setattr(time, "monotonic", lambda later=seconds: now + later)
