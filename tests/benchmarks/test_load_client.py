@@ -23,7 +23,8 @@ BOUND = load_client.Bound("accuracy", "openai_chat", 64, "ttft_error_ms", "at mo
 def test_a_client_is_compared_with_the_reference_server(client: str) -> None:
     found = load_client.measure(SMALL, client)
     assert set(found) == set(FIELDS)
-    assert found["tokens_per_s"] == pytest.approx(2 * 20 / 0.145, rel=0.5)
+    pace = 2 * 20 / 0.145  # the server's; a client on a busy machine falls behind it
+    assert 0.1 * pace < found["tokens_per_s"] < 1.1 * pace
     assert found["ttft_error_ms"] > 0
     assert found["cpu_s_per_1k_tokens"] > 0
     assert found["start_s"] > 0.05
