@@ -187,12 +187,9 @@ class Cluster:
         return [name for name, state in states.items() if state.endswith("*") or "down" in state]
 
     def ends_at(self) -> float | None:
-        """When the job's time limit is; `None` where Slurm does not say.
-
-        The end of a job that is ending, also of one that was cancelled, is not its limit.
-        """
+        """When a running job's time limit is; `None` where Slurm does not say."""
         info = self.job_info(self.job_id)
-        end = info.get("EndTime", "Unknown") if info.get("JobState") == "RUNNING" else "Unknown"
+        end = info.get("EndTime", "") if info.get("JobState") == "RUNNING" else ""  # else it ended
         return float(end) if end.isdecimal() else None
 
     def submit(self, script: Path, options: Sequence[str], environment: Mapping[str, str]) -> str:
