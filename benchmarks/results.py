@@ -67,7 +67,8 @@ def _bounds() -> Iterator[Bound]:
         yield Bound("paced", streams, "p99_ms", "per_token", "at most", latency)
         yield Bound("paced", streams, "server_cpu_s_per_1k_tokens", "per_token", "at most", 0.65)
     for streams, tokens, p50, cpu in ((64, 8.0, 0.7, 0.8), (256, 5.5, 0.75, 0.85)):
-        yield Bound("overload", streams, "tokens_per_s", "peer", "at least", tokens)
+        for case in ("overload", "saturated"):
+            yield Bound(case, streams, "tokens_per_s", "peer", "at least", tokens)
         yield Bound("paced", streams, "p50_ms", "peer", "at most", p50)
         yield Bound("paced", streams, "p99_ms", "peer", "at most", 0.7)
         yield Bound("paced", streams, "server_cpu_s_per_1k_tokens", "peer", "at most", cpu)

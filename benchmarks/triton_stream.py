@@ -47,6 +47,9 @@ class StreamCase:
 CASES = (
     StreamCase("overload", 64, 320, 1),
     StreamCase("overload", 256, 160, 5),
+    # Twice that, since the model carries nearly all of what `overload` offers.
+    StreamCase("saturated", 64, 640, 0.5),
+    StreamCase("saturated", 256, 320, 2.5),
     StreamCase("paced", 64, 100, 30),
     StreamCase("paced", 256, 48, 80),
     StreamCase("long", 8, 2000, 2),
