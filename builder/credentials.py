@@ -17,17 +17,35 @@ MASK = "[credential]"
 _WORDS = frozenset(
     (
         *("TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASS", "PWD", "PASSPHRASE"),
-        *("PASSCODE", "KEY", "APIKEY", "PRIVKEY", "SECRETKEY", "ACCESSKEY", "CREDS"),
+        *(
+            "PASSWORDS",
+            "PASSCODE",
+            "KEY",
+            "APIKEY",
+            "APIKEYS",
+            "PRIVKEY",
+            "SECRETKEY",
+            "ACCESSKEY",
+            "CREDS",
+        ),
         *("CREDENTIAL", "CREDENTIALS", "AUTH", "AUTHORIZATION", "BEARER", "JWT", "PAT", "COOKIE"),
-        *("DSN", "CONNSTR", "SAS", "SIGNATURE", "WEBHOOK"),
+        *("DSN", "CONNSTR", "SAS", "SIGNATURE", "WEBHOOK", "PW", "PSWD", "PSK", "MNEMONIC", "OTP"),
+        *("PASSWORT", "KENNWORT", "HTPASSWD", "BASICAUTH", "SESSIONID", "DOCKERCONFIGJSON"),
     )
 )
 _ENDINGS = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "APIKEY", "TOKEN")
+# Two words written as one.
+_JOINED = re.compile(
+    "(?:PRIVATE|PRESHARED|ENCRYPTION|SIGNING|MASTER|SHARED|ACCOUNT|SERVICE|DEPLOY|CLIENT|SSH|SSL|TLS|GPG)KEY"
+    "|(?:SSH|DB|PG|USER|ROOT|ADMIN|KEY|STORE|SMTP|LDAP|SQL|REDIS|MAIL|FTP|PROXY)(?:PASS|PWD|PW)"
+)
 _BEHIND = frozenset(
     (
         *("ID", "VALUE", "TEXT", "STRING", "URL", "URI", "BASE", "BASE64", "B64", "JSON", "DATA"),
         *("CONFIG", "HEADER", "ENC", "OLD", "NEW", "PROD", "DEV", "TEST", "STAGING", "RO", "RW"),
-        *("PRIMARY", "SECONDARY", "DEFAULT", "ENV", "VAR", "PEM"),
+        *("PRIMARY", "SECONDARY", "DEFAULT", "ENV", "VAR", "PEM", "BACKUP", "LIST", "MATERIAL"),
+        *("PLAIN", "PLAINTEXT", "CLEAR", "ENCRYPTED", "CONFIRM", "READ", "WRITE", "READONLY"),
+        *("CI", "LOCAL", "QA", "UAT"),
     )
 )
 # What stands before them where they mean something else.
@@ -45,6 +63,15 @@ _HARMLESS = {
     "PASS": frozenset(("SINGLE", "FORWARD", "BACKWARD", "FIRST", "SECOND", "ONE", "TWO", "BY")),
     "SIGNATURE": frozenset(("MODEL", "FUNCTION")),
 }
+# A name that begins with one of these, as in PASSWORD_DB, holds one too, unless it ends so.
+_PASSWORDS = frozenset(("PASSWORD", "PASSWD", "PASSPHRASE"))
+_ABOUT_PASSWORDS = frozenset(
+    ("FILE", "PATH", "DIR", "NAME", "LENGTH", "POLICY", "REQUIRED", "ENABLED", "TIMEOUT", "DAYS")
+)
+# Other words in the plural are counts and lists: MAX_TOKENS, SORT_KEYS.
+_BEFORE_SEVERAL = frozenset(
+    ("ACCESS", "API", "AUTH", "BEARER", "DB", "HF", "PRIVATE", "REFRESH", "UNSEAL", "USER")
+)
 # These hold a path or a switch as often as a credential.
 _ALSO_PATHS = frozenset(("KEY", "AUTH", "CREDENTIAL", "CREDENTIALS", "COOKIE", "CREDS"))
 _PATH = re.compile(r"(/[A-Za-z0-9_.-]+){2,}")
@@ -54,8 +81,22 @@ _CONNECTION = ("CONNECTION", "STRING")
 # Mappings whose keys are names that others give.
 _FREE = frozenset(("environment", "env", "attributes", "annotations", "variables", "parameters"))
 
-# What services give out, each by the letters that its documentation begins it with.
+# What services give out, by the letters that their documentations and public lists of secret
+# scanners begin it with; at least 16 more follow, a digit among them.
+_PREFIXES = (
+    *("hf_oauth_", "hf_jwt_", "rpa_", "csk-", "tvly-", "pcsk_", "esecret_", "e2b_", "sk-lf-"),
+    *("ABSK", "bedrock-api-key-", "IQoJb3JpZ2lu", "FwoGZXIvYXdz", "amzn.mws.", "LTAI", "AKID"),
+    *("AQVN", "1//0", "EAACEdEose0cBA", "sq0atp-", "sq0csp-", "sk_prod_", "rk_prod_", "AVNS_"),
+    *("pscale_tkn_", "pscale_pw_", "pscale_oauth_", "mdb_sa_sk_", "dbtc_", "cflt", "sbp_"),
+    *("ntn_", "figd_", "PMAK-", "HRKU-", "nfp_", "vcp_", "fm2_", "fo1_", "tfp_", "rdme_"),
+    *("NRII-", "NRJS-", "NRRA-", "dt0c01.", "dt0s16.", "phx_", "rootly_", "pnu_", "kpat_"),
+    *("AKCp", "cmVmdGtuO", "squ_", "sqp_", "sqa_", "bkua_", "CCIPAT_", "CCIPRJ_", "ATBB"),
+    *("ATCTT3", "CLOJARS_", "CFPAT-", "ops_eyJ", "xkeysib-", "xsmtpsib-", "shippo_live_"),
+    *("glffct-", "glimt-", "glwt-", "sk.eyJ"),
+)
 _SHAPES = (
+    rf"\b(?:{'|'.join(map(re.escape, _PREFIXES))})"
+    r"(?=[A-Za-z_=/+.-]{0,300}[0-9])[A-Za-z0-9_=/+.:-]{16,}",
     r"\bhf_[A-Za-z0-9]{20,}",  # Hugging Face
     r"\bapi_org_[A-Za-z0-9]{20,}",
     r"\bnvapi-[A-Za-z0-9_-]{20,}",  # NVIDIA
@@ -81,24 +122,49 @@ _SHAPES = (
     r"\btskey-[a-z]{1,20}-[A-Za-z0-9-]{16,}|\bpul-[a-f0-9]{40}\b|\bdp\.(?:pt|st|ct)\.[A-Za-z0-9.]{20,}",
     r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,}|\bAGE-SECRET-KEY-1[A-Z0-9]{20,}",
     r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}",  # Telegram
+    # Azure: applications, DevOps, OpenAI and storage.
+    r"(?<![A-Za-z0-9_~.-])[A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{30,}"
+    r"|\b[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4}\b|\b[A-Za-z0-9]{52}JQQJ9[A-Za-z0-9]{20,}"
+    r"|(?<![A-Za-z0-9+/-])[A-Za-z0-9+/]{86}==",
+    r"\bpat[A-Za-z0-9]{14}\.[a-f0-9]{64}|\bpat\.[A-Za-z0-9_-]{22}\.[a-f0-9]{24}\.",
+    r"\bsha256~[A-Za-z0-9_-]{43}|\bv1\.0-[a-f0-9]{24}-[a-f0-9]{100,}",  # OpenShift, Cloudflare
+    r"\bSK[a-f0-9]{32}\b|\b[a-f0-9]{32}-us[0-9]{1,2}\b|\bsk_[a-f0-9]{40,}|\bsecret_[A-Za-z0-9]{43}\b",
+    r"\bAPI-[A-Z0-9]{26}\b|\bA3-[A-Z0-9]{6}-[A-Z0-9]{11}(?:-[A-Z0-9]{5}){3}\b",
+    r"\bK10[a-f0-9]{64}::\S{8,}|\bt1\.[A-Za-z0-9_=-]{10,999}\.[A-Za-z0-9_=-]{86}",
+    r"webhook\.office\.com/webhookb2/\S{20,}|hooks\.zapier\.com/hooks/catch/\S{8,}",
+    # Hashes of passwords, as files of users hold them.
+    r"\$(?:2[abxy]|[1567]|apr1|y|gy|argon2(?:id|i|d)|scrypt|pbkdf2[a-z0-9-]{0,10})\$[^\s'\"]{20,}",
     r"\beyJ[A-Za-z0-9_-]{8,999}\.[A-Za-z0-9_-]{8,9999}\.[A-Za-z0-9_-]*",  # JSON web tokens
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
     r"(?:[^-]{0,9999}-----END [A-Z0-9 ]{0,60}-----)?",
     # The same in base64, but for certificates and public keys.
     r"\bLS0tLS1CRUdJTi(?!BDRVJUSUZJQ0FURS|BQVUJMSUMgS0VZ)[A-Za-z0-9+/=\s]{20,}",
     r"PuTTY-User-Key-File-[0-9]",
+    # Private keys without their first line: of OpenSSH, RSA, elliptic curves and PKCS #12.
+    r"\bb3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=\s]{20,}|\bMC4CAQAwBQYDK2V[A-Za-z0-9+/=]{20,}"
+    r"|\bMII[A-Za-z0-9+/]{2}[AQgw]IBA(?:DANBgkqhkiG9w0BAQEFA|AKC|zCC)[A-Za-z0-9+/=\s]{20,}"
+    r"|\bM(?:HcCAQEEI|IGHAgEAMBMGByqGSM49|IGkAgEBBD)[A-Za-z0-9+/=\s]{20,}",
     # Names and passwords in URLs and before the host of an image; a token in the place of a name.
     r"://[^/\s:@]{0,999}:[^/\s@]{1,999}@|://[^/\s:@]{16,999}@",
     r"(?:^|(?<=\s))[^/\s:@]{1,99}:[^/\s@]{1,999}@(?!sha256:)[\w-]+\.[\w.-]+",
     # Parts of connection strings, queries, headers and command lines.
     r"(?i:\b(?:account_?key|shared_?access_?(?:key|signature)|client_?secret|access_?token"
     r"|refresh_?token|password|passwd|pwd|api[_-]?key|secret[_-]?key)\s?=\s?)[^\s;&,]{4,}",
-    r"(?i:[?&;](?:sig|signature|x-amz-signature|x-goog-signature|token|key)=)[A-Za-z0-9%+/=_-]{12,}",
+    r"(?i:[?&;](?:sig|signature|x-amz-signature|x-goog-signature|token|key|auth|secret)=)"
+    r"[A-Za-z0-9%+/=_-]{12,}|(?i:[?&]code=)[A-Za-z0-9%+/=_-]{40,}",
+    r"\bcurl\b[^\n]{0,200}\s(?:-u|--user)[ =]?[^\s:]{1,99}:\S{4,}|\bsshpass\s+-p\s*\S{4,}"
+    r"|\bmachine\s+\S+\s+login\s+\S+\s+password\s+\S{4,}",
+    # The same words as keys of YAML and of files of settings; a digit tells it from a sentence.
+    r"(?i:\b(?:[a-z_-]{0,40}(?:password|passwd|secret|secret_?access_?key)|api_?key|private_?key"
+    r"|(?:auth|access|refresh|api|session)?_?token|auth|client-key-data)\s?[:=]\s{0,3})"
+    r"(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{12,}",
     r"(?i:--(?:api-key|password|token|auth-token|secret)[ =])\S{6,}",
-    r"(?i:\b(?:(?:proxy-)?authorization|x-api-key|api-key)\s?:\s?(?:bearer |basic )?)\S{8,}",
+    r"(?i:\b(?:(?:proxy-)?authorization|x-api-key|api-key|cookie|private-token|job-token"
+    r"|x-[a-z-]{1,40}-token|ocp-apim-subscription-key)\s?:\s?"
+    r"(?:(?:bearer|basic|token|apikey|negotiate) )?)\S{8,}",
     r"(?i:\b(?:bearer|basic) )(?=[a-z+/=_.~-]{0,99}[0-9A-Z])[A-Za-z0-9+/=_.~-]{16,}",
-    r'(?i:"(?:auth|password|passwd|token|secret|identitytoken|api_?key|client_secret)"\s*:\s*")'
-    r'[^"\s]{4,}"',
+    r'(?i:"(?:auth|password|passwd|token|secret|identitytoken|api_?key|client_secret)\\{0,3}"'
+    r'\s*:\s*\\{0,3}")[^"\s]{4,}"',
     r"\bpassw(?:or)?d:\S{6,}",
 )
 _ASSIGNED = re.compile(r"\b([A-Za-z][A-Za-z0-9_]{0,99})=([^\s;&,\"']{4,})")
@@ -119,10 +185,14 @@ def is_name(name: str) -> bool:
     if not words:
         return False
     last = re.sub(r"[0-9]+$", "", words[-1])
+    if not _PASSWORDS.isdisjoint(words) and last not in _ABOUT_PASSWORDS:
+        return True
     before = words[-2] if len(words) > 1 else ""
+    if last not in _WORDS and before in _BEFORE_SEVERAL:
+        last = last.removesuffix("S")
     if last in _WORDS:
         return before not in _HARMLESS.get(last, ())
-    return len(last) > 8 and last.endswith(_ENDINGS)
+    return bool(_JOINED.fullmatch(last)) or (len(last) > 8 and last.endswith(_ENDINGS))
 
 
 @cache
