@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from .diagnostics import Diagnostic, nearest
@@ -56,11 +57,16 @@ GpuName = Annotated[str, _known_name(hardware.known)]
 
 
 class Hardware(Strict):
+    other_names = MappingProxyType(
+        dict.fromkeys(("gpus", "gpu_count", "count"), "num_gpus")
+        | dict.fromkeys(("gpu_type", "gpu_name", "type"), "gpu")
+    )
     gpu: str
     num_gpus: NumGpus
 
 
 class Engine(Strict):
+    other_names = MappingProxyType({"version": "release", "tag": "release", "engine": "name"})
     name: EngineName = default(lambda: engines.default().name)
     release: str
 
@@ -68,6 +74,11 @@ class Engine(Strict):
 class Workload(Strict):
     """Input and output sequence length in tokens, and requests at the same time."""
 
+    other_names = MappingProxyType(
+        dict.fromkeys(("input_len", "input_length", "input_tokens", "prompt_tokens"), "isl")
+        | dict.fromkeys(("output_len", "output_length", "output_tokens", "max_tokens"), "osl")
+        | dict.fromkeys(("max_concurrency", "conc", "num_users", "users"), "concurrency")
+    )
     isl: Tokens
     osl: Tokens
     concurrency: Annotated[int, Bounds(ge=1, le=MAX_REQUESTS)]
@@ -144,6 +155,15 @@ def _options_by_target(value: object) -> object:
     return value
 
 
+# What people write at the top of a file although it is the engine's.
+_ENGINE_OPTIONS = (
+    *("extra_llm_api_options", "llm_api_args", "tp", "ep"),
+    *("tensor_parallel_size", "moe_expert_parallel_size"),
+    *("max_batch_size", "max_num_tokens", "max_seq_len"),
+    *("kv_cache_config", "cuda_graph_config", "moe_config", "speculative_config"),
+)
+
+
 class Deployment(Strict):
     """A deployment request.
 
@@ -159,6 +179,21 @@ class Deployment(Strict):
     of GPU: `choose` goes by them, and `choice` is its record.
     `notes` are for readers.
     """
+
+    other_names = MappingProxyType(
+        dict.fromkeys(("model", "model_path", "model_name", "model_id"), "checkpoint")
+        | dict.fromkeys(("gpu", "gpus", "num_gpus"), "hardware")
+        | dict.fromkeys(("isl", "osl", "concurrency"), "workload")
+        | dict.fromkeys(("env", "envs"), "environment")
+        | dict.fromkeys(_ENGINE_OPTIONS, "engine_config")
+        | {
+            "release": "engine",
+            "target": "targets",
+            "image": "images",
+            "replicas": "instances",
+            "speculative_model": "draft",
+        }
+    )
 
     name: Annotated[str, Bounds(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=63)]
     checkpoint: Annotated[NoNul, Bounds(min_length=1)]

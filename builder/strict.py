@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, Literal, Self, dataclass_transform, get_type_hints
 
 from . import credentials
@@ -71,6 +72,9 @@ def default(make: Callable[[], Any]) -> Any:
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(default,))
 class Strict:
     """A part of a deployment file: unknown keys are errors, values never change."""
+
+    # What other tools call an attribute -> its name here; without a type, so that it is none.
+    other_names = MappingProxyType[str, str]({})
 
     def __init__(self, **values: Any) -> None:
         """Of values that are known to be right; `read` is for what somebody wrote."""
@@ -178,16 +182,20 @@ class _PartReader:
             self._not_a_mapping(value, path)
             return None
         found, known, defaults = {}, fields(part), _defaults(part)
+        meant = {name: ours for name, ours in part.other_names.items() if name in value}
         for name, kind in known.items():
+            place = _below(path, name)
             if name in value:
-                found[name] = self.read(kind, value[name], _below(path, name))
-            elif name not in defaults:
-                self._add(_below(path, name), "is missing", "add it")
+                found[name] = self.read(kind, value[name], place)
+            elif name not in defaults and name not in meant.values():
+                fix = f"write {_EXAMPLES[place]}" if place in _EXAMPLES else "add it"
+                self._add(place, "is missing", fix)
         for name in value:
             if not isinstance(name, str):
                 self._wrong(name, _below(path, name), "keys should be strings")
             elif name not in known:
-                self._add(_below(path, name), "unknown key", nearest(name, known))
+                fix = f"write {meant[name]}" if name in meant else nearest(name, known)
+                self._add(_below(path, name), "unknown key", fix)
         if len(self.diagnostics) > before:
             return None
         made = part(**found)
@@ -373,6 +381,8 @@ def _below(path: str, key: object) -> str:
 
 
 _EXAMPLES: Mapping[str, str] = {
+    "name": "name: my-deployment",
+    "checkpoint": "checkpoint: a folder, or a hub name",
     "targets": "targets: [trtllm_serve, triton]",
     "hardware": "hardware: {gpu: gb200, num_gpus: 4}",
     "engine": "engine: {release: 1.2.1}",

@@ -49,6 +49,20 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         2,
         [":7: tragets: unknown key; did you mean targets?"],
     ),
+    "words of other tools": (
+        "model: nvidia/DeepSeek-V3.2-NVFP4\nhardware: {gpu_type: gb200, gpus: 4}\ntp: 4\n",
+        2,
+        [
+            ": name: is missing; write name: my-deployment",
+            ": engine: is missing; write engine: {release: 1.2.1}",
+            ": workload: is missing; write workload: {isl: 800, osl: 1600, concurrency: 64}",
+            ": targets: is missing; write targets: [trtllm_serve, triton]",
+            ":1: model: unknown key; write checkpoint",
+            ":2: hardware.gpu_type: unknown key; write gpu",
+            ":2: hardware.gpus: unknown key; write num_gpus",
+            ":3: tp: unknown key; write engine_config",
+        ],
+    ),
     "misspelt GPU": (
         edited("gb200", "gb2000"),
         2,
