@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from itertools import takewhile
 from typing import Any, TextIO, cast
@@ -73,7 +73,12 @@ def _run(verb: Callable[[], None]) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Shows its help where a verb is missing; for a misspelt verb or option, the nearest one."""
+    """Shows its help where a verb is missing; for a misspelt verb or option, the nearest one.
+
+    `elsewhere` are words that are no verbs here, and what to write for them.
+    """
+
+    elsewhere: Mapping[str, str] = {}
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)
@@ -87,7 +92,9 @@ class Parser(argparse.ArgumentParser):
             verb = next(iter(words[len(own) :]), None)
             if verb is not None and verb not in action.choices:
                 kind = str(action.metavar).lower()
-                self.error(f"unknown {kind} {verb!r}; {nearest(verb, action.choices)}")
+                instead = self.elsewhere.get(verb)
+                remedy = f"write {instead}" if instead else nearest(verb, action.choices)
+                self.error(f"unknown {kind} {verb!r}; {remedy}")
         return super().parse_known_args(words, namespace)
 
     def _check_options(self, words: Sequence[str]) -> None:

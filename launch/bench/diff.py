@@ -23,6 +23,13 @@ Document = Mapping[str, Any]
 
 # Of a workload: the same in words, and where its prompts are from.
 NOT_COMPARED = ("words", "prompts", "file")
+REMEDY = "measure it again"
+REMEDIES: Mapping[Aspect, str] = {"model": "measure bundles, which name theirs"}
+# Two that are unknown are not the same.
+IDENTITY: tuple[Aspect, ...] = ("api", "model")
+SPEED = "output_tokens_per_s"
+# Of a system, in words: what may be the reason of a difference.
+SYSTEM = (("GPU", "gpu"), ("number of GPUs", "num_gpus"), ("precision", "precision"))
 # A measure, the samples that it is taken of, and which quantile of them it is, or their mean.
 # Less is better of all of them.
 MEASURES: tuple[tuple[str, str, float | None], ...] = (
@@ -54,18 +61,34 @@ def read(path: Path) -> Document:
     top = JsonObject(document, str(path))
     for key in ("subject", "client", "workload", "points"):
         top.require(key)
-    top.child("client"), top.child("workload"), top.child("subject").child("engine")
+    top.child("workload").require("kind")
+    top.child("client"), top.child("subject").child("engine")
     for point in top.children("points"):
         for key in ("label", "load", "requests"):
             point.require(key)
         point.text("label"), point.child("load"), point.child("window"), point.child("samples")
-        point.number("output_tokens_per_s")
-        for key in ("sent", "ok", "failed"):
-            point.child("requests").require(key)
-            point.child("requests").count(key)
+        _check_counts(point)
     top.child("subject").require("engine")
     top.check()
+    labels = [one["label"] for one in document["points"]]
+    if again := sorted({label for label in labels if labels.count(label) > 1}):
+        raise BadInput(Diagnostic(f"{path}: points", f"has {', '.join(again)} twice"))
     return document
+
+
+def _check_counts(point: JsonObject) -> None:
+    """Numbers of requests that agree with each other, and a speed that can be one."""
+    requests = point.child("requests")
+    for key in ("sent", "ok", "failed"):
+        requests.require(key)
+    sent, ok, failed = (requests.count(key) for key in ("sent", "ok", "failed"))
+    if None not in (sent, ok, failed) and (ok or 0) + (failed or 0) != sent:
+        requests.fault("sent", f"is {sent}, with {ok} successes and {failed} failures")
+    for name, row in point.child("samples").values.items():
+        if ok is not None and isinstance(row, list) and len(row) > ok:
+            point.child("samples").fault(name, f"has {len(row)} values of {ok} successes")
+    if (point.number(SPEED) or 0) < 0:
+        point.fault(SPEED, "is below 0")
 
 
 def check(a: Document, b: Document, allowed: Collection[str] = ()) -> None:
@@ -78,7 +101,7 @@ def check(a: Document, b: Document, allowed: Collection[str] = ()) -> None:
     if a == b:
         raise BadInput(Diagnostic("A and B", "are the same result", "name two results"))
     diagnostics = [
-        Diagnostic(aspect, what, f"measure it again, or give --allow {aspect}")
+        Diagnostic(aspect, what, f"{REMEDIES.get(aspect, REMEDY)}, or give --allow {aspect}")
         for aspect, what in _obstacles(a, b)
         if aspect not in allowed
     ]
@@ -93,8 +116,11 @@ def check(a: Document, b: Document, allowed: Collection[str] = ()) -> None:
 
 def warnings(a: Document, b: Document) -> list[str]:
     """In words, what a reader should know of two results that can be compared."""
-    gpus = [(side["subject"].get("num_gpus"), side["subject"].get("gpu")) for side in (a, b)]
-    found = [] if gpus[0] == gpus[1] else [f"GPU differs: {gpus[0]} and {gpus[1]}"]
+    found = [
+        f"{name} differs: {_shown(one)} in A and {_shown(other)} in B"
+        for name, key in SYSTEM
+        if (one := a["subject"].get(key)) != (other := b["subject"].get(key))
+    ]
     limited = [
         f"point {point['label']} of {side}: the client was the limit, not the server"
         for pair in _pairs(a, b)
@@ -129,15 +155,18 @@ def _pairs(a: Document, b: Document) -> list[tuple[Document, Document]]:
 def _obstacles(a: Document, b: Document) -> Iterator[tuple[Aspect, str]]:
     """What differs that must not, in words."""
     one, other = a["workload"], b["workload"]
-    keys = [key for key in one if key in other and key not in NOT_COMPARED]
+    keys = [key for key in one | other if key not in NOT_COMPARED]
     values: list[tuple[Aspect, str, Any, Any]] = [
-        ("workload", f"its {key}", one[key], other[key]) for key in keys
+        ("workload", f"its {key}", one.get(key), other.get(key)) for key in keys
     ]
     for x, y in _pairs(a, b):
+        label = x["label"]
+        values.append(("workload", f"the load of {label}", x["load"], y["load"]))
+        if not (x["requests"]["ok"] and y["requests"]["ok"]):
+            continue  # which measured nothing
         kinds = [(point.get("window") or {}).get("kind") for point in (x, y)]
-        values.append(("workload", f"the load of {x['label']}", x["load"], y["load"]))
-        if None not in kinds:
-            values.append(("window", f"that of {x['label']}", kinds[0], kinds[1]))
+        values.append(("window", f"that of {label}", kinds[0], kinds[1]))
+        values += [("points", f"{name} of {label}", *has) for name, has in _measured(x, y)]
     rehearsals = ["yes" if side["subject"]["engine"].get("rehearsal") else "no" for side in (a, b)]
     values += [
         ("api", "it", a["client"].get("api"), b["client"].get("api")),
@@ -147,12 +176,22 @@ def _obstacles(a: Document, b: Document) -> Iterator[tuple[Aspect, str]]:
     for aspect, name, of_a, of_b in values:
         if of_a != of_b:
             yield aspect, f"{name} is {_shown(of_a)} in A and {_shown(of_b)} in B"
+        elif of_a is None and aspect in IDENTITY:
+            yield aspect, f"{name} is unknown in both"
     labels = {point["label"] for point in b["points"]}
     if missing := [one["label"] for one in a["points"] if one["label"] not in labels]:
         yield "points", f"B has no {', '.join(missing)}, which A has"
     for side, document in zip("AB", (a, b), strict=True):
         if (outcome := document.get("outcome")) != "complete":
             yield "outcome", f"that of {side} is {_shown(outcome)}"
+
+
+def _measured(x: Document, y: Document) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Whether each measure of a point is there; one that is on one side only would go unjudged."""
+    words = {False: "missing", True: "measured"}
+    yield SPEED, (words[bool(x.get(SPEED))], words[bool(y.get(SPEED))])
+    for key in dict.fromkeys(key for _, key, _ in MEASURES):
+        yield key, (words[bool(_samples(x, key))], words[bool(_samples(y, key))])
 
 
 def _shown(value: Any) -> str:
@@ -170,7 +209,7 @@ def _successes(point: Document) -> str:
 
 def _at(a: Document, b: Document, margin_percent: float) -> Iterator[PointDifference]:
     label, margin = a["label"], margin_percent
-    speeds = [float(point["output_tokens_per_s"] or 0) for point in (a, b)]
+    speeds = [float(point.get(SPEED) or 0) for point in (a, b)]
     if all(speeds):  # a server that counts no tokens has none
         change = _throughput_change(a, b, speeds)
         # An open loop has the throughput of its arrivals, which have no interval here.

@@ -77,8 +77,9 @@ def read(path: Path) -> Mapping[str, Any]:
         raise BadInput(Diagnostic(str(file), f"is not JSON: {error}")) from None
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise BadInput(Diagnostic(str(file), f"is not a {BENCH} of this toolkit"))
-    if document.get("format") != FORMAT:
-        what = f"has format {document.get('format')}; this toolkit reads {FORMAT}"
+    found = document.get("format")
+    if found != FORMAT or type(found) is not int:
+        what = f"has format {json.dumps(found)}; this toolkit reads {FORMAT}"
         raise BadInput(Diagnostic(str(file), what))
     return document
 

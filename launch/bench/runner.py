@@ -10,7 +10,7 @@ from typing import Any
 
 from builder import __version__
 from builder.diagnostics import Diagnostic
-from builder.errors import ChecksFailed
+from builder.errors import ChecksFailed, ToolkitError
 
 from ..run import now
 from . import point_metrics, results, server_metrics, workers
@@ -66,6 +66,7 @@ class Runner:
             "started": now(),
             "ended": None,
             "outcome": "interrupted",
+            "failure": None,
             "subject": system.described(reported, config.metrics.num_gpus),
             "client": {**client, "share_of_limit": None, "marked": False},
             "workload": {
@@ -90,8 +91,8 @@ class Runner:
             for number, one in enumerate(self._config.levels, 1):
                 self._warm(one)
                 self._point(one, number)
-        except ChecksFailed:
-            self.record(outcome="failed")
+        except ToolkitError as error:
+            self.record(outcome="failed", failure="; ".join(map(str, error.diagnostics)))
             raise
         finally:
             self._progress.close()

@@ -140,7 +140,10 @@ def reported(endpoint: Endpoint) -> tuple[str, str | None]:
         return asyncio.run(_reported(endpoint))
     except (CheckFailure, RequestRejected, NotSupported) as error:
         where = endpoint.url or f"grpc://{endpoint.grpc}"
-        raise NotReady(Diagnostic(where, f"does not say what it serves: {error}")) from None
+        what = f"does not say what it serves: {error}"
+        raise NotReady(
+            Diagnostic(where, what, "give the address of a server's HTTP port")
+        ) from None
 
 
 async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from builder.diagnostics import Diagnostic
+from builder.diagnostics import Diagnostic, closest
 from builder.errors import BadInput, ChecksFailed
 
 from ..bench.clients import APIS
@@ -52,9 +52,12 @@ Another form, with a --help of its own:
 
 def add(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """The arguments of the form that the first word names; any other word is a server."""
-    if words and words[0] == "diff":
+    form = words[0] if words else ""
+    if form == "diff":
         parser.add_argument("form", metavar="diff")
         _add_diff(parser)
+    elif closest(form.lower(), ["diff"]) and not Path(form).exists():
+        parser.error(f"{form} is no form of bench; did you mean diff?")
     else:
         _add_bench(parser)
 
@@ -347,7 +350,7 @@ def _diff_published(options: argparse.Namespace) -> None:
     found = [one for one in published.for_run(run) if one.speeds]
     if not found:
         why = "is a rehearsal, which says nothing about a GPU" if run.rehearsal else "has none"
-        remedy = " ".join(("measure a bundle with published figures", *run.notes))
+        remedy = ". ".join(("measure a bundle with published figures", *run.notes))
         raise BadInput(Diagnostic(f"published figures for {run.place}", why, remedy))
     if options.json:
         print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))

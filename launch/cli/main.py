@@ -57,6 +57,7 @@ def parser(words: Sequence[str], every: bool = False) -> command.Parser:
         prog="python -m launch",
         description="From a bundle to a running server and the evidence that it works.",
     )
+    parser.elsewhere = {"diff": "bench diff", "compare": "bench diff"}
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     used = words[0] if words else None
@@ -109,8 +110,7 @@ def _completion(options: argparse.Namespace) -> None:
     from builder.facts import servers
 
     known = {"target": servers.names}
-    whole = parser((), every=True)
-    print(completion.script(options.shell, whole, "trtllm-launch", known), end="")
+    print(completion.script(options.shell, parser((), every=True), "trtllm-launch", known), end="")
 
 
 def _add_up(parser: argparse.ArgumentParser) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 from .evidence import RunEvidence
 from .number_format import milliseconds, number, signed_percent, unit, usd
-from .results import LoadPoint
+from .results import BenchResults, LoadPoint
 from .tables import NUMERIC, PageTable, make_table, without_empty_columns
 
 SYSTEM_SETTINGS = ("model", "precision", "gpu", "num_gpus", "engine", "release", "target")
 BENCH_SETTINGS = ("tool", "api", "workload", "isl", "osl", "slo", "price_per_gpu_hour_usd", "seed")
+# By so many times: some tools tell the lengths that they asked for, others their mean.
+LENGTHS_DIFFER = 1.15
 # title, the measure of a point
 MEASURES: tuple[tuple[str, Callable[[LoadPoint], float | None]], ...] = (
     ("output tokens/s", lambda point: point.rate("output_tokens_per_s")),
@@ -26,7 +28,8 @@ MEASURES: tuple[tuple[str, Callable[[LoadPoint], float | None]], ...] = (
 def differences(runs: Sequence[RunEvidence]) -> list[dict[str, Any]]:
     """Each run against the first one, at each load: each measure with its change as a share.
 
-    Rehearsals and loads with failed requests are left out: their speed says nothing.
+    Rehearsals, other workloads and loads with failed requests are left out: their speed says
+    nothing.
     """
     if not (real := _comparable(runs)):
         return []
@@ -40,7 +43,18 @@ def differences(runs: Sequence[RunEvidence]) -> list[dict[str, Any]]:
 
 
 def _comparable(runs: Sequence[RunEvidence]) -> list[RunEvidence]:
-    return [run for run in runs if not run.rehearsal]
+    """The first run that is no rehearsal, and those of the same workload."""
+    real = [run for run in runs if not run.rehearsal]
+    return [run for run in real if is_same_workload(real[0].bench, run.bench)]
+
+
+def is_same_workload(one: BenchResults, other: BenchResults) -> bool:
+    """Whether two runs asked for the same, as far as both say what; tools round lengths."""
+    kinds = {one.kind, other.kind} - {None, "unknown"}
+    lengths = ((one.isl, other.isl), (one.osl, other.osl))
+    return len(kinds) < 2 and all(
+        1 / LENGTHS_DIFFER < a / b < LENGTHS_DIFFER for a, b in lengths if a and b
+    )
 
 
 def _difference(run: RunEvidence, point: LoadPoint, base: LoadPoint) -> dict[str, Any]:
@@ -125,5 +139,5 @@ def changes(runs: Sequence[RunEvidence]) -> PageTable:
     ]
     columns = [("run", "text"), ("load", "code"), *((title, NUMERIC) for title, _ in MEASURES)]
     base = next(iter(_comparable(runs)), runs[0]).title
-    left_out = "rehearsals and loads with failed requests are left out"
+    left_out = "rehearsals, other workloads and loads with failed requests are left out"
     return make_table(f"Changes against {base}; {left_out}", columns, rows)

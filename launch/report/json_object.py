@@ -120,9 +120,12 @@ class JsonObject:
     def require(self, key: str) -> None:
         """A diagnostic if the key is missing."""
         if key not in self:
-            self.diagnostics.append(
-                Diagnostic(f"{self.where}: {self._at(key)}", "is missing", REMEDY)
-            )
+            self.fault(key, "is missing")
+
+    def fault(self, key: str, what: str) -> None:
+        """A diagnostic of what is wrong at a key."""
+        location = self._at(key) or "the document"
+        self.diagnostics.append(Diagnostic(f"{self.where}: {location}", what, REMEDY))
 
     def check(self) -> None:
         """Raises `BadInput` with every diagnostic so far."""
@@ -130,9 +133,7 @@ class JsonObject:
             raise BadInput(self.diagnostics)
 
     def _wrong(self, key: str, value: object, expected: str) -> None:
-        location = self._at(key) or "the document"
-        what = f"is {_shown(value)}; {expected} is expected"
-        self.diagnostics.append(Diagnostic(f"{self.where}: {location}", what, REMEDY))
+        self.fault(key, f"is {_shown(value)}; {expected} is expected")
 
     def _at(self, key: str) -> str:
         return f"{self.path}.{key}".strip(".")

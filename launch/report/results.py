@@ -123,6 +123,7 @@ class BenchResults:
     started: str | None
     ended: str | None
     outcome: str | None
+    failure: str | None
     imported: bool
     toolkit_version: str | None
     tool: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..smoke.results import count, totals
+from .comparison import is_same_workload
 from .evidence import RunEvidence
 from .number_format import SPACE, UNKNOWN, milliseconds, number, percent, unit, usd
 from .results import BenchResults, LoadPoint
@@ -50,7 +51,8 @@ def verdict(runs: Sequence[RunEvidence]) -> Notice:
         tones.add("warning")
     worst: Tone = next((tone for tone in WORST_FIRST if tone in tones), "good")
     if not any(run.bench.points for run in runs):
-        return Notice(worst, "Nothing was measured", " ".join(_smoke(runs)))
+        tone = worst if worst != "good" or any(run.smoke for run in runs) else "warning"
+        return Notice(tone, "Nothing was measured", " ".join(_smoke(runs)))
     if len(runs) == 1:
         title, sentences = _single(runs[0])
     else:
@@ -93,7 +95,9 @@ def _found_failures(run: RunEvidence) -> str:
     failed, sent, smoke = run.bench.failed, run.bench.sent, totals(run.smoke)
     requests = f"{number(failed)} of {number(sent)} requests failed"
     checks = f"{smoke['failed']} of {smoke['checks']} smoke checks failed"
-    return ", ".join([requests] * bool(failed) + [checks] * bool(smoke["failed"]))
+    ended = "The run ended by a failure"
+    found = {ended: run.bench.outcome == "failed", requests: failed, checks: smoke["failed"]}
+    return ", ".join(words for words, is_so in found.items() if is_so)
 
 
 def _misses_slo(run: BenchResults) -> bool:
@@ -123,6 +127,8 @@ def _winner(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
     tops = [(run, point) for run in runs if (point := run.bench.headline)]
     if not tops:
         return "No run is without failures", []
+    if not all(is_same_workload(tops[0][0].bench, run.bench) for run, _ in tops):
+        return "Runs of different workloads side by side", ["Their speeds cannot be compared."]
     run, point = max(tops, key=lambda pair: pair[1].rate("output_tokens_per_s") or 0)
     sentences = [f"The highest output is that of {run.title}: {_output(point)} at {point.label}."]
     return f"{run.title} delivers most", [*sentences, *_shortest(runs)]
@@ -200,6 +206,9 @@ def _notices(run: RunEvidence) -> Iterator[Notice]:
     if result.interrupted:
         text = "Stopped before its end. What was measured until then is kept."
         yield Notice("warning", "Interrupted", text)
+    if result.outcome == "failed":
+        reason = result.failure or "The run did not keep why"
+        yield Notice("bad", "Ended by a failure", f"{reason}. Loads after it are missing.")
     if result.near_limit:
         limited = ", ".join(point.label for point in result.points if point.client_limited)
         text = f"The client ran at {percent(result.share_of_limit)} of its own limit"

@@ -37,6 +37,7 @@ def test_without_a_verb_the_help_lists_them(words: Sequence[str], verb: str) -> 
         (("builder", "pln"), "unknown verb 'pln'; did you mean plan?"),
         (("builder", "release", "lst"), "unknown action 'lst'; did you mean list?"),
         (("launch", "smok", "bundle"), "unknown verb 'smok'; did you mean smoke?"),
+        (("launch", "diff", "a", "b"), "unknown verb 'diff'; write bench diff"),
         (("launch", "slurm", "sumbit"), "unknown command 'sumbit'; did you mean submit?"),
         (("builder", "plan", "llama-tiny", "--wy"), "unknown option --wy; did you mean --why?"),
         (

@@ -103,6 +103,13 @@ class Sender:
         self.responses.put(sent)
 
 
+# Parameters of gRPC that Triton itself takes, and gives to a model in another way or not at all.
+OWN = (
+    *("triton_enable_empty_final_response", "timeout"),
+    *("sequence_id", "sequence_start", "sequence_end"),
+)
+
+
 class Request:
     """What a Python model is given of a message of gRPC."""
 
@@ -111,10 +118,9 @@ class Request:
         self._sender = Sender(message)
         named = [output.name for output in message.outputs]
         self._outputs = named or list(outputs)
-        own = {"triton_enable_empty_final_response", "timeout", "sequence_id"}
-        self._own = {name: _value(message.parameters[name]) for name in own & {*message.parameters}}
-        given = {n: _value(value) for n, value in message.parameters.items() if n not in own}
-        self._parameters = json.dumps(given) if given else ""
+        sent = {name: _value(value) for name, value in message.parameters.items()}
+        self._own = {name: sent.pop(name) for name in OWN if name in sent}
+        self._parameters = json.dumps(sent) if sent else ""
 
     def inputs(self) -> list[Tensor]:
         rows = zip(self._message.inputs, self._message.raw_input_contents, strict=True)
@@ -131,6 +137,10 @@ class Request:
 
     def correlation_id(self) -> Any:
         return self._own.get("sequence_id", 0)
+
+    def flags(self) -> int:
+        bits = {"sequence_start": 1, "sequence_end": 2}
+        return sum(bit for name, bit in bits.items() if self._own.get(name))
 
     def requested_output_names(self) -> list[str]:
         return self._outputs

@@ -353,7 +353,7 @@ class UnreadableRequest:
     def timeout(self) -> int:
         return 0
 
-    correlation_id = timeout
+    correlation_id = flags = timeout
 
 
 def test_an_input_that_triton_cannot_read_is_named(bound: ServedInProcess) -> None:

@@ -177,7 +177,7 @@ class Request:
     def timeout(self) -> int:
         return 0
 
-    correlation_id = timeout
+    correlation_id = flags = timeout
 
     def requested_output_names(self) -> list[str]:
         return ["text_output"]

@@ -28,24 +28,37 @@ def refusal(sent: dict[str, Any], **arrays: Any) -> str:
     return str(refused.value)
 
 
-def test_parameters_are_those_of_the_request_and_its_timeout() -> None:
-    sent = SimpleNamespace(
+def request(sent: str = "", *, id: str = "", timeout_us: int = 0, flags: int = 0) -> Any:
+    """What Triton hands over of a request beside its inputs."""
+    return SimpleNamespace(
         correlation_id=lambda: 0,
-        parameters=lambda: '{"cumulative_text":true}',
-        timeout=lambda: 2_500_000,
-        request_id=lambda: "",
+        flags=lambda: flags,
+        parameters=lambda: sent,
+        timeout=lambda: timeout_us,
+        request_id=lambda: id,
     )
-    assert parameters.read(sent) == {"cumulative_text": True, "timeout": 2_500_000}
+
+
+def test_parameters_are_those_of_the_request_and_its_timeout() -> None:
+    found = parameters.read(request('{"cumulative_text":true}', timeout_us=2_500_000))
+    assert found == {"cumulative_text": True, "timeout": 2_500_000}
+
+
+def test_what_is_sent_twice_under_one_name_is_refused_as_triton_hands_both_over() -> None:
+    with pytest.raises(RequestError, match=r"^max_tokens: is sent twice; send it once$"):
+        parameters.read(request('{"seed":1,"max_tokens":4,"max_tokens":5}'))
+
+
+@pytest.mark.parametrize("flags", [1, 2, 3])
+def test_the_begin_and_the_end_of_a_sequence_are_refused_which_triton_keeps_as_flags(
+    flags: int,
+) -> None:
+    with pytest.raises(RequestError, match=r"^sequence_start and sequence_end: leave it out"):
+        parameters.read(request(flags=flags))
 
 
 def test_the_id_that_generate_sends_twice_is_no_parameter() -> None:
-    sent = SimpleNamespace(
-        correlation_id=lambda: 0,
-        parameters=lambda: '{"id":"seven"}',
-        timeout=lambda: 0,
-        request_id=lambda: "seven",
-    )
-    assert parameters.read(sent) == {}
+    assert parameters.read(request('{"id":"seven"}', id="seven")) == {}
 
 
 def test_their_own_parameters_are_no_inputs() -> None:
@@ -85,8 +98,13 @@ def test_a_text_is_sent_as_the_bytes_of_the_input(name: str, target: str) -> Non
     assert inputs_of({name: "ä"}) == {target: ["ä".encode()]}
 
 
-def test_a_fraction_may_come_as_a_string_as_grpc_has_no_other_parameter_for_it() -> None:
+def test_a_fraction_may_come_as_a_string_as_older_clients_of_grpc_have_no_other_way() -> None:
     assert inputs_of({"top_p": "0.5"}) == {"sampling_param_top_p": [0.5]}
+
+
+@pytest.mark.parametrize("name", ["stop_words", "bad_words"])
+def test_no_words_of_the_other_backends_are_none(name: str) -> None:
+    assert inputs_of({name: ""}) == {}
 
 
 def test_the_same_said_twice_is_said_once() -> None:
@@ -112,6 +130,11 @@ def test_the_same_said_twice_is_said_once() -> None:
             {"sampling_param_stop": np.array([b"a", b"b"], dtype=np.object_)},
             "stop: is 'a', and sampling_param_stop says otherwise",
         ),
+        (
+            {"streaming": True},
+            {"streaming": False},
+            "streaming: is true, and the input says otherwise; send one of them",
+        ),
     ],
 )
 def test_what_is_said_twice_and_differs_is_refused(
@@ -123,12 +146,14 @@ def test_what_is_said_twice_and_differs_is_refused(
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("max_tokens", "5", "max_tokens: is '5'; it must be a whole number from -2147483648"),
-        ("max_tokens", 5.0, "max_tokens: is 5; it must be a whole number"),
+        ("max_tokens", "5", "max_tokens: is '5'; it must be a whole number, without a point or"),
+        ("max_tokens", 5.0, "max_tokens: is 5.0; it must be a whole number, without a point or"),
+        ("seed", 2.0**64, "seed: is 1.8446744073709552e+19; it must be a whole number"),
         ("max_tokens", True, "max_tokens: is true; it must be a whole number"),
-        ("max_tokens", 2**31, "max_tokens: is 2147483648; it must be a whole number"),
+        ("max_tokens", 2**31, "max_tokens: is 2147483648; it must be a whole number from"),
         ("seed", -1, "seed: is -1; it must be a whole number from 0 to"),
         ("temperature", "warm", "temperature: is 'warm'; it must be a number"),
+        ("temperature", "1_0", "temperature: is '1_0'; it must be a number"),
         ("temperature", True, "temperature: is true; it must be a number"),
         ("stream", 1, "stream: is 1; it must be true or false"),
         ("stop", 5, "stop: is 5; it must be a string"),
@@ -153,6 +178,13 @@ def test_another_type_is_refused(name: str, value: Any, message: str) -> None:
         ("prompt", "write text_input"),
         ("beam_width", "write sampling_param_best_of, with sampling_param_use_beam_search"),
         ("sequence_id", "leave it out; requests of this model stand alone"),
+        ("TIMEOUT", "write timeout"),
+        ("Cumulative_Text", "write cumulative_text"),
+        ("truncate", "write sampling_param_truncate_prompt_tokens"),
+        ("top_n_tokens", "write sampling_param_logprobs"),
+        ("num_draft_tokens", "leave it out; the server's options"),
+        ("prompt_vocab_size", "the model's metadata lists them"),
+        ("return_foo", "the model's metadata lists them"),
         ("zzz", "the model's metadata lists them"),
         ("", "the model's metadata lists them"),
     ],
@@ -177,10 +209,4 @@ def test_a_number_becomes_one_of_the_inputs_own_type() -> None:
 
 
 def test_a_timeout_below_zero_is_told_as_it_was_sent() -> None:
-    sent = SimpleNamespace(
-        correlation_id=lambda: 0,
-        parameters=lambda: "",
-        timeout=lambda: 2**64 - 5,
-        request_id=lambda: "",
-    )
-    assert parameters.read(sent) == {"timeout": -5}
+    assert parameters.read(request(timeout_us=2**64 - 5)) == {"timeout": -5}

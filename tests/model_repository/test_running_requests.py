@@ -588,6 +588,7 @@ def forwarded_request(sender: Sender) -> Any:
         parameters=str,
         timeout=int,
         correlation_id=int,
+        flags=int,
         requested_output_names=list,
     )
 

@@ -33,6 +33,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "cumulative_texts": (True, "write cumulative_text"),
     "textinput": ("a", "write text_input"),
     "no_such_field": (1, "no_such_field: is not an input of this model"),
+    "Cumulative_Text": (True, "write cumulative_text"),
     # Other backends' and servers' names without the same meaning here.
     "max_new_tokens": (3, f"write {MAX_TOKENS}"),
     "max_length": (3, f"write {MAX_TOKENS}, which counts the answer alone"),
@@ -46,7 +47,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "prompt": ("a", "write text_input"),
     "model": ("llama", "the model is named by the address"),
     "sampling_parameters": ('{"max_tokens": 3}', "write its fields one by one"),
-    "lora_name": ("a", "lora_name: is not an input of this model"),
+    "lora_name": ("a", "this model has no adapters"),
+    "image_bytes": ("a", "this model reads text alone"),
+    "return_full_text": (True, "write sampling_param_exclude_input_from_output"),
+    "truncate": (5, "write sampling_param_truncate_prompt_tokens"),
+    "num_draft_tokens": (3, "the server's options say of drafts"),
     "logit_bias": ("a", "logit_bias: is not an input of this model"),
     # Wrong types and values.
     "max_tokens": ("3", "max_tokens: is '3'; it must be a whole number"),
@@ -66,6 +71,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 REFUSED_OVER_HTTP: dict[str, tuple[Any, str]] = {
     **REFUSED,
     "timeout": (-5, "timeout: is -5"),
+    "TIMEOUT": (5, "TIMEOUT: is not an input of this model; write timeout"),
     "sequence_id": (5, "sequence_id: is not an input of this model; leave it out"),
     "triton_enable_empty_final_response": (True, "triton_enable_empty_final_response: is not an"),
     # Refused by Triton itself.
@@ -168,6 +174,18 @@ def test_an_output_that_needs_an_input_is_refused_without_it(served: Served) -> 
 
 def test_a_sequence_of_grpc_is_refused(served: Served) -> None:
     assert over_grpc(served, sequence_id=5).startswith("sequence_id: leave it out")
+    assert over_grpc(served, sequence_start=True).startswith("sequence_start and sequence_end: ")
+
+
+def test_one_name_in_two_places_of_a_body_is_refused(served: Served) -> None:
+    body = {"text_input": PROMPT, "max_tokens": 3, "parameters": {"max_tokens": 4}}
+    answer = served.client.post("generate", body)
+    assert answer.json()["error"] == "max_tokens: is sent twice; send it once"
+
+
+def test_what_clients_of_engines_built_ahead_of_time_send_is_honoured(served: Served) -> None:
+    sent = {"text_input": PROMPT, "max_tokens": 3, "bad_words": "", "stop_words": ""}
+    assert served.client.generate(**sent).json()["text_output"].strip() == "0:0 0:1 0:2"
 
 
 @pytest.mark.parametrize("name", HONOURED)
@@ -206,9 +224,11 @@ def test_stop_over_grpc_is_a_word_or_the_end_of_a_request(served: Served) -> Non
     )
 
 
-def test_a_fraction_comes_as_a_string_over_grpc(served: Served) -> None:
-    served.client.ask(f"{PROMPT} name=fraction", parameters={"temperature": "0.25"})
-    assert submitted(served, "name=fraction")["temperature"] == 0.25
+@pytest.mark.parametrize("sent", [0.25, "0.25"])
+def test_a_fraction_comes_as_a_number_or_a_string_over_grpc(served: Served, sent: Any) -> None:
+    words = f"name=fraction-{type(sent).__name__}"
+    served.client.ask(f"{PROMPT} {words}", parameters={"temperature": sent})
+    assert submitted(served, words)["temperature"] == 0.25
 
 
 def test_the_same_in_two_places_must_agree(served: Served) -> None:

@@ -26,7 +26,12 @@ DATATYPES: Mapping[str, str] = {
 FORMATS = {"BOOL": "<?", "FP32": "<f", "INT32": "<i", "UINT64": "<Q"}
 
 
-PARAMETER_FIELDS = {bool: "bool_param", int: "int64_param", str: "string_param"}
+PARAMETER_FIELDS = {
+    bool: "bool_param",
+    int: "int64_param",
+    float: "double_param",
+    str: "string_param",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Triton:
         self,
         prompt: str | None,
         id: str = "",
-        parameters: Mapping[str, bool | int | str] | None = None,
+        parameters: Mapping[str, bool | float | str] | None = None,
         **inputs: Any,
     ) -> Any:
         """An input that is not a list is sent with one element. `max_tokens` and the like may go

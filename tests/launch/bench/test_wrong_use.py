@@ -67,6 +67,37 @@ RESULTS: dict[str, tuple[Change, str]] = {
         lambda d: d["points"][0]["requests"].update(sent="many"),
         'points[0].requests.sent: is "many"; a number is expected',
     ),
+    "counts that do not agree": (
+        lambda d: d["points"][0]["requests"].update(failed=99),
+        "points[0].requests.sent: is 20, with 20 successes and 99 failures",
+    ),
+    "more samples than successes": (
+        lambda d: d["points"][0]["samples"].update(e2e_ms=[5000.0] * 21),
+        "points[0].samples.e2e_ms: has 21 values of 20 successes",
+    ),
+    "a speed below 0": (
+        lambda d: d["points"][0].update(output_tokens_per_s=-5.0),
+        "points[0].output_tokens_per_s: is below 0",
+    ),
+    "no speed": (
+        lambda d: d["points"][0].update(output_tokens_per_s=None),
+        "points: output_tokens_per_s of c1 is measured in A and missing in B",
+    ),
+    "no first tokens": (
+        lambda d: d["points"][0]["samples"].pop("ttft_ms"),
+        "points: ttft_ms of c1 is measured in A and missing in B",
+    ),
+    "a point twice": (lambda d: d["points"].append(d["points"][0]), "points: has c1 twice"),
+    "no window": (
+        lambda d: d["points"][0].update(window=None),
+        "window: that of c1 is steady in A and unknown in B",
+    ),
+    "unknown lengths": (
+        lambda d: d["workload"].pop("isl"),
+        "workload: its isl is 800 in A and unknown in B",
+    ),
+    "no kind": (lambda d: d["workload"].pop("kind"), "workload.kind: is missing"),
+    "format as text": (lambda d: d.update(format="1"), 'has format "1"; this toolkit reads 1'),
     "samples as text": (
         lambda d: d["points"][0]["samples"].update(e2e_ms=["fast"] * 18),
         "point c1: samples.e2e_ms: must be a list of numbers >= 0",
@@ -128,6 +159,19 @@ def test_a_result_that_cannot_be_compared_has_no_verdict(
     assert refused("bench", "diff", "a.json", "b.json", "--json")[0] == 2
 
 
+@pytest.mark.parametrize(("part", "key"), [("subject", "model"), ("client", "api")])
+def test_what_is_unknown_in_both_is_not_the_same(
+    part: str, key: str, folder: Path, refused: Refused
+) -> None:
+    for name in ("a.json", "b.json"):
+        document = json.loads((folder / name).read_text())
+        del document[part][key]
+        (folder / name).write_text(json.dumps(document))
+    status, said = refused("bench", "diff", "a.json", "b.json")
+    assert (status, f"{key}: it is unknown in both" in said) == (2, True), said
+    assert main(["bench", "diff", "a.json", "b.json", "--allow", key]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -172,7 +216,7 @@ def test_a_wrong_comparison_is_said(
         ),
         (("node1:8000/v1",), 2, "write http://node1:8000"),
         (("missing",), 2, "missing: is not a bundle"),
-        (("difff", "a.json", "b.json"), 2, "unrecognized arguments: a.json b.json"),
+        (("dif", "a.json", "b.json"), 2, "dif is no form of bench; did you mean diff?"),
         (("ftp://node",), 2, "is not the URL of a server; write http://HOST:PORT"),
         (("http://node:8000?modle=m",), 2, "is not a URL of trtllm-serve"),
         (("triton://node:8000?port=1",), 2, "is not a URL of Triton Inference Server"),

@@ -222,6 +222,8 @@ def test_published_figures_carry_source_and_workload(runs: Runs, rendered: sampl
         ({"slo": None}, "good", "4,361 output tokens/s at c64"),
         ({"outcome": "interrupted"}, "warning", "Within the SLO with up to 16 requests at a time"),
         ({"points": []}, "good", "Nothing was measured"),
+        ({"points": [], "outcome": "failed"}, "bad", "Nothing was measured"),
+        ({"outcome": "failed"}, "bad", "The run ended by a failure"),
     ],
 )
 def test_the_verdict(runs: Runs, changes: samples.Json, tone: str, title: str) -> None:
@@ -252,6 +254,30 @@ def test_a_notice_that_runs_share_is_given_once(runs: Runs) -> None:
     documents[2]["outcome"] = "complete"
     (notice,) = verdict.notices(runs(*documents))
     assert notice.title == "Interrupted: one, two"
+
+
+def test_why_a_run_ended_by_a_failure_is_said(runs: Runs) -> None:
+    [notice] = verdict.notices(runs(samples.bench(outcome="failed", failure="grpc: no model x")))
+    assert (notice.title, notice.text) == (
+        "Ended by a failure",
+        "grpc: no model x. Loads after it are missing.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [({}, True), ({"isl": 860}, True), ({"isl": None}, True), ({"kind": "unknown"}, True),
+     ({"isl": 8}, False), ({"osl": 100}, False), ({"kind": "agent"}, False)],
+)  # fmt: skip
+def test_runs_of_other_workloads_are_not_compared(
+    runs: Runs, change: samples.Json, same: bool
+) -> None:
+    one, other = samples.bench("one"), samples.bench("other")
+    other["workload"] |= change
+    found = runs(one, other)
+    title = verdict.verdict(found).title
+    assert ("Runs of different workloads side by side" not in title) == same
+    assert bool(comparison.differences(found)) == same
 
 
 def test_a_rehearsal_never_delivers_most(runs: Runs) -> None:

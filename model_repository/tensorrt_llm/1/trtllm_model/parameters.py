@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from .inputs import Inputs, RequestError, shown
 from .sampling import PREFIX
 
-# Those with a meaning of their own: Triton's time limit, and headers that Triton forwards.
-OWN = ("cumulative_text", "timeout", "traceparent", "tracestate", "user-agent")
+# Those with a meaning of their own, and headers that Triton forwards, whose case may be any.
+OWN = ("cumulative_text", "timeout")
+HEADERS = ("traceparent", "tracestate", "user-agent")
 # Names of the same inputs in Triton's backends for vLLM and for engines built ahead of time.
 ALIASES: Mapping[str, str] = {
     "stream": "streaming",
@@ -31,29 +32,72 @@ ALIASES: Mapping[str, str] = {
     "num_return_sequences": f"{PREFIX}n",
     "exclude_input_in_output": f"{PREFIX}exclude_input_from_output",
 }
-# What to do instead, where no input of this model has the same meaning or a similar name.
+# Of these an empty text means none, as the clients of the other backends send it.
+WORDS = ("stop_words", "bad_words")
+# Names of other servers, and what to do instead where no input has the same meaning.
 INSTEAD: Mapping[str, str] = {
-    **dict.fromkeys(("prompt", "inputs", "query", "QUERY"), "write text_input"),
-    **dict.fromkeys(
-        ("max_new_tokens", "max_output_tokens", "max_completion_tokens", "request_output_len"),
-        f"write {PREFIX}max_tokens",
-    ),
-    "max_length": f"write {PREFIX}max_tokens, which counts the answer alone",
-    "return_log_probs": f"write {PREFIX}logprobs, with how many for each token",
-    "beam_width": f"write {PREFIX}best_of, with {PREFIX}use_beam_search",
-    "do_sample": f"leave it out; {PREFIX}temperature 0 is greedy",
-    "sampling_parameters": f"write its fields one by one, such as {PREFIX}max_tokens",
-    **dict.fromkeys(
-        ("response_format", "guided_json", "json_schema"),
-        f"write {PREFIX}guided_decoding_json",
-    ),
-    **dict.fromkeys(("end_id", "pad_id"), "leave it out; the tokenizer's own is used"),
-    **dict.fromkeys(
-        ("sequence_id", "sequence_start", "sequence_end"),
-        "leave it out; requests of this model stand alone, so send the whole conversation",
-    ),
-    "model": "leave it out; the model is named by the address",
+    name: instead
+    for names, instead in (
+        ("prompt inputs input input_text text query QUERY question", "write text_input"),
+        ("token_ids prompt_token_ids input_tokens", "write input_ids"),
+        (
+            "max_new_tokens max_output_tokens max_completion_tokens max_tokens_to_sample "
+            "request_output_len num_predict n_predict",
+            f"write {PREFIX}max_tokens",
+        ),
+        ("max_length", f"write {PREFIX}max_tokens, which counts the answer alone"),
+        ("truncate", f"write {PREFIX}truncate_prompt_tokens"),
+        ("runtime_top_k", f"write {PREFIX}top_k"),
+        ("runtime_top_p", f"write {PREFIX}top_p"),
+        ("stop_sequences stop_sequence stop_strings until", f"write {PREFIX}stop"),
+        (
+            "echo return_full_text",
+            f"write {PREFIX}exclude_input_from_output, which means the opposite",
+        ),
+        (
+            "return_log_probs return_logprobs top_logprobs top_n_tokens",
+            f"write {PREFIX}logprobs, with how many for each token",
+        ),
+        (
+            "return_context_logits return_generation_logits",
+            f"leave it out; this model gives log probabilities, by {PREFIX}logprobs",
+        ),
+        ("beam_width num_beams", f"write {PREFIX}best_of, with {PREFIX}use_beam_search"),
+        ("do_sample", f"leave it out; {PREFIX}temperature 0 is greedy"),
+        (
+            "sampling_parameters sampling_params",
+            f"write its fields one by one, such as {PREFIX}max_tokens",
+        ),
+        (
+            "response_format guided_json json_schema structured_outputs",
+            f"write {PREFIX}guided_decoding_json",
+        ),
+        ("guided_regex regex", f"write {PREFIX}guided_decoding_regex"),
+        ("guided_grammar grammar", f"write {PREFIX}guided_decoding_grammar"),
+        (
+            "guided_decoding_guide_type guided_decoding_guide",
+            f"write {PREFIX}guided_decoding_ and the guide's type, such as json",
+        ),
+        ("enable_thinking reasoning_effort", "write it into chat_template_kwargs"),
+        ("end_id pad_id eos_token_id pad_token_id", "leave it out; the tokenizer's own is used"),
+        (
+            "sequence_id sequence_start sequence_end",
+            "leave it out; requests of this model stand alone, so send the whole conversation",
+        ),
+        ("num_draft_tokens draft_input_ids", "leave it out; the server's options say of drafts"),
+        ("image image_bytes image_url images", "leave it out; this model reads text alone"),
+        (
+            "lora_id lora_name lora_path lora_task_id lora_weights",
+            "leave it out; this model has no adapters",
+        ),
+        ("model", "leave it out; the model is named by the address"),
+    )
+    for name in names.split()
 }
+# How alike a name must be to be called the right one of a misspelt one; 1 is the same.
+LEAST_ALIKE = 0.75
+# Bits of a request's flags: the first and the last one of a sequence.
+SEQUENCE_FLAGS = 0b11
 # Of a name that is compared with others, and shown.
 LONGEST_NAME = 64
 
@@ -66,12 +110,24 @@ def read(request: Any) -> dict[str, Any]:
     """
     if request.correlation_id():
         raise RequestError(f"sequence_id: {INSTEAD['sequence_id']}")
-    given: dict[str, Any] = json.loads(request.parameters() or "{}")
+    if request.flags() & SEQUENCE_FLAGS:
+        raise RequestError(f"sequence_start and sequence_end: {INSTEAD['sequence_start']}")
+    given: dict[str, Any] = json.loads(request.parameters() or "{}", object_pairs_hook=_once)
     if given.get("id") == request.request_id():
         given.pop("id", None)
     if timeout_us := request.timeout():
         # A negative one comes as a number without a sign.
         given["timeout"] = timeout_us if timeout_us < 2**63 else timeout_us - 2**64
+    return given
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Triton hands over what a client sends under one name in two places one after the other."""
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        names = [name for name, _ in pairs]
+        name = next(name for name in names if names.count(name) > 1)
+        raise RequestError(f"{name}: is sent twice; send it once")
     return given
 
 
@@ -86,14 +142,17 @@ def as_inputs(
     merged, own = dict(inputs), {}
     places = dict.fromkeys(inputs, "the input")
     for name, value in parameters.items():
-        if name.lower() in OWN:
+        if name in OWN or name.lower() in HEADERS:
             own[name] = value
+            continue
+        if name in WORDS and value == "":
             continue
         target, array = _input(name, value, declared)
         if target not in merged:
             merged[target], places[target] = array, name
         elif not np.array_equal(np.ravel(merged[target]), array):
-            other = target if places[target] == "the input" else places[target]
+            place = places[target]
+            other = target if place == "the input" and target != name else place
             what = f"{name}: is {shown(value)}, and {other} says otherwise"
             raise RequestError(f"{what}; send one of them")
     return merged, own
@@ -111,20 +170,23 @@ def _input(name: str, value: Any, declared: Mapping[str, Any]) -> tuple[str, NDA
         element, words = _element(value, dtype)
         if element is not None:
             return target, np.array([element], dtype=dtype)
-    raise RequestError(f"{name}: is {shown(value)}; it must be {words}")
+    found = json.dumps(value) if isinstance(value, float) else shown(value)
+    raise RequestError(f"{name}: is {found}; it must be {words}")
 
 
 def _element(value: Any, dtype: np.dtype[Any]) -> tuple[Any, str]:
     """A parameter's value as an element of an input, `None` if it is none; and what would be one.
 
-    A number with a fraction may come as a string: gRPC of Triton 2.51 has no such parameters.
+    A number with a fraction may come as a string: older clients of gRPC send no other.
     """
     if dtype.kind in "iu":
         bounds = np.iinfo(dtype)
-        fits = type(value) is int and bounds.min <= value <= bounds.max
+        if type(value) is not int:
+            return None, "a whole number, without a point or quotes"
+        fits = bounds.min <= value <= bounds.max
         return value if fits else None, f"a whole number from {bounds.min} to {bounds.max}"
     if dtype.kind == "f":
-        if isinstance(value, str):
+        if isinstance(value, str) and "_" not in value:  # which Python takes within numbers
             with suppress(ValueError):
                 value = float(value)
         return value if type(value) in (int, float) else None, "a number"
@@ -141,5 +203,5 @@ def _instead(name: str, declared: Mapping[str, Any]) -> str:
     inputs |= {
         target.removeprefix(PREFIX): target for target in declared if target.startswith(PREFIX)
     }
-    nearest = get_close_matches(name.lower(), inputs, n=1)
+    nearest = get_close_matches(name.lower(), inputs, n=1, cutoff=LEAST_ALIKE)
     return f"write {inputs[nearest[0]]}" if nearest else "the model's metadata lists them"

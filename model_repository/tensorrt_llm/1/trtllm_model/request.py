@@ -75,8 +75,8 @@ def parse(
     streaming = bool(scalar(inputs, "streaming", False))
     if streaming and not decoupled:
         raise RequestError(
-            "streaming: is true, but this model answers once per request; set it to false, or "
-            "send it to a model that is decoupled, as triton_config in model.yaml says"
+            "streaming: is true, but this model answers once per request; leave it out, or ask "
+            "the model that streams, whose name has no _unary at its end"
         )
     outputs = tuple(chain(*(o for name, o in OPTIONAL_OUTPUTS.items() if scalar(inputs, name))))
     outputs += _named(named_outputs, outputs)

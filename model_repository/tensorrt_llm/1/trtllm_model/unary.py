@@ -47,6 +47,7 @@ class ForwardedRequest(NamedTuple):
     sent_parameters: str
     timeout_us: int
     sequence: Any
+    bits: int
     outputs: set[str]
     arrays: Mapping[str, Any]
 
@@ -61,6 +62,9 @@ class ForwardedRequest(NamedTuple):
 
     def correlation_id(self) -> Any:
         return self.sequence
+
+    def flags(self) -> int:
+        return self.bits
 
     def requested_output_names(self) -> set[str]:
         return self.outputs
@@ -108,6 +112,7 @@ class TritonPythonModel:
                     request.parameters(),
                     request.timeout(),
                     request.correlation_id(),
+                    request.flags(),
                     set(request.requested_output_names()),
                     arrays,
                 )
