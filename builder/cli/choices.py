@@ -44,10 +44,11 @@ def add_choose(parser: Parser) -> None:
 
 def run_choose(options: argparse.Namespace) -> None:
     from ..choice import page, record, request, selection, verdict
-    from ..estimates import Estimator
+    from ..estimates import plan_estimate
 
     asked = request.read(options.deployment, options.set, options.target)
-    found = selection.select(asked, Estimator.load(options.rows))
+    estimator = plan_estimate.estimator(asked.bases[0].model, options.rows)
+    found = selection.select(asked, estimator)
     chosen = record.chosen(found)
     if options.json:
         print_json(verdict.document(found, chosen and chosen[0]))

@@ -91,16 +91,16 @@ def run_estimate(options: argparse.Namespace) -> None:
             Diagnostic("estimate", what, "name a deployment, or give --batch FILE.jsonl")
         )
     from .. import pipeline
-    from ..estimates import Estimator, plan_estimate, planned
+    from ..estimates import plan_estimate, planned
 
     plan = pipeline.plan(options.deployment, options.set, ()).plan
     if plan.deployment.role != "agg":
         what = f"{plan.deployment.name} is one side of disaggregated serving"
         remedy = "estimates are for whole servers; the rows of others hold no pool alone"
         raise BadInput(Diagnostic("role", what, remedy))
-    estimator = Estimator.load(options.rows)
     loads = options.concurrency or [plan.deployment.workload.concurrency]
     questions = [_question(planned.question(plan, load), options.acceptance) for load in loads]
+    estimator = plan_estimate.estimator(questions[0].model, options.rows)
     reason = "" if options.rows else planned.unmeasured(plan)
     answers = [
         plan_estimate.unmeasured(question, reason) if reason else estimator.estimate(question)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from math import exp, log, log2
 from typing import NamedTuple
 
@@ -78,12 +78,8 @@ def point_of(row: Row, with_release: bool) -> Point:
 def curve_of(load: Load, gpu: str, engine: str, release: str, drafting: str) -> Curve:
     """A release is one of its engine."""
     sizes = (load.isl, load.osl, load.tp, load.attention_dp, load.ep)
-    isl, osl, tp, attention_dp, ep = map(log2, sizes)
-    return Curve(
-        *(isl, osl, tp, attention_dp, ep, gpu, engine, load.precision),
-        release=f"{engine} {release}" if release else "",
-        drafting=drafting,
-    )
+    of_engine = f"{engine} {release}" if release else ""
+    return Curve(tuple(map(log2, sizes)), (gpu, engine, load.precision, of_engine, drafting))
 
 
 def uncontradicted(rows: Sequence[Row], residuals: Sequence[float], limit: float) -> list[int]:
@@ -122,6 +118,7 @@ class Cell:
         self._others = [row for row in rows if key_of(row) != key]
         self.speeds = speeds(key.gpu, key.precision)
         self.surface = lru_cache(maxsize=1024)(self._new_surface)
+        self.ends = cache(self._ends)
 
     @cached_property
     def has_own_runs(self) -> bool:
@@ -216,7 +213,7 @@ class Cell:
         kept = set(uncontradicted(rows, values, TPOT_OFF))
         return [row for index, row in enumerate(rows) if index not in kept]
 
-    def ends(self, name: str) -> tuple[int, int]:
+    def _ends(self, name: str) -> tuple[int, int]:
         """The smallest and the largest measured size."""
         sizes = [getattr(row, name) for row in self.own]
         return min(sizes), max(sizes)

@@ -17,7 +17,7 @@ from .capacity import FULL
 from .cells import REACH, Cell, Key, Variant, curve_of, key_of, minor, point_of
 from .fits import Fits
 from .kriging import Curve, Kernel, Point
-from .measurements import OWN, Row
+from .measurements import OWN, DisaggregatedRow, Row
 from .mtp import Drafting
 from .question import Estimate, Interval, Neighbor, Question, Refusal, Times
 from .shapes import shape_of
@@ -154,9 +154,9 @@ class Estimator:
                 )
                 return self._refuse(question, asked, "wide", what)
         speed = times.e2e.inverse(asked.concurrency * asked.osl * 1000)
-        near = self._nearest(asked)
-        rows, notes = len(cell.own), draft.notes
-        return Estimate(question, times.tpot, times.ttft, times.e2e, speed, rows, near, notes)
+        rows, look = len(cell.own), cache(partial(self._nearest, asked))
+        of_request = times.tpot, times.ttft, times.e2e
+        return Estimate(question, *of_request, speed, rows, look, draft.notes)
 
     def _variant(self, asked: Question, drafting: str) -> Variant:
         release = minor(asked.release or "")
@@ -201,12 +201,12 @@ class Estimator:
         return Cell(key, self._of_model[key.model], self.fits, shape_of(facts), with_release)
 
     def _refuse(self, question: Question, asked: Question, kind: str, reason: str) -> Refusal:
-        near = self._nearest(asked)
-        if kind == "unmeasured" and (beside := self._beside(asked)):
-            near = (*(near[: SHOWN - 1] if self.rows_of(asked.model) else ()), *beside)[:SHOWN]
+        look = partial(self._nearest, asked)
+        if kind == "unmeasured" and (beside := _beside(asked.model, asked.gpu)):
+            look = partial(self._nearest_beside, asked)
             reason += f", only {_kinds_text(beside)}"
         measure = measuring_plan.plan(question, Kernel(self.fits.tpot.without_release))
-        return Refusal(question, kind, reason, near, measure)
+        return Refusal(question, kind, reason, measure, cache(look))
 
     def _nearest(self, asked: Question) -> tuple[Neighbor, ...]:
         """Rows by the distance of the TPOT's kernel: of the same model first, if it has any."""
@@ -230,17 +230,17 @@ class Estimator:
         curve = curve_of(asked, asked.gpu, asked.engine, release, drafting)
         return Kernel(self.fits.tpot.with_release), Point(curve, log2(asked.concurrency))
 
-    def _beside(self, asked: Question) -> list[Neighbor]:
-        """Rows of the model that carry nothing, the nearest first: of its GPU, if there are any."""
+    def _nearest_beside(self, asked: Question) -> tuple[Neighbor, ...]:
+        """The same with the nearest of those that carry nothing."""
         kernel, place = self._place(asked)
         found = []
-        for row in measurements.beside():
-            if row.server.model == asked.model:
-                curve, load = point_of(row.server, with_release=True)
-                apart = kernel.apart(place.curve, curve)
-                found.append(Neighbor(row, apart + kernel.slope * abs(load - place.concurrency)))
-        here = [near for near in found if near.row.server.gpu == asked.gpu]
-        return sorted(here or found, key=lambda near: near.distance)
+        for row in _beside(asked.model, asked.gpu):
+            curve, load = point_of(row.server, with_release=True)
+            apart = kernel.apart(place.curve, curve)
+            found.append(Neighbor(row, apart + kernel.slope * abs(load - place.concurrency)))
+        beside = sorted(found, key=lambda near: near.distance)
+        own = self._nearest(asked)[: SHOWN - 1] if self.rows_of(asked.model) else ()
+        return (*own, *beside)[:SHOWN]
 
     def _new_points(self, model: str, with_release: bool) -> list[Point]:
         rows = self._of_model.get(model) or self.rows
@@ -283,9 +283,16 @@ def _outside(asked: Question, cell: Cell) -> str:
     return ""
 
 
-def _kinds_text(beside: Sequence[Neighbor]) -> str:
+@cache
+def _beside(model: str, gpu: str) -> Sequence[Row | DisaggregatedRow]:
+    """Rows of a model that carry nothing: on this GPU, if there are any."""
+    found = [row for row in measurements.beside() if row.server.model == model]
+    return [row for row in found if row.server.gpu == gpu] or found
+
+
+def _kinds_text(beside: Sequence[Row | DisaggregatedRow]) -> str:
     """What rows that carry nothing are of."""
-    few = sum(isinstance(near.row, Row) for near in beside)
+    few = sum(isinstance(row, Row) for row in beside)
     apart = len(beside) - few
     parts = [f"{few} that are too few of a kind to tell"] if few else []
     parts += [f"{apart} of separate prefill and decode servers"] if apart else []

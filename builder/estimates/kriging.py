@@ -8,14 +8,17 @@ the concurrency, which keeps some hundred rows cheap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import compress
 from math import exp, sqrt
-from operator import mul
+from operator import mul, ne
 from typing import NamedTuple
 
 FAR = 6.0  # the smooth part reaches so many times farther than the curve's
 
 Vector = list[float]
+Parts = tuple[Vector, Vector]  # the smooth part, and that of the curve
 
 
 class Scales(NamedTuple):
@@ -40,18 +43,11 @@ class Scales(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """All of a measurement but its concurrency: sizes in doublings, and kinds."""
+    """All of a measurement but its concurrency: ISL, OSL, TP, attention DP and EP in doublings;
+    its GPU, engine, precision, release and drafting."""
 
-    isl: float
-    osl: float
-    tp: float
-    attention_dp: float
-    ep: float
-    gpu: str
-    engine: str
-    precision: str
-    release: str
-    drafting: str
+    sizes: tuple[float, ...]
+    kinds: tuple[str, ...]
 
 
 class Point(NamedTuple):
@@ -75,15 +71,16 @@ class Kernel:
 
     def apart(self, one: Curve, other: Curve) -> float:
         """The distance of two curves."""
-        found = 0.0
-        for scale, a, b in zip(self._sizes, one[:5], other[:5], strict=True):
-            found += scale * abs(a - b)
-        if one[5:] == other[5:]:
-            return found
-        for cost, left, right in zip(self._kinds, one[5:], other[5:], strict=True):
-            if left != right:
-                found += cost
-        return found
+        found = sum(map(self.along, range(len(one.sizes)), one.sizes, other.sizes))
+        return found + self.unlike(one.kinds, other.kinds)
+
+    def along(self, place: int, one: float, other: float) -> float:
+        """The distance that two sizes of curves make."""
+        return self._sizes[place] * abs(one - other)
+
+    def unlike(self, one: Sequence[str], other: Sequence[str]) -> float:
+        """The distance that their kinds make."""
+        return sum(compress(self._kinds, map(ne, one, other)))
 
 
 class Field:
@@ -94,76 +91,90 @@ class Field:
     ) -> None:
         self.kernel, self.mean = kernel, mean
         self._curves = list(dict.fromkeys(point.curve for point in points))
-        index = {curve: number for number, curve in enumerate(self._curves)}
-        self._of_row = [index[point.curve] for point in points]
-        self._loads = [point.concurrency for point in points]
-        self._lower = self._cholesky()
-        self._weights = _backward(
-            self._lower, _forward(self._lower, [value - mean for value in values])
+        self._loads = list(dict.fromkeys(point.concurrency for point in points))
+        curve = {curve: number for number, curve in enumerate(self._curves)}
+        load = {load: number for number, load in enumerate(self._loads)}
+        # Of each row, which curve and which load it is.
+        self._places = [(curve[point.curve], load[point.concurrency]) for point in points]
+        self._along, self._unlike, self._of_load = map(
+            lru_cache(maxsize=1024), (self._new_along, self._new_unlike, self._new_of_load)
         )
+        self._lower = self._cholesky()
+        above = [value - mean for value in values]
+        self._weights = _backward(self._lower, _forward(self._lower, above))
+        # Weights and curves of the rows of each load.
+        self._by_load: list[tuple[list[float], list[int]]] = [([], []) for _ in self._loads]
+        for weight, (number, at) in zip(self._weights, self._places, strict=True):
+            self._by_load[at][0].append(weight)
+            self._by_load[at][1].append(number)
 
     def _cholesky(self) -> list[Vector]:
         """The lower triangle of the factor of the rows' covariance, each of its rows in full."""
-        kernel, loads, of_row = self.kernel, self._loads, self._of_row
-        between = self._between()
-        slope, far, near = kernel.slope, kernel.far, kernel.near
+        curves = [self._of_curve(curve) for curve in self._curves]
+        loads = [self._of_load(load) for load in self._loads]
         lower: list[Vector] = []
-        for curve, load in zip(of_row, loads, strict=True):
-            apart, row = between[curve], list[float]()
-            for below, other, other_load in zip(lower, of_row, loads, strict=False):
-                distance = apart[other] + slope * abs(load - other_load)
-                covariance = far * exp(-distance / FAR) + near * exp(-distance)
+        for curve, load in self._places:
+            (far, near), (far_fade, near_fade) = curves[curve], loads[load]
+            row: Vector = []
+            for below, (other, at) in zip(lower, self._places, strict=False):
+                covariance = far[other] * far_fade[at] + near[other] * near_fade[at]
                 row.append((covariance - sum(map(mul, row, below))) / below[-1])
-            row.append(sqrt(max(kernel.variance - sum(map(mul, row, row)), 1e-12)))
+            row.append(sqrt(max(self.kernel.variance - sum(map(mul, row, row)), 1e-12)))
             lower.append(row)
         return lower
 
-    def _between(self) -> list[Vector]:
-        """The distances of all curves: that of two is the same from either."""
-        curves = self._curves
-        found = [[0.0] * len(curves) for _ in curves]
-        for place, one in enumerate(curves):
-            for before, other in enumerate(curves[:place]):
-                found[place][before] = found[before][place] = self.kernel.apart(one, other)
-        return found
+    def _of_curve(self, curve: Curve) -> Parts:
+        """Covariances with the rows' curves at the same load.
 
-    def _covariances(self, point: Point) -> Vector:
-        kernel = self.kernel
-        apart = [kernel.apart(point.curve, other) for other in self._curves]
-        far = [kernel.far * exp(-distance / FAR) for distance in apart]
-        near = [kernel.near * exp(-distance) for distance in apart]
-        slope, load = kernel.slope, point.concurrency
-        found = []
-        for curve, other in zip(self._of_row, self._loads, strict=True):
-            fade = exp(-slope * abs(load - other) / FAR)
-            found.append(far[curve] * fade + near[curve] * fade**FAR)
-        return found
+        Those of distances that add up multiply, and curves share most of their sizes and kinds: so
+        what each of these makes is computed once.
+        """
+        parts = [self._along(place, size) for place, size in enumerate(curve.sizes)]
+        far, near = [self.kernel.far] * len(self._curves), [self.kernel.near] * len(self._curves)
+        for fades in (*parts, self._unlike(curve.kinds)):
+            far, near = list(map(mul, far, fades[0])), list(map(mul, near, fades[1]))
+        return far, near
+
+    def _new_along(self, place: int, size: float) -> Parts:
+        return _fades(self.kernel.along(place, size, curve.sizes[place]) for curve in self._curves)
+
+    def _new_unlike(self, kinds: tuple[str, ...]) -> Parts:
+        return _fades(self.kernel.unlike(kinds, curve.kinds) for curve in self._curves)
+
+    def _new_of_load(self, load: float) -> Parts:
+        """How covariances fade with the rows' loads."""
+        return _fades(self.kernel.slope * abs(load - other) for other in self._loads)
 
     def at(self, point: Point) -> tuple[float, float]:
         """Mean and standard deviation of the log residual of one new measurement there."""
-        near = self._covariances(point)
-        seen = _forward(self._lower, near)
+        far, near = self._of_curve(point.curve)
+        far_fade, near_fade = self._of_load(point.concurrency)
+        covariances = [
+            far[curve] * far_fade[load] + near[curve] * near_fade[load]
+            for curve, load in self._places
+        ]
+        seen = _forward(self._lower, covariances)
         variance = self.kernel.variance - sum(map(mul, seen, seen))
-        mean = self.mean + sum(map(mul, near, self._weights))
+        mean = self.mean + sum(map(mul, covariances, self._weights))
         return mean, sqrt(max(variance, self.kernel.scales.noise**2))
 
     def means(self, curve: Curve, concurrencies: Sequence[float]) -> Iterator[float]:
         """The means of a curve, at loads in doublings."""
-        kernel = self.kernel
-        apart = [kernel.apart(curve, other) for other in self._curves]
-        far = [kernel.far * exp(-distance / FAR) for distance in apart]
-        near = [kernel.near * exp(-distance) for distance in apart]
         # Rows of one load fade alike: what they carry is summed up before.
-        carried: dict[float, tuple[float, float]] = {}
-        for weight, number, load in zip(self._weights, self._of_row, self._loads, strict=True):
-            before = carried.get(load, (0.0, 0.0))
-            carried[load] = (before[0] + weight * far[number], before[1] + weight * near[number])
-        for load in concurrencies:
-            mean = self.mean
-            for other, (far_part, near_part) in carried.items():
-                distance = kernel.slope * abs(load - other)
-                mean += far_part * exp(-distance / FAR) + near_part * exp(-distance)
-            yield mean
+        far_sums, near_sums = (
+            [sum(map(mul, weights, map(part.__getitem__, of))) for weights, of in self._by_load]
+            for part in self._of_curve(curve)
+        )
+        for concurrency in concurrencies:
+            far_fade, near_fade = self._of_load(concurrency)
+            parts = sum(map(mul, far_sums, far_fade)), sum(map(mul, near_sums, near_fade))
+            yield self.mean + sum(parts)
+
+
+def _fades(distances: Iterable[float]) -> Parts:
+    """What is left of both over distances."""
+    far = [exp(-distance / FAR) for distance in distances]
+    return far, [fade**FAR for fade in far]
 
 
 def _forward(lower: Sequence[Vector], right: Sequence[float]) -> Vector:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ..facts.published_results import UNITS, Published
@@ -55,14 +56,14 @@ def answer(plan: Plan) -> Estimate | Refusal:
     if not (reason := planned.unmeasured(plan)):
         return estimate(asked)
     if plan.deployment.role != "agg":
-        return Refusal(asked, UNMEASURED, reason, (), ())
+        return Refusal(asked, UNMEASURED, reason, ())
     return unmeasured(asked, reason)
 
 
 def unmeasured(asked: Question, reason: str) -> Refusal:
     """The refusal of what no row is of, with what to measure."""
     measure = measuring_plan.plan(asked, Kernel(fits.load().tpot.without_release))
-    return Refusal(asked, UNMEASURED, reason, (), measure)
+    return Refusal(asked, UNMEASURED, reason, measure)
 
 
 @lru_cache(maxsize=256)
@@ -84,6 +85,12 @@ def rows_like(question: Question) -> list[Row]:
     key = (model, question.gpu, question.precision, question.engine)
     rows = _of_model(model)
     return [row for row in rows.rows_of(model) if key_of(row) == key] if rows else []
+
+
+def estimator(model: str, rows_dir: Path | None = None) -> Estimator:
+    """What answers for a model: its own rows alone, as all take longer to read, where it has any
+    and the user has none."""
+    return (None if rows_dir else _of_model(models.model_name(model))) or Estimator.load(rows_dir)
 
 
 _of_model = lru_cache(maxsize=64)(Estimator.of_model)

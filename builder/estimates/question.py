@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import exp, hypot, log
 
 from .measurements import DisaggregatedRow, Row
@@ -109,6 +110,10 @@ class Neighbor:
         return self.row.describe()
 
 
+# Looks for the rows that an answer names, which takes longer than most answers.
+Look = Callable[[], tuple[Neighbor, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Times in milliseconds and output tokens a second of all GPUs together, with their intervals.
@@ -123,8 +128,12 @@ class Estimate:
     e2e_ms: Interval
     output_tok_s: Interval
     rows: int
-    nearest: tuple[Neighbor, ...]
+    look: Look = field(repr=False, compare=False)
     notes: tuple[str, ...] = ()
+
+    @property
+    def nearest(self) -> tuple[Neighbor, ...]:
+        return self.look()
 
     @property
     def tok_s_per_user(self) -> Interval:
@@ -151,6 +160,10 @@ class Refusal:
     question: Question
     kind: str
     reason: str
-    nearest: tuple[Neighbor, ...]
     measure: tuple[Question, ...]
+    look: Look = field(default=tuple, repr=False, compare=False)
     notes: tuple[str, ...] = ()
+
+    @property
+    def nearest(self) -> tuple[Neighbor, ...]:
+        return self.look()

@@ -118,7 +118,7 @@ def test_the_promise_of_a_cell_does_not_know_the_curve_that_is_asked(
                 layout = (question.tp, question.attention_dp, question.ep)
                 ends = fits.of_cell(self.fits.promises, CELL, with_release=False)
                 found[(*CELL, *layout, question.isl, question.osl)] = ends[0]
-                return Refusal(question, "wide", "not asked here", (), ())
+                return Refusal(question, "wide", "not asked here", ())
 
         monkeypatch.setattr(objectives, "Estimator", Watched)
         assert len(list(objectives.points(rows, [fits.load()] * 2))) == len(rows)
