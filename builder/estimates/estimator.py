@@ -60,6 +60,7 @@ class Estimator:
         self._of_model: dict[str, list[Row]] = {}
         for row in self.rows:
             self._of_model.setdefault(row.model, []).append(row)
+        self._releases = cache(self._new_releases)
         self._cell = lru_cache(maxsize=64)(self._new_cell)
         self._points = lru_cache(maxsize=64)(self._new_points)
 
@@ -105,9 +106,14 @@ class Estimator:
             engine=models.engine_name(question.engine),
         )
         key = Key(asked.model, asked.gpu, asked.precision, asked.engine)
-        if not any(key_of(row) == key for row in self._of_model.get(asked.model, ())):
+        if not self._releases(key):
             return self._refuse(question, asked, "unmeasured", self._missing(key))
         return self._answer(question, asked, key, promised)
+
+    def _new_releases(self, key: Key) -> frozenset[str]:
+        """Of the rows of a cell; none where there are no rows, an empty one where none is said."""
+        rows = self._of_model.get(key.model, ())
+        return frozenset(minor(row.release) for row in rows if key_of(row) == key)
 
     def _missing(self, key: Key) -> str:
         """What of a cell without rows has none."""
@@ -123,8 +129,7 @@ class Estimator:
     def _answer(
         self, question: Question, asked: Question, key: Key, promised: bool
     ) -> Estimate | Refusal:
-        known = {minor(row.release) for row in self._of_model[key.model] if key_of(row) == key}
-        if minor(asked.release or "") not in known:
+        if minor(asked.release or "") not in self._releases(key):
             asked = replace(asked, release=None)  # rows of other releases say as much without
         cell = self._cell(key, bool(minor(asked.release or "")))
         if outside := _outside(asked, cell):

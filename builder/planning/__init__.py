@@ -107,9 +107,8 @@ def _add_remaining_overrides(builder: PlanBuilder) -> None:
     for path, value in builder.overrides.items():
         if path not in spelled:
             reason = "Set in engine_config; no rule decides it."
-            builder.decisions[path] = builder.chosen(path) or Decision(
-                path, value, reason, "override", "deployment"
-            )
+            own = Decision(path, value, reason, "override", "deployment")
+            builder.take(path, builder.chosen(path) or own)
 
 
 def _warn_without_evidence(builder: PlanBuilder) -> None:

@@ -182,29 +182,23 @@ def moe_backend(builder: PlanBuilder) -> None:
     checkpoint, gpu, release = builder.facts.checkpoint, builder.facts.gpu, builder.facts.release
     if checkpoint.architecture.experts_field is None:
         return
-    usual = list(_supported_rows(builder))
-    known = [
-        row
-        for row in moe_backends(release, checkpoint.quantization.quant_algo, gpu.sm.value)
-        if builder.is_valid_choice(_MOE_BACKEND, row["backend"])
-    ]
-    names = list(dict.fromkeys([row.value for row in usual] + [row["backend"] for row in known]))
-    for published in builder.published:
-        used = published.options.get(_MOE_BACKEND)
-        if used is not None and used not in names:
+    published = [row.options.get(_MOE_BACKEND) for row in builder.published]
+    if any(published):
+        usual = [row.value for row in _supported_rows(builder)]
+        names = list(dict.fromkeys([*usual, *(row["backend"] for row in _known_rows(builder))]))
+        for used in (used for used in published if used and used not in names):
             builder.refused[_MOE_BACKEND] = (
                 f"{used} is not made for {checkpoint.precision} on {gpu.name}, whose compute "
                 f"capability is {compute_capability(gpu.sm.value)}; known to work there: "
                 f"{', '.join(names) or 'none'}."
             )
     without = f"Without this key the engine uses {release.moe_engine_default}."
-    if usual:
-        row = usual[0]
+    if row := next(_supported_rows(builder), None):
         reason, evidence = f"{row.reason} {without}", builder.grade(row)
         builder.decide(_MOE_BACKEND, row.value, reason, evidence, row.source)
-    elif known:
+    elif best := next(_known_rows(builder), None):
         first = f"The first choice of those with kernels for {checkpoint.precision} on {gpu.name}."
-        reason, best = f"{first} {without}", known[0]
+        reason = f"{first} {without}"
         builder.decide(_MOE_BACKEND, best["backend"], reason, best["evidence"], best["source"])
     if builder.given(_MOE_BACKEND) is not None:
         builder.apply("moe.combine")
@@ -217,6 +211,14 @@ def _supported_rows(builder: PlanBuilder) -> Iterator[HeuristicRow]:
     for row in heuristic.fitting(builder.inputs()):
         support = moe_backend_support(builder.facts.release, row.value, quant_algo, sm)
         if support.state == "supported" and builder.is_valid_choice(_MOE_BACKEND, row.value):
+            yield row
+
+
+def _known_rows(builder: PlanBuilder) -> Iterator[Mapping[str, Any]]:
+    """Backends with kernels for this quantization on this GPU, which no rule speaks against."""
+    quant_algo, sm = builder.facts.checkpoint.quantization.quant_algo, builder.facts.gpu.sm.value
+    for row in moe_backends(builder.facts.release, quant_algo, sm):
+        if builder.is_valid_choice(_MOE_BACKEND, row["backend"]):
             yield row
 
 

@@ -50,6 +50,8 @@ class PlanBuilder:
     warnings: list[Diagnostic] = field(default_factory=list)
     asked: dict[str, None] = field(default_factory=dict)
     left_out: dict[str, Decision] = field(default_factory=dict)
+    # What follows from the decisions until the next one.
+    _inputs: RuleInputs | None = None
 
     @cached_property
     def context(self) -> RuleContext:
@@ -175,11 +177,11 @@ class PlanBuilder:
         spelled = self.facts.release.option_path(path)
         if owner := self.overriding(spelled):
             if owner == spelled and (choice := self.chosen(spelled)):
-                self.decisions[path] = choice
+                self.take(path, choice)
             elif owner == spelled:
                 text = f"Set in engine_config. The rule would give {json.dumps(value)}: {reason}"
                 given = self.overrides[owner]
-                self.decisions[path] = Decision(path, given, text, "override", "deployment")
+                self.take(path, Decision(path, given, text, "override", "deployment"))
             return
         if any(other in self.overrides for other in _INSTEAD.get(path, ())):
             return
@@ -200,7 +202,11 @@ class PlanBuilder:
             value, evidence, source = published, "documented", f"{row.source}; {source}"
         decided = Decision(path, value, reason, evidence, source)
         by_rows = None if evidence == "documented" else self.facts.estimated.get(path)
-        self.decisions[path] = by_rows or decided
+        self.take(path, by_rows or decided)
+
+    def take(self, path: str, decision: Decision) -> None:
+        self.decisions[path] = decision
+        self._inputs = None
 
     def chosen(self, path: str) -> Decision | None:
         """What `choose` decided, as long as `engine_config` still has its value."""
@@ -254,9 +260,11 @@ class PlanBuilder:
 
     def inputs(self) -> RuleInputs:
         """What heuristics may ask for: the facts, and what is decided or set so far."""
-        spell = self.facts.release.option_path
-        decided = {spell(path): row.value for path, row in self.decisions.items()}
-        return RuleInputs(nested({**self.overrides, **decided}), self.context)
+        if self._inputs is None:
+            spell = self.facts.release.option_path
+            decided = {spell(path): row.value for path, row in self.decisions.items()}
+            self._inputs = RuleInputs(nested({**self.overrides, **decided}), self.context)
+        return self._inputs
 
 
 def nested(options: Mapping[str, Any]) -> dict[str, Any]:

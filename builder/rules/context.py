@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from ..facts.hardware import Gpu
@@ -43,6 +43,8 @@ class RuleContext:
     draft_method: str | None = None
     has_itl_slo: bool | None = None
     is_monitored: bool | None = None
+    # What was looked up in here, whatever the options are.
+    known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, release: Release, checkpoint: Checkpoint, **known: Any) -> Self:

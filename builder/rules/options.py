@@ -60,6 +60,13 @@ def by_name(fields: Mapping[str, Field]) -> dict[str, Field]:
     return {name: row for key, row in fields.items() for name in (key, *row.get("alias", ()))}
 
 
+def named(fields: Mapping[str, Field], name: str) -> Field | None:
+    """The field that a file means by a name."""
+    if name in fields:
+        return fields[name]
+    return next((row for row in fields.values() if name in row.get("alias", ())), None)
+
+
 def expected(field: Field) -> str:
     if field["type"] == "either":
         return " or ".join(dict.fromkeys(map(expected, field["of"])))

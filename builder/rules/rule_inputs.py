@@ -92,15 +92,20 @@ class RuleInputs:
 
     def _value(self, word: str) -> Any:
         space, _, name = word.partition(".")
-        if word in _FACTS:
-            found = self._fact(_FACTS[word])
-        elif word in _DERIVED:
+        if word in _FACTS or space in MATRIX:
+            known = self.context.known
+            if word not in known:
+                found = (
+                    self._fact(_FACTS[word])
+                    if word in _FACTS
+                    else self._feature(name, space == "support")
+                )
+                known[word] = MISSING if found is None else found
+            return known[word]
+        if word in _DERIVED:
             found = _DERIVED[word](self)
-        elif space in MATRIX:
-            found = self._feature(name, space == "support")
-        else:
-            return self._effective(name) if space == "effective" else self._given(word)
-        return MISSING if found is None else found
+            return MISSING if found is None else found
+        return self._effective(name) if space == "effective" else self._given(word)
 
     def _fact(self, path: str) -> Any:
         value: Any = self.context

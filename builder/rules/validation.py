@@ -13,7 +13,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, closest
 from ..documents import Variable
 from ..facts.release import Field, Release, discriminator
-from .options import SHAPES, OptionPath, bounds, by_name, kind_fields, spelled, wrong_type
+from .options import SHAPES, OptionPath, bounds, by_name, kind_fields, named, spelled, wrong_type
 from .remedies import unknown_key, unknown_value
 
 
@@ -34,11 +34,9 @@ def _record(
     place: OptionPath,
     kind: str = "",
 ) -> Iterator[Diagnostic]:
-    fields = by_name(record["fields"])
     for key, item in value.items():
-        inner = place.key(key)
-        if key in fields:
-            yield from _option(release, fields[key], item, inner)
+        if (field := named(record["fields"], key)) is not None:
+            yield from _option(release, field, item, place.key(key))
         else:
             yield unknown_key(release, record, str(key), place, kind)
     for name, field in () if record.get("partial") else record["fields"].items():
