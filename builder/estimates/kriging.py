@@ -96,9 +96,9 @@ class Field:
         load = {load: number for number, load in enumerate(self._loads)}
         # Of each row, which curve and which load it is.
         self._places = [(curve[point.curve], load[point.concurrency]) for point in points]
-        self._along, self._unlike, self._of_load = map(
-            lru_cache(maxsize=1024), (self._new_along, self._new_unlike, self._new_of_load)
-        )
+        self._along = lru_cache(maxsize=1024)(self._new_along)
+        self._unlike = lru_cache(maxsize=1024)(self._new_unlike)
+        self._of_load = lru_cache(maxsize=1024)(self._new_of_load)
         self._lower = self._cholesky()
         above = [value - mean for value in values]
         self._weights = _backward(self._lower, _forward(self._lower, above))
