@@ -264,11 +264,31 @@ install_mpi() {
   apt_install "Open MPI and SSH" --no-install-recommends "${packages[@]}"
 }
 
-# Each file that pip fetches is a line with its size, before it is fetched; small ones are left out.
-pip_fetch() { # pip's VERB ARGUMENT...
-  "$PYTHON" -m pip "$@" --disable-pip-version-check --progress-bar off 2>&1 | tee -a "$log" |
-    sed -un 's/^ *Downloading \([^ ]*\) (\([0-9.]* [MG]B\)).*/setup:   \1, \2/p' >&2
+# Each file that is fetched is a line with its size, before it is fetched; small ones are left out.
+fetch() { # COMMAND...
+  "$@" 2>&1 | tee -a "$log" |
+    sed -un 's/^ *Downloading \([^ ]*\) (\([0-9.]* *[MG]i*B\)).*/setup:   \1, \2/p' >&2
   [[ ${PIPESTATUS[0]} -eq 0 ]]
+}
+
+pip_fetch() { # pip's VERB ARGUMENT...
+  fetch "$PYTHON" -m pip "$@" --disable-pip-version-check --progress-bar off
+}
+
+# uv fetches side by side and compiles nothing: a tenth of pip's time for hundreds of packages. It
+# does not read pip's settings, so it is told where pip fetches from.
+uv_fetch() { # ARGUMENT...
+  local sources
+  pip_fetch install uv || return 1
+  mapfile -t sources < <("$PYTHON" -m pip config list | "$PYTHON" -c '
+import ast, sys
+flags = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
+for line in sys.stdin:
+    name, _, value = line.strip().partition("=")
+    if flag := flags.get(name.rpartition(".")[2]):
+        print(*(f"{flag}={source}" for source in ast.literal_eval(value).split()), sep="\n")')
+  fetch "$PYTHON" -m uv pip install --python "$PYTHON" --index-strategy unsafe-best-match \
+    "${sources[@]}" "$@"
 }
 
 # PyTorch without the libraries of CUDA, which are 5 GB that a machine without a GPU has no use for.
@@ -278,8 +298,7 @@ install_torch() {
   torch=$(sed -n 's/^ *"\(torch==[0-9.]*\)".*/\1/p' "$root/pyproject.toml")
   if nvidia-smi -L >/dev/null 2>&1 || ! brings_cuda "$torch"; then return; fi
   say "setup: pip would fetch $torch with CUDA, 5 GB on disk; fetching its CPU build with uv"
-  pip_fetch install uv && quietly "$PYTHON" -m uv pip install --python "$PYTHON" \
-    --torch-backend cpu "$torch" && return
+  uv_fetch --torch-backend cpu "$torch" && return
   say "setup: the CPU build cannot be reached from here; pip fetches $torch with CUDA, 3 GB or" \
     "more. To avoid that, stop this, install a build of your choice with" \
     "$PYTHON -m pip install, and repeat"

@@ -10,7 +10,7 @@ engine=${1:?give the name of an engine, as vllm}
 # shellcheck source=launch/setup.sh
 source "$here/launch/setup.sh" "${2:-launch}"
 
-# Its record: what is installed, what does not fit it, and how much that is.
+# Its record: what is installed, how much that is, and what is left out of it.
 record=$(PYTHONPATH=$here "$PYTHON" -c '
 import sys
 from builder.facts import engines
@@ -20,8 +20,8 @@ if name not in engines.names():
 build = engines.load(name).cpu_build
 if build is None:
     sys.exit("setup: " + name + " has no CPU build")
-print(build.requirement, f"{build.disk_gb:g}", *build.unfit)' "$engine")
-read -r requirement disk_gb unfit <<<"$record"
+print(build.requirement, f"{build.disk_gb:g}", *build.unfit, *build.unneeded)' "$engine")
+read -r requirement disk_gb left_out <<<"$record"
 
 folder=${ENGINE_ENVIRONMENTS:-$here/.engines}/$engine
 if [[ $(cat "$folder/complete" 2>/dev/null) == "$requirement" ]]; then
@@ -29,7 +29,7 @@ if [[ $(cat "$folder/complete" 2>/dev/null) == "$requirement" ]]; then
   exit
 fi
 python=$(find_python) || fail "Python 3.11 or 3.12 with venv is missing"
-say "setup: fetching $requirement and what it needs into $folder: about 1 GB, $disk_gb GB on disk"
+say "setup: fetching $requirement and what it needs into $folder: about 0.6 GB, $disk_gb GB on disk"
 rm -f "$folder/complete"
 # What follows is installed into that environment.
 PYTHON=$folder/bin/python
@@ -38,8 +38,8 @@ if ! "$PYTHON" -m pip --version >/dev/null 2>&1; then
   quietly "$python" -m venv "$folder"
 fi
 install_torch
-pip_fetch install "$requirement" || fail "installing failed, see $log; repeat to go on"
 # shellcheck disable=SC2086  # names of packages
-quietly "$PYTHON" -m pip uninstall --yes $unfit
+uv_fetch --excludes <(printf '%s\n' $left_out) "$requirement" ||
+  fail "installing failed, see $log; repeat to go on"
 printf '%s' "$requirement" >"$folder/complete"
 say "setup: $requirement is in $folder"

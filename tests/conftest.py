@@ -33,7 +33,7 @@ NO_TOOLS = "a fast run needs no packages"
 NEWER_SLURM = "a newer Slurm is needed, which has a step of its own"
 
 # The same for the tests on vLLM itself, which a step of `tests/run.sh` runs where it is wanted.
-NO_VLLM = "vLLM's CPU build, 3.5 GB, is wanted with TEST_VLLM=1 only, in a step of its own"
+NO_VLLM = "vLLM's CPU build, 2.3 GB, is wanted with TEST_VLLM=1 only, in a step of its own"
 
 # The same for a whole manifest of the engine, which LLM_ARGS_GOLDEN_MANIFEST names.
 NO_MANIFEST = "no clone has a manifest of the engine"

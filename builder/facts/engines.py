@@ -23,8 +23,9 @@ ENGINES = DATA / "engines"
 class CpuBuild:
     """A build of the engine that needs no GPU, in an environment of its own.
 
-    `package` of `release` is installed without the packages of `unfit`, which its requirements
-    bring and its PyTorch cannot load; the environment takes `disk_gb`. `program` with its
+    `package` of `release` is installed without two kinds of packages that its requirements bring:
+    those of `unfit`, which its PyTorch cannot load, and of `unneeded`, which serve GPUs alone; the
+    environment takes `disk_gb`. `program` with its
     subcommand is what servers start, the Python module `runs_as` what does the same here, with the
     model after `model_flag`. `options` are set for it whatever a deployment says, `environment`
     are its variables, each as `NAME=value`. `architectures` are those whose miniatures were seen to
@@ -35,6 +36,7 @@ class CpuBuild:
     package: Text
     release: Text
     unfit: tuple[Text, ...]
+    unneeded: tuple[Text, ...]
     disk_gb: float
     program: tuple[Text, Text]
     runs_as: Text

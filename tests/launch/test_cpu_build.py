@@ -20,6 +20,7 @@ BUILD = CpuBuild(
     package="some-cpu",
     release="1.0",
     unfit=(),
+    unneeded=(),
     disk_gb=1.0,
     program=("some", "serve"),
     runs_as="some.server",

@@ -192,6 +192,18 @@ def supervised(bundle: bundles.Bundle, folder: Path) -> Iterator[Supervised]:
             job.wait(STOP_TIMEOUT_S)
 
 
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    folder = tmp_path_factory.mktemp("llama")
+    yield from launched(render(folder, "llama", "llama-3.2-1b-instruct"), folder)
+
+
+@pytest.fixture(scope="session")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
+    folder = tmp_path_factory.mktemp("qwen3-moe")
+    yield from supervised(render(folder, "qwen3-moe", "qwen3-30b-a3b-fp8"), folder)
+
+
 def processes(folder: Path) -> set[int]:
     """Live processes of the job whose scripts and state lie in a folder."""
     found = set()

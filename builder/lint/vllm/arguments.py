@@ -29,7 +29,14 @@ _NOTHING = ("", "None")  # on the command line of an option that may be unset
 _LEVEL = "optimization_level"
 
 Kind = Literal["switch", "one", "maybe", "many", "json", "loose"]
-Rule = Literal["unknown-flag", "flag-without-value", "flag-value", "stray-word", "flag-abbreviated"]
+Rule = Literal[
+    "unknown-flag",
+    "flag-without-value",
+    "flag-value",
+    "stray-word",
+    "flag-abbreviated",
+    "duplicate-key",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +100,7 @@ def _kind(flag: Flag, field: Field) -> Kind:
         return "maybe"
     if flag.type != "json":
         return "one"
-    is_sure = field.get("type") in ("record", "mapping", "union")
-    return "json" if is_sure and flag.name not in formats().converted else "loose"
+    return "json" if field.get("type") in ("record", "mapping", "union") else "loose"
 
 
 def _alternatives(field: Field) -> list[Field]:
@@ -142,6 +148,8 @@ def read(words: Sequence[Word], release: Release, is_part: bool = False) -> Argu
         elif not found.is_open and not _is_placeholder(word.text):
             what = "is no flag, and the command takes one model only"
             fix = "write a flag with two dashes, and what belongs together in quotes"
+            if found.model and found.model.text == formats().subcommand:
+                fix = f"drop {found.model.text} before it: the image starts the server by itself"
             found.wrong(word.text, word.location, what, fix, "stray-word")
     return found
 
@@ -180,6 +188,9 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
     if dot:
         _read_key(argument, keys, value, rest, word, found)
         return
+    if argument.name in found.options and argument.kind != "many":
+        what = "is given twice, and only the last one counts"
+        found.wrong(name, word.location, what, "keep one", "duplicate-key", warns=True)
     if argument.kind == "switch":
         _read_switch(argument, not is_off, value, rest, word, found)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ from .formats import formats, image_pattern
 
 _MAX_DEPTH = 3  # of command lines inside command lines
 _BASE = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(?P<image>\S+)", re.M | re.IGNORECASE)
-_PLACEHOLDER = re.compile(r"<\w[\w .|/-]*>")  # what a reader is to fill in
+_PLACEHOLDER = re.compile(r"<\w[\w .|/-]*>|(?<=\s)\{\w+(?:\|\w+)+\}")  # what a reader is to fill in
 _VISIBLE = re.compile(r"(CUDA_VISIBLE_DEVICES)=(\d+(?:,\d+)*)")
 _ELSEWHERE = frozenset(("docker", "podman", "ssh", "kubectl"))  # the shell's variables end there
 _DEVICES = re.compile(r"device=(\d+(?:,\d+)*)|(\d+)")
@@ -64,7 +64,7 @@ def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]
     here = list(script.read(text, start).here) if "<<" in text else []
     rows = script.statements(text, start)
     found: list[Command] = []
-    named: set[str] = set()
+    named: dict[str, bool] = {}  # the variables of commands, and whether one is open
     visible = _visible(rows)
     values = Values(rows)
     for statement in rows:
@@ -73,9 +73,11 @@ def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]
         if inner and visible and not _ELSEWHERE & {word.text for word in statement.words}:
             inner = [replace(row, gpus=row.gpus or visible) for row in inner]
         if inner:
-            named |= {name for word in words for name in _REFERENCE.findall(word.text)}
+            is_open = any(row.is_open for row in inner)
+            for name in (each for word in words for each in _REFERENCE.findall(word.text)):
+                named[name] = is_open or named.get(name, False)
             more = tuple(word for word in words if word.optional)
-            inner += [Command(more, is_part=True)] if more else []
+            inner += [Command(more, is_open=is_open, is_part=True)] if more else []
         found += inner
     found += _in_variables(rows, named)
     for document in here:
@@ -152,8 +154,10 @@ def _gpus_before(words: Sequence[Word]) -> Place | None:
 
 
 def _are_flags(words: Sequence[Word]) -> bool:
-    """Whether words are a model and flags, or flags alone."""
-    return any(re.match(r"--?[A-Za-z]", word.text) for word in words[:2])
+    """Whether words are a model and flags, or flags alone; the subcommand before them, which the
+    entry point of an image has already, is told later."""
+    after = bool(words) and words[0].text == formats().subcommand
+    return any(re.match(r"--?[A-Za-z]", word.text) for word in words[after : after + 2])
 
 
 def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
@@ -165,13 +169,13 @@ def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
     return [replace(word, text=word.text.partition("=")[2]) for word in given]
 
 
-def _in_variables(rows: Sequence[Statement], named: Collection[str]) -> Iterator[Command]:
+def _in_variables(rows: Sequence[Statement], named: Mapping[str, bool]) -> Iterator[Command]:
     """Flags that a script keeps in a variable or an array which a command names."""
     array = ""
     for row in rows:
         words = row.words
         if array and words[0].text.startswith("-"):
-            yield Command(words, is_part=True)
+            yield Command(words, is_open=named[array], is_part=True)
         array = ""
         last = _ASSIGNMENT.fullmatch(words[-1].text)
         if last and last[1] in named and not last[3] and row.end == "(":
@@ -185,7 +189,7 @@ def _in_variables(rows: Sequence[Statement], named: Collection[str]) -> Iterator
                     for statement in script.statements(given[3])
                     for each in statement.words
                 ]
-                yield Command(tuple(inner), is_part=True)
+                yield Command(tuple(inner), is_open=named[given[1]], is_part=True)
 
 
 def in_dockerfile(text: str) -> list[Command]:

@@ -99,10 +99,19 @@ def is_configuration(data: Any, release: Release) -> bool:
 
 
 def _configuration(
-    document: Yaml, data: Mapping[str, Any], path: str, release: Release, within: str, is_open: bool
+    document: Yaml,
+    data: Mapping[str, Any],
+    path: str,
+    release: Release,
+    within: str,
+    is_open: bool,
+    names: Mapping[str, str] | None = None,
 ) -> Given:
-    places = {str(key): document.locate(below(path, str(key))) for key in data}
-    found = arguments.of_mapping(data, places, release)
+    """`names` are those of options by those of keys, where keys are spelled otherwise."""
+    names = names or {str(key): str(key) for key in data}
+    places = {names[str(key)]: document.locate(below(path, str(key))) for key in data}
+    options = {names[str(key)]: value for key, value in data.items()}
+    found = arguments.of_mapping(options, places, release)
     for inner, place in document.places.items():
         start, dot, rest = inner.removeprefix(f"{path}." if path else "").partition(".")
         top = start.replace("-", "_")
@@ -136,6 +145,7 @@ def _walk(
         inner, name = below(path, str(key)), str(key)
         if name in formats().option_holders and isinstance(value, Mapping):
             yield from _held(document, value, inner, release)
+            yield from _walk(document, value, inner, release, extended, known)
         elif (
             name in formats().flag_lists
             and not (runs and name in COMMANDS)
@@ -164,15 +174,26 @@ def _in_text(
 
 
 def _held(document: Yaml, data: Mapping[str, Any], path: str, release: Release) -> Iterator[Given]:
-    """Options that a launcher hands to its workers, by role or for all."""
+    """Options that a launcher hands to its workers, by role or for all; a chart may spell them as
+    `maxModelLen`."""
     roles = [key for key in data if key in formats().roles and isinstance(data[key], Mapping)]
     for role in roles:
         given = _configuration(document, data[role], below(path, str(role)), release, "", False)
         name = "agg" if role == "aggregated" else str(role)
         yield Given(given.arguments, given.path, is_extended=True, role=name)
-    if not roles and hits(data, release) * 2 > len(data):
-        given = _configuration(document, data, path, release, "", False)
+    data = {key: value for key, value in data.items() if key not in formats().flag_lists}
+    names = {str(key): _of_chart(str(key), release) for key in data}
+    if not roles and hits(dict.fromkeys(names.values()), release) * 2 > len(data):
+        given = _configuration(document, data, path, release, "", False, names)
         yield Given(given.arguments, given.path, is_extended=True)
+
+
+def _of_chart(key: str, release: Release) -> str:
+    """The option that a key without underscores stands for; a key that is none in snake case."""
+    if "_" in key or "-" in key or key.islower():
+        return key
+    flat = {row.name.replace("_", ""): row.name for row in arguments.known(release).values()}
+    return flat.get(key.lower()) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
 
 
 def _words(document: Yaml, value: Any, path: str) -> list[Word]:

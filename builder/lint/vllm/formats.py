@@ -36,6 +36,7 @@ class Formats:
     converted: tuple[Text, ...]
     lifted: dict[str, Text]
     former: dict[str, Text]
+    foreign: dict[str, Text]
 
 
 @cache

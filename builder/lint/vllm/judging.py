@@ -191,6 +191,7 @@ def _remedy(name: str, release: Release, near: str | None) -> str:
     return (
         told
         or of_other_engine(release, name.lstrip("-").replace("-", "_"))
+        or formats().foreign.get(option, "")
         or (f"did you mean {short}?" if short else "")
         or (f"did you mean {near}?" if near else "")
     )
@@ -207,7 +208,11 @@ def _as_written(row: Diagnostic, given: Given, release: Release) -> Diagnostic:
     """A fault with the name that the file gives an option, a flag where it has flags."""
     top, dot, rest = row.path.partition(".")
     written = given.arguments.written.get(top, top)
-    fix = _flags_of(row.fix, release) if given.as_flags else row.fix
+    fix = row.fix
+    if row.rule == "unknown-key" and dot:  # a key of an option, whose fix names keys as well
+        fix = formats().former.get(row.path, fix)
+    elif given.as_flags:
+        fix = _flags_of(fix, release)
     return replace(row, path=f"{written}{dot}{rest}", fix=fix)
 
 

@@ -77,7 +77,10 @@ def validate(source: Text, rule_context: RuleContext) -> Verdict:
     held = [(row.role, gpus.ranks(row.arguments.options, table)) for row in given if row.role]
     if held:
         found += rank_diagnostics(source.documents[0], held)
-    return Verdict(_kind(source, given), found, _judged(given))
+    kind = _kind(source, given)
+    if kind in (OPTIONS, MODEL):
+        found += source.documents[0].diagnostics
+    return Verdict(kind, found, _judged(given))
 
 
 def told_lines(source: Text) -> Iterator[int]:

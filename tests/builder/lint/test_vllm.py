@@ -105,6 +105,16 @@ WRONG = {
     ),
     "--max-num-sequences 64": ("--max-num-sequences", "did you mean --max-num-seqs?"),
     "--lora-modules one=/lora/one": ("--lora-modules", "give --enable-lora too"),
+    "--mem-fraction-static 0.8": ("--mem-fraction-static", "--gpu-memory-utilization"),
+    "--limit-mm-per-prompt image=2": ("--limit-mm-per-prompt", "single quotes"),
+    "--compilation-config '{\"full_cuda_graph\": true}'": (
+        "--compilation-config.full_cuda_graph",
+        "it is cudagraph_mode now",
+    ),
+    "--compilation-config '{\"cudagraph_capture_size\": [1]}'": (
+        "--compilation-config.cudagraph_capture_size",
+        "did you mean cudagraph_capture_sizes?",
+    ),
 }
 
 
@@ -115,6 +125,57 @@ def test_a_mistake_in_a_command_is_named_with_its_remedy(flags: str, tmp_path: P
     assert found.path == path
     assert remedy in found.fix
     assert found.location.line == 2
+
+
+def test_of_a_flag_that_is_given_twice_the_last_one_counts(tmp_path: Path) -> None:
+    report = checked(tmp_path, "serve.sh", command("--max-model-len 8k -tp 2 -tp 4"), NEWEST)
+    (found,) = report.findings
+    assert (found.severity, found.rule, found.path) == ("warning", "duplicate-key", "-tp")
+    (found,) = errors(tmp_path, "config.yaml", "max-num-seqs: 8\nmax-num-seqs: 4\n", NEWEST)
+    assert (found.rule, found.location.line) == ("duplicate-key", 2)
+
+
+def test_an_image_that_starts_the_server_is_not_told_to_serve(tmp_path: Path) -> None:
+    text = "docker run vllm/vllm-openai:v0.32.0 serve some/model --max-num-sequs 4\n"
+    found = errors(tmp_path, "run.sh", text)
+    assert [row.path for row in found] == ["some/model", "--max-num-sequs"]
+    assert "drop serve" in found[0].fix
+
+
+VALUES = """servingEngineSpec:
+  modelSpec:
+  - repository: vllm/vllm-openai
+    vllmConfig:
+      maxModelLen: 4096
+      tensorParallelSize: two
+      enableLoRA: true
+      maxNumSqs: 4
+      v1: 1
+      extraArgs: [--max-num-sequs, "4"]
+"""
+
+
+def test_values_of_a_chart_are_read_by_the_options_that_they_stand_for(tmp_path: Path) -> None:
+    found = checked(tmp_path, "values.yaml", VALUES, NEWEST).findings
+    rows = sorted((row.location.line, row.severity, row.path.rpartition(".")[2]) for row in found)
+    assert rows == [
+        (6, "error", "tensor_parallel_size"),
+        (8, "warning", "max_num_sqs"),
+        (10, "error", "--max-num-sequs"),
+    ]
+
+
+WORKER = """args=(--namespace one --model $MODEL)
+if [ "$ROLE" = decode ]; then
+  args+=(--disaggregation-mode decode --max-num-sequs 4)
+fi
+python3 -m dynamo.vllm "${args[@]}"
+"""
+
+
+def test_flags_that_a_worker_gets_from_a_list_may_be_its_own(tmp_path: Path) -> None:
+    (found,) = checked(tmp_path, "worker.sh", WORKER, NEWEST).findings
+    assert (found.severity, found.path) == ("warning", "--max-num-sequs")
 
 
 def test_the_beginning_of_a_flag_is_taken_for_it_with_a_warning(tmp_path: Path) -> None:
