@@ -37,7 +37,7 @@ def schemas() -> Mapping[str, Any]:
     from ..observability import alerts
     from ..rules.constraints import RulesFile
     from ..rules.heuristics import HeuristicsFile
-    from .embedded_formats import EmbeddedFormats
+    from .embedded_formats import EmbeddedFormats, WorkerFlags
     from .vllm.formats import Formats
 
     return {
@@ -49,6 +49,7 @@ def schemas() -> Mapping[str, Any]:
         "engines/*.yaml": Engine,
         "findings.yaml": plain_data.FINDINGS,
         "formats/counterparts.yaml": Counterparts,
+        "formats/dynamo_worker.yaml": WorkerFlags,
         "formats/embedded.yaml": EmbeddedFormats,
         "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
         "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,

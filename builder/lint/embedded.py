@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from ..diagnostics import Diagnostic
-from ..documents import Yaml, load_yaml
+from ..documents import Yaml
 from ..facts.release import Release
 from ..rules import flags as server_flags
 from . import kinds, nim, truss
+from .content import Content
 from .embedded_formats import names
-from .kinds import Content
 from .section import Section, below
-from .variables import SHELL
 
 EMBEDDED = "file with engine options"
 COMPOSE = "Compose file"
@@ -64,7 +62,6 @@ def _walk(data: Any, path: str, document: Yaml, content: Content, release: Relea
     elif isinstance(data, list):
         for index, value in enumerate(data):
             _walk(value, below(path, str(index)), document, content, release)
-        _json_flags(data, path, document, content, release)
     elif isinstance(data, str) and "\n" in data and _mentions(data, release):
         inner_content = kinds.embed(data, document, path, release)
         if inner_content.sections:
@@ -114,19 +111,3 @@ def _beside(
             places[below(inner, option)] = section.document.locate(where)
     document = replace(section.document, places=places)
     content.sections[at] = replace(section, options=options, document=document)
-
-
-def _json_flags(
-    words: list[Any], path: str, document: Yaml, content: Content, release: Release
-) -> None:
-    """Options that a command takes as JSON."""
-    for index, (word, value) in enumerate(pairwise(words)):
-        if not isinstance(value, str) or word not in names("flags"):
-            continue
-        where = below(path, str(index + 1))
-        if SHELL.search(value) or not value.lstrip().startswith("{"):
-            continue
-        options = load_yaml(value)
-        if isinstance(options, Mapping):
-            inner = Yaml(options, {"": document.locate(where)})
-            content.sections.append(Section(options, inner, within=str(word), is_open=True))

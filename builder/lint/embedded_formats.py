@@ -11,12 +11,13 @@ from ..facts import data_file
 from ..facts.schema import Text
 
 FORMAT = DATA / "formats" / "embedded.yaml"
+WORKERS = DATA / "formats" / "dynamo_worker.yaml"
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedFormats:
     """Names by which other formats are recognised: keys that are `holders` of options, `signature`
-    options that no other engine has, those of `others`, and `flags` that take options as JSON.
+    options that no other engine has, and those of `others`.
 
     `nim` are variables of NIM with the option that each sets, `nim_others` those that set none.
     """
@@ -25,9 +26,21 @@ class EmbeddedFormats:
     holders: tuple[Text, ...]
     signature: tuple[Text, ...]
     others: tuple[Text, ...]
-    flags: tuple[Text, ...]
     nim: Mapping[Text, Text]
     nim_others: tuple[Text, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFlags:
+    """The flags of Dynamo's workers: the `options` that they set, the `switches` among them, those
+    that take `json`, the `prefix` of those that name an option by its path, and `others`."""
+
+    source: Text
+    options: Mapping[Text, Text]
+    switches: tuple[Text, ...]
+    json: tuple[Text, ...]
+    prefix: Text
+    others: tuple[Text, ...]
 
 
 @cache
@@ -44,4 +57,10 @@ def nim_options() -> Mapping[str, str]:
 @cache
 def _document() -> EmbeddedFormats:
     document: EmbeddedFormats = data_file.load(FORMAT, EmbeddedFormats)
+    return document
+
+
+@cache
+def worker_flags() -> WorkerFlags:
+    document: WorkerFlags = data_file.load(WORKERS, WorkerFlags)
     return document

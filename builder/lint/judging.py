@@ -34,21 +34,29 @@ def by_others(
     others = {name: judge(load(name)).diagnostics for name in names if name != assumed.name}
     later = [rows for name, rows in others.items() if names.index(name) > names.index(assumed.name)]
     guess = f"(release {assumed.name} is assumed)"
+    newer = [row for row in found if row.rule in _OF_TABLES and any(_takes(x, row) for x in later)]
     doubtful = [
         replace(row, severity="warning", message=f"{row.message} {guess}")
-        if row.rule in _OF_TABLES and any(_takes(rows, row) for rows in later)
+        if row in newer or (newer and _may_be_new(row))
         else row
         for row in found
     ]
     fitting = [
-        name for name, rows in others.items() if not any(row.severity == "error" for row in rows)
+        name
+        for name, rows in others.items()
+        if not (load(name).may_lack_options or any(row.severity == "error" for row in rows))
     ]
     fits = f"no errors for release {', '.join(fitting)}; choose with --release" if fitting else ""
     return doubtful, fits
 
 
 # What a release's table has against a name.
-_OF_TABLES = ("unknown-key", "unknown-value")
+_OF_TABLES = ("unknown-key", "unknown-value", "missing-key")
+
+
+def _may_be_new(row: Diagnostic) -> bool:
+    """Whether a key that no table knows may be one of a release to come, as it resembles none."""
+    return row.rule == "unknown-key" and "did you mean" not in row.fix
 
 
 def _takes(diagnostics: Sequence[Diagnostic], row: Diagnostic) -> bool:

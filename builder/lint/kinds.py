@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,9 @@ from ..facts.release import Release, ServerRole, known, load
 from ..facts.release.table import FORMAT_TABLE
 from ..rules.remedies import former_options
 from ..rules.validation import validate
-from .section import Section, StatedWorkload, below, int_at
+from .content import Content, Kind, role_of, split
+from .launchers import LAUNCHERS, is_mapping
+from .section import Section, below
 from .variables import SHELL, MaskedText
 
 FORMATS = DATA / "formats"
@@ -30,31 +32,6 @@ KUBERNETES = "Kubernetes manifest"
 SURROUNDINGS = (KUBERNETES, f"{KUBERNETES} without engine options")
 AUTODEPLOY_BACKEND = "_autodeploy"
 AUTODEPLOY_RULE = "autodeploy-backend"
-
-_ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
-    ("prefill", ("prefill", "ctx", "context")),
-    ("decode", ("decode", "gen")),
-    ("agg", ("agg",)),
-)
-
-
-# A kind by name: whether a mapping is of it, and how to read it.
-_Kind = tuple[str, Callable[[Mapping[str, Any], Release], bool], Callable[["Yaml"], "Content"]]
-
-
-@dataclass
-class Content:
-    """What a file was taken for, and what in it is to be checked.
-
-    `diagnostics` are those of the file's own format, which `is_read` even if it has no options.
-    `document` is the one whose paths they name.
-    """
-
-    kind: str
-    sections: list[Section] = field(default_factory=list)
-    diagnostics: list[Diagnostic] = field(default_factory=list)
-    document: Yaml = field(default_factory=Yaml)
-    is_read: bool = False
 
 
 def read(documents: Sequence[Yaml], release: Release) -> Content | None:
@@ -114,22 +91,9 @@ def _has(data: Mapping[str, Any], *names: str) -> bool:
     return any(is_misspelling(key, name) for name in names for key in keys)
 
 
-def _is_mapping(data: Mapping[str, Any], path: str) -> bool:
-    return isinstance(value_at(data, path), Mapping)
-
-
-def role_of(name: str) -> ServerRole | None:
-    return next((role for role, words in _ROLES if any(word in name for word in words)), None)
-
-
 def _is_deployment(data: Mapping[str, Any], release: Release | None = None) -> bool:
     own = ("checkpoint", "hardware", "engine", "workload", "targets")
     return sum(key in data for key in own) >= 3
-
-
-def _is_suite(data: Mapping[str, Any], release: Release) -> bool:
-    rows = data.get("server_configs")
-    return isinstance(rows, list) and any(isinstance(row, Mapping) for row in rows)
 
 
 def is_engine(data: Mapping[str, Any], release: Release) -> bool:
@@ -164,7 +128,7 @@ _AUTODEPLOY_MARKS = ("model_factory", "compile_backend", "skip_loading_weights")
 def _is_autodeploy(data: Mapping[str, Any], release: Release) -> bool:
     """Whether a file is for the AutoDeploy backend, and the release's server has that."""
     own = _fields(_format("autodeploy"), "AutoDeploy")
-    marked = any(key in data for key in _AUTODEPLOY_MARKS) or _is_mapping(data, "transforms")
+    marked = any(key in data for key in _AUTODEPLOY_MARKS) or is_mapping(data, "transforms")
     hits = sum(key in own or key in release.top_level for key in data)
     return marked and hits * 2 >= len(data) and AUTODEPLOY_BACKEND in _backends(release)
 
@@ -181,7 +145,7 @@ def _engine(document: Yaml) -> Content:
 def _autodeploy(document: Yaml) -> Content:
     """Options that the PyTorch backend, which is the default, would refuse."""
     table = _format("autodeploy")
-    own, options = _split(document.data, _fields(table, "AutoDeploy"))
+    own, options = split(document.data, _fields(table, "AutoDeploy"))
     what = f"is an option of the {AUTODEPLOY_BACKEND} backend only"
     remedy = f"start the server with --backend {AUTODEPLOY_BACKEND}"
     hint = Diagnostic(next(iter(own)), what, remedy, AUTODEPLOY_RULE, "warning")
@@ -196,7 +160,7 @@ def _deployment(document: Yaml) -> Content:
 
 def _triton(document: Yaml) -> Content:
     table = _format("triton_model")
-    own, options = _split(document.data, _fields(table, "TritonModel"))
+    own, options = split(document.data, _fields(table, "TritonModel"))
     content = Content(TRITON, diagnostics=_located(document, validate(table, own)))
     content.sections = [Section(options, document, beside=list(_fields(table, "TritonModel")))]
     if "model" not in document.data:
@@ -209,7 +173,7 @@ def _disaggregated(document: Yaml) -> Content:
     """Servers with their options; what stands at the top goes to the servers of both kinds."""
     table = _format("disaggregated")
     server_keys = _fields(table, "Servers")
-    own, shared = _split(document.data, _fields(table, "Disaggregated"))
+    own, shared = split(document.data, _fields(table, "Disaggregated"))
     both = {key: value for key, value in own.items() if key in server_keys}
     content = Content(DISAGGREGATED)
     servers: tuple[tuple[str, ServerRole], ...]
@@ -217,7 +181,7 @@ def _disaggregated(document: Yaml) -> Content:
     for name, role in servers:
         if not isinstance(given := own.get(name), Mapping):
             continue
-        own[name], options = _split(given, server_keys)
+        own[name], options = split(given, server_keys)
         own_diagnostics = [*_conflicts(name, {**shared, **both}, given), *_urls(name, given)]
         content.diagnostics += _located(document, own_diagnostics)
         if given.get("urls") and not options and not shared:
@@ -269,37 +233,6 @@ def _urls(name: str, given: Mapping[str, Any]) -> Iterator[Diagnostic]:
             yield Diagnostic(
                 f"{name}.urls.{index}", what, "list each server once", "instances-urls"
             )
-
-
-def _launcher(name: str, options: str, isl: str, osl: str, gpu: str = "") -> _Kind:
-    """A file of a launcher: where it has the options by role, and what else it says of them."""
-
-    def parse(document: Yaml) -> Content:
-        data, kind_of_gpu = document.data, value_at(document.data, gpu)
-        load = StatedWorkload(
-            int_at(data, isl), int_at(data, osl), gpu=kind_of_gpu and str(kind_of_gpu)
-        )
-        sections = [
-            Section(given, document, below(options, str(role_name)), role=role, workload=load)
-            for role_name, given in value_at(data, options).items()
-            if isinstance(given, Mapping) and (role := role_of(str(role_name)))
-        ]
-        return Content(name, sections)
-
-    return name, lambda data, release: _is_mapping(data, options), parse
-
-
-# Keys of a performance suite's entry that are not the server's.
-_SUITE_KEYS = ("name", "model_name", "client_configs", "match_mode", "concurrency", "gpus", "env")
-
-
-def _suite(document: Yaml) -> Content:
-    sections = [
-        Section(_split(row, _SUITE_KEYS)[1], document, f"server_configs.{index}")
-        for index, row in enumerate(document.data["server_configs"])
-        if isinstance(row, Mapping)
-    ]
-    return Content("performance suite", sections)
 
 
 def _is_manifest(data: Any) -> bool:
@@ -364,21 +297,13 @@ def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
     return content
 
 
-def _split(
-    data: Mapping[str, Any], own: Mapping[str, Any] | Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys of the format itself, and the others."""
-    inside = {key: value for key, value in data.items() if key in own}
-    return inside, {key: value for key, value in data.items() if key not in own}
-
-
 def _located(document: Yaml, found: Iterable[Diagnostic]) -> list[Diagnostic]:
     section = Section({}, document)
     return [section.locate(row) for row in found]
 
 
 # The first kind that fits counts.
-_KINDS: tuple[_Kind, ...] = (
+_KINDS: tuple[Kind, ...] = (
     (DEPLOYMENT, _is_deployment, _deployment),
     (TRITON, lambda data, release: _has(data, "triton_config"), _triton),
     (
@@ -386,15 +311,7 @@ _KINDS: tuple[_Kind, ...] = (
         lambda data, release: _has(data, "context_servers", "generation_servers"),
         _disaggregated,
     ),
-    _launcher(
-        *("SLURM recipe", "backend.trtllm_config", "benchmark.isl", "benchmark.osl"),
-        gpu="resources.gpu_type",
-    ),
-    _launcher(
-        *("disaggregated benchmark", "worker_config"),
-        *("benchmark.input_length", "benchmark.output_length"),
-    ),
-    ("performance suite", _is_suite, _suite),
+    *LAUNCHERS,
     (AUTODEPLOY, _is_autodeploy, _autodeploy),
     (ENGINE, is_engine, _engine),
 )

@@ -7,22 +7,22 @@ which the others share: sizes, lengths and shares of memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import Yaml
 from ..facts.release import Release
-from . import workers
+from . import containers, script_workers
+from .content import Content
 from .embedded_formats import names, nim_options
-from .kinds import Content
 from .script import Statement
 from .section import Section, below
 from .server_commands import environment
 from .surroundings import gpu_diagnostic, world_size
 from .variables import value_of
-from .workers import Around, Place
+from .workers import Place
 
 _NAME = re.compile(r"NIM_[A-Z0-9_]+")
 _SET = re.compile(r"(NIM_[A-Z0-9_]+)=(.*)", re.S)
@@ -44,16 +44,15 @@ def may_hold(documents: Iterable[Yaml]) -> bool:
 def in_documents(documents: Iterable[Yaml], content: Content, release: Release) -> None:
     """Add the NIMs of manifests and Compose files."""
     for document in documents:
-        for row in _walk(document, document.data, "", Around()):
+        for row in _in_document(document):
             _judge(row, content, release)
 
 
 def in_script(rows: Iterable[Statement], content: Content, release: Release) -> None:
     """Add the NIMs that a script starts, and variables that it exports for one."""
     for row in rows:
-        found = _Container(
-            "", workers.docker_gpus([(word.text, word.location) for word in row.words])
-        )
+        words = [(word.text, word.location) for word in row.words]
+        found = _Container("", script_workers.docker_gpus(words))
         for word in row.words:
             if (given := _SET.fullmatch(word.text)) and word.certain:
                 found.variables[given[1]] = given[2], word.location, given[1]
@@ -61,24 +60,15 @@ def in_script(rows: Iterable[Statement], content: Content, release: Release) -> 
             _judge(found, content, release)
 
 
-def _walk(document: Yaml, data: Any, path: str, around: Around) -> Iterator[_Container]:
-    if isinstance(data, list):
-        for index, value in enumerate(data):
-            yield from _walk(document, value, below(path, str(index)), around)
-    if not isinstance(data, Mapping):
-        return
-    around = workers.around_of(document, data, path, around)
-    many = "multiNode" in data
-    found = _Container(path, None if many else workers.total(around))
-    for name, text, within in environment(data):
-        if _NAME.fullmatch(name):
-            where = below(path, within)
-            found.variables[name] = text, document.locate(where), where
-    if found.variables:
-        yield found
-    for key, value in data.items():
-        if isinstance(value, Mapping | list):
-            yield from _walk(document, value, below(path, str(key)), around)
+def _in_document(document: Yaml) -> Iterator[_Container]:
+    for data, path, around in containers.objects(document):
+        found = _Container(path, None if "multiNode" in data else around.total)
+        for name, text, within in environment(data):
+            if _NAME.fullmatch(name):
+                where = below(path, within)
+                found.variables[name] = text, document.locate(where), where
+        if found.variables:
+            yield found
 
 
 def _judge(found: _Container, content: Content, release: Release) -> None:

@@ -21,8 +21,8 @@ from . import (
     workers,
     written,
 )
+from .content import Content, role_of
 from .coverage import Judged, Verdict
-from .kinds import Content
 from .section import Section, below, disagreements, section_diagnostics
 from .server_commands import Command, beside_flags, parse, read_option_file
 from .shell_values import Values
@@ -139,7 +139,7 @@ def verdict(
 def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
     """What files for the two sides of one service disagree about, where a script writes both."""
     sections = [
-        replace(content.sections[0], role=kinds.role_of(name.rpartition("/")[2]))
+        replace(content.sections[0], role=role_of(name.rpartition("/")[2]))
         for name, content in files.items()
         if content.kind == kinds.ENGINE and len(content.sections) == 1
         if not content.sections[0].is_open

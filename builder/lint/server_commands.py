@@ -155,6 +155,7 @@ COMMANDS = (
     "launch_command",
     "run",
     "script",
+    "commands",
 )
 
 

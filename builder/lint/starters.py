@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import BadInput
 from ..files import read_text
-from . import workers
+from . import containers, script_workers, workers
 from .stated import Named, Stated
 from .validate import Text, read
 from .workers import Worker
@@ -61,8 +61,8 @@ def _in_file(path: Path) -> Iterator[Starter]:
 
 def _workers(source: Text) -> Sequence[Worker]:
     if source.documents:
-        return workers.in_documents(source.documents)
-    return workers.in_script(source.text)
+        return containers.in_documents(source.documents)
+    return script_workers.in_script(source.text)
 
 
 def _agree(rows: Sequence[Starter]) -> bool:

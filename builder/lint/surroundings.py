@@ -109,30 +109,31 @@ def rank_diagnostics(
     document: Yaml, ranks: Iterable[tuple[str, int | None]]
 ) -> Iterator[Diagnostic]:
     """The workers, nodes and GPUs of a recipe, against each other and the `ranks` of a server of
-    each role, as far as they are known."""
-    resources = value_at(document.data, "resources")
-    if not isinstance(resources, Mapping):
+    each role, as far as they are known. They stand with the resources, or with each role."""
+    if not isinstance(value_at(document.data, "resources"), Mapping):
         return
+    by_role = isinstance(value_at(document.data, "roles"), Mapping)
 
-    def number(key: str) -> int | None:
-        return int_at(resources, key)
+    def number(path: str) -> int | None:
+        return int_at(document.data, path)
 
-    def place(key: str) -> tuple[Location, str]:
-        where = f"resources.{key}"
-        return document.locate(where), where
+    def place(path: str) -> tuple[Location, str]:
+        return document.locate(path), path
 
-    of_node, gpu = number("gpus_per_node"), named_gpu(document)
+    of_node, gpu = number("resources.gpus_per_node"), named_gpu(document)
     if gpu and of_node and gpu.name.lower() in hardware.known():
         most = hardware.load(gpu.name.lower()).gpus_per_node.value
         if of_node > most:
             what = f"{of_node} GPUs in a node, and one of {gpu.name} has {most}"
             fix = f"give {most}, and as many nodes as that takes"
-            yield located(*place("gpus_per_node"), what, fix, "node-gpus", "warning")
+            yield located(*place("resources.gpus_per_node"), what, fix, "node-gpus", "warning")
     for role, world in ranks:
-        gpus = number(f"gpus_per_{role}")
-        if world and gpus and (found := gpu_diagnostic(world, gpus, *place(f"gpus_per_{role}"))):
+        asked = f"roles.{role}.gpus" if by_role else f"resources.gpus_per_{role}"
+        on = f"roles.{role}.nodes" if by_role else f"resources.{role}_nodes"
+        gpus, nodes = number(asked), number(on)
+        if world and gpus and (found := gpu_diagnostic(world, gpus, *place(asked))):
             yield found
-        workers, nodes = number(f"{role}_workers"), number(f"{role}_nodes")
+        workers = number(f"roles.{role}.workers" if by_role else f"resources.{role}_workers")
         each = gpus or world
         if not (workers and nodes and each and of_node):
             continue
@@ -141,7 +142,7 @@ def rank_diagnostics(
         if wanted > there:
             what = f"{workers} workers of {each} GPUs want {wanted}, {nodes} nodes have {there}"
             fix = f"give {ceil(wanted / of_node)} nodes, or fewer workers"
-            yield located(*place(f"{role}_nodes"), what, fix, "gpus-below-ranks")
+            yield located(*place(on), what, fix, "gpus-below-ranks")
         elif nodes > enough:
             what = f"{workers} workers of {each} GPUs need {enough} nodes: the others stay idle"
-            yield located(*place(f"{role}_nodes"), what, f"give {enough}", "gpus-idle", "warning")
+            yield located(*place(on), what, f"give {enough}", "gpus-idle", "warning")

@@ -13,7 +13,8 @@ from ..facts import data_file
 from ..facts.release import Release
 from ..facts.release.table import FORMAT_TABLE
 from ..rules.validation import validate
-from .kinds import Content, is_option
+from .content import Content
+from .kinds import is_option
 from .section import Section, StatedWorkload, below, int_at
 from .surroundings import gpu_diagnostic
 

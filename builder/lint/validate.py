@@ -16,6 +16,7 @@ from ..facts.release import Release
 from ..files import read_bytes, read_text
 from ..rules.context import RuleContext
 from . import (
+    containers,
     dockerfile,
     embedded,
     job_script,
@@ -24,13 +25,14 @@ from . import (
     python_api,
     script,
     script_judging,
+    script_workers,
     serving,
     surroundings,
-    worker_flags,
+    worker_rules,
     workers,
 )
+from .content import Content
 from .coverage import ITSELF, Judged, Verdict
-from .kinds import Content
 from .script_judging import SCRIPT
 from .section import MAX_DIAGNOSTICS, Section
 from .server_commands import (
@@ -145,7 +147,7 @@ def validate(
     content = kinds.read(source.documents, rule_context.release)
     if content is None or content.kind.startswith(kinds.KUBERNETES):
         content = _with_embedded(source, content, rule_context.release)
-    servers = workers.in_documents(source.documents)
+    servers = containers.in_documents(source.documents)
     around = list(_around(source, content, servers, rule_context))
     if content is None and any(row.rule == "misspelt-name" for row in around):
         return Verdict(surroundings.layout(source.documents[0]), [*syntax, *around], ITSELF)
@@ -175,6 +177,7 @@ def validate(
                 verdict = _run(run, source.path, content, rule_context, within)
                 found += verdict.diagnostics
                 judged += verdict.judged
+        judged = replace(judged, commands=max(judged.commands, len(servers)))
         if content.kind in kinds.SURROUNDINGS and (judged.commands or judged.sections):
             kind = kinds.KUBERNETES
     if content.kind in embedded.KINDS and not judged:
@@ -188,7 +191,8 @@ def _with_embedded(source: Text, content: Content | None, release: Release) -> C
         return content  # a list of its own is a data set and starts nothing
     inside = embedded.read(source.documents, release)
     if content is None:
-        runs = script.COMMAND in source.text or script.MODULE in source.text
+        starts = (script.COMMAND, script.MODULE, workers.WORKER)
+        runs = any(name in source.text for name in starts)
         return inside or (embedded.empty(source.documents) if runs else None)
     if inside:
         known = {(section.path, section.within) for section in content.sections}
@@ -213,13 +217,14 @@ def _around(
             yield from serving.model_diagnostics(first.document, first.options, first.path)
         yield from workers.unknown_models(servers)
     yield from surroundings.recipe_diagnostics(content.document, content.sections)
-    yield from workers.misspelt_resources(source.documents if servers else ())
+    yield from containers.misspelt_resources(source.documents if servers else ())
     name = script_judging.file_name
     options = {name(section): section.options for section in content.sections}
     for document in source.documents if servers else ():
         for run in container_commands(document):
             options |= script_judging.written_options(run.script, rule_context)
-    yield from worker_flags.diagnostics(servers, _on_disk(source, servers) | options)
+    options = _on_disk(source, servers) | options
+    yield from worker_rules.diagnostics(servers, options, rule_context)
 
 
 def _on_disk(source: Text, servers: Sequence[Worker]) -> dict[str, Mapping[str, Any]]:
@@ -238,7 +243,7 @@ def _uses_images(source: Text) -> bool:
 def _script(
     source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
 ) -> Verdict:
-    servers = workers.in_script(source.text)
+    servers = script_workers.in_script(source.text)
     read_script = script.read(source.text)
     ran = script_judging.verdict(read_script, source.text, source.path, {}, rule_context, servers)
     if ran.judged or (named and source.form == DOCKERFILE):
@@ -264,7 +269,8 @@ def _around_script(
     if not rule_context.checkpoint:
         yield from workers.unknown_models(servers)
     options = _on_disk(source, servers) | script_judging.written_options(found, rule_context)
-    yield from worker_flags.diagnostics(servers, options, job_script.is_job(source.text))
+    in_job = job_script.is_job(source.text)
+    yield from worker_rules.diagnostics(servers, options, rule_context, in_job)
 
 
 def _line_ends(path: Path) -> Iterator[Diagnostic]:

@@ -97,6 +97,12 @@ class Release:
         return f"{self.name} has no option table: it is judged by {one.name}, {why}"
 
     @property
+    def may_lack_options(self) -> bool:
+        """Whether the release may have options that the table lacks, so that it refuses none."""
+        root = self.table["types"][self.table["root"]]
+        return "*" in root.get("open_keys", ())
+
+    @property
     def ships(self) -> bool:
         """Whether the table is the toolkit's own, not one that a user imported."""
         return self.path.is_relative_to(DATA)

@@ -211,3 +211,116 @@ def test_the_server_started_as_a_module_is_a_server_command(builder: Run, tmp_pa
 def test_a_script_that_starts_no_server_is_no_error(builder: Run, tmp_path: Path) -> None:
     (row,) = findings(builder, tmp_path, "#!/bin/sh\nsleep 1\n", name="f.sh")
     assert (row["rule"], row["severity"]) == ("unknown-kind", "warning")
+
+
+WORKERS = """\
+apiVersion: nvidia.com/v1beta1
+kind: DynamoGraphDeployment
+metadata: {name: pair}
+spec:
+  components:
+  - name: decode
+    type: decode
+    replicas: 1
+    podTemplate:
+      spec:
+        containers:
+        - name: main
+          image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1
+          command: [python3, -m, dynamo.trtllm]
+          args:
+          - --model-path=Qwen/Qwen3-0.6B
+          - --tensor-parallel-size
+          - "4"
+          - --trtllm.kv_cache_config.dtype
+          - fp8
+          - --override-engine-args
+          - '{"cache_transceiver_config": {"backend": "UCX"}, "max_batch_size": 64}'
+          - --disaggregation-mode=decode
+          resources:
+            limits: {nvidia.com/gpu: "4"}
+"""
+
+RECIPE_2 = """\
+schema: 2
+name: pair
+model: {path: qwen3-0.6b, container: trtllm, precision: bf16}
+resources: {gpu_type: h100, gpus_per_node: 8}
+engine: {type: trtllm, served_model_name: Qwen/Qwen3-0.6B}
+roles:
+  prefill:
+    nodes: 1
+    workers: 2
+    gpus: 4
+    args:
+      tensor_parallel_size: 4
+      max_num_tokens: 8192
+      disable_overlap_scheduler: true
+      cache_transceiver_config: {backend: UCX}
+  decode:
+    nodes: 1
+    workers: 1
+    gpus: 8
+    args:
+      tensor_parallel_size: 8
+      max_batch_size: 64
+      cache_transceiver_config: {backend: UCX}
+benchmark: {type: sa-bench, isl: 1024, osl: 1024}
+"""
+
+SERVICE = """\
+type: service
+image: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
+commands:
+  - pip install -U huggingface_hub
+  - trtllm-serve
+      --backend pytorch
+      --tp_size 8
+      DeepSeek-R1
+resources: {gpu: "H200:8"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "line", "says"),
+    [
+        pytest.param(*row[1:], id=row[0])
+        for row in (
+            ("right as it is", WORKERS, "", "", None, ""),
+            ("GPUs of a worker", WORKERS, '"4"\n          - --trt', '"8"\n          - --trt',
+             "limits", "8 GPUs"),
+            ("a named option", WORKERS, "config.dtype", "config.dtpye", "dtpye", "dtype?"),
+            ("options as JSON", WORKERS, '"UCX"', '"UCXX"', "UCXX", "UCX"),
+            ("a flag of a worker", WORKERS, "--disaggregation-mode", "--disagregation-mode",
+             "--disagregation", "--disaggregation-mode"),
+            ("the other side", WORKERS, "mode=decode", "mode=prefill", "mode=prefill", "decode"),
+            ("right as it is", RECIPE_2, "", "", None, ""),
+            ("GPUs of a role", RECIPE_2, "gpus: 8\n", "gpus: 4\n", "gpus: 4", "8 ranks"),
+            ("nodes of a role", RECIPE_2, "workers: 2", "workers: 3", "nodes: 1", "2 nodes"),
+            ("both roles", RECIPE_2, "UCX}\nbench", "NIXL}\nbench", "NIXL", "prefill worker"),
+            ("a role", RECIPE_2, "  decode:", "  decoder:", "decoder:", "decode?"),
+            ("right as it is", SERVICE, "", "", None, ""),
+            ("a flag of a service", SERVICE, "--tp_size", "--tp_sise", "- trtllm", "--tp_size"),
+        )
+    ],
+)  # fmt: skip
+def test_workers_recipes_and_services_of_other_tools_are_judged(
+    builder: Run, tmp_path: Path, text: str, old: str, new: str, line: str | None, says: str
+) -> None:
+    (tmp_path / "f.yaml").write_text(text if line is None else edited(text, old, new))
+    document = checked(builder("check", "f.yaml", "--json"))
+    (file,) = document["files"]
+    assert file["sections"] or file["commands"]
+    rows = [row for row in document["findings"] if row["rule"] != "vulnerable-version"]
+    if line is None:
+        assert rows == []
+        return
+    lines = (tmp_path / "f.yaml").read_text().splitlines()
+    assert any(
+        line in lines[row["line"] - 1] and says in f"{row['message']} {row['fix']}" for row in rows
+    ), rows
+
+
+def test_the_coordinator_of_two_sides_has_no_model_of_its_own(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "up.sh").write_text("#!/bin/sh\ntrtllm-serve disaggregated -c both.yaml\n")
+    assert "is unknown here" not in builder("check", "up.sh").stdout

@@ -1,0 +1,49 @@
+"""What a file was taken for, and the engine options in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..diagnostics import Diagnostic
+from ..documents import Yaml
+from ..facts.release import Release, ServerRole
+from .section import Section
+
+_ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
+    ("prefill", ("prefill", "ctx", "context")),
+    ("decode", ("decode", "gen")),
+    ("agg", ("agg",)),
+)
+
+
+@dataclass
+class Content:
+    """What a file was taken for, and what in it is to be checked.
+
+    `diagnostics` are those of the file's own format, which `is_read` even if it has no options.
+    `document` is the one whose paths they name.
+    """
+
+    kind: str
+    sections: list[Section] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    document: Yaml = field(default_factory=Yaml)
+    is_read: bool = False
+
+
+# A kind by name: whether a mapping is of it, and how to read it.
+Kind = tuple[str, Callable[[Mapping[str, Any], Release], bool], Callable[[Yaml], Content]]
+
+
+def role_of(name: str) -> ServerRole | None:
+    return next((role for role, words in _ROLES if any(word in name for word in words)), None)
+
+
+def split(
+    data: Mapping[str, Any], own: Mapping[str, Any] | Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys of the format itself, and the others."""
+    inside = {key: value for key, value in data.items() if key in own}
+    return inside, {key: value for key, value in data.items() if key not in own}

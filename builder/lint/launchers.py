@@ -1,0 +1,85 @@
+"""Files of launchers: where each has the options of its servers, and what else it says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..documents import Yaml, value_at
+from ..facts.release import Release
+from .content import Content, Kind, role_of, split
+from .section import Section, StatedWorkload, below, int_at
+
+
+def is_mapping(data: Mapping[str, Any], path: str) -> bool:
+    return isinstance(value_at(data, path), Mapping)
+
+
+def _launcher(name: str, options: str, isl: str, osl: str, gpu: str = "", inside: str = "") -> Kind:
+    """A file of a launcher: where it has the options by role, and what else it says of them.
+
+    The options of a role stand at `inside` of it, beside what the launcher takes for itself.
+    """
+
+    def parse(document: Yaml) -> Content:
+        data, kind_of_gpu = document.data, value_at(document.data, gpu)
+        load = StatedWorkload(
+            int_at(data, isl), int_at(data, osl), gpu=kind_of_gpu and str(kind_of_gpu)
+        )
+        sections = []
+        for role_name, row in value_at(data, options).items():
+            given, role = value_at(row, inside) if inside else row, role_of(str(role_name))
+            if isinstance(given, Mapping) and role:
+                where = below(below(options, str(role_name)), inside)
+                sections.append(Section(given, document, where, role=role, workload=load))
+        return Content(name, sections)
+
+    return name, lambda data, release: is_mapping(data, options), parse
+
+
+def _recipe() -> Kind:
+    """A recipe of the second schema, which has workers of several engines."""
+    name, _, parse = _launcher(
+        *("SLURM recipe, schema 2", "roles", "benchmark.isl", "benchmark.osl"),
+        gpu="resources.gpu_type",
+        inside="args",
+    )
+
+    def fits(data: Mapping[str, Any], release: Release) -> bool:
+        named = data.get("engine") or data.get("backend")
+        kind = named.get("type") if isinstance(named, Mapping) else named
+        return is_mapping(data, "roles") and kind == "trtllm"
+
+    return name, fits, parse
+
+
+# Keys of a performance suite's entry that are not the server's.
+_SUITE_KEYS = ("name", "model_name", "client_configs", "match_mode", "concurrency", "gpus", "env")
+
+
+def _suite(document: Yaml) -> Content:
+    sections = [
+        Section(split(row, _SUITE_KEYS)[1], document, f"server_configs.{index}")
+        for index, row in enumerate(document.data["server_configs"])
+        if isinstance(row, Mapping)
+    ]
+    return Content("performance suite", sections)
+
+
+def _is_suite(data: Mapping[str, Any], release: Release) -> bool:
+    rows = data.get("server_configs")
+    return isinstance(rows, list) and any(isinstance(row, Mapping) for row in rows)
+
+
+LAUNCHERS: tuple[Kind, ...] = (
+    _launcher(
+        *("SLURM recipe", "backend.trtllm_config", "benchmark.isl", "benchmark.osl"),
+        gpu="resources.gpu_type",
+    ),
+    _recipe(),
+    _launcher(
+        *("disaggregated benchmark", "worker_config"),
+        *("benchmark.input_length", "benchmark.output_length"),
+    ),
+    ("performance suite", _is_suite, _suite),
+)

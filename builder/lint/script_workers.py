@@ -1,0 +1,113 @@
+"""The servers that a script starts, with their GPUs, as far as its own lines say them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..diagnostics import Location
+from ..documents import START
+from ..facts import hardware
+from . import job_script, script
+from .script import Word
+from .shell_values import Values
+from .workers import MODE_FLAG, ROLES, SPAWNERS, WORKER, Place, Worker
+
+_VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=[\"']?([0-9]+(?:,[0-9]+)*)\b[\"']?")
+_SET = re.compile(rf"^\s*(?:export\s+)?{_VISIBLE.pattern}\s*(?:#.*)?$", re.M)
+_DOCKER = re.compile(r"--gpus[= ]+[\"']*(?:device=([0-9]+(?:,[0-9]+)*)|([0-9]+))")
+_GRES = re.compile(r"gpu:(?:([a-z]\w*):)?([0-9]+)")
+
+
+def in_script(text: str) -> list[Worker]:
+    """The servers that a script starts, with the variables put in whose values it sets."""
+    gpus, gpu = _visible(text), None
+    lines = text.splitlines()
+    is_job = job_script.is_job(text)
+    if is_job:
+        gpus, gpu = _of_job(text)
+    found = []
+    for words in started(text):
+        own = None if is_job else _of_command(lines, words[0][1].line)
+        mode = Worker(words).flag((MODE_FLAG,))
+        found.append(Worker(words, own or gpus, gpu, ROLES.get(mode[0]) if mode else None))
+    return found
+
+
+def started(
+    text: str, start: Location = START, environment: Mapping[str, str] | None = None
+) -> Iterator[list[tuple[str, Location]]]:
+    """The words of each server in a script that begins at `start`, from its program on."""
+    read = script.read(text, start)
+    values = Values(read.statements, environment)
+    for command, place in zip(read.commands, read.starts, strict=True):
+        words = [Word(script.COMMAND, place, True), *values.words(command)]
+        yield [(word.text, word.location) for word in words]
+    for row in read.statements if WORKER in text else ():
+        for index, word in enumerate(row.words):
+            if word.text.endswith(WORKER):
+                yield [(each.text, each.location) for each in values.words(row.words[index:])]
+                break
+            if WORKER in word.text:  # bash -c "..."
+                yield from started(word.text, word.location, environment)
+
+
+def spreads(text: str) -> bool:
+    """Whether a script starts servers on other nodes as well."""
+    names = "|".join(map(re.escape, SPAWNERS))
+    return re.search(rf"(?<![\w-])(?:{names})\s", text) is not None
+
+
+def _visible(text: str) -> Place | None:
+    """The GPUs that a line of its own leaves visible, if there is one such line."""
+    found = list(_SET.finditer(text))
+    if len(found) != 1:
+        return None
+    place = Location(text.count("\n", 0, found[0].start(1)) + 1, 1)
+    return Place(len(found[0][1].split(",")), place, "CUDA_VISIBLE_DEVICES")
+
+
+def _of_command(lines: Sequence[str], line: int) -> Place | None:
+    """The GPUs that stand before a server on its own command line: a variable, or docker's."""
+    first = line
+    while first > 1 and lines[first - 2].rstrip().endswith("\\"):
+        first -= 1
+    for number in range(first, line + 1):
+        before = lines[number - 1].partition(script.COMMAND)[0] if number == line else ""
+        text = before or (lines[number - 1] if number < line else "")
+        if found := _VISIBLE.search(text):
+            where = Location(number, found.start() + 1)
+            return Place(len(found[1].split(",")), where, "CUDA_VISIBLE_DEVICES")
+        if found := _DOCKER.search(text):
+            count = len(found[1].split(",")) if found[1] else int(found[2])
+            return Place(count, Location(number, found.start() + 1), "--gpus")
+    return None
+
+
+def docker_gpus(words: Sequence[tuple[str, Location]]) -> Place | None:
+    """The GPUs that a command gives a container."""
+    found = _DOCKER.search(" ".join(text for text, _ in words))
+    if not found:
+        return None
+    place = next(where for text, where in words if text.startswith("--gpus"))
+    return Place(len(found[1].split(",")) if found[1] else int(found[2]), place, "--gpus")
+
+
+def _of_job(text: str) -> tuple[Place | None, str | None]:
+    """The GPUs of a whole job and their kind, as far as its directives say it."""
+    job = job_script.read(text)
+    given = {row.name: row for row in job.parts[0]} if len(job.parts) == 1 else {}
+    nodes = job.number("nodes")
+    for name in ("gpus", "gpus-per-node", "gres"):
+        if (row := given.get(name)) is None or not row.value:
+            continue
+        value = row.value if name == "gres" else f"gpu:{row.value}"
+        found = _GRES.fullmatch(value.split(",")[0])
+        if not found:
+            continue
+        kind = found[1] if found[1] in hardware.known() else None
+        count = int(found[2])
+        whole = count if name == "gpus" else count * nodes if nodes else None
+        place = Place(whole, row.location, f"--{name}") if whole else None
+        return place, kind
+    return None, None

@@ -1,0 +1,182 @@
+"""What is wrong with the servers that a file starts: flags that are misspelt or give wrong options,
+GPUs against ranks, a side that is not that of its service, an option file that nothing gives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..diagnostics import Diagnostic, Location, closest, is_misspelling, located
+from ..documents import Yaml, load_yaml, value_at
+from ..rules import constraints
+from ..rules.context import RuleContext
+from . import workers
+from .embedded_formats import worker_flags
+from .section import Section, section_diagnostics
+from .surroundings import gpu_diagnostic, world_size
+from .variables import SHELL, value_of
+from .workers import FILE_FLAGS, MODE_FLAG, WORKER, Worker
+
+_WITHIN = f"the flags of {WORKER}"
+
+
+def diagnostics(
+    servers: Sequence[Worker],
+    files: Mapping[str, Mapping[str, Any]],
+    rule_context: RuleContext,
+    in_job: bool = False,
+) -> Iterator[Diagnostic]:
+    """All of that. `files` are the options of each file that is given beside the servers, by the
+    last part of its name. A job may hold several servers: they share its GPUs."""
+    for worker in servers:
+        own = _own_options(worker) if worker.is_dynamo else None
+        if own:
+            yield from _misspelt(worker)
+            yield from _other_side(worker)
+            yield from _options(own, worker, files, rule_context)
+        yield from _missing_file(worker, files)
+        if not (in_job and len(servers) > 1):
+            yield from _gpus(worker, files, own)
+    yield from _models(servers)
+
+
+def _own_options(worker: Worker) -> Section:
+    """The options that the flags of a worker of Dynamo set, each at its flag."""
+    table, places = worker_flags(), {"": worker.words[0][1]}
+    options: dict[str, Any] = {}
+    is_open = False
+    for index, (word, place) in enumerate(worker.words):
+        name, equals, text = word.partition("=")
+        switch = name.replace("--no-", "--", 1) in table.switches
+        path = table.options.get(name.replace("--no-", "--", 1) if switch else name, "")
+        path = path or (name.removeprefix(table.prefix) if name.startswith(table.prefix) else "")
+        if not (path or name in table.json):
+            continue
+        if not equals and not switch:
+            text, at = next(iter(worker.words[index + 1 :]), ("", place))
+            place = at if name in table.json else place
+        if SHELL.search(text):
+            is_open = True
+        elif path:
+            value = not name.startswith("--no-") if switch and not equals else value_of(text)
+            _merge(options, _nested(path, value), place, places)
+        elif isinstance(given := load_yaml(text.strip("\"'")), Mapping):
+            _merge(options, given, place, places)
+    document = Yaml(options, places)
+    return Section(options, document, within=_WITHIN, role=worker.role, is_open=is_open)
+
+
+def _nested(path: str, value: Any) -> Mapping[str, Any]:
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    nested: Mapping[str, Any] = value
+    return nested
+
+
+def _merge(
+    options: dict[str, Any],
+    given: Mapping[str, Any],
+    place: Location,
+    places: dict[str, Location],
+    path: str = "",
+) -> None:
+    """Options put over others, group by group."""
+    for key, value in given.items():
+        where = f"{path}{key}"
+        places[where] = place
+        if isinstance(value, Mapping):
+            inside = options.get(key)
+            options[key] = dict(inside) if isinstance(inside, Mapping) else {}
+            _merge(options[key], value, place, places, f"{where}.")
+        else:
+            options[key] = value
+
+
+def _options(
+    own: Section,
+    worker: Worker,
+    files: Mapping[str, Mapping[str, Any]],
+    rule_context: RuleContext,
+) -> Iterator[Diagnostic]:
+    """What is wrong with the options of the flags, and with them beside those of the file."""
+    here = workers.context(rule_context, worker)
+    if not worker.file:
+        yield from section_diagnostics(own, here)
+        return
+    yield from section_diagnostics(_opened(own), here)
+    base = files.get(worker.file)
+    if base is None or own.is_open:
+        return
+    together: dict[str, Any] = {}
+    for options in (own.options, base):
+        _merge(together, options, Location(0, 0), {})
+    alone = {row.where for row in constraints.violations(base, here)}
+    for row in constraints.violations(together, here):
+        if row.where not in alone and value_at(own.options, row.where) is not None:
+            yield own.locate(row)
+
+
+def _opened(section: Section) -> Section:
+    """A section whose options are only judged one by one."""
+    return Section(section.options, section.document, within=section.within, is_open=True)
+
+
+def _gpus(
+    worker: Worker, files: Mapping[str, Mapping[str, Any]], own: Section | None
+) -> Iterator[Diagnostic]:
+    known = not worker.file or worker.file in files
+    if worker.gpus is None or not known:
+        return
+    given = {**worker.sizes, **(own.options if own else {})}
+    world = world_size({**files.get(worker.file, {}), **given})
+    if world is None:
+        return
+    gpus = worker.gpus
+    found = gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
+    if found and (given or worker.file or found.severity == "error"):
+        yield found
+
+
+def _models(servers: Sequence[Worker]) -> Iterator[Diagnostic]:
+    """Models that differ between the two sides of one service."""
+    prefill = [row.model for row in servers if row.role == "prefill" and row.model]
+    for worker in servers:
+        model = worker.model if worker.role == "decode" else None
+        if model and prefill and model.name not in {row.name for row in prefill}:
+            what = f"{model.name}, but the prefill worker has {prefill[0].name}"
+            fix = "serve the same checkpoint on both"
+            yield located(model.location, model.path, what, fix, "disagg-model")
+
+
+def _misspelt(worker: Worker) -> Iterator[Diagnostic]:
+    table = worker_flags()
+    known = (*table.options, *table.json, *table.others)
+    for word, place in worker.words:
+        name = word.partition("=")[0].replace("--no-", "--", 1)
+        if not name.startswith("--") or name in known or name.startswith(table.prefix):
+            continue
+        near = next((flag for flag in known if is_misspelling(name, flag)), None)
+        if near:
+            what = f"{name} is no flag of {WORKER}"
+            yield located(place, worker.path, what, f"did you mean {near}?", "unknown-flag")
+
+
+def _other_side(worker: Worker) -> Iterator[Diagnostic]:
+    """A side that is given twice, and differently."""
+    given = worker.flag((MODE_FLAG,))
+    side = given[0].strip("\"'") if given else ""
+    if given and {side, worker.role} == {"prefill", "decode"}:
+        what = f"{MODE_FLAG} {side}, but the service is one of {worker.role} workers"
+        fix = f"give {worker.role}, or correct the service"
+        yield located(given[1], worker.path, what, fix, "disagg-mode")
+
+
+def _missing_file(worker: Worker, files: Collection[str]) -> Iterator[Diagnostic]:
+    """A file that nothing gives, where one of almost the same name is given."""
+    given = worker.flag(FILE_FLAGS)
+    if not given or not worker.file or worker.file in files:
+        return
+    if near := closest(worker.file, files):
+        what = f"{given[0]} is not among the files that are given here"
+        fix = f"did you mean {near}?"
+        yield located(given[1], worker.path, what, fix, "missing-option-file")
