@@ -126,13 +126,13 @@ def sums(digests: Mapping[str, str]) -> bytes:
     for path, digest in sorted(digests.items()):
         name = path.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
         lines.append(f"{'' if name == path else chr(92)}{digest}  {name}\n")
-    return "".join(lines).encode()
+    return "".join(lines).encode(errors="surrogateescape")  # as names of files are
 
 
 def read_sums(data: bytes) -> dict[str, str]:
     """The digests that `sha256sum` wrote, by path. Other lines are left out."""
     found = {}
-    for line in data.decode(errors="replace").split("\n"):
+    for line in data.decode(errors="surrogateescape").split("\n"):
         if row := re.fullmatch(r"(\\?)([0-9a-f]{64}) [ *](?:\./)?(.+)", line):
             escaped, digest, name = row.groups()
             found[re.sub(r"\\([\\nr])", _unescaped, name) if escaped else name] = digest
@@ -317,9 +317,14 @@ def read_manifest(data: bytes) -> Mapping[str, Any]:
                 raise ValueError(f"{key} is a {type(manifest[key]).__name__}")
         if not isinstance(manifest["inputs"].get("files"), dict):
             raise ValueError("inputs has no files")
-        if not all(map(_is_decision, manifest["decisions"])):
+        if not all(isinstance(manifest["engine"].get(key), str) for key in ("name", "release")):
+            raise ValueError("engine has no name and release")
+        more = manifest.get("engine_defaults", [])  # older bundles have none
+        if not isinstance(more, list) or not all(map(_is_decision, manifest["decisions"] + more)):
             raise ValueError(f"a decision has not all of {', '.join(_DECISION)}")
         for name, row in manifest["files"].items():
+            if not _is_path(name):
+                raise ValueError(f"{name[:100]!r} is no name of a file")
             if not _is_file(row):
                 raise ValueError(f"the row of {name} has no digest, size and mode")
     except ValueError as error:
@@ -338,6 +343,15 @@ def _is_decision(row: Any) -> bool:
         and all(isinstance(row.get(key), str) for key in _DECISION[:-1])
         and "value" in row
     )
+
+
+def _is_path(name: str) -> bool:
+    """Whether a file below a folder can have this name."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in name and ".." not in name.split("/") and name[:1] not in ("", "/")
 
 
 def _is_file(row: Any) -> bool:

@@ -7,18 +7,28 @@ printable text only.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 from .diagnostics import closest, nearest, one_line, printable
 from .errors import BadInput, ToolkitError
 
 DEBUG = "TRTLLM_TOOLKIT_DEBUG"
+LAST_STREAM = 2  # the number of stderr
+# What a machine may refuse at any moment: space, permission, files at once.
+OF_THE_MACHINE = frozenset(
+    (
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES),
+        *(errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE),
+    )
+)
 
 
 class PrintableText:
@@ -41,7 +51,12 @@ def run(verb: Callable[[], None]) -> int:
 
     A `KeyboardInterrupt` may carry an `exit_code` of its own.
     """
-    streams = (cast("TextIO", PrintableText(stream)) for stream in (sys.stdout, sys.stderr))
+    while (number := os.open(os.devnull, os.O_RDWR)) <= LAST_STREAM:
+        pass  # closed by who started this: else the next file would get what is printed
+    os.close(number)
+    nothing = Path(os.devnull)
+    given = (stream or nothing.open("w") for stream in (sys.stdout, sys.stderr))
+    streams = (cast("TextIO", PrintableText(stream)) for stream in given)
     with redirect_stdout(next(streams)), redirect_stderr(next(streams)):
         return _run(verb)
 
@@ -52,24 +67,40 @@ def _run(verb: Callable[[], None]) -> int:
         sys.stdout.flush()
     except ToolkitError as error:
         for diagnostic in error.diagnostics:
-            print(f"{diagnostic.severity}: {diagnostic}", file=sys.stderr)
+            _say(f"{diagnostic.severity}: {diagnostic}")
         return error.exit_code
     except BrokenPipeError:
         # The reader went away, as `| head` does; nothing more can be said.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as interrupt:
         return int(getattr(interrupt, "exit_code", 130))
+    except OSError as refusal:
+        if refusal.errno not in OF_THE_MACHINE:
+            return _report_bug(refusal)
+        where, why = refusal.filename or "output", (refusal.strerror or "").lower()
+        _say(one_line(f"error: {where}: cannot be written or read: {why}"))
+        return BadInput.exit_code
     except MemoryError:
         what = "this takes more memory than there is; give less, or run it where there is more"
-        print(f"error: {what}", file=sys.stderr)
+        _say(f"error: {what}")
         return BadInput.exit_code
     except Exception as bug:
-        if os.environ.get(DEBUG):
-            traceback.print_exc()
-        what = one_line(f"a bug in this toolkit, {type(bug).__name__}: {bug}")
-        print(f"error: {what}; please report it with the output of {DEBUG}=1", file=sys.stderr)
-        return 1
+        return _report_bug(bug)
     return 0
+
+
+def _report_bug(bug: Exception) -> int:
+    if os.environ.get(DEBUG):
+        traceback.print_exc()
+    what = one_line(f"a bug in this toolkit, {type(bug).__name__}: {bug}")
+    _say(f"error: {what}; please report it with the output of {DEBUG}=1")
+    return 1
+
+
+def _say(text: str) -> None:
+    """The exit code tells of an error also where nothing can be written."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 class Parser(argparse.ArgumentParser):

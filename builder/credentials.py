@@ -145,7 +145,7 @@ _SHAPES = (
     r"|\bMII[A-Za-z0-9+/]{2}[AQgw]IBA(?:DANBgkqhkiG9w0BAQEFA|AKC|zCC)[A-Za-z0-9+/=\s]{20,}"
     r"|\bM(?:HcCAQEEI|IGHAgEAMBMGByqGSM49|IGkAgEBBD)[A-Za-z0-9+/=\s]{20,}",
     # Names and passwords in URLs and before the host of an image; a token in the place of a name.
-    r"://[^/\s:@]{0,999}:[^/\s@]{1,999}@|://[^/\s:@]{16,999}@",
+    r":/{1,2}[^/\s:@]{0,999}:[^/\s@]{1,999}@|://[^/\s:@]{16,999}@",
     r"(?:^|(?<=\s))[^/\s:@]{1,99}:[^/\s@]{1,999}@(?!sha256:)[\w-]+\.[\w.-]+",
     # Parts of connection strings, queries, headers and command lines.
     r"(?i:\b(?:account_?key|shared_?access_?(?:key|signature)|client_?secret|access_?token"

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from .diagnostics import Diagnostic, nearest
-from .documents import DATA, MAX_DEPTH, parse_yaml, value_at
+from .documents import DATA, parse_yaml, value_at
 from .errors import BadInput
 from .facts import advisories, engines, hardware, servers
 from .facts.images import REFERENCE_PATTERN
@@ -19,6 +19,7 @@ from .files import is_there, read_text
 from .objective import Choice, Objective, Price, Slo, open_choices
 from .strict import After, Before, Bounds, default, one_of
 from .strict import Strict as Strict
+from .yaml_nodes import MAX_DEPTH
 
 PRESETS = DATA / "presets"
 MAX_CHARACTERS = 500_000  # of a deployment file or a site profile
@@ -117,7 +118,11 @@ NUMBERS_AS_TEXT = Before(lambda value: str(value) if type(value) is int else val
 _CODE = re.compile(
     r"PATH|LD_\w+|DYLD_\w+|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV|BASH_FUNC_.*|ENV|BASHOPTS|SHELLOPTS|IFS"
     r"|CDPATH|GLOBIGNORE|PS[0-4]|PROMPT_COMMAND|PYTHON(PATH|HOME|STARTUP|USERBASE|INSPECT|BREAKPOINT"
-    r"|WARNINGS|EXECUTABLE|PLATLIBDIR)|PERL5(OPT|LIB|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|JAVA_TOOL_OPTIONS"
+    r"|WARNINGS|EXECUTABLE|PLATLIBDIR|PYCACHEPREFIX)|PERL5(OPT|LIB|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|JAVA_TOOL_OPTIONS"
+    r"|BASH_LOADABLES_PATH|_JAVA_OPTIONS|JDK_JAVA_OPTIONS|CC|CXX|NVCC_(PREPEND|APPEND)_FLAGS"
+    r"|CUDA_INJECTION(32|64)_PATH|NSYS_\w*PATH|OPAL_PREFIX|UCX_MODULE_DIR|LOCPATH|SLURM_CONF"
+    r"|(OMPI|PMIX|PRTE|OPAL)_MCA_(plm_\w+|\w+_agent|\w*component_path)|HYDRA_LAUNCHER(_EXEC)?"
+    r"|GIT_SSH(_COMMAND)?|GIT_EXEC_PATH|(SSH|GIT|SUDO)_ASKPASS"
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ import yaml
 
 from .diagnostics import NOWHERE, Diagnostic, Location, located
 from .errors import BadInput
+from .files import read_text
+from .yaml_nodes import MAX_DEPTH, MAX_NODES, TAG, Composer, Refused, constructed, too_many
 
 # What the toolkit knows: one folder for each kind of fact.
 DATA = Path(__file__).parent / "data"
 
-MAX_NODES = 100_000
-MAX_DEPTH = 100
 MAX_DIGITS = 100
 
 
@@ -30,10 +30,10 @@ _Loader.yaml_implicit_resolvers = {
     for first, rows in _Loader.yaml_implicit_resolvers.items()
 }
 
-_TAG = "tag:yaml.org,2002:"
-_MERGE = f"{_TAG}merge"
-_TEXT, _LIST, _MAPPING = f"{_TAG}str", f"{_TAG}seq", f"{_TAG}map"
-_PLAIN = {f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
+_MERGE = f"{TAG}merge"
+_TEXT, _LIST, _MAPPING = f"{TAG}str", f"{TAG}seq", f"{TAG}map"
+_NUMBERS = (f"{TAG}int", f"{TAG}float")
+_PLAIN = {f"{TAG}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
 
 
 _CONTROL = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
@@ -106,7 +106,7 @@ def _plain(node: yaml.Node, loader: Any) -> Any:
         loader.flatten_mapping(node)
         if all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):
             return {_plain(key, loader): _plain(item, loader) for key, item in node.value}
-    return loader.construct_object(node, deep=True)  # which also says what is wrong with it
+    return constructed(node, loader)
 
 
 def parse_yaml(text: str, name: str) -> Yaml:
@@ -127,6 +127,19 @@ def parse_yaml(text: str, name: str) -> Yaml:
     return documents[0]
 
 
+def load_yaml_mapping(path: Path) -> dict[str, Any]:
+    """The one mapping that a file holds, or nothing.
+
+    Raises `BadInput` with every error of its text.
+    """
+    document = parse_yaml(read_text(path), str(path))
+    if document.diagnostics:
+        raise BadInput(document.diagnostics)
+    if not isinstance(document.data, dict | None):
+        raise BadInput(Diagnostic(str(path), "holds no mapping", "restore the file"))
+    return document.data or {}
+
+
 def with_file(diagnostic: Diagnostic, name: str) -> Diagnostic:
     """A diagnostic of a text as one of the file or argument `name`."""
     line = f":{diagnostic.location.line}" if diagnostic.location.line else ""
@@ -143,14 +156,21 @@ def scan_yaml(text: str, start: Location = START) -> list[Yaml]:
     document has the path "".
     """
     documents: list[Yaml] = []
-    loader = _Loader(text)
     try:
-        for node in _Composer(loader).documents():
+        loader = _Loader(text)
+    except UnicodeEncodeError as error:
+        before = text[: error.start]
+        place = Location(before.count("\n") + 1, error.start - before.rfind("\n"))
+        what = "is not UTF-8 text"
+        _give_up(documents, located(place, "", what, "write it as UTF-8"), start)
+        return documents
+    try:
+        for node in Composer(loader).documents():
             documents.append(document := Yaml())
             _Walk(document, loader, text, start).visit(node, "", 0)
             if not any(row.rule == "syntax" for row in document.diagnostics):
                 document.data = _plain(node, loader)
-    except _Refused as refused:
+    except Refused as refused:
         _give_up(documents, refused.diagnostic, start)
     except yaml.YAMLError as error:
         _give_up(documents, _syntax(error, text), start)
@@ -179,15 +199,6 @@ def _character(text: str, place: Location) -> str:
     return line[place.column - 1 : place.column]
 
 
-class _Refused(Exception):
-    """A text that is YAML, and that nobody would write."""
-
-    def __init__(self, mark: Any, what: str, remedy: str) -> None:
-        place = NOWHERE if mark is None else Location(mark.line + 1, mark.column + 1)
-        self.diagnostic = located(place, "", what, remedy)
-        super().__init__(what)
-
-
 def _give_up(documents: list[Yaml], diagnostic: Diagnostic, start: Location) -> None:
     """Add an error that ends the reading, to the document in which it was met."""
     if not documents or (documents[-1].readable and documents[-1].data is not None):
@@ -203,70 +214,6 @@ def _shift(place: Location, start: Location) -> Location:
     return Location(place.line + start.line - 1, place.column + start.column - 1)
 
 
-class _Composer:
-    """Nodes from parser events: aliases are shared, and what is too large is refused on the way.
-
-    PyYAML's own composer would first build the whole tree, which for a hostile file of a few
-    megabytes takes gigabytes.
-    """
-
-    def __init__(self, loader: Any) -> None:
-        self._loader, self._count = loader, 0
-        self._anchors: dict[str, yaml.Node] = {}
-
-    def documents(self) -> Iterator[yaml.Node]:
-        while not isinstance(event := self._loader.get_event(), yaml.StreamEndEvent):
-            if isinstance(event, yaml.DocumentStartEvent):
-                self._anchors = {}
-                yield self._node(self._loader.get_event(), 0)
-
-    def _node(self, event: Any, depth: int) -> yaml.Node:
-        self._count += 1
-        if self._count > MAX_NODES:
-            raise _too_many()
-        if depth > MAX_DEPTH:
-            raise _Refused(event.start_mark, "is nested too deeply", "flatten it")
-        kind = type(event)
-        if kind is yaml.AliasEvent:
-            if event.anchor not in self._anchors:
-                what = f"names the alias {event.anchor}, which nothing above defines"
-                raise _Refused(event.start_mark, what, "define it first")
-            return self._anchors[event.anchor]
-        node = self._scalar(event) if kind is yaml.ScalarEvent else self._collection(event, depth)
-        if event.anchor:
-            self._anchors[event.anchor] = node
-        return node
-
-    def _scalar(self, event: Any) -> yaml.Node:
-        tag = self._tag(event, yaml.ScalarNode, event.value)
-        return yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark, event.style)
-
-    def _collection(self, event: Any, depth: int) -> yaml.Node:
-        items: list[Any] = []
-        kind: type[yaml.CollectionNode]
-        next_event = self._loader.get_event
-        if isinstance(event, yaml.SequenceStartEvent):
-            while type(inner := next_event()) is not yaml.SequenceEndEvent:
-                items.append(self._node(inner, depth + 1))
-            kind = yaml.SequenceNode
-        else:
-            while type(inner := next_event()) is not yaml.MappingEndEvent:
-                key = self._node(inner, depth + 1)
-                items.append((key, self._node(next_event(), depth + 1)))
-            kind = yaml.MappingNode
-        return kind(self._tag(event, kind, None), items, event.start_mark, event.end_mark)
-
-    def _tag(self, event: Any, kind: type[yaml.Node], value: str | None) -> str:
-        if event.tag is not None and event.tag != "!":
-            return str(event.tag)
-        return str(self._loader.resolve(kind, value, event.implicit))
-
-
-def _too_many() -> _Refused:
-    what = f"has more than {MAX_NODES} values, aliases counted"
-    return _Refused(None, what, "write less")
-
-
 class _Walk:
     """Places, blocks and errors of a node tree, with every alias followed."""
 
@@ -278,13 +225,13 @@ class _Walk:
         self._count(node, depth)
         self._document.places.setdefault(path, self._place(node))
         if node.tag not in _PLAIN:
-            self._add(node, path, f"a value of type {node.tag.removeprefix(_TAG)}")
+            self._add(node, path, f"a value of type {node.tag.removeprefix(TAG)}")
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 self.visit(item, _below(path, str(index)), depth + 1)
         elif isinstance(node, yaml.MappingNode):
             self._mapping(node, path, depth, merged=False)
-        elif node.tag == f"{_TAG}int" and len(node.value) > MAX_DIGITS:
+        elif self._is_huge(node):
             self._add(node, path, f"a number of {len(node.value)} digits")
         elif node.style == "|":
             self._document.blocks[path] = self._block(node)
@@ -298,6 +245,8 @@ class _Walk:
                 continue
             text = self._key(key)
             place, inner = self._place(key), _below(path, text)
+            if self._is_huge(key):
+                self._add(key, path, f"a number of {len(key.value)} digits as key")
             if text in seen:
                 what = f"is given twice, first in line {seen[text]}"
                 diagnostic = located(place, inner, what, "keep one", "duplicate-key")
@@ -312,19 +261,23 @@ class _Walk:
                 if isinstance(each, yaml.MappingNode):
                     self._mapping(each, path, depth + 1, merged=True)
 
+    @staticmethod
+    def _is_huge(node: yaml.Node) -> bool:
+        return node.tag in _NUMBERS and len(node.value) > MAX_DIGITS
+
     def _count(self, node: yaml.Node, depth: int) -> None:
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise _too_many()
+            raise too_many()
         if depth > MAX_DEPTH:
-            raise _Refused(node.start_mark, "is nested too deeply", "flatten it")
+            raise Refused(node.start_mark, "is nested too deeply", "flatten it")
 
     def _key(self, node: yaml.Node) -> str:
         """A key as the data has it: `on` is True in YAML 1.1, and `1` a number."""
         if isinstance(node, yaml.ScalarNode) and node.tag in _PLAIN and len(node.value) < 4000:
-            if node.tag == _TEXT:
+            if node.tag == _TEXT or self._is_huge(node):
                 return str(node.value)
-            return str(self._loader.construct_object(node))
+            return str(constructed(node, self._loader))
         return str(node.value)[:60]
 
     def _block(self, node: Any) -> Location:

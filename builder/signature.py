@@ -17,6 +17,7 @@ from pathlib import Path
 
 from .diagnostics import Diagnostic
 from .errors import BadFacts, BadInput
+from .files import read_bytes
 
 # A signature made for something else, such as a commit, is none of a bundle.
 NAMESPACE = "bundle@trtllm-deployment-toolkit"
@@ -48,12 +49,7 @@ class Signer:
 
 def sign(data: bytes, key: Path) -> bytes:
     """The signature of some bytes. Raises `BadInput` where the key cannot sign."""
-    try:
-        head = key.read_bytes().partition(b"\n")[0]
-    except OSError as error:
-        what = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        raise BadInput(Diagnostic(str(key), what, "give the file of an SSH key")) from None
-    if _PEM in head:
+    if _PEM in read_bytes(key).partition(b"\n")[0]:
         return _sign_with_openssl(data, key)
     done = _ssh_keygen("-Y", "sign", "-f", str(key), "-n", NAMESPACE, data=data)
     if done.returncode:

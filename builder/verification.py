@@ -7,7 +7,6 @@ its first wrong byte is named.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,9 +16,9 @@ from . import bundle, pipeline, signature
 from . import contents as bundle_contents
 from .bundle import read_sums, subject_digest, sums
 from .contents import EVIDENCE, MANIFEST, SIGNATURE, SUMS, Contents, File
-from .diagnostics import Diagnostic
+from .diagnostics import Diagnostic, one_line
 from .errors import BadInput, DamagedBundle, ToolkitError
-from .files import MAX_JSON_BYTES, parse_json, whole_file
+from .files import MAX_JSON_BYTES, parse_json, read_bytes, whole_file
 from .resolve import IMPORTED_RELEASE
 from .signature import Signer
 from .targets.components import sbom
@@ -116,8 +115,10 @@ def verify(folder: Path, signers: Path | None = None, identity: str | None = Non
 
     Raises `BadInput` if the folder is not a bundle.
     """
-    if signers and not os.access(signers, os.R_OK):
-        raise BadInput(Diagnostic(str(signers), "cannot be read", "give a file of allowed signers"))
+    if signers:
+        read_bytes(signers)  # a file, which ssh-keygen does not ask for
+    if identity is not None and not identity.isprintable():
+        raise BadInput(Diagnostic(one_line(identity), "is no identity", "give one of the signers"))
     contents = bundle_contents.read(folder)
     report = Verification(folder.resolve(), contents.digest(MANIFEST) or "")
     report.evidence = sum(map(_is_evidence, contents.files))

@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from builder import miniature
+from builder.documents import load_yaml_mapping
 from builder.errors import BadFacts
 from builder.facts import checkpoint as checkpoints
 from builder.facts import release as releases
@@ -129,7 +128,7 @@ def _write_configuration(checkpoint: Checkpoint, place: Path) -> Path:
 
 def _with_draft(file: Path, engine: Engine, place: Path) -> dict[str, Any]:
     """The options of a file, in which a draft model that is known stands in a folder."""
-    options: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    options = load_yaml_mapping(file)
     *above, last = releases.of_engine(engine)[-1].option_path("draft_model").split(".")
     group = options
     for key in above:

@@ -107,7 +107,9 @@ def from_target(target: Target) -> Endpoint:
     """The endpoint that a target of a bundle serves. Raises `BadInput` for missing files."""
     record, urls = target.server, target.urls
     model = target.model_name or record.default_model or ""
-    written = _yaml(target.folder / record.files.options.replace("{model}", model))
+    from builder.documents import load_yaml_mapping  # with a parser that few commands need
+
+    written = load_yaml_mapping(target.folder / record.files.options.replace("{model}", model))
     options = _in_common_words(written, target)
     if record.files.model is None:
         return Endpoint(record.name, urls["http"], model=target.model_name, options=options)
@@ -301,11 +303,3 @@ def from_rehearsal(target: Target, engine: str, pid: int) -> Endpoint:
     served = from_target(target)
     is_reference = engine == "reference"
     return replace(served, pid=pid, rehearsal=True, on_reference=is_reference, positions=positions)
-
-
-def _yaml(path: Path) -> Mapping[str, Any]:
-    """The options of a rendered file; a bundle's files are whole."""
-    import yaml
-
-    document: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    return document

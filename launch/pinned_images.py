@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-import yaml
-
 from builder import contents
 from builder.bundle import Bundle
 from builder.contents import EVIDENCE, MANIFEST
 from builder.diagnostics import Diagnostic
+from builder.documents import scan_yaml, with_file
+from builder.errors import DamagedBundle
 from builder.files import parse_json
 
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
@@ -45,7 +45,12 @@ def _documents(path: str, data: bytes) -> Iterable[Any]:
     kind = PurePosixPath(path).suffix
     if kind == ".json":
         return [parse_json(data.decode())]
-    return yaml.safe_load_all(data) if kind in (".yaml", ".yml") else ()
+    if kind not in (".yaml", ".yml"):
+        return ()
+    documents = scan_yaml(data.decode(errors="surrogateescape"))
+    if wrong := [with_file(row, path) for document in documents for row in document.diagnostics]:
+        raise DamagedBundle(wrong)  # others may read images in it
+    return [document.data for document in documents]
 
 
 def _images(documents: Iterable[Any]) -> Iterator[str]:

@@ -65,7 +65,7 @@ class Run:
         path = self.folder / name
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         with whole_file(path) as new:
-            new.write_text(text, encoding="utf-8")
+            new.write_text(text, encoding="utf-8", errors="backslashreplace")
         return path
 
 

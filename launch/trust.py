@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from builder import bundle as bundles
 from builder import contents as bundle_contents
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
+from builder.documents import load_yaml_mapping
 from builder.errors import BadInput, DamagedBundle
 
 from . import pinned_images
@@ -78,13 +77,8 @@ def _is_there(path: Path) -> bool:
 
 
 def _read_policy(path: Path) -> Iterator[Requirement]:
-    try:
-        document: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise BadInput(
-            Diagnostic(str(path), f"cannot be read as a policy: {error}", "correct it")
-        ) from None
-    if not isinstance(document, dict) or not document or set(document) - set(_PARTS):
+    document = load_yaml_mapping(path)
+    if not document or set(document) - set(_PARTS):
         what = "is not a policy for signatures and images"
         raise BadInput(Diagnostic(str(path), what, f"write {' and '.join(_PARTS)}, or one of both"))
     for name in _PARTS:

@@ -15,7 +15,7 @@ from pathlib import Path
 from .ports import free_ports, listen
 from .slurm import COMMAND_TIMEOUT_S, AuxiliarySteps, Cluster, own_argv
 from .spec import CanaryRequest, JobExit
-from .state import Json
+from .state import Json, json_lines
 
 START_PERIOD_S = 0.5  # between probes of a server that is not ready yet
 RESPONSE_BYTES = 1 << 20  # of an answer to a probe or a canary request
@@ -65,6 +65,8 @@ def http_request(
         if isinstance(fault, OSError):
             raise
         raise OSError(f"{type(fault).__name__}: {fault}") from fault
+    except RuntimeError as fault:  # this user has too many processes for one more thread
+        raise OSError(str(fault)) from fault
     finally:
         if late:
             late.cancel()
@@ -188,8 +190,7 @@ def ports_of_nodes(
         if others:
             argv = own_argv("ports", json.dumps(wanted))
             code, output = auxiliary.run("ports", others, argv, COMMAND_TIMEOUT_S * 3)
-            rows = [json.loads(line) for line in output.splitlines() if line[:1] == "{"]
-            found.update({row["node"]: row for row in rows})
+            found.update({row["node"]: row for row in json_lines(output) if "node" in row})
             if code != 0 or not set(others) <= set(found):
                 raise JobExit("server_failed", f"cannot check the ports of {others}: {output}")
     return found

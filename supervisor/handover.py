@@ -44,6 +44,7 @@ class Successor:
         self._spec = spec
         self._cluster = cluster
         self._record = record
+        self._options: list[str] = json.loads(os.environ.get(SUBMIT_OPTIONS) or "[]")
         self._lock = SuccessorLock(spec.service, cluster.job_id, cluster.is_alive)
         self._next_poll = 0.0
         self._has_given_up = False
@@ -94,13 +95,12 @@ class Successor:
             return
         self._is_blocked = False
         script = self._spec.folder / "serve.sbatch"
-        options = json.loads(os.environ.get(SUBMIT_OPTIONS) or "[]")
         environment = {PREDECESSOR: self._cluster.job_id, CANARY: ""}
         environment["BUNDLE"] = str(self._spec.bundle)
         try:
             # One that seemed to fail may have gone through: whoever is in the queue then is it.
             found = self._cluster.newer_job(script) if self._refusals else None
-            job_id = found or self._cluster.submit(script, options, environment)
+            job_id = found or self._cluster.submit(script, self._options, environment)
         except OSError as fault:
             self._record.attempt(LOCK, self._lock.release, None)
             self._try_later(str(fault))
@@ -183,14 +183,16 @@ class Publication:
         return True
 
     def owner_or_own(self, frontend: Step) -> str:
-        """The job that clients are sent to; an endpoint that is lost, damaged or says what this job
-        does not is written again.
+        """The job that clients are sent to; an endpoint that is lost, damaged, of a job that cannot
+        answer, or says what this job does not, is written again.
 
         Not over a newer job, which serves already: it writes its own.
         """
         found, own = self._spec.service.endpoint, self._content(frontend)
         owner = str(found["job_id"]) if found else self._newer_server()
         is_own = owner == self._cluster.job_id
+        if found and not is_own and self.is_orphaned():  # nobody answers where it sends clients
+            owner = None
         if owner is None or (is_own and found and any(found[key] != own[key] for key in FOLLOWED)):
             write_json(self._spec.service.endpoint_file, own)
             self._record.event("endpoint_restored")
@@ -217,8 +219,8 @@ class Publication:
         where Slurm does not say, the times in the records decide.
         """
         owner = self.owner
-        if owner is None:
-            return True
+        if owner is None or not self._spec.service.job(owner).path.exists():
+            return True  # or it is a job of something else
         is_alive = self._cluster.is_alive(owner)
         if is_alive is None:
             return self._spec.service.live_endpoint() is None

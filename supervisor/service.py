@@ -8,6 +8,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from .checks import Probe, canary_error, count_connections
@@ -259,7 +260,10 @@ def smoke_summary(output: str) -> str:
 
 def initial_run(spec: Spec, allocation: Allocation) -> Json:
     """run.json of a job that starts."""
-    earlier = [run["generation"] for job in spec.service.jobs if (run := job.run)]
+    earlier = []
+    for job in spec.service.jobs:
+        with suppress(OSError):  # one that cannot be read counts as none
+            earlier += [run["generation"]] if (run := job.run) else []
     later = ("ready", "admitted", "published", "ended", "outcome", "exit_code", "why")
     return {
         "format": FORMAT,

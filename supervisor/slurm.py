@@ -120,8 +120,7 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """For `srun`."""
         inputs = (SRUN_INPUT, COMMAND_INPUT)
-        kept = os.environ.items()
-        return {key: value for key, value in kept if not any(one.match(key) for one in inputs)}
+        return {k: v for k, v in os.environ.items() if not any(one.match(k) for one in inputs)}
 
     def start(
         self, argv: Sequence[str], output: Path, cwd: Path, environment: Mapping[str, str]
@@ -245,7 +244,9 @@ class Allocation:
             return
         self._next_poll = time.monotonic() + JOB_PERIOD_S
         self.until = min(self._limit, self.cluster.ends_at() or self._limit)
-        if lost := self.cluster.lost_nodes(self.cluster.nodes):
+        # This node is not: Slurm's daemon may be away while all else on it answers.
+        others = [node for node in self.cluster.nodes if node != self.cluster.node]
+        if lost := self.cluster.lost_nodes(others) if others else []:
             raise JobExit("node_lost", f"{', '.join(lost)} is lost")
 
     def handle_signal(self) -> None:
@@ -262,7 +263,8 @@ class Allocation:
         info = self.cluster.job_info(self.cluster.job_id)
         state = info.get("JobState", "RUNNING")
         if (preempted := info.get("PreemptTime", "None")) != "None" or state == "PREEMPTED":
-            return JobExit("preempted", f"by Slurm at {_time(preempted)}")
+            when = timestamp(float(preempted)) if preempted.isdecimal() else preempted
+            return JobExit("preempted", f"by Slurm at {when}")
         if int(info.get("Restarts", "0")) > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
             return JobExit("preempted", "Slurm has put the job back into the queue")
         if state == "RUNNING" and not self.is_terminating:
@@ -272,13 +274,9 @@ class Allocation:
         return JobExit("cancelled", f"Slurm shows it as {state}")
 
 
-def _time(text: str) -> str:
-    """A time of Slurm in words; of another kind than asked for, as it is."""
-    return timestamp(float(text)) if text.isdecimal() else text
-
-
 # How srun reports failed tasks, for example `srun: error: node2: tasks 2-3: Killed`.
-TASKS_ENDED = re.compile(r"srun: error: (\S+: tasks? ([\d,-]+): (.*))")
+_SPAN = "[0-9]{1,6}(?:-[0-9]{1,6})?"
+TASKS_ENDED = re.compile(rf"srun: error: (\S+: tasks? ({_SPAN}(?:,{_SPAN})*): (.*))")
 TERMINATED = "Terminated"  # how --kill-on-bad-exit ends the other tasks
 EXITED = "Exited"  # with a code; any other end is a crash
 

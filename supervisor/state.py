@@ -28,6 +28,7 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 import sys
 import time
@@ -162,6 +163,15 @@ def parse_json(data: bytes, most_nested: int) -> Json:
     return value
 
 
+def json_lines(output: str) -> list[Json]:
+    """The objects that a command of this package printed, whatever a node prints beside them."""
+    found = []
+    for line in output.splitlines():
+        with suppress(ValueError):
+            found.append(parse_json(line.encode(), NESTED))
+    return found
+
+
 def log(text: str) -> None:
     with suppress(OSError):  # the job's own output may be on the full disk
         print(f"{timestamp()} {text}", file=sys.stderr, flush=True)
@@ -175,11 +185,11 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_id(value: Any) -> bool:
-    return isinstance(value, str) and value.isdecimal()
+    return isinstance(value, str) and bool(re.fullmatch("[0-9]{1,18}", value))
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
 def _is_seconds(value: Any) -> bool:
@@ -274,6 +284,14 @@ class JobFolder:
         return self.service.path / "jobs" / self.id
 
     @property
+    def is_of_service(self) -> bool:
+        """Not one of a preflight alone; whose folder cannot be looked at may be of any kind."""
+        try:
+            return any((self.path / name).exists() for name in (RUN, SUBMISSION))
+        except OSError:
+            return True
+
+    @property
     def run(self) -> Json | None:
         return read_record(self.path / RUN, RUN_FIELDS)
 
@@ -330,11 +348,8 @@ class ServiceFolder:
             names = [entry.name for entry in os.scandir(self.path / "jobs")]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        ids = [name for name in names if name.isascii() and name.isdecimal()]
-        found = [self.job(name) for name in sorted(ids, key=int)]
-        return [
-            job for job in found if any((job.path / name).exists() for name in (RUN, SUBMISSION))
-        ]
+        found = [self.job(name) for name in sorted(filter(_is_id, names), key=int)]
+        return [job for job in found if job.is_of_service]
 
     @property
     def endpoint(self) -> Json | None:

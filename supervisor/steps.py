@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import subprocess
@@ -27,7 +26,7 @@ from .slurm import (
     task_failures,
 )
 from .spec import Health, JobExit, Spec, StepSpec
-from .state import FREE_PORTS, JobFolder, Json
+from .state import FREE_PORTS, JobFolder, Json, json_lines
 
 MARK = "SERVICE_STEP"  # a variable of all processes of a step
 LOOPBACK = ("127.0.0.1", "::1")
@@ -221,7 +220,7 @@ class Steps:
             else:
                 argv = own_argv("listener", port, step.mark)
                 _, output = auxiliary.run("listener", [node], argv, COMMAND_TIMEOUT_S * 3)
-                rows = [json.loads(row) for row in output.splitlines() if row[:1] == "{"]
+                rows = [row for row in json_lines(output) if "foreign" in row]
                 foreign = rows[-1]["foreign"] if rows else None
             if foreign:
                 what = f"{foreign} answers on {node}:{port} in its place"

@@ -97,7 +97,7 @@ def test_launch_knows_little_of_the_builder() -> None:
 
 def test_the_reference_engine_also_knows_how_options_are_checked() -> None:
     known = set().union(*map(builder_modules, (ROOT / "launch" / "reference").rglob("*.py")))
-    assert known <= known_to_launch() | {"documents", "rules", "lint"}
+    assert known <= known_to_launch() | {"rules", "lint"}
 
 
 def test_nothing_but_main_imports_the_command_line_of_launch() -> None:

@@ -67,7 +67,7 @@ def write(selection: Selection, chosen: Option | None, file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as new:
-            new.write_text(text(selection, chosen), encoding="utf-8")
+            new.write_text(text(selection, chosen), encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise BadInput(Diagnostic(str(file), what, "choose another file with --html")) from None

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from typing import get_args
 
 from .. import __version__, command, completion
+from ..diagnostics import Diagnostic
+from ..errors import BadInput
 from . import bundles, check, choices, deployments, estimates, plans, releases
 
 
@@ -135,8 +137,13 @@ def _warn_of_old_advisories() -> None:
     """`SOURCE_DATE_EPOCH` says which day it is where that must not change."""
     from ..facts import advisories
 
-    now_s = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    for row in advisories.stale(datetime.fromtimestamp(now_s, UTC).date()):
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        today = datetime.fromtimestamp(float(given or time.time()), UTC).date()
+    except (ValueError, OverflowError, OSError):
+        what = "is not a time in seconds since 1970"
+        raise BadInput(Diagnostic("SOURCE_DATE_EPOCH", what, "correct it, or unset it")) from None
+    for row in advisories.stale(today):
         print(f"{row.severity}: {row}", file=sys.stderr)
 
 

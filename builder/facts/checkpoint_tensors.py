@@ -15,15 +15,20 @@ from .checkpoint_files import Stored
 from .quantization import PLAIN_DTYPES, Quantization
 
 INDEX = "model.safetensors.index.json"
+MOST_NAMED = 20  # of the files that are missing
 
 
 def read_headers(folder: Path) -> tuple[dict[str, Stored], list[Diagnostic]]:
     """Every tensor of the folder's safetensors files, and what is wrong with the files."""
     files = sorted(folder.glob("*.safetensors"))
+    missing = sorted(_indexed_files(folder) - {file.name for file in files})
     wrong = [
         Diagnostic(str(folder / name), "is named in the index, but missing", "copy it as well")
-        for name in sorted(_indexed_files(folder) - {file.name for file in files})
+        for name in missing[:MOST_NAMED]
     ]
+    if more := len(missing) - len(wrong):
+        what = f"lacks {more} more files that its index names"
+        wrong.append(Diagnostic(str(folder), what, "copy them as well"))
     stored: dict[str, Stored] = {}
     for file in files:
         try:

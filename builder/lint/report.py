@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -289,7 +290,7 @@ def _uri(file: str, root: Path) -> str:
     path = Path(root, file).absolute()
     if not path.is_relative_to(root):
         return path.as_uri()
-    return quote(path.relative_to(root).as_posix())
+    return quote(os.fsencode(path.relative_to(root)))
 
 
 def _fingerprints(findings: Iterable[Diagnostic], root: Path) -> list[str]:

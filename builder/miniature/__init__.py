@@ -78,7 +78,11 @@ def unquantized(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(document, indent=2, ensure_ascii=False) + "\n",
+        encoding="utf-8",
+        errors="backslashreplace",
+    )
 
 
 def _rewrite_excludes(checkpoint: Checkpoint, text: Mapping[str, Any]) -> Quantization:

@@ -31,7 +31,9 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._requests = (folder / REQUESTS).open("w", encoding="utf-8", buffering=1)
+        self._requests = (folder / REQUESTS).open(
+            "w", encoding="utf-8", errors="backslashreplace", buffering=1
+        )
 
     def close(self) -> None:
         self._requests.close()
@@ -51,7 +53,7 @@ class Results:
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
         for name, content in ((BENCH, text), (POINTS, table(document))):
             with whole_file(self.folder / name) as new:
-                new.write_text(content, encoding="utf-8")
+                new.write_text(content, encoding="utf-8", errors="backslashreplace")
 
 
 def create(folder: Path | None, name: str) -> Results:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
+from builder.documents import load_yaml_mapping
 from builder.errors import NotReady
 from builder.facts import engines
+from builder.files import load_json_mapping
 
 from ..endpoint import Endpoint
 from ..run import SUMMARY
@@ -174,15 +174,13 @@ def deployment(bundle: Bundle | None) -> Mapping[str, Any]:
     """What the user asked for, as the bundle holds it."""
     if bundle is None:
         return {}
-    document: Mapping[str, Any] = yaml.safe_load((bundle.folder / "deployment.yaml").read_bytes())
-    return document
+    return load_yaml_mapping(bundle.folder / "deployment.yaml")
 
 
 def _checkpoint(bundle: Bundle | None) -> Mapping[str, Any]:
     if bundle is None:
         return {}
-    facts: Mapping[str, Any] = json.loads((bundle.folder / "checkpoint.json").read_bytes())
-    return facts
+    return load_json_mapping(bundle.folder / "checkpoint.json")
 
 
 def precision(facts: Mapping[str, Any]) -> str | None:

@@ -48,7 +48,7 @@ def save(page: str, file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as new:
-            new.write_text(page, encoding="utf-8")
+            new.write_text(page, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         what = f"cannot be written: {reason}"

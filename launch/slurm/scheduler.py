@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.diagnostics import Diagnostic
+from builder.diagnostics import Diagnostic, one_line
 from builder.errors import BadInput, NotReady
 from supervisor.slurm import ACCESS, COMMAND_INPUT, ENDED
 
@@ -60,6 +60,9 @@ def call(
         )
     except FileNotFoundError:
         raise NotReady(Diagnostic(argv[0], "is not on the path", LOGIN_NODE)) from None
+    except OSError as error:
+        what = f"cannot be started: {(error.strerror or str(error)).lower()}"
+        raise NotReady(Diagnostic(argv[0], what, LOGIN_NODE)) from None
     except subprocess.TimeoutExpired:
         what = f"does not answer within {timeout_s:g} s"
         raise NotReady(Diagnostic(argv[0], what, SEE_CONTROLLER)) from None
@@ -109,7 +112,11 @@ def submit(
     done = call(["sbatch", "--parsable", *options, str(script), *arguments], variables)
     if done.returncode:
         raise BadInput(refusal(script, done))
-    return done.stdout.strip().partition(";")[0]
+    job_id = done.stdout.strip().partition(";")[0]
+    if not (job_id.isascii() and job_id.isdecimal()):
+        what = f"answers {one_line(job_id)[:60]!r} instead of the number of a job"
+        raise NotReady(Diagnostic("sbatch", what, "see which sbatch is first on the path"))
+    return job_id
 
 
 def check(script: Path, options: Sequence[str], variables: Mapping[str, str]) -> list[Diagnostic]:

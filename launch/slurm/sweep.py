@@ -105,7 +105,9 @@ def collect(sweep: ServiceSweep) -> Path:
     with closing(results.Results(folder)) as files:
         files.write(whole)
     requests = [file.with_name(results.REQUESTS).read_text(encoding="utf-8") for file in parts]
-    (folder / results.REQUESTS).write_text("".join(requests), encoding="utf-8")
+    (folder / results.REQUESTS).write_text(
+        "".join(requests), encoding="utf-8", errors="backslashreplace"
+    )
     page.write([folder], folder / REPORT)
     return folder / REPORT
 

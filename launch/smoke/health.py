@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
+
+from builder.documents import parse_yaml
 
 from ..endpoint import Endpoint
 from .client import (
@@ -146,7 +147,7 @@ def _actual(rows: Iterable[Mapping[str, Any]]) -> Tensors:
 
 
 def _triton_config(endpoint: Endpoint) -> dict[str, Any]:
-    document = yaml.safe_load(_read(endpoint, "1/model.yaml"))
+    document = parse_yaml(_read(endpoint, "1/model.yaml"), "1/model.yaml").data
     config: dict[str, Any] = document["triton_config"]
     return config
 

@@ -16,6 +16,25 @@ def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize("streams", ["1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_streams_change_no_result(streams: str) -> None:
+    for verb, code in (("presets", 0), ("plan nothing", 2)):
+        command = f"exec {sys.executable} -m builder {verb} {streams}"
+        done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == code
+        assert b"bug" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["presets", "plan nothing"])
+def test_a_full_disk_behind_the_output_is_an_error_in_words(verb: str) -> None:
+    for stream in ("1", "2"):
+        command = f"exec {sys.executable} -m builder {verb} {stream}>/dev/full"
+        done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == (2 if "plan" in verb or stream == "1" else 0)
+        assert b"bug" not in done.stderr and b"Traceback" not in done.stderr
+    assert b"no space left" in done.stderr or stream == "2"
+
+
 @pytest.mark.parametrize(
     ("words", "verb"),
     [

@@ -86,6 +86,12 @@ def test_the_kv_cache_is_what_the_share_of_all_memory_leaves() -> None:
     assert budget.kv_cache_gib - smaller.kv_cache_gib == pytest.approx(whole * 0.4)
 
 
+def test_experts_whole_over_all_gpus_take_the_buffers_of_their_exchange() -> None:
+    mixture, switch = "minimax-m2.5-nvfp4-b300-vllm", "engine_config.enable_expert_parallel"
+    whole, split = (pipeline.plan(mixture, [f"{switch}={on}"]).plan for on in ("true", "false"))
+    assert whole.budget.other_gib - split.budget.other_gib == pytest.approx(1.2)
+
+
 def test_the_budget_is_near_the_one_published_log_and_says_how_far(tmp_path: Path) -> None:
     """vllm-project/vllm#21348: 8.11 GiB, 178,880 tokens, with what the release sets by itself."""
     request = {

@@ -138,7 +138,7 @@ def test_a_policy_that_is_a_link_to_nothing_is_not_none(
     path = tmp_path / "policy.yaml"
     path.symlink_to("missing.yaml")
     monkeypatch.setattr(trust, "POLICY_FILE", path)
-    with pytest.raises(BadInput, match="cannot be read as a policy"):
+    with pytest.raises(BadInput, match="cannot be read"):
         trust.required(None, None)
 
 
@@ -151,6 +151,8 @@ def test_a_policy_that_is_a_link_to_nothing_is_not_none(
         "{signatures: {signers: f}, more: 1}",
         *("images: required", "images: {digests: wanted}", "images: {digests: true}"),
         "{signatures: {signers: f}, images: {digests: required, more: 1}}",
+        *("images: !!int x", "images: {digests: required}\nimages: {digests: required}"),
+        "a: " + "[" * 20_000,
     ],
 )
 def test_a_policy_that_says_something_else_starts_nothing(
@@ -159,6 +161,27 @@ def test_a_policy_that_says_something_else_starts_nothing(
     path = policy_in(tmp_path, text, monkeypatch)
     with pytest.raises(BadInput, match=str(path)):
         trust.required(None, None)
+
+
+def test_a_policy_that_is_no_file_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(path := tmp_path / "policy.yaml")
+    monkeypatch.setattr(trust, "POLICY_FILE", path)
+    with pytest.raises(BadInput, match="pipe"):
+        trust.required(None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "identity"), [("pipe", None), ("nul\0", None), ("file", "a\0"), ("file", "a\nb")]
+)
+def test_signers_that_ssh_keygen_would_wait_for_or_misread_are_refused(
+    name: str, identity: str | None, signed: Bundle, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput):
+        verification.verify(signed.folder, tmp_path / name, identity)
 
 
 def test_an_identity_without_signers_is_named() -> None:

@@ -257,6 +257,13 @@ ATTACKS: dict[str, Attack] = {
     "a forged line as name": named("x\nok: 12 files match"),
     "a name with NUL": named("launch.json\x00"),
     "a name of 10,000 letters": named("x" * 10_000),
+    "a name of half a letter": attacks(
+        text(MANIFEST, lambda data: data.replace(b'"launch.json":', b'"a\\ud800": ', 1)), listed
+    ),
+    "an engine without a release": manifest(lambda document: document["engine"].pop("release")),
+    "a release that is a number": manifest(lambda document: document["engine"].update(release=1.2)),
+    "defaults that are none": manifest(lambda document: document.update(engine_defaults=None)),
+    "a default that is a number": manifest(lambda document: document.update(engine_defaults=[5])),
     "a size beyond any disk": row(lambda found: found.update(bytes=10**400)),
     "a size below none": row(lambda found: found.update(bytes=-1)),
     "a size with a fraction": row(lambda found: found.update(bytes=float(found["bytes"]))),

@@ -15,6 +15,7 @@ import pytest
 from supervisor import handover, state
 from supervisor.handover import Publication, Successor
 from supervisor.record import Record
+from supervisor.service import initial_run
 from supervisor.slurm import Allocation, Cluster
 from supervisor.spec import Health, JobExit, Limits, Spec, StepSpec
 from supervisor.steps import Step
@@ -239,8 +240,35 @@ def test_an_endpoint_follows_the_time_limit_of_its_job(make_job: MakeJob) -> Non
     assert (job.service.endpoint or {})["until"] == state.timestamp(job.allocation.until)
 
 
+@pytest.mark.parametrize(
+    ("other", "run", "squeue"),
+    [
+        ("9", {}, GONE),
+        ("9", {"state": "ended"}, RUNNING),
+        ("9", None, RUNNING),  # a job of something else
+        ("9" * 18, None, SILENT),
+    ],
+)
+def test_an_endpoint_of_a_job_that_cannot_answer_is_written_again(
+    make_job: MakeJob, other: str, run: dict[str, Any] | None, squeue: str
+) -> None:
+    job = make_job(squeue=squeue)
+    if run is not None:
+        job.leave(other, **run)
+    job.publish_as(other)
+    assert job.publication.owner_or_own(job.frontend) == "7"
+    assert (job.service.owner, job.events) == ("7", ["endpoint_restored"])
+
+
+def test_the_record_of_a_job_that_starts_has_every_field(make_job: MakeJob) -> None:
+    """Readers of the file need no other version of it."""
+    job = make_job(squeue=RUNNING)
+    assert state.RUN_FIELDS.keys() - initial_run(job.spec, job.allocation).keys() == {"heartbeat"}
+
+
 def test_the_endpoint_of_another_job_is_not_touched(make_job: MakeJob) -> None:
     job = make_job(squeue=RUNNING)
+    job.leave("9")
     job.publish_as("9")
     assert job.publication.owner_or_own(job.frontend) == "9"
     job.publication.end()

@@ -356,8 +356,8 @@ NULL_OR_TIME: Values = (
     [EPOCH, "2026-01-01T00:00:00+01:00", None],
     ["", "soon", 7, EPOCH[:-1], "1969-12-31T23:59:59Z"],
 )
-NULL_OR_ID: Values = (["7", None], ["", "x", "-1", 7, "7_1"])
-COUNT: Values = ([0, 7], [-1, 1.5, True, None, "7"])
+NULL_OR_ID: Values = (["7", None], ["", "x", "-1", 7, "7_1", "9" * 19, "\u0667", "7\n"])
+COUNT: Values = ([0, 7], [-1, 1.5, True, None, "7", 2**53])
 # Field -> values that it may hold, and values that make the record a damaged one.
 RUN_VALUES: dict[str, Values] = {
     "state": TEXT,

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -250,6 +251,19 @@ def test_a_server_that_was_never_ready_is_not_lost() -> None:
     assert (probe.is_ready, probe.is_lost) == (False, False)
 
 
+def test_a_probe_waits_for_the_rest_of_its_period_and_less_until_it_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float | None] = []
+    clock = iter([10.0, 10.25, 20.0, 20.5, 30.0, 37.0, 40.0])
+    monkeypatch.setattr(checks, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    answers = iter(["starting", None, None])
+    probe = checks.Probe(lambda: next(answers), period_s=5, failure_threshold=2)
+    monkeypatch.setattr(probe._stopped, "wait", waits.append)
+    probe.run()
+    assert waits == [checks.START_PERIOD_S - 0.25, 4.5, 0.0]
+
+
 def said(*ends: str) -> str:
     """What srun says, with what it adds once it has told Slurm to end the others."""
     first, *others = [f"srun: error: {end}" for end in ends]
@@ -284,6 +298,16 @@ def test_the_rank_that_ended_first_is_told_from_those_that_followed(says: str, r
 
 def test_ranks_are_read_as_slurm_lists_them() -> None:
     assert slurm.ranks_of("0,2-4,7") == [0, 2, 3, 4, 7]
+
+
+@pytest.mark.parametrize("ranks", ["-", ",", "1-", "1,,2", "0-99999999999", "\u0661", ""])
+def test_what_slurm_does_not_write_is_no_failure_of_a_task(ranks: str) -> None:
+    assert slurm.task_failures(said(f"n1: tasks {ranks}: Killed")) == []
+
+
+def test_a_node_may_print_more_than_the_command_that_runs_there() -> None:
+    output = '{ welcome to node1\n{"foreign": null}\n["x"]\n' + "{" * 300_000 + '\n{"free": [1]}\n'
+    assert state.json_lines(output) == [{"foreign": None}, {"free": [1]}]
 
 
 @pytest.mark.parametrize("name", ["SLURM_NTASKS_PER_NODE", "SLURM_GPUS_PER_NODE", "SLURM_NNODES"])
