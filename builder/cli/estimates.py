@@ -121,10 +121,12 @@ def _question(question: Question, acceptance: float | None) -> Question:
 def _run_batch(options: argparse.Namespace) -> None:
     from ..estimates import Estimator, batch
 
-    questions = batch.read_file(options.batch)
+    lines = batch.read_file(options.batch)
     estimator = Estimator.load(options.rows)
-    for row in batch.answer(questions, estimator):
+    for row in batch.answer(lines, estimator):
         print(json.dumps(row))  # in ASCII: a name may hold what ends a line, or no letter at all
+    if wrong := [line for line in lines if isinstance(line, Diagnostic)]:
+        raise BadInput(wrong)
 
 
 def _document(
@@ -218,6 +220,8 @@ def _refusal(load: int, found: Refusal) -> Iterator[str]:
         yield "The nearest measured rows:"
         for near in found.nearest:
             yield from wrapped("  ", str(near))
+    if not found.measure:
+        return
     loads = [question.concurrency for question in found.measure]
     question = found.question
     command = measuring_plan.command(question.isl, question.osl, loads)

@@ -1,9 +1,13 @@
-"""Questions as lines of JSON, and their answers as such lines: one for each, in their order."""
+"""Questions as lines of JSON, and their answers as such lines: one for each, in their order.
+
+A line that is no question is refused like one that the rows do not answer, and so is a name that
+nobody knows: the other lines have their answers.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +18,37 @@ from ..files import parse_json, read_text
 from . import layouts, models
 from .estimator import Estimator
 from .measurements import ENGINES, LARGEST, PRECISIONS
-from .question import Estimate, Interval, Question, Refusal
+from .question import Estimate, Interval, Neighbor, Question, Refusal
 
 _TEXTS = ("model", "gpu", "precision", "engine")
 _SIZES = ("tp", "isl", "osl", "concurrency")
-_SIZES_THAT_MAY_BE_OFF = ("ep", "attention_dp")  # 0 or null is off, as engines write it
+_SWITCHES = ("ep", "attention_dp")
 _OPTIONAL = ("release", "mtp", "acceptance")
-FIELDS = (*_TEXTS, *_SIZES, *_SIZES_THAT_MAY_BE_OFF, *_OPTIONAL)
+FIELDS = (*_TEXTS, *_SIZES, *_SWITCHES, *_OPTIONAL)
 DIGITS = 6
+MOST_SHOWN = 60  # characters of a value that is wrong
+UNREAD = "unread"  # the kind of refusal of a line that is no question
 
 
-def read(text: str, name: str) -> list[Question]:
-    """The questions of a file. Raises `BadInput` with every line that is wrong."""
-    found: list[Question] = []
-    wrong: list[Diagnostic] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            found.append(_question(line))
-        except _Wrong as error:
-            where = f"{name}:{number}"
-            what, remedy = error.args
-            wrong.append(Diagnostic(where, what, remedy, location=Location(number, 1)))
-    if wrong:
-        raise BadInput(wrong)
+Line = Question | Diagnostic  # a question, or what is wrong with its line
+
+
+def read(text: str, name: str) -> list[Line]:
+    """The lines of a file. Raises `BadInput` where it has none."""
+    found = [
+        _line(line, name, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()
+    ]
     if not found:
         raise BadInput(Diagnostic(name, "holds no question", "write one JSON object a line"))
     return found
+
+
+def _line(line: str, name: str, number: int) -> Line:
+    try:
+        return _question(line)
+    except _Wrong as error:
+        what, remedy = error.args
+        return Diagnostic(f"{name}:{number}", what, remedy, location=Location(number, 1))
 
 
 class _Wrong(Exception):
@@ -59,13 +66,19 @@ def _question(line: str) -> Question:
         raise _Wrong(f"{unknown[0]} is unknown", _spelling(unknown[0], FIELDS))
     fields: dict[str, Any] = {name: _text(row, name) for name in _TEXTS}
     fields |= {name: _size(row, name) for name in _SIZES}
-    fields |= {
-        name: _size(row, name) if row.get(name) not in (None, 0) else 1
-        for name in _SIZES_THAT_MAY_BE_OFF
-    }
-    question = Question(**fields, **_optional(row))
-    _check_names(question)
-    return question
+    return Question(**fields | _layout(row, fields["tp"]), **_optional(row))
+
+
+def _layout(row: Mapping[str, Any], tp: int) -> dict[str, int]:
+    """Attention DP and EP are numbers, or switches as engines have them: over all GPUs, or off."""
+    found = {"tp": tp}
+    for name in _SWITCHES:
+        found[name] = _size(row, name) if row.get(name) not in (None, 0, True) else 1
+    if row.get("attention_dp") is True:
+        found |= {"tp": 1, "attention_dp": tp}
+    if row.get("ep") is True:
+        found["ep"] = found["tp"] * found["attention_dp"]
+    return found
 
 
 def _spelling(name: str, known: Iterable[str]) -> str:
@@ -81,21 +94,28 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 
 def _size(row: Mapping[str, Any], name: str) -> int:
-    value = row.get(name)
-    if type(value) is not int or not 1 <= value <= LARGEST:
+    value = _whole(row.get(name))
+    if value is None or not 1 <= value <= LARGEST:
         raise _Wrong(f"{name} is {_shown(row, name)}", f"give a whole number from 1 to {LARGEST}")
     return value
 
 
+def _whole(value: Any) -> int | None:
+    """A whole number, which tables of numbers may write as 8.0."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if type(value) is int else None
+
+
 def _shown(row: Mapping[str, Any], name: str) -> str:
-    return json.dumps(row[name]) if name in row else "missing"
+    return json.dumps(row[name])[:MOST_SHOWN] if name in row else "missing"
 
 
 def _optional(row: Mapping[str, Any]) -> dict[str, Any]:
     release, mtp, acceptance = (row.get(name) for name in _OPTIONAL)
     if release is not None and not isinstance(release, str):
         raise _Wrong(f"release is {_shown(row, 'release')}", "give a text such as 1.2.1")
-    if mtp is not None and (type(mtp) is not int or not 0 <= mtp <= 16):
+    if mtp is not None and ((mtp := _whole(mtp)) is None or not 0 <= mtp <= 16):
         remedy = "give the number of draft tokens of a step, 0 to 16"
         raise _Wrong(f"mtp is {_shown(row, 'mtp')}", remedy)
     if acceptance is not None and not _is_acceptance(acceptance, mtp):
@@ -109,7 +129,8 @@ def _is_acceptance(value: object, mtp: int | None) -> bool:
     return number and bool(mtp) and 1 <= float(value) <= mtp + 1  # type: ignore[arg-type,operator]
 
 
-def _check_names(question: Question) -> None:
+def _unknown(question: Question) -> Iterator[str]:
+    """Names that nobody knows, of which there is no row: they may be misspelt."""
     known = {
         "gpu": (models.gpu_name(question.gpu), hardware.known()),
         "precision": (models.weight_precision(question.precision), PRECISIONS),
@@ -117,27 +138,36 @@ def _check_names(question: Question) -> None:
     }
     for field, (name, names) in known.items():
         if name not in names:
-            raise _Wrong(f"{field} {name} is unknown", _spelling(name, names))
+            yield f"{field} {name} is unknown: {_spelling(name, names)}"
 
 
-def answer(questions: Iterable[Question], estimator: Estimator) -> Iterator[dict[str, Any]]:
-    """The answer of each question as JSON has it."""
-    for question in questions:
-        read_as, note = layouts.as_published(question, estimator)
-        yield document(estimator.estimate(read_as), note)
+def answer(lines: Iterable[Line], estimator: Estimator) -> Iterator[dict[str, Any]]:
+    """The answer of each line as JSON has it."""
+    for line in lines:
+        if isinstance(line, Diagnostic):
+            yield _refusal(f"{line.message}; {line.fix}", UNREAD)
+            continue
+        rows = estimator.rows_of(models.model_name(line.model))
+        read_as, note = layouts.as_run(line, rows)
+        yield document(estimator.estimate(read_as), *filter(None, (note, *_unknown(line))))
 
 
-def document(found: Estimate | Refusal, note: str = "") -> dict[str, Any]:
-    """An answer for machines; `note` says how the question was read."""
-    notes = [*([note] if note else []), *found.notes]
-    nearest = [str(neighbor) for neighbor in found.nearest]
+def _refusal(
+    reason: str, kind: str, nearest: Sequence[Neighbor] = (), measure: Sequence[Question] = ()
+) -> dict[str, Any]:
+    return {
+        "refused": reason,
+        "kind": kind,
+        "nearest": list(map(str, nearest)),
+        "measure": list(map(measurement, measure)),
+    }
+
+
+def document(found: Estimate | Refusal, *notes: str) -> dict[str, Any]:
+    """An answer for machines; `notes` say how the question was read."""
+    notes = (*notes, *found.notes)
     if isinstance(found, Refusal):
-        row: dict[str, Any] = {
-            "refused": found.reason,
-            "kind": found.kind,
-            "nearest": nearest,
-            "measure": [measurement(question) for question in found.measure],
-        }
+        row = _refusal(found.reason, found.kind, found.nearest, found.measure)
     else:
         row = {
             "tpot_ms": interval(found.tpot_ms),
@@ -147,9 +177,9 @@ def document(found: Estimate | Refusal, note: str = "") -> dict[str, Any]:
             "tok_s_per_user": interval(found.tok_s_per_user),
             "tok_s_per_gpu": interval(found.tok_s_per_gpu),
             "rows": found.rows,
-            "nearest": nearest,
+            "nearest": list(map(str, found.nearest)),
         }
-    return row | ({"notes": notes} if notes else {})
+    return row | ({"notes": list(notes)} if notes else {})
 
 
 def interval(value: Interval) -> dict[str, float]:
@@ -158,11 +188,11 @@ def interval(value: Interval) -> dict[str, float]:
 
 def measurement(question: Question) -> dict[str, Any]:
     """What to measure: a load of a deployment."""
-    fields = ("model", "gpu", "precision", "engine", *_SIZES, *_SIZES_THAT_MAY_BE_OFF)
+    fields = ("model", "gpu", "precision", "engine", *_SIZES, *_SWITCHES)
     return {name: getattr(question, name) for name in fields} | (
         {} if question.mtp is None else {"mtp": question.mtp}
     )
 
 
-def read_file(path: Path) -> list[Question]:
+def read_file(path: Path) -> list[Line]:
     return read(read_text(path), str(path))

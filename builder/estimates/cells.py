@@ -66,7 +66,8 @@ def drafts(row: Row) -> str:
 
 
 def minor(release: str) -> str:
-    """1.2 of 1.2.0rc6; nothing where the release is not known."""
+    """1.2 of 1.2.0rc6 and v1.2.0; nothing where the release is not known."""
+    release = release.removeprefix("v")
     return ".".join(release.split(".")[:2]) if release[:1].isdigit() else ""
 
 

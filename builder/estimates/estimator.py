@@ -12,7 +12,17 @@ from typing import NamedTuple
 
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts
-from . import capacity, fits, measurements, measuring_plan, models, mtp, own_runs, surface
+from . import (
+    capacity,
+    fits,
+    layouts,
+    measurements,
+    measuring_plan,
+    models,
+    mtp,
+    own_runs,
+    surface,
+)
 from .capacity import FULL
 from .cells import REACH, Cell, Key, Variant, curve_of, key_of, minor, point_of
 from .fits import Fits
@@ -131,8 +141,14 @@ class Estimator:
     ) -> Estimate | Refusal:
         if minor(asked.release or "") not in self._releases(key):
             asked = replace(asked, release=None)  # rows of other releases say as much without
+        if impossible := layouts.impossible(asked):
+            return self._refuse(question, asked, "layout", impossible)
         cell = self._cell(key, bool(minor(asked.release or "")))
-        if outside := _outside(asked, cell):
+        full = 0.0 if cell.has_own_runs else capacity.filled(asked, cell.shape, asked.gpu)
+        if full == inf:
+            what = f"the weights leave no room for a KV cache on {asked.num_gpus} {asked.gpu}"
+            return self._refuse(question, asked, "layout", what)
+        if outside := _outside(asked, cell, full):
             return self._refuse(question, asked, "outside", outside)
         draft = mtp.drafting(asked, cell)
         if draft.missing:
@@ -209,8 +225,10 @@ class Estimator:
         look = partial(self._nearest, asked)
         if kind == "unmeasured" and (beside := _beside(asked.model, asked.gpu)):
             look = partial(self._nearest_beside, asked)
-            reason += f", only {_kinds_text(beside)}"
-        measure = measuring_plan.plan(question, Kernel(self.fits.tpot.without_release))
+            here = all(row.server.gpu == asked.gpu for row in beside)
+            reason += f", only {_kinds_text(beside)}" + ("" if here else " on other GPUs")
+        kernel = Kernel(self.fits.tpot.without_release)
+        measure = () if kind == "layout" else measuring_plan.plan(question, kernel)
         return Refusal(question, kind, reason, measure, cache(look))
 
     def _nearest(self, asked: Question) -> tuple[Neighbor, ...]:
@@ -269,7 +287,7 @@ def _public(model: str | None = None) -> list[Row]:
     return rows
 
 
-def _outside(asked: Question, cell: Cell) -> str:
+def _outside(asked: Question, cell: Cell, full: float) -> str:
     """Which load or length lies outside the measured ones, or what memory does not hold."""
     for name in ("concurrency", "isl", "osl"):
         low, high = cell.ends(name)
@@ -277,12 +295,9 @@ def _outside(asked: Question, cell: Cell) -> str:
         size = getattr(asked, name)
         if not (least <= size <= high * REACH and (name != "osl" or size > 1)):
             return f"{name} {size:,} lies outside the measured {low:,} to {high:,}"
-    share = 0.0 if cell.has_own_runs else capacity.filled(asked, cell.shape, asked.gpu)
-    if share == inf:
-        return f"the weights leave no room for a KV cache on {asked.num_gpus} {asked.gpu}"
-    if share > FULL:
+    if full > FULL:
         return (
-            f"these requests fill {share:.0%} of the KV cache of {asked.num_gpus} {asked.gpu}: "
+            f"these requests fill {full:.0%} of the KV cache of {asked.num_gpus} {asked.gpu}: "
             "some wait, and measured rows do not tell how long"
         )
     return ""

@@ -11,20 +11,25 @@ from ..errors import BadFacts
 from ..facts import checkpoint, data_file, engines
 from ..facts.checkpoint import Checkpoint
 from ..facts.schema import Text
-from .measurements import MEASUREMENTS
+from .measurements import MEASUREMENTS, PRECISIONS
 
 MODELS = MEASUREMENTS / "models.yaml"
 
 # How publishers mark the precision of a copy of a checkpoint at the end of its name.
-_PRECISION = re.compile(r"[-_](?:nvfp4|mxfp4|fp4|fp8|bf16|int4|w4a16|awq)(?:-v\d+)?$", re.I)
-_BOARD = re.compile(r"[_-](?:sxm\d?|nvl\d*|hgx|pcie)$")
+_PRECISION = re.compile(
+    r"([-_.](?:nvfp4|mxfp4|fp4|fp8|bf16|int[48]|w4a16|w8a8|awq|gptq|quantized|dynamic|block|kv))+"
+    r"(?:-v\d+)?$",
+    re.I,
+)
+# What surrounds the name of a GPU; a board of PCIe or NVL is slower, and another GPU.
+_BOARD = re.compile(r"^nvidia_|(?:_(?:sxm\d?|nvl\d+|hgx|\d+gb|hbm\d?e?|tensor_core_gpu))+$")
 _PRECISIONS = {
     **dict.fromkeys(("nvfp4", "mxfp4", "mixed_nvfp4"), "fp4"),
-    **dict.fromkeys(("fp8_block", "fp8_block_scales", "fp8_pb_wo"), "fp8"),
+    **dict.fromkeys(("fp8_block", "fp8_block_scales", "fp8_pb_wo", "fp8_e4m3"), "fp8"),
     **dict.fromkeys(("bfloat16", "float16", "fp16"), "bf16"),
     **dict.fromkeys(("w4a16", "w4a16_awq", "awq", "int4_wo"), "int4"),
 }
-_ENGINES = dict.fromkeys(("trtllm", "trt_llm", "tensorrtllm"), engines.default().name)
+_ENGINES = dict.fromkeys(("trt", "trtllm", "trt_llm", "tensorrtllm"), engines.default().name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ def _shipped(reference: str) -> str | None:
 
 def gpu_name(name: str) -> str:
     """The GPU by its name in `builder/data/hardware`: h100 for h100_sxm."""
-    return _BOARD.sub("", name.strip().lower())
+    return _BOARD.sub("", re.sub(r"[\s_-]+", "_", name.strip().lower()))
 
 
 def weight_precision(name: str) -> str:
@@ -122,8 +127,8 @@ def weight_precision(name: str) -> str:
 
 def precision_of(model: str, name: str) -> str:
     """The same of a model of the rows, by their name of it."""
-    known = measured_models().get(model)
-    return known.precision if known and known.precision else weight_precision(name)
+    known, found = measured_models().get(model), weight_precision(name)
+    return known.precision if known and known.precision and found in PRECISIONS else found
 
 
 def engine_name(name: str) -> str:

@@ -153,7 +153,8 @@ class Estimate:
 class Refusal:
     """Why there is no number, the nearest rows, and what to measure on the user's GPUs.
 
-    `kind` is one of unmeasured, outside, acceptance, modes and wide: the first that applies.
+    `kind` is one of unmeasured, layout, outside, acceptance, modes and wide: the first that
+    applies.
     `measure` holds the measurements that would answer, the one that tells most first.
     """
 

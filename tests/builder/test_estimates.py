@@ -469,21 +469,109 @@ class TestBatch:
             (line(GPT, tp="8"), 'tp is "8"'),
             (line(GPT, concurrency=0), "concurrency is 0"),
             (line(GPT, isl=True), "isl is true"),
-            (line(GPT, gpu="b2000"), "did you mean b200"),
-            (line(GPT, engine="tgi"), "engine tgi is unknown"),
-            (line(GPT, precision="fp5"), "precision fp5 is unknown"),
+            (line(GPT, tp=8.5), "tp is 8.5"),
+            (line(GPT, isl=float("nan")), "isl is NaN"),
             (line(GPT, mtp=-1), "mtp is -1"),
             (line(GPT, mtp=2, acceptance=9), "acceptance is 9"),
             (line(GPT, cocurrency=4), "did you mean concurrency"),
             (line(GPT).replace('"osl": 1024, ', ""), "osl is missing"),
         ],
     )
-    def test_a_wrong_line_is_named_with_its_number(self, text: str, words: str) -> None:
-        with pytest.raises(BadInput) as error:
-            batch.read(f"{line(GPT)}\n{text}\n", "questions.jsonl")
-        (diagnostic,) = error.value.diagnostics
-        assert diagnostic.where == "questions.jsonl:2"
-        assert words in str(diagnostic)
+    def test_a_wrong_line_is_named_with_its_number(
+        self, text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "questions.jsonl"
+        file.write_text(f"{line(GPT)}\n{text}\n{line(GPT)}\n")
+        assert main(["estimate", "--batch", str(file)]) == 2
+        out, err = capsys.readouterr()
+        first, wrong, last = map(json.loads, out.splitlines())
+        assert "tpot_ms" in first, "the others have their answers"
+        assert first == last
+        assert (wrong["kind"], words in wrong["refused"]) == ("unread", True)
+        assert f"{file}:2: {wrong['refused']}" in err
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"gpu": "mi300x"}, "gpu mi300x is unknown: one of "),
+            ({"gpu": "b2000"}, "gpu b2000 is unknown: did you mean b200?"),
+            ({"gpu": "H100 PCIe"}, "gpu h100_pcie is unknown: one of "),
+            ({"engine": "tgi"}, "engine tgi is unknown"),
+            ({"precision": "w8a8"}, "precision w8a8 is unknown"),
+        ],
+    )
+    def test_what_nobody_knows_was_never_measured(
+        self, estimator: Estimator, changes: dict[str, str], words: str
+    ) -> None:
+        (found,) = batch.answer(batch.read(line(GPT, **changes), "q"), estimator)
+        assert found["kind"] == "unmeasured"
+        assert words in found["notes"][0]
+        assert found["nearest"]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"gpu": "NVIDIA B200"},
+            {"gpu": "B200-SXM-180GB"},
+            {"gpu": "b200_sxm"},
+            {"engine": "TRT-LLM"},
+            {"precision": "NVFP4"},
+            {"ep": False, "attention_dp": 0},
+            {"tp": 8.0},
+            {"model": "nvidia/DeepSeek-R1-0528-NVFP4-v2"},
+            {"model": "acme/DeepSeek-R1-FP8-dynamic"},
+            {"release": "9.9"},
+        ],
+    )
+    def test_one_thing_has_several_names(
+        self, estimator: Estimator, changes: dict[str, object]
+    ) -> None:
+        plain = {"ep": 1, "attention_dp": 1, "release": None}
+        lines = batch.read(f"{line(R1, **plain)}\n{line(R1, **plain | changes)}", "q")
+        found, same = batch.answer(lines, estimator)
+        assert "tpot_ms" in found
+        assert found == same
+
+    def test_a_release_is_of_its_minor_version(self, estimator: Estimator) -> None:
+        lines = batch.read("\n".join(line(R1, release=r) for r in ("1.2.0rc6", "v1.2.1")), "q")
+        found, same = batch.answer(lines, estimator)
+        assert found["tpot_ms"] == same["tpot_ms"]
+        assert found["tpot_ms"] != batch.document(estimator.estimate(R1)).get("tpot_ms")
+
+    @pytest.mark.parametrize(
+        ("written", "run"),
+        [
+            ({"tp": 8, "ep": 1, "attention_dp": True}, {"tp": 1, "ep": 1, "attention_dp": 8}),
+            ({"tp": 8, "ep": True, "attention_dp": False}, {"tp": 8, "ep": 8, "attention_dp": 1}),
+            ({"tp": 2, "ep": True, "attention_dp": 4}, {"tp": 2, "ep": 8, "attention_dp": 4}),
+        ],
+    )
+    def test_a_switch_is_over_all_gpus(
+        self, written: dict[str, object], run: dict[str, object]
+    ) -> None:
+        assert batch.read(line(R1, **written), "q") == batch.read(line(R1, **run), "q")
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"tp": 3}, "128 attention heads cannot be shared by 3 GPUs"),
+            ({"ep": 3}, "8 GPUs cannot be shared by EP 3"),
+            ({"ep": 16}, "8 GPUs cannot be shared by EP 16"),
+            ({"tp": 1}, "the weights leave no room"),
+        ],
+    )
+    def test_a_layout_that_cannot_be_is_not_measured_either(
+        self, estimator: Estimator, changes: dict[str, int], words: str
+    ) -> None:
+        found = refusal(estimator, replace(R1, **{"tp": 8, "ep": 1} | changes))
+        assert (found.kind, words in found.reason, found.measure) == ("layout", True, ())
+
+    def test_a_dense_model_has_no_experts_to_share(self, estimator: Estimator) -> None:
+        dense = {"model": "Qwen/Qwen3-32B", "gpu": "h100", "precision": "bf16", "engine": "vllm"}
+        asked = [line(R1, **dense, tp=2, ep=ep, mtp=None, release=None) for ep in (1, 2)]
+        found, shared = batch.answer(batch.read("\n".join(asked), "q"), estimator)
+        assert shared.pop("notes") == ["ep 2 is read as 1: the model has no experts"]
+        assert found == shared
 
     def test_an_empty_file_is_refused(self) -> None:
         with pytest.raises(BadInput, match="holds no question"):
