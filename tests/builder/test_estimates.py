@@ -561,7 +561,7 @@ class TestBatch:
         ],
     )
     def test_a_layout_that_cannot_be_is_not_measured_either(
-        self, estimator: Estimator, changes: dict[str, int], words: str
+        self, estimator: Estimator, changes: dict[str, Any], words: str
     ) -> None:
         found = refusal(estimator, replace(R1, **{"tp": 8, "ep": 1} | changes))
         assert (found.kind, words in found.reason, found.measure) == ("layout", True, ())

@@ -529,12 +529,7 @@ QUESTIONS: Mapping[str, bytes] = {
     "a size of 5,000 digits": question().replace(b"16", b"9" * 5_000),
     "a group that is a mapping": question(attention_dp={}),
     "experts that are a list": question(ep=[]),
-    "an unknown GPU": question(gpu="b2000"),
     "a GPU that is a list": question(gpu=[]),
-    "a GPU with escape sequences": question(gpu="\x1b[2Jb200"),
-    "a GPU that is no letter": question(gpu="\ud800"),
-    "an unknown precision": question(precision="fp5"),
-    "an unknown engine": question(engine="llama.cpp"),
     "a release that is a number": question(release=1.2),
     "drafts below none": question(mtp=-1),
     "drafts without end": question(mtp=10**9),
@@ -544,6 +539,14 @@ QUESTIONS: Mapping[str, bytes] = {
     "bytes that are no UTF-8": b'{"model": "\xe9"}',
     "a model of nothing": question(model=" "),
 }
+# Names that no row has: what is asked there was never measured.
+UNKNOWN: Mapping[str, bytes] = {
+    "an unknown GPU": question(gpu="b2000"),
+    "a GPU with escape sequences": question(gpu="\x1b[2Jb200"),
+    "a GPU that is no letter": question(gpu="\ud800"),
+    "an unknown precision": question(precision="fp5"),
+    "an unknown engine": question(engine="llama.cpp"),
+}
 
 
 @pytest.mark.parametrize("name", [*NO_FILES, *JSON, *QUESTIONS])
@@ -552,6 +555,13 @@ def test_questions_of_a_batch(name: str, tmp_path: Path) -> None:
     made = {**JSON, **QUESTIONS}
     NO_FILES[name](path) if name in NO_FILES else path.write_bytes(made[name])
     survive("estimate", "--batch", "batch.jsonl", cwd=tmp_path, most_s=3, most_mb=350)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_questions_about_what_nobody_knows(name: str, tmp_path: Path) -> None:
+    (tmp_path / "batch.jsonl").write_bytes(UNKNOWN[name])
+    done = survive("estimate", "--batch", "batch.jsonl", cwd=tmp_path, codes=(0,))
+    assert json.loads(done.stdout)["kind"] == "unmeasured"
 
 
 @pytest.mark.parametrize(
