@@ -7,7 +7,6 @@ What a verb works with is imported inside it, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 import time
@@ -110,14 +109,8 @@ VERBS: dict[str, _Verb] = {
 }
 
 
-# What a verb makes, it mostly keeps until it ends: to look for circles of garbage after every 700
-# objects, as Python does, took a tenth of its time.
-OBJECTS_BETWEEN_COLLECTIONS = 50_000
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     return command.run(lambda: _run(arguments))
 
 
