@@ -211,7 +211,7 @@ def _is_part(given: str, other: str) -> bool:
 
 def _edits(a: str, b: str, limit: int) -> int | None:
     """Letters to insert, delete, replace or swap with a neighbour; `None` if more than `limit`."""
-    if abs(len(a) - len(b)) > limit:
+    if abs(len(a) - len(b)) > limit or len(set(a).difference(b)) > limit:
         return None
     before: list[int] = []
     row = list(range(len(b) + 1))

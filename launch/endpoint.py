@@ -243,7 +243,13 @@ def _by_its_models(endpoint: Endpoint) -> Endpoint:
     from builder.facts import servers
 
     try:
-        listed = httpx.get(f"{endpoint.url}/v1/models", timeout=CONNECT_TIMEOUT_S, trust_env=False)
+        listed = httpx.get(
+            f"{endpoint.url}/v1/models",
+            timeout=CONNECT_TIMEOUT_S,
+            trust_env=False,
+            # Without TLS all certificates would be read for nothing.
+            verify=str(endpoint.url).startswith("https:"),
+        )
         model = listed.json()["data"][0]
         owner, positions = model.get("owned_by"), model.get("max_model_len")
     except (httpx.HTTPError, ValueError, TypeError, AttributeError, LookupError):
