@@ -120,9 +120,9 @@ run_on_vllm() {
     --numprocesses 2 --dist loadgroup --no-loadscope-reorder --durations 5 tests/vllm
 }
 
-# Most tests wait for servers: twice as many workers as processors. Tests that share servers stay
-# together (tests/groups.py).
-workers=$(($(nproc) * 2))
+# Many tests wait for servers: five workers for two processors. Tests that share servers stay
+# together, and those that wait run beside those that compute (tests/groups.py).
+workers=$(($(nproc) * 5 / 2))
 side_by_side=(--numprocesses "$((workers > 8 ? 8 : workers))" --dist loadgroup --no-loadscope-reorder)
 
 # What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
