@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -19,6 +20,9 @@ ROOT = Path(__file__).parent.parent
 
 # Marks the processes of a session's launch tests, apart from those of others on this machine.
 LAUNCH_TAG = "LAUNCH_TEST_SESSION"
+
+# Ten thousand tests are collected and stay.
+gc.set_threshold(50_000)
 
 # Programs that the tests start run as they do for users, compiled once and not on every start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections.abc
 import copy
 import dataclasses
+import functools
 import json
 import random
 import re
@@ -175,6 +176,11 @@ def mutated(data: Any, mutation: Mutation) -> tuple[Any, str]:
     return changed, ".".join(map(str, (*place[:-1], last)))
 
 
+def dumped(data: Any) -> str:
+    return yaml.dump(data, Dumper=yaml.CSafeDumper)  # of the library in C: files are large
+
+
+@functools.cache
 def chosen(path: Path) -> list[Mutation]:
     """Some mutations of a file: of every kind, at every depth that it has."""
     text = path.read_text()
@@ -202,7 +208,7 @@ def test_each_mutation_is_reported_with_file_line_and_key(path: Path, tmp_path: 
     for mutation in chosen(path):
         changed, expected = mutated(data, mutation)
         is_json = path.suffix == ".json"
-        target.write_text(json.dumps(changed, indent=1) if is_json else yaml.safe_dump(changed))
+        target.write_text(json.dumps(changed, indent=1) if is_json else dumped(changed))
         found = data_files.validate(target)
         where = [each.where for each in found if each.path == expected]
         assert where, (mutation, expected, [str(each) for each in found][:5])
@@ -220,7 +226,7 @@ def test_each_mutation_of_a_preset_is_reported(path: Path, tmp_path: Path) -> No
     for place in [place for place in places if len(place) == 1 or place[0] not in free]:
         changed, expected = mutated(data, ("misspelt", place))
         target = tmp_path / "preset.yaml"
-        target.write_text(yaml.safe_dump(changed))
+        target.write_text(dumped(changed))
         try:
             found = list(pipeline.deployment_diagnostics(target, []))
         except ToolkitError as error:

@@ -8,15 +8,16 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from builder import deployment, pipeline
 from builder.facts import advisories
 from builder.targets.components import sbom
+
+if TYPE_CHECKING:
+    from cyclonedx.validation.json import JsonStrictValidator
 
 PRESETS = deployment.preset_names()
 DIGEST = "sha256:" + "ab" * 32
@@ -40,6 +41,9 @@ def properties(row: Bill) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def validator() -> JsonStrictValidator:
+    from cyclonedx.schema import SchemaVersion  # takes seconds: jsonschema makes grammars
+    from cyclonedx.validation.json import JsonStrictValidator
+
     return JsonStrictValidator(SchemaVersion.V1_6)
 
 

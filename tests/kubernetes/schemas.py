@@ -9,17 +9,17 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import kubernetes_validate
 import yaml
-from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from tests.conftest import ROOT
 
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
 MINORS = ("1.35", "1.36", "1.37")
-SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
 DEFINITIONS = ROOT.parent / "shared" / "crds"
 # Kinds that come with software beside Kubernetes, by the file of their definition.
 FOREIGN = {
@@ -73,6 +73,8 @@ def _schema(minor: str, name: str) -> Object:
 
 @cache
 def _validator(minor: str, name: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator  # takes seconds: it makes grammars
+
     schema = _schema(minor, name)
     registry: Registry[Any] = Registry()
     for known in (_definitions(minor), schema):
@@ -88,12 +90,17 @@ def _definitions(minor: str) -> Object:
 
 @cache
 def _folder(minor: str) -> Path:
-    [folder] = SCHEMAS.glob(f"v{minor}.*-local-strict")
+    import kubernetes_validate
+
+    schemas = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
+    [folder] = schemas.glob(f"v{minor}.*-local-strict")
     return folder
 
 
 @cache
 def _foreign(kind: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
     text = (DEFINITIONS / f"{FOREIGN[kind]}.yaml").read_text()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     document = yaml.load(text, Loader=loader)

@@ -40,7 +40,9 @@ def end(responses: Generator[Response, None, None]) -> str:
 
 def is_ready(served: Served) -> bool:
     with suppress(httpx.TransportError):
-        return httpx.get(f"{served.client.http_url}/v2/health/ready", trust_env=False).is_success
+        return httpx.get(
+            f"{served.client.http_url}/v2/health/ready", trust_env=False, verify=False
+        ).is_success
     return False
 
 

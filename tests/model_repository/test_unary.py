@@ -48,7 +48,9 @@ def refusal(served: Served, prompt: str, **inputs: Any) -> grpc.RpcError:
 
 def test_the_server_has_one_engine(both: Served) -> None:
     assert len(both.events("start")) == 1
-    config = httpx.get(f"{both.client.http_url}/v2/models/{UNARY}/config", trust_env=False).json()
+    config = httpx.get(
+        f"{both.client.http_url}/v2/models/{UNARY}/config", trust_env=False, verify=False
+    ).json()
     assert config["model_transaction_policy"] == {"decoupled": False}
 
 
@@ -63,11 +65,13 @@ def test_infer_and_generate_of_http_have_it_as_well(both: Served) -> None:
     url = f"{both.client.http_url}/v2/models/{UNARY}"
     text = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["tokens=9"]}
     most = {"name": "sampling_param_max_tokens", "shape": [1], "datatype": "INT32", "data": [2]}
-    answer = httpx.post(f"{url}/infer", json={"inputs": [text, most]}, trust_env=False).json()
+    answer = httpx.post(
+        f"{url}/infer", json={"inputs": [text, most]}, trust_env=False, verify=False
+    ).json()
     found = {row["name"]: row["data"] for row in answer["outputs"]}
     assert found == {"text_output": ["0:0 0:1"]}
     body = {"text_input": "tokens=9", "max_tokens": 2, "temperature": 0.5}
-    answer = httpx.post(f"{url}/generate", json=body, trust_env=False).json()
+    answer = httpx.post(f"{url}/generate", json=body, trust_env=False, verify=False).json()
     assert answer["text_output"] == "0:0 0:1"
 
 

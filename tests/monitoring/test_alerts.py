@@ -106,7 +106,7 @@ class House:
             "sampling_param_return_perf_metrics": True,
         }
         url = f"{self.url}/v2/models/tensorrt_llm/generate_stream"
-        async with httpx.AsyncClient(trust_env=False, timeout=None) as http:
+        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=None) as http:
             while True:
                 try:
                     async with http.stream("POST", url, json=body) as response:

@@ -41,7 +41,7 @@ def test_its_alerts_fire_and_end(
     launcher = launch("up", bundle.folder, "--target", "trtllm_serve", "--engine", "reference")
     url = launcher.line("http").removeprefix("http: ")
     prometheus.wait_for("instance:llm_ready == 1")
-    with httpx.Client(trust_env=False, base_url=url, timeout=60) as client:
+    with httpx.Client(trust_env=False, verify=False, base_url=url, timeout=60) as client:
         model = client.get("/v1/models").json()["data"][0]["id"]
         while "TtftBurnsFast" not in prometheus.firing():
             body = {"model": model, "prompt": "one two", "max_tokens": 4}

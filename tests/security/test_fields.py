@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import Annotated, Any
@@ -53,16 +54,17 @@ CONSTRAINED = sorted(
 )
 
 
-@pytest.fixture(scope="module")
+@functools.cache
 def fuzzed() -> list[str]:
     return names(COUNT)
 
 
-def accepted(row: Text, given: list[str]) -> list[str]:
+@functools.cache
+def accepted(pattern: str | None, longest: int | None) -> list[str]:
     """The texts that a deployment file may hold there, as its own validation says."""
-    rule: Any = Annotated[str, Bounds(pattern=row.pattern, max_length=row.longest)]
+    rule: Any = Annotated[str, Bounds(pattern=pattern, max_length=longest)]
     part: Any = type("Part", (Strict,), {"__module__": __name__, "__annotations__": {"text": rule}})
-    return [text for text in given if part.read({"text": text})[0]]
+    return [text for text in fuzzed() if part.read({"text": text})[0]]
 
 
 def test_the_strings_of_a_deployment_file_are_all_known() -> None:
@@ -72,25 +74,25 @@ def test_the_strings_of_a_deployment_file_are_all_known() -> None:
 
 
 @pytest.mark.parametrize("row", CONSTRAINED, ids=lambda row: row.path)
-def test_ten_thousand_names_find_no_way_past_a_rule(row: Text, fuzzed: list[str]) -> None:
+def test_ten_thousand_names_find_no_way_past_a_rule(row: Text) -> None:
     """What passes has no letter that a shell, YAML, HTML or a template would act on."""
     letters = HARMLESS + re.escape(WIDER.get(row.path, ""))
-    for text in accepted(row, fuzzed):
+    for text in accepted(row.pattern, row.longest):
         assert re.fullmatch(f"[{letters}]*", text), text
         may_lead = row.path in OPTIONS or row.path.startswith(NO_WORDS)
         assert may_lead or not text.startswith("-"), text
 
 
 @pytest.mark.parametrize("setting", ["engine.name", "targets.compose.server"])
-def test_a_name_that_is_not_in_its_list_is_refused(setting: str, fuzzed: list[str]) -> None:
-    for text in fuzzed[:50]:
+def test_a_name_that_is_not_in_its_list_is_refused(setting: str) -> None:
+    for text in fuzzed()[:50]:
         with pytest.raises(BadInput):
             pipeline.plan("llama-tiny", [f"{setting}={json.dumps(text)}"])
 
 
-def test_some_of_the_names_pass(fuzzed: list[str]) -> None:
+def test_some_of_the_names_pass() -> None:
     """Else the test above would say nothing."""
-    counts = {row.path: len(accepted(row, fuzzed)) for row in CONSTRAINED}
+    counts = {row.path: len(accepted(row.pattern, row.longest)) for row in CONSTRAINED}
     assert counts["name"] > 500 and counts["targets.triton.model_name"] > 500
     assert sum(count == 0 for count in counts.values()) < len(counts) / 2
 

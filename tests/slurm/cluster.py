@@ -32,7 +32,7 @@ from tests import watcher
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-POLL_S = 0.02
+POLL_S = 0.1  # a look starts a command of Slurm
 PACKAGES = (
     "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix-dev haproxy iproute2"
 )

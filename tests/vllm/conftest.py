@@ -79,11 +79,13 @@ class Served:
 
     @property
     def model(self) -> str:
-        [model] = httpx.get(f"{self.url}/v1/models", trust_env=False).json()["data"]
+        [model] = httpx.get(f"{self.url}/v1/models", trust_env=False, verify=False).json()["data"]
         return str(model["id"])
 
     def post(self, path: str, **body: Any) -> Any:
-        answer = httpx.post(f"{self.url}{path}", json=body, timeout=120, trust_env=False)
+        answer = httpx.post(
+            f"{self.url}{path}", json=body, timeout=120, trust_env=False, verify=False
+        )
         answer.raise_for_status()
         return answer.json()
 

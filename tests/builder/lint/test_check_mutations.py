@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 import string
 from collections import Counter, defaultdict
@@ -376,9 +377,14 @@ GROUPS: dict[str, Callable[[], Iterator[Mutant]]] = {
 }
 
 
+@functools.lru_cache(maxsize=1)
+def composed(text: str) -> Any:
+    return yaml.compose(text, yaml.CSafeLoader)
+
+
 def key_line(text: str, keys: Keys) -> int:
     """The line of a key by PyYAML's own marks."""
-    node: Any = yaml.compose(text)
+    node = composed(text)
     line = 1
     for key in keys:
         found = [(k, v) for k, v in node.value if k.value == str(key)]
@@ -412,7 +418,7 @@ def test_mistakes_are_reported_where_they_are_and_with_the_right_name(
 ) -> None:
     mutants = [mutant for make in GROUPS.values() for mutant in make()]
     texts = {
-        f"{index:05}.yaml": yaml.safe_dump(mutant.data, sort_keys=False)
+        f"{index:05}.yaml": yaml.dump(mutant.data, Dumper=yaml.CSafeDumper, sort_keys=False)
         for index, mutant in enumerate(mutants)
     }
     rows = judged(tmp_path, texts)

@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from builder.facts import engines
@@ -32,6 +31,12 @@ def schema() -> Any:
     return json.loads(path.read_text())
 
 
+def faults(document: Any, schema: Any) -> list[str]:
+    from jsonschema import Draft4Validator  # takes seconds: it makes grammars
+
+    return [error.message for error in Draft4Validator(schema).iter_errors(document)]
+
+
 def sarif_of(builder: Run, folder: Path, *paths: str) -> Any:
     done = builder("check", *paths, "--sarif", "out.sarif")
     assert done.returncode in (0, 2), done.stderr
@@ -42,7 +47,7 @@ def test_findings_become_a_valid_report(builder: Run, tmp_path: Path, schema: An
     (tmp_path / "sub folder").mkdir()
     (tmp_path / "sub folder/config.yaml").write_text(WRONG)
     document = sarif_of(builder, tmp_path, "sub folder")
-    jsonschema.validate(document, schema)
+    assert faults(document, schema) == []
     (run,) = document["runs"]
     known = [row["id"] for row in run["tool"]["driver"]["rules"]]
     assert known == sorted(set(known)) and "unknown-key" in known
@@ -60,21 +65,20 @@ def test_the_schema_would_say_so(builder: Run, tmp_path: Path, schema: Any) -> N
     (tmp_path / "config.yaml").write_text(WRONG)
     document = sarif_of(builder, tmp_path, "config.yaml")
     document["runs"][0]["results"][0]["level"] = "fatal"
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(document, schema)
+    assert faults(document, schema)
 
 
 def test_nothing_found_is_a_valid_report(builder: Run, tmp_path: Path, schema: Any) -> None:
     (tmp_path / "config.yaml").write_text("kv_cache_config: {enable_block_reuse: true}\n")
     document = sarif_of(builder, tmp_path, "config.yaml")
-    jsonschema.validate(document, schema)
+    assert faults(document, schema) == []
     assert document["runs"][0]["results"] == []
 
 
 def test_a_fault_of_a_whole_file_has_no_line(builder: Run, tmp_path: Path, schema: Any) -> None:
     (tmp_path / "config.yaml").write_text("")
     document = sarif_of(builder, tmp_path, "config.yaml")
-    jsonschema.validate(document, schema)
+    assert faults(document, schema) == []
     (result,) = document["runs"][0]["results"]
     assert "region" not in result["locations"][0]["physicalLocation"]
 
