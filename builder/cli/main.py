@@ -27,12 +27,12 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
 
 def _run_completion(options: argparse.Namespace) -> None:
     from .. import deployment, targets
-    from ..facts import checkpoint, hardware, release
+    from ..facts import hardware, model_names, release
 
     known: Mapping[str, completion.Words] = {
         "deployment": deployment.preset_names,
         "target": targets.names,
-        "checkpoint": lambda: sorted(checkpoint.known_names()),
+        "checkpoint": lambda: sorted(model_names.known_names()),
         "release": release.known,
         "like": release.known,
         "gpu": hardware.known,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..errors import BadFacts
-from ..facts import checkpoint, data_file, engines
+from ..facts import checkpoint, data_file, engines, model_names
 from ..facts.checkpoint import Checkpoint
 from ..facts.schema import Text
 from .measurements import MEASUREMENTS, PRECISIONS
@@ -107,7 +107,7 @@ def facts_of(reference: str) -> Checkpoint | None:
 
 def _shipped(reference: str) -> str | None:
     """The name of shipped facts of the same checkpoint, whatever vendor and precision are named."""
-    names = {**checkpoint.known_aliases(), **checkpoint.known_names()}
+    names = {**model_names.known_aliases(), **model_names.known_names()}
     if reference in names:
         return reference
     same = (name for name in sorted(names) if plain_name(name) == plain_name(reference))

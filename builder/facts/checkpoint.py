@@ -6,31 +6,29 @@ trusted for tensors: DeepSeek's NVFP4 exports leave their scale tensors out of i
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic, closest, is_misspelling
-from ..documents import DATA
+from ..diagnostics import Diagnostic, is_misspelling
 from ..errors import BadFacts
 from ..files import is_folder, is_there, load_json_mapping
-from . import checkpoint_files, checkpoint_tensors, data_file
-from .architecture import ARCHITECTURES, Architecture, Config
+from . import checkpoint_files, checkpoint_tensors, data_file, model_names
+from .architecture import ARCHITECTURES, NESTED, Architecture, Config
 from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing, Stored
 from .model_facts import License, ModelFacts
+from .model_names import shipped_file
 from .quantization import (
     Quantization,
     TensorGroup,
     computed_groups,
-    read_quantization,
     stored_groups,
 )
+from .quantization_config import read_quantization
 
-MODELS = DATA / "models"
 QUANT_FILE = "hf_quant_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tiktoken.model")
 
@@ -123,42 +121,6 @@ def same_model(one: Checkpoint, other: Checkpoint) -> bool:
     )
 
 
-def known_names() -> dict[str, Path]:
-    """Hub names whose facts ship with the toolkit, and their files."""
-    return {names[0]: path for path, names in _shipped_names(MODELS)}
-
-
-def known_aliases() -> dict[str, Path]:
-    """Other names that the hub has or had for them, and their files."""
-    return {alias: path for path, names in _shipped_names(MODELS) for alias in names[1:]}
-
-
-@lru_cache(maxsize=4)
-def _shipped_names(folder: Path) -> tuple[tuple[Path, list[str]], ...]:
-    """The names of each file, its own first: they stand in its first two lines."""
-    found = []
-    for path in sorted(folder.glob("*.yaml")):
-        with path.open(encoding="utf-8") as file:
-            name = file.readline().removeprefix("name:").strip()
-            label, _, listed = file.readline().partition(":")
-        found.append((path, [name, *(json.loads(listed) if label == "aliases" else [])]))
-    return tuple(found)
-
-
-def shipped_file(reference: str, exact: bool = False) -> Path | None:
-    """The file of the model that a reference means: by its name on the hub, one that it had there,
-    or, unless it must be `exact`, either in other letters or without the organisation."""
-    names = known_aliases() | known_names()
-    if reference in names or exact:
-        return names.get(reference)
-    spelled = {_spelling(name, reference): path for name, path in names.items()}
-    return spelled.get(reference.strip("/").casefold())
-
-
-def _spelling(name: str, reference: str) -> str:
-    return (name if "/" in reference else name.rpartition("/")[2]).casefold()
-
-
 def gather(reference: str, base: Path = Path()) -> Checkpoint:
     """The facts of `reference`: a hub name that ships, or a folder, relative to `base`.
 
@@ -167,29 +129,13 @@ def gather(reference: str, base: Path = Path()) -> Checkpoint:
     """
     if shipped := shipped_file(reference, exact=True):
         return read_shipped(shipped)
-    folder = base / os.path.expanduser(reference)  # noqa: PTH111, which knows no unknown user
-    if is_folder(folder):
+    given = base / os.path.expanduser(reference)  # noqa: PTH111, which knows no unknown user
+    folder = model_names.checkpoint_folder(given)
+    if reference.strip() and is_folder(folder):
         return read_folder(folder)
     if shipped := shipped_file(reference):
         return read_shipped(shipped)
-    what = "is neither a name whose facts ship with the toolkit nor a folder"
-    raise BadFacts(Diagnostic(reference, what, _remedy(reference)))
-
-
-def _remedy(reference: str) -> str:
-    if reference.startswith((".", "/", "~")):
-        return _UNKNOWN
-    names = known_names()
-    close = closest(reference, (*names, *known_aliases()))
-    nearby = f"did you mean {close}? Else " if close else ""
-    return f"{nearby}{_UNKNOWN} Known: {', '.join(sorted(names))}"
-
-
-# What to do about a model that is not known: `config.json` is enough to plan.
-_UNKNOWN = (
-    "download config.json of the model, and hf_quant_config.json where it has one, into a "
-    "folder and give the folder: the sizes of its weights are then computed."
-)
+    raise BadFacts(model_names.unknown(reference))
 
 
 def read_shipped(path: Path) -> Checkpoint:
@@ -219,6 +165,8 @@ def read_shipped(path: Path) -> Checkpoint:
 
 def read_folder(folder: Path) -> Checkpoint:
     """Facts from the files of a folder. Raises `BadFacts` with the list of what is wrong."""
+    if not is_there(folder / "config.json"):
+        raise BadFacts(model_names.without_config(folder))
     config = load_json_mapping(folder / "config.json")
     quant_file = folder / QUANT_FILE
     hf_quant = load_json_mapping(quant_file) if is_there(quant_file) else None
@@ -226,7 +174,7 @@ def read_folder(folder: Path) -> Checkpoint:
     generation = load_json_mapping(generation_file) if is_there(generation_file) else {}
     architecture = _architecture(config, str(folder / "config.json"))
 
-    found, diagnostics = read_quantization(config, hf_quant)
+    found, diagnostics = read_quantization(config, hf_quant, f"{folder}/")
     diagnostics += _missing_fields(architecture, config, str(folder / "config.json"))
     bare = not any(folder.glob("*.safetensors"))
     notes: tuple[str, ...] = (_BARE_NOTE,) if bare else ()
@@ -245,7 +193,7 @@ def read_folder(folder: Path) -> Checkpoint:
     if diagnostics:
         raise BadFacts(diagnostics)
     return Checkpoint(
-        name=folder.resolve().name,
+        name=model_names.folder_name(folder),
         path=folder.resolve(),
         architecture=architecture,
         config=config,
@@ -279,12 +227,39 @@ def _without_mtp(architecture: Architecture, config: Config) -> Config:
 def _architecture(config: Config, where: str) -> Architecture:
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        what = f"architecture {name} is not supported" if name else "names no architecture"
-        near = next((other for other in ARCHITECTURES if _is_misspelt(str(name), other)), None)
-        fix = f"did you mean {near}?" if near else _OTHER_ARCHITECTURE
-        raise BadFacts(Diagnostic(where, what, fix))
-    return ARCHITECTURES[name].of(config)
+    if isinstance(name, str) and name in ARCHITECTURES:
+        return ARCHITECTURES[name].of(config)
+    what = f"architecture {name} is not supported" if name else "names no architecture"
+    raise BadFacts(Diagnostic(where, what, _other_architecture(config, str(name))))
+
+
+def _other_architecture(config: Config, name: str) -> str:
+    """What is left for a model that cannot be planned as it is."""
+    if near := next((other for other in ARCHITECTURES if _is_misspelt(name, other)), None):
+        return f"did you mean {near}?"
+    by_hand = (
+        f"{len(ARCHITECTURES)} others are, each a row of builder/facts/architecture. Until it has "
+        "one, write the engine's options by hand and have `builder check` read them"
+    )
+    if "pretrained_config" in config or "architecture" in config:
+        return "this is of an engine or of TensorRT-LLM's own format: give the checkpoint before it"
+    model_type = str(config.get("model_type", "")).replace("_", "")
+    if meant := _by_class(f"{model_type}ForCausalLM"):
+        return f'if it is one of these, add "architectures": ["{meant}"]; {by_hand}'
+    for part in NESTED:
+        inner = config.get(part)
+        classes = inner.get("architectures") if isinstance(inner, Mapping) else None
+        found = _by_class(str(classes[0])) if isinstance(classes, list) and classes else None
+        if found:
+            return (
+                f"its language model is a {found}: to plan for that part alone, write {part} "
+                f"into a config.json of its own; {by_hand}"
+            )
+    return by_hand
+
+
+def _by_class(name: str) -> str | None:
+    return next((other for other in ARCHITECTURES if other.lower() == name.lower()), None)
 
 
 def _is_misspelt(name: str, other: str) -> bool:
@@ -292,13 +267,6 @@ def _is_misspelt(name: str, other: str) -> bool:
     part, as in Mllama, is another model."""
     ours, theirs = (sorted(each.lower().partition("for")[0]) for each in (name, other))
     return ours == theirs and is_misspelling(name, other)
-
-
-# What is left for a model that cannot be planned.
-_OTHER_ARCHITECTURE = (
-    f"{len(ARCHITECTURES)} others are, each a row of builder/facts/architecture. Until it has one, "
-    "write the engine's options by hand and have `builder check` read them"
-)
 
 
 def _missing_fields(architecture: Architecture, config: Config, where: str) -> list[Diagnostic]:
@@ -338,6 +306,7 @@ def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
             "exclude_modules": list(found.exclude_modules),
             "source": found.source,
             **({"parts": dict(found.parts), "rest": found.rest} if found.parts else {}),
+            **({"writer": found.writer} if found.writer else {}),
         },
         **(stored if checkpoint.listing.files else {}),
     }
@@ -353,6 +322,7 @@ def from_document(document: Mapping[str, Any]) -> Checkpoint:
         fields["source"],
         fields.get("parts", {}),
         fields.get("rest"),
+        fields.get("writer"),
     )
     config = document["config"]
     architecture = _architecture(config, "checkpoint.json")

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from ..documents import DATA
 from . import data_file
-from .checkpoint import Checkpoint, gather, known_names, same_model
+from .checkpoint import Checkpoint, gather, same_model
+from .model_names import known_names
 from .release import ServerRole
 from .schema import Consistent, Positive, Text
 

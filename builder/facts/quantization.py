@@ -15,9 +15,7 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
 from math import ceil
-from typing import Any
 
-from ..diagnostics import Diagnostic
 from .architecture import Architecture, Config, Role, Tensors
 from .checkpoint_files import Stored
 
@@ -27,25 +25,11 @@ NVFP4_GROUP = 16
 FP8_BLOCK = 128
 MXFP4_BLOCK = 32
 
+# Writers that name the tensors of a format in their own way.
+COMPRESSED_TENSORS = "compressed-tensors"
+STATIC_FP8 = "static fp8"
+
 FORMATS = ("NVFP4", "FP8", "FP8_BLOCK_SCALES", "MXFP4")
-# Those that some modules of a checkpoint are stored in, beside its main one.
-_PART_FORMATS = (*FORMATS, "MXFP8")
-_MIXED = "MIXED_PRECISION"
-
-# Linear layers that DeepSeek's FP8 checkpoints keep in BF16; their files do not list them.
-_FP8_BLOCK_EXCLUDED = ("lm_head", "*.eh_proj", "*.shared_head.head", "*.indexer.weights_proj")
-
-# `quant_method` of config.json: the format, and what it leaves in BF16 without listing it.
-_METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "fp8": ("FP8_BLOCK_SCALES", _FP8_BLOCK_EXCLUDED),
-    "mxfp4": ("MXFP4", ()),
-}
-
-# For a checkpoint in a format of which no plan is made, such as AWQ or GPTQ.
-_NEXT_STEP = (
-    "take the model in one of these, export it so with ModelOpt from its BF16 weights, or write "
-    "the options of a server for it by hand, which check judges"
-)
 
 # Dtypes in which an unquantized tensor may be stored.
 PLAIN_DTYPES = frozenset({"BF16", "F16", "F32"})
@@ -60,6 +44,7 @@ class Quantization:
     Where modules differ, `quant_algo` is that of the routed experts, which are most of the weights,
     `parts` has the format of each module or group of modules, and `rest` that of all others. In the
     name of a group `*` stands for a number, and a name stands for the modules below it as well.
+    `writer` is who names the tensors otherwise than ModelOpt and the models' publishers.
     """
 
     quant_algo: str | None = None
@@ -68,6 +53,7 @@ class Quantization:
     source: str = "config.json has no quantization"
     parts: Mapping[str, str] = field(default_factory=dict)
     rest: str | None = None
+    writer: str | None = None
 
     @cached_property
     def _excluded(self) -> re.Pattern[str]:
@@ -84,7 +70,7 @@ class Quantization:
         """The format of a linear module, `None` for a plain one."""
         if not self.parts:
             return None if self.excludes(module) else self.quant_algo
-        for name in (module, _general(module)):
+        for name in (module, general_name(module)):
             while name:
                 if name in self.parts:
                     return self.parts[name]
@@ -95,7 +81,8 @@ class Quantization:
         """The tensors that stand in the files for the one named, weight first."""
         module = name.removesuffix(".weight")
         found = self.format_of(module) if tensors.linear else None
-        layout = _LAYOUTS.get((found, len(tensors.shape)))
+        kind = found, len(tensors.shape)
+        layout = _WRITERS.get((self.writer, *kind)) or _LAYOUTS.get(kind)
         if layout is None:
             dtype = "F32" if name.endswith(_FP32_SUFFIXES) else tensors.dtype
             return [Stored(name, dtype, tensors.shape)]
@@ -120,10 +107,35 @@ def _nvfp4(module: str, out_features: int, in_features: int) -> Iterator[Stored]
     yield Stored(f"{module}.input_scale", "F32", ())
 
 
+def _nvfp4_packed(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
+    yield Stored(f"{module}.weight_packed", "U8", (out_features, in_features // 2))
+    groups = (out_features, in_features // NVFP4_GROUP)
+    yield Stored(f"{module}.weight_scale", "F8_E4M3", groups)
+    yield Stored(f"{module}.weight_global_scale", "F32", (1,))
+    yield Stored(f"{module}.input_global_scale", "F32", (1,))
+
+
 def _fp8(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
     yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
     yield Stored(f"{module}.weight_scale", "F32", ())
     yield Stored(f"{module}.input_scale", "F32", ())
+
+
+def _fp8_static(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
+    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
+    yield Stored(f"{module}.weight_scale_inv", "F32", ())
+    yield Stored(f"{module}.activation_scale", "F32", ())
+
+
+def _fp8_channel(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
+    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
+    yield Stored(f"{module}.weight_scale", "BF16", (out_features, 1))
+
+
+def _fp8_block_compressed(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
+    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
+    blocks = (ceil(out_features / FP8_BLOCK), ceil(in_features / FP8_BLOCK))
+    yield Stored(f"{module}.weight_scale", "BF16", blocks)
 
 
 def _fp8_block(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
@@ -136,6 +148,26 @@ def _mxfp4(module: str, experts: int, in_features: int, out_features: int) -> It
     blocks = (experts, out_features, in_features // MXFP4_BLOCK)
     yield Stored(f"{module}_blocks", "U8", (*blocks, MXFP4_BLOCK // 2))
     yield Stored(f"{module}_scales", "U8", blocks)
+
+
+def _nvfp4_fused(module: str, experts: int, rows: int, columns: int) -> Iterator[Stored]:
+    yield Stored(module, "U8", (experts, rows // 2, columns))
+    groups = (experts, rows // NVFP4_GROUP, columns)
+    yield Stored(f"{module}_weight_scale", "F8_E4M3", groups)
+    yield Stored(f"{module}_weight_scale_2", "F32", ())
+    yield Stored(f"{module}_input_scale", "F32", ())
+
+
+def _fp8_fused(module: str, experts: int, rows: int, columns: int) -> Iterator[Stored]:
+    yield Stored(module, "F8_E4M3", (experts, rows, columns))
+    yield Stored(f"{module}_weight_scale", "F32", ())
+    yield Stored(f"{module}_input_scale", "F32", ())
+
+
+def _fp8_block_fused(module: str, experts: int, rows: int, columns: int) -> Iterator[Stored]:
+    yield Stored(module, "F8_E4M3", (experts, rows, columns))
+    blocks = (experts, ceil(rows / FP8_BLOCK), ceil(columns / FP8_BLOCK))
+    yield Stored(f"{module}_scale_inv", "F32", blocks)
 
 
 def _mxfp4_linear(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
@@ -153,9 +185,19 @@ _LAYOUTS: dict[tuple[str | None, int], Callable[..., Iterator[Stored]]] = {
     ("NVFP4", 2): _nvfp4,
     ("FP8", 2): _fp8,
     ("FP8_BLOCK_SCALES", 2): _fp8_block,
+    ("NVFP4", 3): _nvfp4_fused,
+    ("FP8", 3): _fp8_fused,
+    ("FP8_BLOCK_SCALES", 3): _fp8_block_fused,
     ("MXFP4", 3): _mxfp4,
     ("MXFP4", 2): _mxfp4_linear,
     ("MXFP8", 2): _mxfp8,
+}
+
+_WRITERS: dict[tuple[str | None, str | None, int], Callable[..., Iterator[Stored]]] = {
+    (COMPRESSED_TENSORS, "NVFP4", 2): _nvfp4_packed,
+    (COMPRESSED_TENSORS, "FP8_BLOCK_SCALES", 2): _fp8_block_compressed,
+    (COMPRESSED_TENSORS, "FP8", 2): _fp8_channel,
+    (STATIC_FP8, "FP8", 2): _fp8_static,
 }
 
 
@@ -169,146 +211,9 @@ def _expression(pattern: str) -> str:
         return translate(pattern)
 
 
-def _general(module: str) -> str:
+def general_name(module: str) -> str:
     """The name of a module with `*` for its numbers."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", module)
-
-
-def read_quantization(
-    config: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None
-) -> tuple[Quantization, list[Diagnostic]]:
-    """The quantization that both files tell, and where they contradict each other.
-
-    ModelOpt writes `hf_quant_config.json`, `config.json`, or both; the first one wins.
-    """
-    inline = _from_config(config)
-    if hf_quant_config is None:
-        found, diagnostics = inline, []
-    else:
-        found = _from_modelopt(_mapping(hf_quant_config, "quantization"))
-        differ = inline.quant_algo and inline.quant_algo != _MIXED
-        diagnostics = _contradictions(found, inline) if differ else []
-    unknown = sorted(set(found.parts.values()) - set(_PART_FORMATS))
-    if found.quant_algo in (None, *FORMATS) and unknown:
-        what = f"{', '.join(unknown)} of some modules is not supported"
-        remedy = f"supported: {', '.join(_PART_FORMATS)}"
-        diagnostics.append(Diagnostic(found.source, what, remedy))
-    if found.quant_algo not in (None, *FORMATS):
-        diagnostics.append(
-            Diagnostic(
-                found.source,
-                f"{found.quant_algo} is not supported",
-                f"supported: {', '.join(FORMATS)}, or no quantization; {_NEXT_STEP}",
-            )
-        )
-    return found, diagnostics
-
-
-def _mapping(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = document.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _names(fields: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = fields.get(key)
-    return (
-        tuple(filter(lambda name: isinstance(name, str), value)) if isinstance(value, list) else ()
-    )
-
-
-def _contradictions(first: Quantization, second: Quantization) -> list[Diagnostic]:
-    return [
-        Diagnostic(
-            first.source,
-            f"{name} is {getattr(first, name)}, but {second.source} says {getattr(second, name)}",
-            "make the two files agree with the exporter's log",
-        )
-        for name in ("quant_algo", "kv_cache_quant_algo")
-        if getattr(first, name) != getattr(second, name)
-    ]
-
-
-def _from_modelopt(fields: Mapping[str, Any]) -> Quantization:
-    source = "hf_quant_config.json"
-    excluded = _names(fields, "exclude_modules")
-    kv_cache, algorithm = fields.get("kv_cache_quant_algo"), fields.get("quant_algo")
-    if algorithm == _MIXED:
-        return _mixed(_parts(fields), kv_cache, excluded, source)
-    return Quantization(algorithm, kv_cache, excluded, source)
-
-
-def _from_config(config: Mapping[str, Any]) -> Quantization:
-    fields = _mapping(config, "quantization_config")
-    if not fields:
-        return Quantization()
-    source, method = "config.json: quantization_config", fields.get("quant_method")
-    if isinstance(method, str) and method in _METHODS:
-        return _published(config, fields, method, source)
-    kv_cache = _kv_cache(fields)
-    excluded = _names(fields, "ignore") or _names(fields, "exclude_modules")
-    algorithm = fields.get("quant_algo", f"quant_method {method}")
-    if fields.get("format") == _PACKED_MXFP4:
-        return Quantization("MXFP4", kv_cache, excluded, source)
-    if algorithm == _MIXED:
-        return _mixed(_parts(fields), kv_cache, excluded, source)
-    return Quantization(str(algorithm), kv_cache, excluded, source)
-
-
-def _kv_cache(fields: Mapping[str, Any]) -> str | None:
-    """ModelOpt writes the format of the KV cache in words or, in `config.json`, as a scheme."""
-    named = fields.get("kv_cache_quant_algo")
-    bits = _mapping(fields, "kv_cache_scheme").get("num_bits")
-    return named if isinstance(named, str) else {8: "FP8", 4: "NVFP4"}.get(bits or 0)
-
-
-# compressed-tensors, in its files of MXFP4 weights.
-_PACKED_MXFP4 = "mxfp4-pack-quantized"
-
-
-def _published(
-    config: Mapping[str, Any], fields: Mapping[str, Any], method: str, source: str
-) -> Quantization:
-    """The formats of the models' own publishers: FP8 in blocks, MXFP4, or both.
-
-    DeepSeek-V4 keeps its experts in MXFP4 (`expert_dtype`) and the rest in FP8; NVIDIA's export of
-    it has the experts of all decoder layers in NVFP4 (`moe_quant_algo`) and changes nothing else.
-    """
-    # A name stands for a module, or for a part of a module's path.
-    listed = [
-        form.format(name)
-        for name in _names(fields, "modules_to_not_convert")
-        for form in ("{}", "*.{}", "{}.*", "*.{}.*")
-    ]
-    algorithm, unlisted = _METHODS[method]
-    plain = tuple(dict.fromkeys((*listed, *unlisted)))
-    if config.get("expert_dtype") != "fp4":
-        return Quantization(algorithm, None, plain, source)
-    experts = fields.get("moe_quant_algo") or "MXFP4"
-    parts = {"layers.*.ffn.experts": experts, "mtp.*.ffn.experts": "MXFP4"}
-    return Quantization(experts, _kv_cache(fields), (*plain, "head"), source, parts, algorithm)
-
-
-def _parts(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The format of each module of a mixed checkpoint, alike modules in one entry."""
-    found: dict[str, dict[str, str]] = {}
-    for name, row in _mapping(fields, "quantized_layers").items():
-        algorithm = row.get("quant_algo") if isinstance(row, Mapping) else row
-        found.setdefault(_general(name), {})[name] = str(algorithm)
-    parts: dict[str, str] = {}
-    for general, modules in found.items():
-        alike = len(set(modules.values())) == 1
-        parts |= {general: next(iter(modules.values()))} if alike else modules
-    return parts
-
-
-def _mixed(
-    parts: Mapping[str, str], kv_cache: str | None, excluded: tuple[str, ...], source: str
-) -> Quantization:
-    """The main format is that of the routed experts, or else of most modules."""
-    experts = [part for name, part in parts.items() if ".experts" in name]
-    most = Counter(experts or parts.values()).most_common(1)
-    main = most[0][0] if most else _MIXED
-    return Quantization(main, kv_cache, excluded, source, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +278,8 @@ def _roles(architecture: Architecture, config: Config) -> dict[str, Tensors]:
 
 
 _BESIDE = re.compile(
-    r"\.(weight(_scale(_2|_inv)?)?|input_scale|[kv]_scale|bias)$|_(blocks|scales)$"
+    r"\.(weight(_packed|(_global)?_scale(_2|_inv)?)?|(input|activation)(_global)?_scale"
+    r"|[kv]_scale|bias)$|_(blocks|scales|weight_scale(_2)?|input_scale|scale_inv)$"
 )
 
 

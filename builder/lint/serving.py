@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import Variable, Yaml, value_at
 from ..errors import BadFacts
-from ..facts import hardware
+from ..facts import hardware, model_names
 from ..rules.context import RuleContext
 
 if TYPE_CHECKING:
@@ -55,18 +55,11 @@ def find(name: str) -> Checkpoint | None:
         return None
     from ..facts import checkpoint  # most files name no model
 
+    shipped = model_names.shipped_file(_on_the_hub(name))
     try:
-        return checkpoint.gather(_published(name) or name)
+        return checkpoint.read_shipped(shipped) if shipped else checkpoint.gather(name)
     except BadFacts:
         return None
-
-
-@cache
-def known_names() -> tuple[str, ...]:
-    """Names on the hub of models whose facts ship."""
-    from ..facts import checkpoint
-
-    return tuple(checkpoint.known_names())
 
 
 def is_open(name: str) -> bool:
@@ -74,14 +67,12 @@ def is_open(name: str) -> bool:
     return _VARIABLE.search(name) is not None
 
 
-def _published(name: str) -> str | None:
-    """The name on the hub that a name or the last part of a folder's is, in any case."""
-    given, last = name.lower(), name.lower().rpartition("/")[2]
-    known = known_names()
-    whole = [other for other in known if other.lower() == given]
-    parts = [other for other in known if other.lower().rpartition("/")[2] == last]
-    found = whole or (parts if "/" not in name or Path(name).is_absolute() else [])
-    return found[0] if len(found) == 1 else None
+def _on_the_hub(name: str) -> str:
+    """A name on the hub, or of a folder somewhere else the part that may be one."""
+    path = Path(name)
+    if not path.is_absolute():
+        return name
+    return next((part for part in path.parts if part.startswith(model_names.CACHED)), path.name)
 
 
 def named_model(options: Mapping[str, Any], document: Yaml, path: str) -> Named | None:
@@ -144,7 +135,7 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
 
 def unknown(model: Named) -> Diagnostic:
     """A model without facts; one that is misspelt is a finding, any other is only said once."""
-    near = closest(model.name, known_names())
+    near = closest(model.name, model_names.known_names())
     fix = f"did you mean {near}?" if near else ""
     what = f"{model.name} is unknown here: no rule of models was applied"
     return located(model.location, model.path, what, fix, UNKNOWN, "warning")

@@ -218,10 +218,12 @@ class _Draw:
                 yield tensor, bytes([exponent]) * tensor.nbytes
             elif tensor.name.endswith("weight_scale_2"):
                 yield tensor, struct.pack("<f", rms / (E2M1_RMS * 352.0))
-            elif tensor.name.endswith("input_scale"):
+            elif tensor.name.endswith("weight_global_scale"):
+                yield tensor, struct.pack("<f", E2M1_RMS * 352.0 / rms)
+            elif tensor.name.endswith(("input_scale", "input_global_scale", "activation_scale")):
                 yield tensor, struct.pack("<f", 1.0 / E4M3_TOP)
             else:
-                yield tensor, struct.pack("<f", rms / E4M3_RMS) * prod(tensor.shape)
+                yield tensor, self._constant(tensor, rms / E4M3_RMS)
 
     def _bf16(self, count: int, rms: float) -> bytes:
         """BF16 values of random sign in one binade, `[2^e, 2^(e+1))`, of about the given RMS.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..facts.architecture.fields import layer_kinds
+from ..facts.architecture.fields import SPELLINGS
 from ..facts.checkpoint import Checkpoint
 from .vocabulary import BOS, EOS, Vocabulary
 
@@ -57,9 +57,19 @@ LIMITS: dict[str, int] = {
     "hc_mult": 2,
     "num_hash_layers": 1,
     "qk_head_dim": 32,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 32,
+    "mamba_d_state": 16,
 }
-# The same inside `linear_attn_config` and `sparse_attention_config`.
+LIMITS |= {
+    other: limit
+    for name, limit in LIMITS.items()
+    for other in SPELLINGS.get(name, ())
+    if other not in LIMITS
+}
+# The same inside `linear_attn_config`, `sparse_attention_config` and `block_configs`.
 _PART_LIMITS: dict[str, int] = {
+    "n_heads_in_group": 2,
     "num_heads": 4,
     "head_dim": 16,
     "sparse_index_dim": 16,
@@ -81,15 +91,16 @@ def shrunk(
     if head_size:
         limits = {**limits, **_with_heads_of(head_size, checkpoint)}
 
-    def shrink(fields: Mapping[str, Any]) -> dict[str, Any]:
+    layers = checkpoint.text_config["num_hidden_layers"]
+    few = min(layers, limits["num_hidden_layers"])
+
+    def shrink(written: Mapping[str, Any]) -> dict[str, Any]:
+        fields = {**_left_out(checkpoint), **written}
         small = _at_most(fields, limits)
-        layers = len(layer_kinds(fields)) or fields.get("num_hidden_layers")
-        few = min(layers or 0, limits["num_hidden_layers"])
         lists = {  # one entry per layer, or one more for the MTP layer
-            name: _cut(value, layers or 0, few)
+            name: _cut(value, layers, few)
             for name, value in fields.items()
-            if (isinstance(value, list) or name.endswith("_pattern"))
-            and layers
+            if (isinstance(value, list) or (isinstance(value, str) and name.endswith("_pattern")))
             and len(value) in (layers, layers + 1)
         }
         parts = {
@@ -124,6 +135,17 @@ def _with_heads_of(head_size: int, checkpoint: Checkpoint) -> dict[str, int]:
     return {"num_attention_heads": heads, "num_key_value_heads": heads}
 
 
+def _left_out(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The sizes that the file leaves to the defaults of its class."""
+    written = checkpoint.written_config
+    return {
+        name: checkpoint.text_config[name]
+        for name in checkpoint.architecture.required
+        if not any(written.get(other) is not None for other in (name, *SPELLINGS.get(name, ())))
+        and isinstance(checkpoint.text_config.get(name), int)
+    }
+
+
 def _at_most(fields: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
     return {
         name: min(value, limits[name])
@@ -135,13 +157,20 @@ def _at_most(fields: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, 
 def _cut(entries: Any, layers: int, few: int) -> Any:
     """The entries of as few layers, in order, with one of every kind that fits among them."""
     kinds = list(entries[:layers])
-    chosen = {kinds.index(kind) for kind in dict.fromkeys(kinds)}
+    chosen = {kinds.index(kind) for kind in kinds}
     chosen = set(sorted(chosen)[:few])
     for index in range(layers):
         if len(chosen) < few:
             chosen.add(index)
-    kept = [kinds[index] for index in sorted(chosen)]
+    kept = [_smaller(kinds[index]) for index in sorted(chosen)]
     return "".join(kept) if isinstance(entries, str) else [*kept, *entries[layers:]]
+
+
+def _smaller(entry: Any) -> Any:
+    """What is said of one layer: a kind, a number, or sizes by the name of a part."""
+    if not isinstance(entry, Mapping):
+        return entry
+    return {name: _smaller(value) for name, value in entry.items()} | _at_most(entry, _PART_LIMITS)
 
 
 def _layer_numbers(fields: Mapping[str, Any], few: int) -> dict[str, list[int]]:

@@ -11,8 +11,9 @@ from typing import cast
 from ..diagnostics import either
 from ..facts import data_file, servers
 from ..facts import release as releases
-from ..facts.checkpoint import known_names, read_shipped, same_model
+from ..facts.checkpoint import read_shipped, same_model
 from ..facts.model_facts import ModelFacts
+from ..facts.model_names import known_names
 from ..facts.release import Flag
 from ..rules import heuristics
 from .decision import Decision, Evidence

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builder.errors import BadFacts
-from builder.facts import checkpoint, checkpoint_files
+from builder.facts import checkpoint, checkpoint_files, model_names
 from tests.builder.conftest import Say
 from tests.conftest import Run
 
@@ -24,7 +24,7 @@ ESTIMATED = {"moonshotai/Kimi-K3"}
 
 
 def test_computed_sizes_match_all_published_ones(say: Say) -> None:
-    for name in checkpoint.known_names():
+    for name in model_names.known_names():
         facts = checkpoint.gather(name)
         if facts.published_bytes is None:
             continue
@@ -60,7 +60,7 @@ def test_mtp_layers_are_those_with_weights() -> None:
     assert checkpoint.gather(V32).mtp_layers == 1
 
 
-@pytest.mark.parametrize("name", checkpoint.known_names())
+@pytest.mark.parametrize("name", model_names.known_names())
 def test_a_folder_tells_what_the_shipped_facts_tell(
     name: str, make_miniature: Callable[[str], Path]
 ) -> None:
@@ -168,11 +168,54 @@ def test_a_model_is_known_by_all_its_published_spellings(reference: str, name: s
     assert checkpoint.gather(reference).name == name
 
 
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "https://huggingface.co/{}",
+        "https://huggingface.co/{}/tree/main",
+        "huggingface.co/{}/",
+        "hf.co/{}",
+        "hf://{}",
+        "hf:{}",
+        "{}@main",
+        " {} ",
+    ],
+)
+def test_an_address_on_the_hub_means_the_name(spelling: str) -> None:
+    for name in model_names.known_names():
+        assert checkpoint.gather(spelling.format(name)).name == name
+        nvfp4_as_before = spelling.format(name.replace("-NVFP4", "-FP4"))
+        assert checkpoint.gather(nvfp4_as_before).name == name
+        cached = f"models--{name.replace('/', '--', 1)}"
+        assert checkpoint.gather(cached).name == name or "/" not in name
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507", "Qwen/Qwen3-235B-A22B, "),
+        ("meta/llama-3.3-70b-instruct", "meta-llama/Llama-3.3-70B-Instruct,"),
+        ("unsloth/DeepSeek-R1", "deepseek-ai/DeepSeek-R1,"),
+        ("zai-org/GLM-4.6", None),
+        ("deepseek-ai/DeepSeek-V3.3", None),
+    ],
+)
+def test_a_sibling_is_no_model_that_is_known_but_its_series_is_named(
+    name: str, nearest: str | None
+) -> None:
+    with pytest.raises(BadFacts) as caught:
+        checkpoint.gather(name)
+    said, _, rest = str(caught.value).partition("Known: ")
+    assert rest
+    assert "did you mean" not in said
+    assert (nearest in said) if nearest else ("of the same series" not in said)
+
+
 def test_every_name_is_one_models_alone_in_every_spelling() -> None:
-    names = {**checkpoint.known_aliases(), **checkpoint.known_names()}
+    names = {**model_names.known_aliases(), **model_names.known_names()}
     for whole, path in names.items():
         for spelling in (whole, whole.upper(), whole.rpartition("/")[2], whole.lower()):
-            assert checkpoint.shipped_file(spelling) == path, spelling
+            assert model_names.shipped_file(spelling) == path, spelling
 
 
 def test_a_folder_goes_before_a_loose_spelling_and_after_the_name(
@@ -189,7 +232,7 @@ def test_an_unknown_model_lists_the_known_ones_and_the_next_step() -> None:
     text = str(caught.value)
     assert "did you mean" not in text
     assert "download config.json" in text
-    assert all(name in text for name in checkpoint.known_names())
+    assert all(name in text for name in model_names.known_names())
 
 
 def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:
@@ -200,7 +243,7 @@ def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:
 
 def test_a_missing_config_is_named(folder: Path) -> None:
     (folder / "config.json").unlink()
-    assert "config.json: cannot be read: no such file" in faults(folder)
+    assert "has no config.json; download config.json" in faults(folder)
 
 
 def test_a_config_that_is_a_list_is_refused(folder: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from builder.diagnostics import closest, nearest
-from builder.facts import checkpoint, hardware, release
+from builder.facts import hardware, model_names, release
 
 OPTIONS = list(release.load("1.2.1").top_level)
-MODELS = list(checkpoint.known_names())
+MODELS = list(model_names.known_names())
 GPUS = hardware.known()
 FLAGS = ["--tp_size", "--pp_size", "--ep_size", "--max_batch_size", "--max_num_tokens", "--host"]
 

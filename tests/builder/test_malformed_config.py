@@ -15,7 +15,7 @@ import pytest
 
 from builder.cli.main import main
 from builder.errors import BadFacts
-from builder.facts import checkpoint
+from builder.facts import checkpoint, model_names
 
 REMOVED = object()
 VALUES: tuple[Any, ...] = (
@@ -35,7 +35,7 @@ targets: [trtllm_serve]
 def families() -> dict[str, dict[str, Any]]:
     """A published configuration of each architecture."""
     found: dict[str, dict[str, Any]] = {}
-    for name in checkpoint.known_names():
+    for name in model_names.known_names():
         config = dict(checkpoint.gather(name).config)
         found.setdefault(config["architectures"][0], config)
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from builder import miniature
-from builder.facts import checkpoint, checkpoint_files
+from builder.facts import checkpoint, checkpoint_files, model_names
 from builder.facts.architecture.tensors import head_dim
 from builder.miniature.vocabulary import Vocabulary
 
@@ -22,7 +22,7 @@ def tensors(folder: Path) -> dict[str, checkpoint_files.Stored]:
     return {row.name: row for row in checkpoint_files.read_header(folder / "model.safetensors")}
 
 
-@pytest.mark.parametrize("name", checkpoint.known_names())
+@pytest.mark.parametrize("name", model_names.known_names())
 def test_it_is_tiny(name: str, make_miniature: Callable[[str], Path]) -> None:
     folder = make_miniature(name)
     assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000

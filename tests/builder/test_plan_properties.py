@@ -18,7 +18,7 @@ from builder import pipeline
 from builder.deployment import Deployment
 from builder.engines import EngineConfig
 from builder.errors import BadFacts, BadInput
-from builder.facts import checkpoint, hardware, release
+from builder.facts import checkpoint, hardware, model_names, release
 from builder.facts.release import support
 from builder.planning import Facts, Plan, plan
 from builder.rules.constraints import disagreements
@@ -26,7 +26,9 @@ from builder.rules.constraints import disagreements
 EXAMPLES = 300
 
 NAMES = [
-    name for name in checkpoint.known_names() if not checkpoint.gather(name).architecture.draft_head
+    name
+    for name in model_names.known_names()
+    if not checkpoint.gather(name).architecture.draft_head
 ]
 
 

@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 
 from builder import deployment, pipeline
 from builder.bundle import Bundle
-from builder.facts import checkpoint
+from builder.facts import checkpoint, model_names
 from builder.targets.handoff.document import (
     Document,
     Section,
@@ -176,7 +176,7 @@ def test_a_license_that_is_not_known_is_said_to_be(
 
 
 def test_every_model_that_ships_has_a_license_with_its_source() -> None:
-    for name in checkpoint.known_names():
+    for name in model_names.known_names():
         found = checkpoint.gather(name).license
         assert found and found.name and found.source, name
 

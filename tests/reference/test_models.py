@@ -12,7 +12,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from builder.errors import BadFacts
-from builder.facts import checkpoint
+from builder.facts import checkpoint, model_names
 from tensorrt_llm import SamplingParams, weights
 from tensorrt_llm import model as models
 from tensorrt_llm.llmapi import RequestOutput
@@ -42,7 +42,7 @@ WITHOUT_A_CLASS = {"MiniMaxM3SparseForConditionalGeneration", "KimiK3ForConditio
 def families() -> dict[tuple[str, ...], str]:
     """One known checkpoint of each architecture in each format."""
     found: dict[tuple[str, ...], str] = {}
-    for name in checkpoint.known_names():
+    for name in model_names.known_names():
         facts = checkpoint.gather(name)
         formats = sorted(set(facts.quantization.parts.values()))
         found.setdefault((facts.architecture.name, facts.precision, *formats), name)

@@ -9,14 +9,33 @@ them; EAGLE3 draft heads as SpecForge and NVIDIA Model Optimizer write them.
 
 from __future__ import annotations
 
-from . import deepseek, deepseek_v4, grouped_query, hybrid, mixtures
-from .fields import Config
+from . import (
+    deepseek,
+    deepseek_v4,
+    exaone,
+    granite,
+    grouped_query,
+    hybrid,
+    mixtures,
+    nemotron_nas,
+)
+from .fields import NESTED, Config
 from .tensors import Architecture, Attention, Recurrent, Role, Tensors
 
-__all__ = ["ARCHITECTURES", "Architecture", "Attention", "Config", "Recurrent", "Role", "Tensors"]
+__all__ = [
+    "ARCHITECTURES",
+    "NESTED",
+    "Architecture",
+    "Attention",
+    "Config",
+    "Recurrent",
+    "Role",
+    "Tensors",
+]
 
-ARCHITECTURES: dict[str, Architecture] = {
-    row.name: row
-    for part in (deepseek, grouped_query, mixtures, hybrid, deepseek_v4)
-    for row in part.ROWS
-}
+_PARTS = (
+    *(deepseek, grouped_query, mixtures, hybrid, deepseek_v4),
+    *(exaone, granite, nemotron_nas),
+)
+
+ARCHITECTURES: dict[str, Architecture] = {row.name: row for part in _PARTS for row in part.ROWS}

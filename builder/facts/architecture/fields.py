@@ -17,12 +17,12 @@ Config = Mapping[str, Any]
 NESTED = ("text_config", "llm_config", "language_config")
 
 # Other names of a field, in order (transformers 5.23: `attribute_map` of the configurations).
-_SPELLINGS: dict[str, tuple[str, ...]] = {
+SPELLINGS: dict[str, tuple[str, ...]] = {
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
     "num_local_experts": ("num_experts", "n_routed_experts"),
     "n_routed_experts": ("num_local_experts", "num_experts"),
     "num_experts_per_tok": ("num_experts_per_token", "moe_topk", "moe_k", "num_experts_per_topk"),
-    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "num_key_value_heads": ("num_kv_heads", "n_head_kv", "multi_query_group_num"),
@@ -31,7 +31,42 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "max_position_embeddings": ("seq_length", "n_positions", "max_sequence_length"),
     "vocab_size": ("padded_vocab_size",),
     "mtp_num_hidden_layers": ("num_nextn_predict_layers",),
+    "head_dim": ("attention_head_dim", "kv_channels"),
 }
+
+# What the classes of transformers 5.23 take for a field that is left out, by `model_type`. Files of
+# multimodal models hold of their language model no more than what differs from these.
+_DEFAULTS: dict[str, dict[str, int]] = {
+    "llama": {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+    },
+    "mistral": {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+    },
+}
+
+# Fields that some files give for every layer, though all layers are alike.
+_BY_LAYER = (
+    *("num_experts_per_tok", "moe_intermediate_size", "num_experts", "n_shared_experts"),
+    *("intermediate_size", "num_key_value_heads", "num_attention_heads"),
+)
 
 # Where `null` says that the model has no such part, which is not the same as no word about it.
 _NULLS = {"q_lora_rank": 0}
@@ -55,14 +90,43 @@ def normalized(config: Config, nested: str | None) -> dict[str, Any]:
     outside = {name: config[name] for name in _OUTSIDE if config.get(name) is not None}
     fields = outside | {name: value for name, value in text.items() if value is not None}
     fields |= {name: none for name, none in _NULLS.items() if name in text and text[name] is None}
-    for name, others in _SPELLINGS.items():
+    for name, others in SPELLINGS.items():
         found = next((fields[other] for other in others if other in fields), None)
         if name not in fields and found is not None:
             fields[name] = found
+    model_type = fields.get("model_type")
+    if text is not config:
+        fields = {**_DEFAULTS.get(str(model_type), {}), **fields}
+    if model_type == "llama" and "num_attention_heads" in fields:  # of before it had groups
+        fields.setdefault("num_key_value_heads", fields["num_attention_heads"])
+    blocks = fields.get("block_configs")
+    if isinstance(blocks, list) and "num_key_value_heads" not in fields:
+        heads = [key_value_heads_of_block(fields, _attention(block)) for block in blocks]
+        fields["num_key_value_heads"] = max(heads, default=0)
+    fields |= {name: _of_all(fields[name]) for name in _BY_LAYER if name in fields}
     kinds = layer_kinds(fields)
     if kinds and "num_hidden_layers" not in fields:
         fields["num_hidden_layers"] = len(kinds)
     return fields
+
+
+def key_value_heads_of_block(config: Config, attention: Mapping[str, Any]) -> int:
+    """Those of one layer where the layers differ; 0 of a layer without attention."""
+    heads, group = config.get("num_attention_heads"), attention.get("n_heads_in_group")
+    if attention.get("num_key_value_heads"):
+        return int(attention["num_key_value_heads"])
+    return heads // group if isinstance(heads, int) and isinstance(group, int) and group else 0
+
+
+def _attention(block: object) -> Mapping[str, Any]:
+    found = block.get("attention") if isinstance(block, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _of_all(value: object) -> object:
+    """One number for a list that repeats it for every layer."""
+    alike = isinstance(value, list) and value and all(each == value[0] for each in value)
+    return value[0] if alike and isinstance(value, list) else value
 
 
 def layer_kinds(config: Config) -> tuple[str, ...]:

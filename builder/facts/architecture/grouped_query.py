@@ -35,7 +35,8 @@ class Decoder:
     """The tensors of a decoder whose layers are alike but for their MLPs.
 
     `bias` names the attention projections that have one: those of `qkv`, `all`, or what
-    `attention_bias` of the config says. `qk_norm` is over a `head`, or the `width` of all heads.
+    `attention_bias` of the config says. `qk_norm` is over a `head`, over each of the `heads` by
+    itself, or over the `width` of all heads.
     `fused` are models that store query, key and value in one tensor, and gate and up projection.
     `mlps` gives the MLPs where they are not dense ones.
     """
@@ -47,7 +48,8 @@ class Decoder:
     norm_bias: bool = False
     attention: str = "self_attn"
     bias: Literal["config", "none", "qkv", "all"] = "config"
-    qk_norm: Literal["none", "head", "width"] = "none"
+    qk_norm: Literal["none", "head", "width", "heads"] = "none"
+    qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
     fused: bool = False
     fused_mlp: bool = False
     mlp: Literal["gated", "plain"] = "gated"
@@ -94,9 +96,10 @@ class Decoder:
                 bias = f"{module}.{name}.bias"
                 tensors.append(Tensors(bias, (out_features,), "attention", layers))
         if self.qk_norm != "none":
-            whole = self.qk_norm == "width"
-            for name, size in (("q_norm", query), ("k_norm", key)):
-                shape = (size if whole else width,)
+            for name, size in zip(self.qk_norm_names, (query, key), strict=True):
+                shape = {"width": (size,), "heads": (size // width, width)}.get(
+                    self.qk_norm, (width,)
+                )
                 tensors.append(Tensors(f"{module}.{name}.weight", shape, "norm", layers))
         return tensors
 
@@ -167,10 +170,19 @@ def _row(
     return Architecture(name, attention, REQUIRED, tensors, text_config=nested)
 
 
+_COHERE = Decoder(norms=("input_layernorm",), tied=True)
+
+
+def _cohere(config: Config) -> list[Tensors]:
+    """Command R+ has norms of queries and keys, which Command R lacks."""
+    return replace(_COHERE, qk_norm="heads" if config.get("use_qk_norm") else "none")(config)
+
+
 _LLAMA = Decoder()
 _QWEN2, _QWEN3 = Decoder(bias="qkv"), Decoder(qk_norm="head")
 _GEMMA2 = Decoder(norms=_FOUR_NORMS, tied=True)
 _GEMMA3 = Decoder(norms=_FOUR_NORMS, qk_norm="head", tied=True)
+HUNYUAN = Decoder(qk_norm="head", qk_norm_names=("query_layernorm", "key_layernorm"), tied=True)
 _OLMO2 = Decoder(norms=_AFTER, qk_norm="width")
 _GLM4 = Decoder(
     norms=(*_TWO_NORMS, "post_self_attn_layernorm", "post_mlp_layernorm"),
@@ -213,15 +225,15 @@ ROWS = (
     _row("Gemma2ForCausalLM", _GEMMA2, "gqa_window"),
     _row("Gemma3ForCausalLM", _GEMMA3, "gqa_window"),
     _row("Phi3ForCausalLM", Decoder(bias="none", fused=True)),
-    _row("CohereForCausalLM", Decoder(norms=("input_layernorm",), tied=True)),
-    _row("Cohere2ForCausalLM", Decoder(norms=("input_layernorm",), tied=True), "gqa_window"),
+    _row("CohereForCausalLM", _cohere),
+    _row("Cohere2ForCausalLM", _COHERE, "gqa_window"),
     _row("Olmo2ForCausalLM", _OLMO2),
     _row("Olmo3ForCausalLM", _OLMO2, "gqa_window"),
     _row("Exaone4ForCausalLM", Decoder(norms=_AFTER, qk_norm="head", bias="none")),
     _row("Glm4ForCausalLM", _GLM4),
     _row("GlmForCausalLM", Decoder(bias="qkv", fused_mlp=True)),
     _row("NemotronForCausalLM", Decoder(norm_bias=True, mlp="plain")),
-    _row("HunYuanDenseV1ForCausalLM", Decoder(qk_norm="head")),
+    _row("HunYuanDenseV1ForCausalLM", HUNYUAN),
     _row(
         "Starcoder2ForCausalLM",
         Decoder(norm_bias=True, mlp="plain", mlp_names=("c_fc", "c_proj"), mlp_bias="use_bias"),

@@ -157,8 +157,13 @@ def _qwen_row(
 # NVIDIA Nemotron-H
 
 
+# Names of the kinds in files that transformers 5.23 wrote.
+_WRITTEN = {"linear_attention": "mamba", "full_attention": "attention"}
+
+
 def _kinds(config: Config, kind: str) -> tuple[int, ...]:
-    return tuple(i for i, found in enumerate(layer_kinds(config)) if found == kind)
+    found = enumerate(layer_kinds(config))
+    return tuple(i for i, name in found if _WRITTEN.get(name, name) == kind)
 
 
 def _mamba_sizes(config: Config) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .fields import Config
-from .grouped_query import Decoder, Layers
+from .grouped_query import HUNYUAN, Decoder, Layers
 from .tensors import (
     COMMON,
     GQA,
@@ -33,9 +33,10 @@ class Experts:
     """The MLPs of a mixture of experts.
 
     `module` holds the experts, `gate` routes to them, `count` and `width` are their config fields.
-    `score` names the bias of the router's scores, `shared` the module of the expert that every
-    token takes and `shared_width` its channels, `is_dense` the layers that have an MLP instead,
-    with `dense_width` channels. `fused` experts lie in one tensor, `[experts, in, out]`.
+    `score` names the bias of the router's scores, in `score_rank` dimensions, `shared` the module
+    of the expert that every token takes and `shared_width` its channels, `is_dense` the layers that
+    have an MLP instead, with `dense_width` channels. `fused` experts lie in one tensor,
+    `[experts, in, out]`.
     """
 
     count: str
@@ -44,6 +45,7 @@ class Experts:
     gate: str = "gate"
     gate_bias: bool = False
     score: str | None = None
+    score_rank: int = 1
     names: tuple[str, str, str] = _GATED
     shared: str = "shared_experts"
     shared_width: Callable[[Config], int] = _none
@@ -68,7 +70,8 @@ class Experts:
         if self.gate_bias:
             tensors.append(Tensors(f"{moe}.{self.gate}.bias", (count,), "router", layers))
         if self.score:
-            tensors.append(Tensors(f"{moe}.{self.score}", (count,), "router", layers))
+            shape = (*(1,) * (self.score_rank - 1), count)
+            tensors.append(Tensors(f"{moe}.{self.score}", shape, "router", layers))
         if self.fused:
             tensors += [
                 Tensors(f"{moe}.{name}", shape, "routed_expert", layers, linear=True)
@@ -167,8 +170,13 @@ _GLM4_EXPERTS = Experts(
 _ERNIE_EXPERTS = Experts(
     "num_experts",
     score="moe_statics.e_score_correction_bias",
+    score_rank=2,
     shared_width=_shared,
     is_dense=lambda config, layer: layer < int(config.get("moe_layer_start_index", 1)),
+)
+_HUNYUAN_MOE = replace(
+    HUNYUAN,
+    mlps=Experts("num_experts", gate="gate.wg", shared="shared_mlp", shared_width=_shared),
 )
 _LLAMA4 = Decoder(
     root="language_model.model",
@@ -336,6 +344,7 @@ ROWS = (
         "num_experts",
         *(_WIDE, _WIDTH, "n_shared_experts"),
     ),
+    _row("HunYuanMoEV1ForCausalLM", _HUNYUAN_MOE, "num_experts", _WIDTH),
     _row(
         "OlmoeForCausalLM",
         Decoder(qk_norm="width", mlps=Experts("num_experts", "intermediate_size")),

@@ -254,12 +254,11 @@ class Architecture:
     def of(self, config: Config) -> Architecture:
         """This architecture as a config has it: some families have members without experts."""
         experts, text = self.experts_field, self.text(config)
-        if self.optional_experts and experts and not (text.get(experts) and self._has_moe(text)):
-            return _without_experts(self)
+        if self.optional_experts and experts:
+            kinds = set(layer_kinds(text)) & {"moe", "mlp"}
+            if not text.get(experts) or kinds == {"mlp"}:
+                return _without_experts(self)
         return self
-
-    def _has_moe(self, text: Config) -> bool:
-        return "moe" in layer_kinds(text)
 
     def attention_layers(self, text: Config) -> int:
         """The layers that keep every token in the KV cache."""

@@ -47,16 +47,34 @@ def dequantize_nvfp4(
 
 
 def dequantize_fp8(weight: torch.Tensor, weight_scale: torch.Tensor) -> torch.Tensor:
-    """float32 `[out, in]` from E4M3 values and one scale."""
+    """float32 `[out, in]` from E4M3 values and one scale, or one for each output or each block."""
+    of_blocks = weight_scale.dim() > 1 and weight_scale.shape[-2] != weight.shape[-2]
+    if of_blocks:
+        return dequantize_fp8_block(weight, weight_scale)
     return weight.float() * weight_scale.float()
 
 
 def dequantize_fp8_block(weight: torch.Tensor, weight_scale_inv: torch.Tensor) -> torch.Tensor:
-    """float32 `[out, in]` from E4M3 values and a scale for each block of 128 x 128."""
-    rows, columns = weight.shape
+    """float32 `[..., out, in]` from E4M3 values and a scale for each block of 128 x 128."""
+    rows, columns = weight.shape[-2:]
     scales = weight_scale_inv.float()
-    scales = scales.repeat_interleave(FP8_BLOCK, dim=0).repeat_interleave(FP8_BLOCK, dim=1)
-    return weight.float() * scales[:rows, :columns]
+    scales = scales.repeat_interleave(FP8_BLOCK, dim=-2).repeat_interleave(FP8_BLOCK, dim=-1)
+    return weight.float() * scales[..., :rows, :columns]
+
+
+def dequantize_packed_nvfp4(
+    weight: torch.Tensor, weight_scale: torch.Tensor, global_scale: torch.Tensor
+) -> torch.Tensor:
+    """As llm-compressor stores NVFP4: scales were multiplied by the global one."""
+    return dequantize_nvfp4(weight, weight_scale, 1 / global_scale.float())
+
+
+def dequantize_fused_nvfp4(
+    weight: torch.Tensor, weight_scale: torch.Tensor, weight_scale_2: torch.Tensor
+) -> torch.Tensor:
+    """All experts in one tensor, `[experts, in_features, out_features]`."""
+    by_rows = weight.transpose(-1, -2), weight_scale.transpose(-1, -2)
+    return dequantize_nvfp4(*by_rows, weight_scale_2).transpose(-1, -2)
 
 
 def dequantize_mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -84,13 +102,17 @@ def dequantize_scales_of_32(weight: torch.Tensor, weight_scale: torch.Tensor) ->
 # By the suffixes of the tensors that a format stores.
 _DEQUANTIZE: dict[tuple[str, ...], Callable[..., torch.Tensor]] = {
     ("weight", "weight_scale", "weight_scale_2"): dequantize_nvfp4,
+    ("weight_packed", "weight_scale", "weight_global_scale"): dequantize_packed_nvfp4,
+    ("", "_weight_scale", "_weight_scale_2"): dequantize_fused_nvfp4,
+    ("", "_weight_scale"): dequantize_fp8,
+    ("", "_scale_inv"): dequantize_fp8_block,
     ("weight", "weight_scale"): dequantize_fp8,
-    ("weight", "weight_scale_inv"): dequantize_fp8_block,
+    ("weight", "weight_scale_inv"): dequantize_fp8,
     ("_blocks", "_scales"): dequantize_mxfp4,
     ("weight_packed", "weight_scale"): dequantize_scales_of_32,
 }
 # Scales of activations, which have no use where everything is computed in float32.
-_OF_ACTIVATIONS = "input_scale"
+_OF_ACTIVATIONS = ("input_scale", "input_global_scale", "activation_scale")
 
 
 def load(folder: Path) -> tuple[Checkpoint, Weights, Weights]:
@@ -125,7 +147,8 @@ def _plain(name: str, parts: Weights) -> torch.Tensor:
         if not part.endswith(_OF_ACTIVATIONS)
     }
     dequantize = _DEQUANTIZE[tuple(used)]
-    if dequantize is dequantize_fp8 and used["weight_scale"].dtype == torch.uint8:
+    _, scale, *_ = used.values()
+    if dequantize is dequantize_fp8 and scale.dtype == torch.uint8:
         dequantize = dequantize_scales_of_32
     return dequantize(*used.values())
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from builder import lint, pipeline
-from builder.facts import checkpoint, hardware, release
+from builder.facts import checkpoint, hardware, model_names, release
 from builder.rules.context import RuleContext
 
 CASES: list[Mapping[str, Any]] = yaml.safe_load(
@@ -28,7 +28,7 @@ def _models(facts: Mapping[str, Any]) -> Iterator[str]:
         yield facts["checkpoint"]
         return
     asked = ("precision", "mtp_layers", "num_experts", "kv_dtype")
-    for name in checkpoint.known_names():
+    for name in model_names.known_names():
         model = checkpoint.gather(name)
         known = RuleContext.of(release.load("1.2.1"), model)
         same = all(getattr(known, key) == facts[key] for key in asked if key in facts)

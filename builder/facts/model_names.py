@@ -1,0 +1,155 @@
+"""Names of models whose facts ship, in the spellings in which people give them, and what to do next
+about a name or a folder that is of none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from ..diagnostics import Diagnostic, closest
+from ..documents import DATA
+from ..files import is_folder, is_there
+
+MODELS = DATA / "models"
+
+# What stands around a name: places of the hub, a revision, the folder of the hub's cache.
+_PREFIX = re.compile(r"(?:hf:(?://)?|(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/)", re.I)
+_SUFFIX = re.compile(r"(?:/(?:tree|blob|resolve)/.*|@[\w.-]+)$")
+CACHED, _REVISIONS = "models--", "snapshots"
+
+
+def known_names() -> dict[str, Path]:
+    """Hub names whose facts ship with the toolkit, and their files."""
+    return {names[0]: path for path, names in _shipped_names(MODELS)}
+
+
+def known_aliases() -> dict[str, Path]:
+    """Other names that the hub has or had for them, and their files."""
+    return {alias: path for path, names in _shipped_names(MODELS) for alias in names[1:]}
+
+
+@lru_cache(maxsize=4)
+def _shipped_names(folder: Path) -> tuple[tuple[Path, list[str]], ...]:
+    """The names of each file, its own first: they stand in its first two lines."""
+    found = []
+    for path in sorted(folder.glob("*.yaml")):
+        with path.open(encoding="utf-8") as file:
+            name = file.readline().removeprefix("name:").strip()
+            label, _, listed = file.readline().partition(":")
+        found.append((path, [name, *(json.loads(listed) if label == "aliases" else [])]))
+    return tuple(found)
+
+
+def shipped_file(reference: str, exact: bool = False) -> Path | None:
+    """The file of the model that a reference means: by its name on the hub, one that it had there,
+    or, unless it must be `exact`, either as an address, in other letters, without the organisation,
+    or with FP4, as NVIDIA called its NVFP4 checkpoints first."""
+    names = known_aliases() | known_names()
+    if reference in names or exact:
+        return names.get(reference)
+    given = hub_name(reference)
+    spelled = {_spelling(name, given): path for name, path in names.items()}
+    return spelled.get(_spelling(given, given))
+
+
+def hub_name(reference: str) -> str:
+    """A name on the hub without what stands around it.
+
+    >>> hub_name("https://huggingface.co/openai/gpt-oss-120b/tree/main")
+    'openai/gpt-oss-120b'
+    >>> hub_name("models--openai--gpt-oss-120b")
+    'openai/gpt-oss-120b'
+    """
+    name = _SUFFIX.sub("", _PREFIX.sub("", reference.strip(), count=1)).strip("/")
+    return name.removeprefix(CACHED).replace("--", "/", 1) if name.startswith(CACHED) else name
+
+
+def _spelling(name: str, reference: str) -> str:
+    whole = name if "/" in reference else name.rpartition("/")[2]
+    return re.sub(r"-fp4\b", "-nvfp4", whole.casefold())
+
+
+def unknown(reference: str) -> Diagnostic:
+    """That a reference is neither a known name nor a folder, and what to do."""
+    what = "is neither a name whose facts ship with the toolkit nor a folder"
+    if reference.startswith((".", "/", "~")):
+        return Diagnostic(reference, what, _UNKNOWN)
+    names, given = known_names(), hub_name(reference)
+    close = closest(given, (*names, *known_aliases()))
+    alike = sorted(name for name in names if _series(name) == _series(given) != "")
+    if close:
+        nearby = f"did you mean {close}? Else "
+    else:
+        nearby = f"of the same series {', '.join(alike)} are known; else " if alike else ""
+    return Diagnostic(reference, what, f"{nearby}{_UNKNOWN} Known: {', '.join(sorted(names))}")
+
+
+def _series(name: str) -> str:
+    """The first two parts of a model's name: qwen3-235b, llama-3.3, deepseek-v3.2."""
+    parts = name.rpartition("/")[2].casefold().removeprefix("nvidia-").split("-")
+    return "-".join(parts[:2]) if len(parts) > 1 else ""
+
+
+# What to do about a model that is not known: `config.json` is enough to plan.
+_UNKNOWN = (
+    "download config.json of the model, and hf_quant_config.json where it has one, into a "
+    "folder and give the folder: the sizes of its weights are then computed."
+)
+
+
+def checkpoint_folder(folder: Path) -> Path:
+    """The folder with `config.json` that a folder or that file itself means: of the hub's cache
+    the snapshot that `refs/main` names."""
+    if folder.name == "config.json" and is_there(folder) and not is_folder(folder):
+        return folder.parent
+    head = folder / "refs" / "main"
+    if is_there(folder / "config.json") or not head.is_file():
+        return folder
+    return folder / _REVISIONS / head.read_text(encoding="utf-8", errors="replace").strip()
+
+
+def folder_name(folder: Path) -> str:
+    """What the model in a folder is called: in the hub's cache the folders are of revisions."""
+    whole = folder.resolve()
+    return hub_name(whole.parents[1].name) if whole.parent.name == _REVISIONS else whole.name
+
+
+def without_config(folder: Path) -> Diagnostic:
+    """What a folder without `config.json` is instead, and what to do."""
+    where = str(folder)
+    for pattern, what, fix in _OTHERS:
+        if any(folder.glob(pattern)):
+            return Diagnostic(where, f"holds {what}, and no config.json", fix)
+    below = sorted(folder.glob("*/config.json"))
+    if below:
+        return Diagnostic(
+            where, "has no config.json", f"give one of its folders: {below[0].parent}"
+        )
+    return Diagnostic(where, "has no config.json", f"{_UNKNOWN[0].lower()}{_UNKNOWN[1:]}")
+
+
+# Files of what is no checkpoint in the format of the hub, what they are, and the next step.
+_OTHERS = (
+    (
+        "adapter_config.json",
+        "a LoRA adapter",
+        "give the folder of its base model, and the adapter under lora_config",
+    ),
+    (
+        "*.gguf",
+        "GGUF weights, which TensorRT-LLM does not read",
+        "give the checkpoint that they were made from",
+    ),
+    (
+        "params.json",
+        "a checkpoint in Mistral's own format",
+        "give one of the same model with config.json, which Mistral publishes beside it",
+    ),
+    ("model_index.json", "a diffusion pipeline", "this toolkit plans language models"),
+    ("*.nemo", "a NeMo archive", "export it to the format of the hub with NeMo"),
+    ("*.onnx", "an ONNX model", "give the checkpoint that it was made from"),
+    ("*.engine", "a compiled engine", "give the checkpoint that it was built from"),
+)

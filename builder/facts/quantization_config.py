@@ -1,0 +1,215 @@
+"""What the files of a checkpoint say of its quantization, in the words of each writer.
+
+ModelOpt writes `hf_quant_config.json`, `quantization_config` of `config.json`, or both; the models'
+publishers and llm-compressor write the latter. How TensorRT-LLM reads each stands in its
+tensorrt_llm/llmapi/llm_utils.py, `_update_from_hf_quant_config`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..diagnostics import Diagnostic
+from .architecture import NESTED
+from .quantization import COMPRESSED_TENSORS, FORMATS, STATIC_FP8, Quantization, general_name
+
+# Those that some modules of a checkpoint are stored in, beside its main one.
+_PART_FORMATS = (*FORMATS, "MXFP8")
+_KV_CACHE = ("FP8", "NVFP4")
+_MIXED = "MIXED_PRECISION"
+
+# Linear layers that DeepSeek's FP8 checkpoints keep in BF16; their files do not list them.
+_FP8_BLOCK_EXCLUDED = ("lm_head", "*.eh_proj", "*.shared_head.head", "*.indexer.weights_proj")
+
+# For a checkpoint in a format of which no plan is made, such as AWQ or GPTQ.
+_NEXT_STEP = (
+    "take the model in one of these, export it so with ModelOpt from its BF16 weights, or write "
+    "the options of a server for it by hand, which check judges"
+)
+
+
+def read_quantization(
+    config: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None, folder: str = ""
+) -> tuple[Quantization, list[Diagnostic]]:
+    """The quantization that both files tell, and where they contradict each other.
+
+    `hf_quant_config.json` wins; `folder` is where the files are, for what is said of them.
+    """
+    inline = _from_config(config)
+    if hf_quant_config is None:
+        found, wrong = inline, []
+    else:
+        found = _from_modelopt(_mapping(hf_quant_config, "quantization"))
+        differ = inline.quant_algo and inline.quant_algo != _MIXED
+        wrong = _contradictions(found, inline) if differ else []
+    unknown = sorted(set(found.parts.values()) - set(_PART_FORMATS))
+    if found.quant_algo in (None, *FORMATS) and unknown:
+        what = f"{', '.join(unknown)} of some modules is not supported"
+        wrong.append(
+            Diagnostic(found.source, what, f"{', '.join(_PART_FORMATS)} are; {_NEXT_STEP}")
+        )
+    if found.quant_algo not in (None, *FORMATS):
+        what = f"{found.quant_algo} is not supported"
+        remedy = f"supported: {', '.join(FORMATS)}, or no quantization; {_NEXT_STEP}"
+        wrong.append(Diagnostic(found.source, what, remedy))
+    if found.kv_cache_quant_algo not in (None, *_KV_CACHE):
+        what = f"a KV cache in {found.kv_cache_quant_algo} is not supported"
+        remedy = f"export it again with {' or '.join(_KV_CACHE)}, or without a quantized KV cache"
+        wrong.append(Diagnostic(found.source, what, remedy))
+    return found, [replace(row, where=f"{folder}{row.where}") for row in wrong]
+
+
+def _mapping(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = document.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _names(fields: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = fields.get(key)
+    return (
+        tuple(filter(lambda name: isinstance(name, str), value)) if isinstance(value, list) else ()
+    )
+
+
+def _contradictions(first: Quantization, second: Quantization) -> list[Diagnostic]:
+    return [
+        Diagnostic(
+            first.source,
+            f"{name} is {getattr(first, name)}, but {second.source} says {getattr(second, name)}",
+            "make the two files agree with the exporter's log",
+        )
+        for name in ("quant_algo", "kv_cache_quant_algo")
+        if getattr(first, name) != getattr(second, name)
+    ]
+
+
+def _from_modelopt(fields: Mapping[str, Any]) -> Quantization:
+    source = "hf_quant_config.json"
+    excluded = _names(fields, "exclude_modules")
+    kv_cache, algorithm = fields.get("kv_cache_quant_algo"), fields.get("quant_algo")
+    if algorithm == _MIXED:
+        return _mixed(_parts(fields), kv_cache, excluded, source)
+    return Quantization(algorithm, kv_cache, excluded, source)
+
+
+def _from_config(config: Mapping[str, Any]) -> Quantization:
+    """That of the whole model, or else of the language model in it."""
+    source = "config.json: quantization_config"
+    fields = _mapping(config, "quantization_config")
+    for name in NESTED:
+        if not fields:
+            source = f"config.json: {name}.quantization_config"
+            fields = _mapping(_mapping(config, name), "quantization_config")
+    method = fields.get("quant_method")
+    if method is None and "quant_algo" not in fields:
+        return Quantization()
+    kv_cache = _kv_cache(fields)
+    excluded = _names(fields, "ignore") or _names(fields, "exclude_modules")
+    algorithm = fields.get("quant_algo", f"quant_method {method}")
+    if method in ("fp8", "mxfp4"):
+        return _published(config, fields, source)
+    if algorithm == _MIXED:
+        return _mixed(_parts(fields), kv_cache, excluded, source)
+    if method == COMPRESSED_TENSORS and "quant_algo" not in fields:
+        return _compressed(fields, kv_cache, excluded, source)
+    return Quantization(str(algorithm), kv_cache, excluded, source)
+
+
+def _kv_cache(fields: Mapping[str, Any]) -> str | None:
+    """ModelOpt writes the format of the KV cache in words or, in `config.json`, as a scheme."""
+    named = fields.get("kv_cache_quant_algo")
+    bits = _mapping(fields, "kv_cache_scheme").get("num_bits")
+    return named if isinstance(named, str) else {8: "FP8", 4: "NVFP4"}.get(bits or 0)
+
+
+def _compressed(
+    fields: Mapping[str, Any], kv_cache: str | None, excluded: tuple[str, ...], source: str
+) -> Quantization:
+    """What llm-compressor writes, where all modules have one format.
+
+    TensorRT-LLM reads three of them besides MXFP4: NVFP4 of weights and inputs, FP8 in blocks, and
+    FP8 by channel and token.
+    """
+    groups = _mapping(fields, "config_groups")
+    group = _mapping(groups, next(iter(groups))) if len(groups) == 1 else {}
+    weights, inputs = _mapping(group, "weights"), _mapping(group, "input_activations")
+    written = fields.get("format")
+    strategies = weights.get("strategy"), inputs.get("strategy")
+    algorithm = _COMPRESSED.get((weights.get("num_bits"), weights.get("type"), *strategies))
+    if written == "mxfp4-pack-quantized":
+        return Quantization("MXFP4", kv_cache, excluded, source)
+    if algorithm:
+        return Quantization(algorithm, kv_cache, excluded, source, writer=COMPRESSED_TENSORS)
+    kinds = f" of {len(groups)} groups" if len(groups) > 1 else _words(weights, inputs)
+    return Quantization(f"{COMPRESSED_TENSORS} {written}{kinds}", kv_cache, excluded, source)
+
+
+# By bits, type and strategy of the weights, and the strategy of the inputs.
+_COMPRESSED: Mapping[tuple[object, ...], str] = {
+    (4, "float", "tensor_group", "tensor_group"): "NVFP4",
+    (8, "float", "block", "group"): "FP8_BLOCK_SCALES",
+    (8, "float", "channel", "token"): "FP8",
+}
+
+
+def _words(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+    """How weights and inputs are quantized, for a combination that is not supported."""
+    parts = [
+        f"{name} {fields.get('type')}{fields.get('num_bits')} by {fields.get('strategy')}"
+        for name, fields in (("weights", weights), ("inputs", inputs))
+        if fields
+    ]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str) -> Quantization:
+    """The formats of the models' own publishers: FP8 in blocks or by tensor, MXFP4, or two of them.
+
+    DeepSeek-V4 keeps its experts in MXFP4 (`expert_dtype`) and the rest in FP8; NVIDIA's export of
+    it has the experts of all decoder layers in NVFP4 (`moe_quant_algo`) and changes nothing else.
+    """
+    # A name stands for a module, or for a part of a module's path.
+    listed = [
+        form.format(name)
+        for name in _names(fields, "modules_to_not_convert")
+        for form in ("{}", "*.{}", "{}.*", "*.{}.*")
+    ]
+    if fields["quant_method"] == "mxfp4":
+        return Quantization("MXFP4", None, tuple(listed), source)
+    plain = tuple(dict.fromkeys((*listed, *_FP8_BLOCK_EXCLUDED)))
+    if fields.get("weight_block_size") is None:
+        return Quantization("FP8", None, plain, source, writer=STATIC_FP8)
+    algorithm = "FP8_BLOCK_SCALES"
+    if config.get("expert_dtype") != "fp4":
+        return Quantization(algorithm, None, plain, source)
+    experts = fields.get("moe_quant_algo") or "MXFP4"
+    parts = {"layers.*.ffn.experts": experts, "mtp.*.ffn.experts": "MXFP4"}
+    return Quantization(experts, _kv_cache(fields), (*plain, "head"), source, parts, algorithm)
+
+
+def _parts(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The format of each module of a mixed checkpoint, alike modules in one entry."""
+    found: dict[str, dict[str, str]] = {}
+    for name, row in _mapping(fields, "quantized_layers").items():
+        algorithm = row.get("quant_algo") if isinstance(row, Mapping) else row
+        found.setdefault(general_name(name), {})[name] = str(algorithm)
+    parts: dict[str, str] = {}
+    for general, modules in found.items():
+        alike = len(set(modules.values())) == 1
+        parts |= {general: next(iter(modules.values()))} if alike else modules
+    return parts
+
+
+def _mixed(
+    parts: Mapping[str, str], kv_cache: str | None, excluded: tuple[str, ...], source: str
+) -> Quantization:
+    """The main format is that of the routed experts, or else the narrowest one: not every GPU has
+    kernels of four bits, and it is rarely that of few weights."""
+    experts = [part for name, part in parts.items() if ".experts" in name]
+    narrow = [part for part in parts.values() if "FP4" in part]
+    most = Counter(experts or narrow or parts.values()).most_common(1)
+    main = most[0][0] if most else _MIXED
+    return Quantization(main, kv_cache, excluded, source, parts)
