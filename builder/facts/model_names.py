@@ -123,12 +123,9 @@ def without_config(folder: Path) -> Diagnostic:
     for pattern, what, fix in _OTHERS:
         if any(folder.glob(pattern)):
             return Diagnostic(where, f"holds {what}, and no config.json", fix)
-    below = sorted(folder.glob("*/config.json"))
-    if below:
-        return Diagnostic(
-            where, "has no config.json", f"give one of its folders: {below[0].parent}"
-        )
-    return Diagnostic(where, "has no config.json", f"{_UNKNOWN[0].lower()}{_UNKNOWN[1:]}")
+    below = next(iter(sorted(folder.glob("*/config.json"))), None)
+    fix = f"give one of its folders, such as {below.parent}" if below else _UNKNOWN
+    return Diagnostic(where, "has no config.json", fix)
 
 
 # Files of what is no checkpoint in the format of the hub, what they are, and the next step.

@@ -136,7 +136,7 @@ def _compressed(
     groups = _mapping(fields, "config_groups")
     group = _mapping(groups, next(iter(groups))) if len(groups) == 1 else {}
     weights, inputs = _mapping(group, "weights"), _mapping(group, "input_activations")
-    written = fields.get("format")
+    written = str(fields.get("format") or "")
     strategies = weights.get("strategy"), inputs.get("strategy")
     algorithm = _COMPRESSED.get((weights.get("num_bits"), weights.get("type"), *strategies))
     if written == "mxfp4-pack-quantized":
@@ -144,7 +144,8 @@ def _compressed(
     if algorithm:
         return Quantization(algorithm, kv_cache, excluded, source, writer=COMPRESSED_TENSORS)
     kinds = f" of {len(groups)} groups" if len(groups) > 1 else _words(weights, inputs)
-    return Quantization(f"{COMPRESSED_TENSORS} {written}{kinds}", kv_cache, excluded, source)
+    algorithm = " ".join(filter(None, ("quant_method", COMPRESSED_TENSORS, written)))
+    return Quantization(f"{algorithm}{kinds}", kv_cache, excluded, source)
 
 
 # By bits, type and strategy of the weights, and the strategy of the inputs.

@@ -74,6 +74,8 @@ _NULLS = {"q_lora_rank": 0}
 # Fields that stand outside of a nested language model as well, and count there.
 _OUTSIDE = ("tie_word_embeddings", "torch_dtype", "dtype")
 
+_WIDTH_STEP = 256  # what the width of an MLP that is told as a multiple is rounded up to
+
 # Letters of `hybrid_override_pattern` (NVIDIA Nemotron-H, configuration_nemotron_h.py).
 _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
@@ -99,10 +101,7 @@ def normalized(config: Config, nested: str | None) -> dict[str, Any]:
         fields = {**_DEFAULTS.get(str(model_type), {}), **fields}
     if model_type == "llama" and "num_attention_heads" in fields:  # of before it had groups
         fields.setdefault("num_key_value_heads", fields["num_attention_heads"])
-    blocks = fields.get("block_configs")
-    if isinstance(blocks, list) and "num_key_value_heads" not in fields:
-        heads = [key_value_heads_of_block(fields, _attention(block)) for block in blocks]
-        fields["num_key_value_heads"] = max(heads, default=0)
+    fields = {**_of_blocks(fields), **fields}
     fields |= {name: _of_all(fields[name]) for name in _BY_LAYER if name in fields}
     kinds = layer_kinds(fields)
     if kinds and "num_hidden_layers" not in fields:
@@ -110,17 +109,39 @@ def normalized(config: Config, nested: str | None) -> dict[str, Any]:
     return fields
 
 
-def key_value_heads_of_block(config: Config, attention: Mapping[str, Any]) -> int:
-    """Those of one layer where the layers differ; 0 of a layer without attention."""
-    heads, group = config.get("num_attention_heads"), attention.get("n_heads_in_group")
-    if attention.get("num_key_value_heads"):
-        return int(attention["num_key_value_heads"])
-    return heads // group if isinstance(heads, int) and isinstance(group, int) and group else 0
+def _of_blocks(fields: Config) -> dict[str, int]:
+    """The most that a layer has, where the layers differ and are described one by one."""
+    listed = fields.get("block_configs")
+    blocks = (
+        [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
+    )
+    if not blocks:
+        return {}
+    heads = (key_value_heads_of_block(fields, block.get("attention")) for block in blocks)
+    widths = (width_of_block(fields, block.get("ffn")) for block in blocks)
+    return {"num_key_value_heads": max(heads), "intermediate_size": max(widths)}
 
 
-def _attention(block: object) -> Mapping[str, Any]:
-    found = block.get("attention") if isinstance(block, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+def key_value_heads_of_block(config: Config, attention: object) -> int:
+    """Those of one layer; 0 of a layer without attention."""
+    if own := _number(attention, "num_key_value_heads"):
+        return int(own)
+    group = _number(attention, "n_heads_in_group")
+    return int(_number(config, "num_attention_heads") // group) if group else 0
+
+
+def width_of_block(config: Config, mlp: object) -> int:
+    """The channels of one layer's MLP; 0 of a layer without."""
+    if own := _number(mlp, "intermediate_size"):
+        return int(own)
+    exact = int(2 * _number(mlp, "ffn_mult") * _number(config, "hidden_size") / 3)
+    return -(-exact // _WIDTH_STEP) * _WIDTH_STEP
+
+
+def _number(part: object, name: str) -> float:
+    """A number that a part has; 0 where it has none."""
+    value = part.get(name) if isinstance(part, Mapping) else None
+    return value if isinstance(value, int | float) else 0
 
 
 def _of_all(value: object) -> object:

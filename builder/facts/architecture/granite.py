@@ -92,7 +92,7 @@ ROWS = (
     Architecture(
         "GraniteMoeHybridForCausalLM",
         "hybrid",
-        (*COMMON, *GQA, *_MAMBA),
+        (*COMMON, *GQA, *_MAMBA, "intermediate_size"),
         _hybrid,
         experts_field="num_local_experts",
         optional_experts=True,

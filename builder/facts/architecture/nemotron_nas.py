@@ -7,13 +7,10 @@ nvidia/Llama-3_3-Nemotron-Super-49B-v1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
 from typing import Any
 
-from .fields import Config, key_value_heads_of_block
+from .fields import Config, key_value_heads_of_block, width_of_block
 from .tensors import COMMON, GQA, Architecture, Tensors, ends, gated_mlp, gqa, linear
-
-_WIDTH_STEP = 256  # what the width of an MLP is rounded up to
 
 
 def _blocks(config: Config, part: str) -> list[Mapping[str, Any]]:
@@ -23,13 +20,6 @@ def _blocks(config: Config, part: str) -> list[Mapping[str, Any]]:
 def _attention_layers(config: Config) -> int:
     blocks = _blocks(config, "attention")
     return sum(not (block.get("no_op") or block.get("replace_with_linear")) for block in blocks)
-
-
-def _width(config: Config, block: Mapping[str, Any]) -> int:
-    if width := block.get("intermediate_size"):
-        return int(width)
-    exact = int(2 * block["ffn_mult"] * config["hidden_size"] / 3)
-    return ceil(exact / _WIDTH_STEP) * _WIDTH_STEP
 
 
 def _decilm(config: Config) -> list[Tensors]:
@@ -48,7 +38,7 @@ def _decilm(config: Config) -> list[Tensors]:
         if block.get("replace_with_linear"):
             tensors.append(_replacement(f"{layer}.mlp.linear_mlp", config, i))
         elif not block.get("no_op"):
-            width = _width(config, block)
+            width = width_of_block(config, block)
             tensors += gated_mlp(f"{layer}.mlp", hidden, width, "dense_mlp", (i,))
         if not block.get("no_op"):
             norm = f"{layer}.post_attention_layernorm.weight"
