@@ -13,10 +13,11 @@ from .terminal import WIDTH, columns, print_json, warn, wrapped
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
+    from ..planning import Plan
 
 _KEYS = (
     *("decisions", "engine_defaults", "differences", "warnings"),
-    *("limits", "memory", "estimate", "published"),
+    *("limits", "memory", "estimate", "published", "nearest_published"),
 )
 
 
@@ -31,12 +32,30 @@ def run_plan(options: argparse.Namespace) -> None:
 
     planned = pipeline.plan(options.deployment, options.set, options.target)
     document = pipeline.manifest_facts(planned)
+    document = {**document, "nearest_published": _nearest_published(planned.plan)}
     if options.json:
         print_json({key: document[key] for key in _KEYS})
     else:
         print(summary_text(document, planned.plan.deployment))
         print(f"\n{reasons_text(document)}" if options.why else f"\n{_rest(document)}")
     warn(document["warnings"])
+
+
+def _nearest_published(plan: Plan) -> str | None:
+    """What was published that is the most alike, where nothing was for these GPUs."""
+    from ..facts import published_results
+
+    facts, request = plan.facts, plan.deployment
+    if facts.published:
+        return None
+    row = published_results.nearest(
+        facts.checkpoint, facts.gpu.name, request.hardware.num_gpus, request.role
+    )
+    if row is None:
+        return f"nothing of {facts.checkpoint.architecture.name}"
+    where = f"{row.num_gpus} {row.gpu} with {row.engine}"
+    what = f"{row.checkpoint} on {where}, {row.workload}: {row.source}"
+    return f"not for these GPUs; the most alike: {what}"
 
 
 def summary_text(document: Mapping[str, Any], request: Deployment) -> str:
@@ -58,9 +77,16 @@ def summary_text(document: Mapping[str, Any], request: Deployment) -> str:
         "",
         *_speed(document["estimate"]),
         "",
+        *_published_elsewhere(document.get("nearest_published")),
         _options(document),
     ]
     return "\n".join(parts)
+
+
+def _published_elsewhere(nearest: str | None) -> Iterator[str]:
+    if nearest:
+        yield from wrapped("PUBLISHED  ", nearest)
+        yield ""
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
@@ -121,6 +147,8 @@ def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
         if loads := estimate["measure"]:
             command = measuring_plan.command(estimate["isl"], estimate["osl"], loads)
             yield from wrapped("  measure: ", command)
+        if not estimate["nearest"]:
+            yield "  nearest rows, of other models: python -m builder estimate DEPLOYMENT"
     else:
         rows = [["ESTIMATED SPEED", "VALUE", "FROM", "TO", "UNIT"]]
         for key, (name, unit) in plan_estimate.MEASURES.items():

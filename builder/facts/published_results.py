@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from math import log
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -125,6 +126,28 @@ def published(
     return tuple(row for row in _rows(gpu, num_gpus, role) if _is_same(row.checkpoint, facts))
 
 
+def nearest(facts: Checkpoint, gpu: str, num_gpus: int, role: ServerRole) -> Published | None:
+    """The deployment of the same kind of server that is the most alike: of the same model if there
+    is one, else of its architecture, on this GPU, in this precision and on as many GPUs."""
+
+    def distance(row: Published) -> tuple[float, ...]:
+        other = _shipped(row.checkpoint)
+        return (
+            other.parameters != facts.parameters,
+            row.gpu != gpu,
+            other.precision != facts.precision,
+            abs(log(row.num_gpus / num_gpus)),
+        )
+
+    alike = [
+        row
+        for row in _rows(None, None, role)
+        if row.checkpoint in _names()
+        and _shipped(row.checkpoint).architecture.name == facts.architecture.name
+    ]
+    return min(alike, key=distance, default=None)
+
+
 def _is_same(name: str, facts: Checkpoint) -> bool:
     return name == facts.name or (name in _names() and same_model(_shipped(name), facts))
 
@@ -168,14 +191,16 @@ def _is_option_name(key: object) -> bool:
     return isinstance(key, str) and key.isidentifier()
 
 
-def _rows(gpu: str, num_gpus: int, role: ServerRole) -> Iterator[Published]:
-    """The rows of all sources for these GPUs."""
+def _rows(gpu: str | None, num_gpus: int | None, role: ServerRole) -> Iterator[Published]:
+    """The rows of all sources for these GPUs, or for any."""
     for path in sorted(RESULTS.glob("*.yaml")):
         publication = data_file.load(path, Publication)
         for row in publication.deployments:
             counts = row.num_gpus if isinstance(row.num_gpus, tuple) else (row.num_gpus,)
-            if (row.gpu, row.role) == (gpu, role) and num_gpus in counts:
-                yield _published(publication, row, num_gpus, path)
+            if row.role == role and gpu in (None, row.gpu):
+                for count in filter(None, counts):
+                    if num_gpus in (None, count):
+                        yield _published(publication, row, count, path)
 
 
 def _published(

@@ -62,6 +62,34 @@ def test_plan_as_json_has_decisions_memory_and_published_figures(builder: Run) -
 
 
 @pytest.mark.parametrize(
+    ("checkpoint", "gpu", "num_gpus", "nearest"),
+    [
+        ("nvidia/DeepSeek-V3.2-NVFP4", "gb200", 4, None),
+        ("nvidia/DeepSeek-V3.2-NVFP4", "gb200", 16, "nvidia/DeepSeek-V3.2-NVFP4 on 8 gb200 "),
+        (
+            "meta-llama/Llama-3.3-70B-Instruct",
+            "h200",
+            4,
+            "nvidia/Llama-3.3-70B-Instruct-FP8 on 2 h",
+        ),
+        ("nvidia/Qwen3-30B-A3B-NVFP4", "gb200", 2, "nvidia/Qwen3-235B-A22B-NVFP4 on 4 gb200 "),
+        ("nvidia/Kimi-K2.5-NVFP4", "b200", 8, "nothing of KimiK25ForConditionalGeneration"),
+    ],
+)
+def test_a_plan_of_what_nobody_published_names_the_most_alike(
+    checkpoint: str, gpu: str, num_gpus: int, nearest: str | None, tmp_path: Path, builder: Run
+) -> None:
+    (tmp_path / "deployment.yaml").write_text(
+        f"name: near\ncheckpoint: {checkpoint}\nhardware: {{gpu: {gpu}, num_gpus: {num_gpus}}}\n"
+        "engine: {name: tensorrt_llm, release: 1.3.0rc23}\n"
+        "workload: {isl: 1000, osl: 500, concurrency: 16}\ntargets: [trtllm_serve]\n"
+    )
+    done = builder("plan", "deployment.yaml", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)["nearest_published"]
+    assert found is None if nearest is None else nearest in found
+
+
+@pytest.mark.parametrize(
     "verb",
     [
         ("plan", PRESET),
