@@ -65,7 +65,7 @@ def test_plan_as_json_has_decisions_memory_and_published_figures(builder: Run) -
     ("checkpoint", "gpu", "num_gpus", "nearest"),
     [
         ("nvidia/DeepSeek-V3.2-NVFP4", "gb200", 4, None),
-        ("nvidia/DeepSeek-V3.2-NVFP4", "gb200", 16, "nvidia/DeepSeek-V3.2-NVFP4 on 8 gb200 "),
+        ("nvidia/DeepSeek-V3.2-NVFP4", "b300", 4, "nvidia/DeepSeek-V3.2-NVFP4 on 8 b300 "),
         (
             "meta-llama/Llama-3.3-70B-Instruct",
             "h200",
