@@ -47,14 +47,21 @@ def is_there(path: Path) -> bool:
         return False
 
 
+_DEVICES = Path("/dev")
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A file to write in the place of another: readers see the old one or the new one, never half.
 
-    It stays out where the block raises. Raises `OSError`.
+    It stays out where the block raises. A device or a pipe, as `/dev/stdout` may be, is written to:
+    a file in its place would be no device for anybody on the machine. Raises `OSError`.
     """
     if not path.name:
         raise IsADirectoryError(EISDIR, "is a folder", str(path))
+    if path.parent == _DEVICES or (is_there(path) and not path.is_file() and not path.is_dir()):
+        yield path
+        return
     new = path.with_name(f".{path.name}.new")
     try:
         yield new
