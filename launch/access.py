@@ -10,6 +10,7 @@ from typing import Any
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
+from builder.files import read_bytes
 
 # The name that a bundle gives its key. Triton expects it with a prefix over gRPC.
 HEADER = "api-key"
@@ -83,11 +84,11 @@ def _read(path: Path | None, option: str) -> bytes | None:
     if path is None:
         return None
     try:
-        return path.read_bytes()
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise BadInput(Diagnostic(option, f"{path} cannot be read: {reason}")) from None
+        return read_bytes(path)
+    except BadInput as error:
+        [fault] = error.diagnostics
+        raise BadInput(Diagnostic(option, f"{path} {fault.message}", fault.fix)) from None
 
 
 def _own(path: str | None) -> bytes | None:
-    return Path(path).read_bytes() if path and os.access(path, os.R_OK) else None
+    return read_bytes(Path(path)) if path and os.access(path, os.R_OK) else None

@@ -211,7 +211,8 @@ class Cluster:
 class Allocation:
     """The nodes and the time that Slurm gave this job, and why it takes them back.
 
-    USR1: the time limit is near. TERM and INT: Slurm ends the job.
+    USR1: the time limit is near. TERM, INT and QUIT: Slurm ends the job. Others that would end this
+    process do nothing.
     """
 
     def __init__(self, cluster: Cluster, limit_s: float) -> None:
@@ -220,13 +221,13 @@ class Allocation:
         self.is_near_end = False
         self._signal: str | None = None
         self._next_poll = 0.0
-        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+        for name in ("USR1", "TERM", "INT", "QUIT", "HUP", "USR2", "ALRM", "XCPU"):
+            signal.signal(getattr(signal, f"SIG{name}"), self._on_signal)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGUSR1:
             self.is_near_end = True
-        else:
+        elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             self._signal = signal.Signals(number).name
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ LEAST_TOKENS = 2
 # Tokens that one hash id stands for.
 BLOCK_TOKENS = 512
 MS_PER_S = 1000.0
+MOST_TOKENS = 10_000_000  # of a prompt or an answer of a trace
 NUMBERS = ("timestamp", "input_length", "output_length")
 MAX_DIAGNOSTICS = 10
 MAX_BYTES = 1_000_000_000  # ShareGPT has 0.7 GB
@@ -67,9 +69,12 @@ def _conversations(file: Path) -> Sequence[Any]:
 
 
 def _first_two(row: Any) -> tuple[str, str] | None:
-    turns = row.get("conversations") or row.get("conversation") or ()
-    texts = [turn.get("value", turn.get("content", "")) for turn in turns[:2]]
-    return (texts[0], texts[1]) if len(texts) == 2 else None
+    turns = row.get("conversations") or row.get("conversation")
+    first = [one for one in turns[:2] if isinstance(one, dict)] if isinstance(turns, list) else []
+    match [turn.get("value", turn.get("content", "")) for turn in first]:
+        case [str(prompt), str(answer)]:
+            return prompt, answer
+    return None
 
 
 def _kept(
@@ -133,7 +138,7 @@ def _trace_rows(file: Path) -> list[dict[str, Any]]:
         try:
             if line.strip():
                 rows.append(_trace_row(files.parse_json(line)))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             what = f"is not a row of a trace: {type(error).__name__}: {error}"
             diagnostics.append(Diagnostic(f"{file}:{number}", what))
     if not rows and not diagnostics:
@@ -145,8 +150,14 @@ def _trace_rows(file: Path) -> list[dict[str, Any]]:
 
 def _trace_row(found: Mapping[str, Any]) -> dict[str, Any]:
     row = {**found, **{name: float(found[name]) for name in NUMBERS}}
-    if min(row["input_length"], row["output_length"]) < 1:
-        raise ValueError("a length is below 1")
+    if not all(math.isfinite(row[name]) for name in NUMBERS):
+        raise ValueError("a number is not finite")
+    lengths = row["input_length"], row["output_length"]
+    if not 1 <= min(lengths) <= max(lengths) <= MOST_TOKENS:
+        raise ValueError(f"a length is not from 1 to {MOST_TOKENS}")
+    ids = row.get("hash_ids", [])
+    if not isinstance(ids, list) or not all(isinstance(one, int | str) for one in ids):
+        raise ValueError("hash_ids is no list of numbers")
     return row
 
 

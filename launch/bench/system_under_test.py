@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.documents import load_yaml_mapping
-from builder.errors import NotReady
+from builder.errors import BadFacts, NotReady
 from builder.facts import engines
 from builder.files import load_json_mapping
 
@@ -60,7 +60,7 @@ class SystemUnderTest:
         """Of the model that is served: that of the folder that the server loads if it is here, else
         the bundle's, unless the server's `version` is that of an engine that runs a miniature."""
         if self.checkpoint and (file := self.checkpoint / "config.json").is_file():
-            return _vocabulary_size(json.loads(file.read_bytes()))
+            return _vocabulary_size(load_json_mapping(file))
         if self.run is None and metrics.is_reference(version):
             return None
         return _vocabulary_size(_checkpoint(self.bundle).get("config", {}))
@@ -189,15 +189,18 @@ def precision(facts: Mapping[str, Any]) -> str | None:
 
 
 def _vocabulary_size(config: Mapping[str, Any]) -> int | None:
-    size = {**config, **(config.get("text_config") or {})}.get("vocab_size")
+    text = config.get("text_config")
+    size = {**config, **(text if isinstance(text, dict) else {})}.get("vocab_size")
     return size if isinstance(size, int) else None
 
 
 def running(bundle: Bundle, ports: Mapping[str, int], runs: Path) -> Mapping[str, Any] | None:
     """The `run.json` of the server that was started from this bundle on these ports, if it runs."""
     for file in sorted(runs.glob(f"*/{SUMMARY}"), reverse=True):
-        facts: Mapping[str, Any] = json.loads(file.read_bytes())
-        is_ours = facts.get("bundle", {}).get("digest") == bundle.digest
-        if is_ours and facts.get("outcome") == "ready" and facts.get("ports") == dict(ports):
-            return facts
+        with suppress(BadFacts):  # the damaged record of some other run says nothing of this one
+            facts = load_json_mapping(file)
+            own = facts.get("bundle")
+            is_ours = isinstance(own, dict) and own.get("digest") == bundle.digest
+            if is_ours and facts.get("outcome") == "ready" and facts.get("ports") == dict(ports):
+                return facts
     return None

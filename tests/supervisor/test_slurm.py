@@ -282,15 +282,23 @@ def test_a_job_is_shown_by_the_first_value_of_each_key(commands: Commands) -> No
     assert info == {"JobId": "7", "JobState": "RUNNING", "Comment": "a=b"}
 
 
+IGNORED = (signal.SIGHUP, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
+
+
 @pytest.mark.parametrize(
     ("number", "near_end", "terminating"),
-    [(signal.SIGUSR1, True, False), (signal.SIGTERM, False, True), (signal.SIGINT, False, True)],
+    [
+        (signal.SIGUSR1, True, False),
+        *((number, False, True) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)),
+        *((number, False, False) for number in IGNORED),
+    ],
 )
 def test_slurms_signals_are_told_apart(
     commands: Commands, number: signal.Signals, near_end: bool, terminating: bool
 ) -> None:
     handlers = {
-        one: signal.getsignal(one) for one in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+        one: signal.getsignal(one)
+        for one in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, *IGNORED)
     }
     try:
         allocation = Allocation(commands(scontrol="echo JobState=RUNNING", sinfo="true"), 3600)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +51,19 @@ def test_the_vocabulary_is_that_of_the_folder_that_is_served(
     assert ours.vocabulary_size("Triton 2.51.0, TensorRT-LLM 1.2.1+reference") == 512
     monkeypatch.setenv("CHECKPOINT", str(tmp_path))
     assert known.vocabulary_size("Triton 2.51.0") == 512
+
+
+def test_the_record_of_another_run_may_hold_anything(bundle: Bundle, tmp_path: Path) -> None:
+    """Below the folder in which somebody measures."""
+    for name, text in {"a": "", "b": "[]", "c": '{"bundle": 5}', "d": "[" * 100_000}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+    (tmp_path / "e").mkdir()
+    os.mkfifo(tmp_path / "e" / "run.json")
+    assert system_under_test.running(bundle, {"http": 1}, tmp_path) is None
+    ours = {"bundle": {"digest": bundle.digest}, "outcome": "ready", "ports": {"http": 1}}
+    (tmp_path / "a" / "run.json").write_text(json.dumps(ours))
+    assert system_under_test.running(bundle, {"http": 1}, tmp_path) == ours
 
 
 def test_triton_tells_the_version_of_its_engine(served: Served) -> None:

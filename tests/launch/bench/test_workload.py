@@ -206,6 +206,25 @@ def test_sharegpt_says_that_nothing_fits(text: Prompts, conversations: Path) -> 
         datasets.sharegpt(text, conversations, TEMPLATE, osl=16, context=17)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"conversations": 5},
+        {"conversations": {"a": 1}},
+        {"conversations": ["what is it", "a number"]},
+        {"conversations": [{"value": 5}, {"value": ["x"]}]},
+        {"conversation": "text"},
+        {},
+    ],
+)
+def test_sharegpt_leaves_out_what_is_no_conversation(
+    text: Prompts, tmp_path: Path, odd: dict[str, object]
+) -> None:
+    file = tmp_path / "share.json"
+    file.write_text(json.dumps([odd, conversation("what is it", "a number")]))
+    assert datasets.sharegpt(text, file, TEMPLATE).size == 1
+
+
 def rows(file: Path, *found: dict[str, object] | str) -> Path:
     lines = (one if isinstance(one, str) else json.dumps(one) for one in found)
     file.write_text("\n".join(lines))
@@ -230,6 +249,26 @@ def test_a_trace_starts_at_once_and_keeps_its_gaps(text: Prompts, tmp_path: Path
     assert [call.at_s for call in made.timed(None, 1.0)] == [0, 1.5, 4]
     assert [call.at_s for call in made.timed(2, 2.0)] == [0, 0.75]
     assert text.count(str(made.timed(1, 1.0)[0].prompt)) == 20
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"timestamp": "nan"},
+        {"timestamp": "inf"},
+        {"input_length": 10**12},
+        {"output_length": 1e300},
+        {"input_length": 10**400},
+        {"hash_ids": 5},
+        {"hash_ids": [[1]]},
+    ],
+)
+def test_a_row_of_a_trace_is_one_that_can_be_asked(
+    text: Prompts, tmp_path: Path, wrong: dict[str, object]
+) -> None:
+    file = rows(tmp_path / "t.jsonl", {**row(0, 10), **wrong})
+    with pytest.raises(BadInput, match="is not a row of a trace"):
+        datasets.trace(text, file, TEMPLATE)
 
 
 def test_every_wrong_line_of_a_trace_is_named(text: Prompts, tmp_path: Path) -> None:
