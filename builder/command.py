@@ -73,6 +73,8 @@ def _run(verb: Callable[[], None]) -> int:
     except ToolkitError as error:
         for diagnostic in error.diagnostics:
             _say(f"{diagnostic.severity}: {diagnostic}")
+            for line in diagnostic.log:
+                _say(f"    {one_line(line)}")
         return error.exit_code
     except BrokenPipeError:
         # The reader went away, as `| head` does; nothing more can be said.

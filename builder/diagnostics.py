@@ -48,7 +48,7 @@ class Diagnostic:
     path of the value to blame and `location` its place in the text, as far as they are known;
     `within` names the file inside the file that they are of. `rule` is the id of the rule that is
     broken; a diagnostic of severity `warning` stops nothing. `release` is set where a file was
-    checked for several engine releases.
+    checked for several engine releases. `log` are lines of a program's log, to be shown below.
     """
 
     where: str
@@ -60,11 +60,13 @@ class Diagnostic:
     location: Location = NOWHERE
     within: str = ""
     release: str = ""
+    log: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Whoever reports it, no credential is repeated, and no text of any length."""
         for name in ("where", "message", "fix", "path"):
             object.__setattr__(self, name, mask(_shortened(getattr(self, name))))
+        object.__setattr__(self, "log", tuple(mask(_shortened(line)) for line in self.log))
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message

@@ -98,8 +98,9 @@ def _say_stopping(target: Target, _: object, cause: object, __: object) -> None:
 
 def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> NotReady:
     """The error of a server that is not there, with the end of its log."""
-    words = "".join(f"\n    {line[:LINE_LENGTH]}" for line in server.last_lines())
-    return NotReady(Diagnostic(f"target {target.name}", f"{what}; its log {run.log} ends:{words}"))
+    lines = tuple(line[:LINE_LENGTH] for line in server.last_lines())
+    what = f"{what}; its log {run.log} ends:"
+    return NotReady(Diagnostic(f"target {target.name}", what, log=lines))
 
 
 def with_checkpoint(target: Target, engine: str, run: Run) -> Target:

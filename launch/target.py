@@ -116,9 +116,8 @@ class Target:
             try:
                 listen(self.host, port).close()
             except OSError as error:
-                remedy = (
-                    "stop what listens there, or give this target another port in the deployment"
-                )
+                remedy = f"stop what listens there, or set another port under targets.{self.name}"
+                remedy += " of the deployment"
                 where = f"{self.name}: {name} port {port}"
                 reason = error.strerror or str(error)
                 diagnostics.append(

@@ -349,13 +349,20 @@ def _diff_published(options: argparse.Namespace) -> None:
         raise BadInput(Diagnostic(str(options.b), what, f"name one, such as {run.place}"))
     found = [one for one in published.for_run(run) if one.speeds]
     if not found:
-        why = "is a rehearsal, which says nothing about a GPU" if run.rehearsal else "has none"
-        remedy = ". ".join(("measure a bundle with published figures", *run.notes))
+        why, remedy = "has none", "measure a bundle with published figures"
+        if run.rehearsal:
+            why = "is a rehearsal, which says nothing about a GPU"
+        elif run.bench.headline is None:
+            why, remedy = "served no load without failures", "measure it again"
+        remedy = ". ".join((remedy, *run.notes))
         raise BadInput(Diagnostic(f"published figures for {run.place}", why, remedy))
     if options.json:
         print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
     else:
         print("\n\n".join(map(text_tables.causes_table, found)))
+    if (outcome := run.bench.outcome) != "complete" and "outcome" not in options.allow:
+        what = f"that of {run.place} is {outcome or 'unknown'}"
+        raise BadInput(Diagnostic("outcome", what, "measure it again, or give --allow outcome"))
     judged = [one for one in found if one.same_conditions]
     if not judged:
         what = "no verdict: no figure was measured under conditions that are known to be the same"

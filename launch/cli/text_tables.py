@@ -107,8 +107,8 @@ def _wrapped(text: str) -> str:
 def bench_table(document: Mapping[str, Any]) -> str:
     """A line per point, and what else a reader has to know of the whole."""
     header = f"{'LOAD':<9}{'OK':>6}{'FAILED':>7}{'TOK/S':>10}{'/USER':>8}"
-    lines = [f"{header}{'TTFT p50':>10}{'p99':>8}{'TPOT':>7}{'E2E p50':>9} ms"]
-    lines += map(_point, document["points"])
+    header += f"{'TTFT p50':>10}{'p99':>8}{'TPOT':>7}{'E2E p50':>9} ms"
+    lines = [header, *map(_point, document["points"])] if document["points"] else []
     lines += [line for one in document["points"] for line in _failures(one)]
     if document["outcome"] == "interrupted":
         text = "interrupted: the last point here may have fewer requests, later ones are missing"
@@ -165,7 +165,7 @@ def causes_table(one: PublishedFigure) -> str:
     if one.causes:
         lines.append(f"{'CONDITION':<28}{'PUBLISHED':<26}{'HERE':<18}{'SPEED':>6}")
     for cause in one.causes:
-        effect = "" if cause.factor is None else f"{(cause.factor - 1) * 100:+.0f} %"
+        effect = cause.effect.replace("\u00a0", " ")
         name, published, here = (
             textwrap.shorten(text, room, placeholder="...")
             for text, room in ((cause.name, 27), (cause.published, 25), (cause.here, 17))

@@ -19,6 +19,7 @@ from .number_format import SPACE, number, percent
 from .results import LoadPoint
 
 NOT_SAID = "not said"
+LOAD = "requests at a time"
 PER_USER = "output_tokens_per_s_per_user"
 # The number of draft tokens under the names that releases have for it.
 DRAFT_TOKENS = ("max_draft_len", "num_nextn_predict_layers")
@@ -44,13 +45,17 @@ class Cause:
     def is_known(self) -> bool:
         return NOT_SAID not in (self.published, self.here)
 
+    @property
+    def effect(self) -> str:
+        """On the speed, in percent; empty where it is not known."""
+        if self.factor is None:
+            return ""
+        percents = round((self.factor - 1) * 100)
+        return f"{percents:+d}{SPACE}%" if percents else f"0{SPACE}%"
+
     def __str__(self) -> str:
-        effect = "" if self.factor is None else f" ({effect_on_speed(self.factor)})"
+        effect = f" ({self.effect})" if self.effect else ""
         return f"{self.name} {self.published}, here {self.here}{effect}"
-
-
-def effect_on_speed(factor: float) -> str:
-    return f"{(factor - 1) * 100:+.0f}{SPACE}%"
 
 
 def causes(run: RunEvidence, row: Row, figure: Row, point: LoadPoint, measure: str) -> list[Cause]:
@@ -121,7 +126,7 @@ def _load(run: RunEvidence, figure: Row, point: LoadPoint, measure: str) -> Iter
         rate = point.rate(measure)
         factor = rate / there if rate and there else None
         how = "between this run's own loads" if factor else ""
-        yield Cause("requests at a time", _text(theirs), _text(point.concurrency), factor, how)
+        yield Cause(LOAD, _text(theirs), _text(point.concurrency), factor, how)
 
 
 def _interpolated(

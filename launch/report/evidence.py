@@ -157,7 +157,8 @@ def _evidence(path: Path, document: Any) -> RunEvidence:
     manifest, notes = _manifest(bench)
     own = not bench.imported
     if not bench.points:
-        notes = (*notes, f"This run measured nothing: it has no {BENCH}.")
+        why = "" if Path(where).is_file() else f": it has no {BENCH}"
+        notes = (*notes, f"This run measured nothing{why}.")
     return RunEvidence(
         title=bench.subject.name,
         place=str(path),

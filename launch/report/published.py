@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .conditions import PER_USER, Cause, causes, explained
+from .conditions import LOAD, PER_USER, Cause, causes, explained
 from .evidence import RunEvidence
 from .number_format import SPACE, number
 from .results import LoadPoint
 
+AS_FAST = "as fast"
 # Rates that are compared, the first that is published, and their units.
 RATES = {
     "output_tokens_per_s": "output tokens/s",
@@ -58,6 +59,8 @@ class PublishedFigure:
         if self.speeds is None or self.ratio is None:
             return "This run measured nothing to set beside it."
         published, here = self.speeds
+        if any(cause.name == LOAD and cause.factor is None for cause in self.causes):
+            return f"Published: {published}. Here: {here}, another load: nothing follows from it."
         text = f"Published: {published}. Here: {here}, {_slower(self.ratio)}."
         if self.same_conditions:
             return f"{text} The conditions are the same."
@@ -66,14 +69,16 @@ class PublishedFigure:
         if known:
             due = explained(known)
             text += f" By the differences that have a figure it should be {_slower(due)}"
-            text += f"; it is {_slower(self.ratio / due)} than that."
+            more = _slower(self.ratio / due)
+            text += f"; it is {more} {'as' if more == AS_FAST else 'than'} that."
         if others:
             text += f" {others} {'more ' if known else ''}condition{'s' * (others > 1)} may differ."
         return text
 
 
 def _slower(ratio: float) -> str:
-    return f"{abs(1 - ratio) * 100:.0f}{SPACE}% {'slower' if ratio < 1 else 'faster'}"
+    percents = round(abs(1 - ratio) * 100)
+    return f"{percents}{SPACE}% {'slower' if ratio < 1 else 'faster'}" if percents else AS_FAST
 
 
 def for_run(run: RunEvidence) -> list[PublishedFigure]:

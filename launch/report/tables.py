@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .conditions import effect_on_speed
 from .estimated import RunEstimate
 from .evidence import RunEvidence
 from .json_object import JsonObject
@@ -131,7 +130,7 @@ def causes(row: PublishedFigure) -> PageTable:
     """What was not the same as under a published figure, by its effect."""
     cells = [
         (cause.name, cause.published, cause.here,
-         UNKNOWN if cause.factor is None else effect_on_speed(cause.factor), cause.how)
+         cause.effect or UNKNOWN, cause.how)
         for cause in row.causes
     ]  # fmt: skip
     columns = [("condition", "code"), ("published", "text"), ("here", "text"),

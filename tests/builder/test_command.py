@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from builder import command
+from builder.diagnostics import Diagnostic
+from builder.errors import NotReady
 from tests.conftest import ROOT
 
 
 def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", program, *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    argv = [sys.executable, "-m", program, *words]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("streams", ["1>&-", "2>&-", "0<&- 1>&- 2>&-"])
@@ -97,3 +100,18 @@ def test_what_looks_like_an_option_behind_two_dashes_is_none() -> None:
 
 def test_the_beginning_of_an_option_stands_for_it() -> None:
     assert run("builder", "plan", "llama-tiny", "--js").returncode == 0
+
+
+def test_lines_of_a_log_stand_below_their_error_each_on_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def verb() -> None:
+        log = ("loading", "KeyError:\n'x' \x1b[31m")
+        raise NotReady(Diagnostic("target a", "died; its log ends:", log=log))
+
+    assert command.run(verb) == NotReady.exit_code
+    assert capsys.readouterr().err.splitlines() == [
+        "error: target a: died; its log ends:",
+        "    loading",
+        r"    KeyError:\n'x' \u001b[31m",
+    ]

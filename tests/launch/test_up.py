@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from contextlib import suppress
@@ -106,7 +107,7 @@ def test_an_engine_that_cannot_start_is_reported_with_its_own_words(
     assert launcher.end() == 5
     errors = launcher.errors.read_text()
     assert f"error: target {target}: died with exit status" in errors
-    assert "config.json" in errors
+    assert re.search(r"^    .*config\.json", errors, re.MULTILINE)  # a line of its own
     assert summary(tmp_path)["outcome"] == "died"
     assert summary(tmp_path)["checkpoint"] == str(tmp_path / "empty")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import tempfile
@@ -151,7 +152,7 @@ class Connector:
             failure = Failure("timeout", f"no end within {timeout_s:g} s")
         except OSError as error:
             kind: FailureKind = "cut" if exchange.is_connected else "refused"
-            failure = Failure(kind, error.strerror or str(error), retryable=True)
+            failure = Failure(kind, _reason(error), retryable=True)
         except asyncio.CancelledError:
             exchange.close()
             raise
@@ -187,3 +188,10 @@ def tls(access: Access, protocol: str) -> ssl.SSLContext:
             file.flush()
             context.load_cert_chain(file.name)
     return context
+
+
+def _reason(error: OSError) -> str:
+    """In the system's words: those of asyncio repeat the address, as a tuple of Python."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)

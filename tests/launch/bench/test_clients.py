@@ -153,6 +153,7 @@ def test_no_server_is_told_as_refused(api: Api) -> None:
         [record] = ask_all(endpoint, api, [LoadRequest("Hi", timeout_s=5)])
         assert record.failure is not None
         assert (record.failure.kind, record.failure.retryable) == ("refused", True)
+        assert record.failure.message == "Connection refused"
 
 
 def test_an_endpoint_has_apis_of_its_kind_only() -> None:

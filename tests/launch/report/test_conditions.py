@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -237,6 +238,30 @@ def test_diff_with_the_published_figures_judges_only_the_same_conditions(
     assert re.search(r"^release +not said +1\.2\.1$", said.out, re.M)
     assert "published: no verdict" in said.err
     assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_a_run_that_did_not_end_well_is_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = of_bundle(tmp_path / "same")
+    file = run / "bench.json"
+    stopped = json.loads(file.read_text()) | {"outcome": "interrupted"}
+    file.write_text(json.dumps(stopped))
+    words = ["bench", "diff", "published", str(run), "--margin", "20"]
+    assert main(words) == 2
+    assert f"outcome: that of {run} is interrupted" in capsys.readouterr().err
+    assert main([*words, "--allow", "outcome"]) == 0
+    for point in stopped["points"]:
+        point["requests"] |= {"ok": 0, "failed": point["requests"]["sent"]}
+    file.write_text(json.dumps(stopped))
+    capsys.readouterr()
+    assert main([*words, "--allow", "outcome"]) == 2
+    assert "served no load without failures; measure it again" in capsys.readouterr().err
+
+
+def test_of_another_load_that_was_not_measured_nothing_follows(compared: Compared) -> None:
+    found = compared(changed("figure.concurrency", 1000))
+    assert found.summary.endswith(", another load: nothing follows from it.")
 
 
 def test_diff_with_no_published_figure_is_an_error(
