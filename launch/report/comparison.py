@@ -69,10 +69,9 @@ def _difference(run: RunEvidence, point: LoadPoint, base: LoadPoint) -> dict[str
 
 def overview(runs: Sequence[RunEvidence]) -> PageTable:
     """A row per run with its headline figures."""
-    columns = [("run", "text"), ("failed", NUMERIC), ("highest output", NUMERIC), ("at", "code"),
-               ("per GPU", NUMERIC), ("best for a user", NUMERIC), ("shortest TTFT p50", NUMERIC),
-               ("shortest e2e p50", NUMERIC), ("within SLO", NUMERIC),
-               ("million tokens", NUMERIC)]  # fmt: skip
+    titles = ("failed", "highest output", "per GPU", "best for a user", "shortest TTFT p50",
+              "shortest e2e p50", "within SLO", "million tokens")  # fmt: skip
+    columns = [("run", "text"), *((title, NUMERIC) for title in titles)]
     rows = [_overview(run) for run in runs]
     return without_empty_columns(make_table("The runs at a glance", columns, rows))
 
@@ -81,15 +80,14 @@ def _overview(run: RunEvidence) -> tuple[object, ...]:
     result, best = run.bench, run.bench.headline
     failed = f"{number(result.failed)} of {number(result.sent)}" if result.sent else number(None)
     if best is None:
-        return (run.title, failed, *[number(None)] * 8)
+        return (run.title, failed, *[number(None)] * 7)
     users = [p.rate("output_tokens_per_s_per_user") for p in result.clean_points]
     ttfts = [p.stats("ttft_ms").p50 for p in result.clean_points]
     medians = [p.stats("e2e_ms").p50 for p in result.clean_points]
     return (
         run.title,
         failed,
-        unit(best.rate("output_tokens_per_s"), "tokens/s"),
-        best.label,
+        f"{unit(best.rate('output_tokens_per_s'), 'tokens/s')} at {best.label}",
         number(None if run.rehearsal else best.rate("output_tokens_per_s_per_gpu")),
         number(max((u for u in users if u is not None), default=None)),
         milliseconds(min((t for t in ttfts if t is not None), default=None)),

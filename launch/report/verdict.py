@@ -191,7 +191,7 @@ def notices(runs: Sequence[RunEvidence]) -> list[Notice]:
     if len(runs) == 1:
         return list(shared)
     return [
-        replace(notice, title=f"{notice.title}: {', '.join(titles)}")
+        replace(notice, title=f"{notice.title}: {'; '.join(titles)}")
         if len(titles) < len(runs)
         else notice
         for notice, titles in shared.items()

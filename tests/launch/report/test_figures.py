@@ -253,7 +253,7 @@ def test_a_notice_that_runs_share_is_given_once(runs: Runs) -> None:
     documents = [samples.bench(name, outcome="interrupted") for name in ("one", "two", "three")]
     documents[2]["outcome"] = "complete"
     (notice,) = verdict.notices(runs(*documents))
-    assert notice.title == "Interrupted: one, two"
+    assert notice.title == "Interrupted: one; two"
 
 
 def test_why_a_run_ended_by_a_failure_is_said(runs: Runs) -> None:
