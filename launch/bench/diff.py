@@ -12,6 +12,7 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
 from ..report.json_object import JsonObject
+from ..report.results import check_counts
 from . import results, samples
 from .samples import LEAST_SAMPLES, Interval
 
@@ -77,18 +78,15 @@ def read(path: Path) -> Document:
 
 
 def _check_counts(point: JsonObject) -> None:
-    """Numbers of requests that agree with each other, and a speed that can be one."""
+    """Numbers of requests that agree with each other and with the samples."""
+    check_counts(point)
     requests = point.child("requests")
     for key in ("sent", "ok", "failed"):
         requests.require(key)
-    sent, ok, failed = (requests.count(key) for key in ("sent", "ok", "failed"))
-    if None not in (sent, ok, failed) and (ok or 0) + (failed or 0) != sent:
-        requests.fault("sent", f"is {sent}, with {ok} successes and {failed} failures")
+    ok = requests.count("ok")
     for name, row in point.child("samples").values.items():
         if ok is not None and isinstance(row, list) and len(row) > ok:
             point.child("samples").fault(name, f"has {len(row)} values of {ok} successes")
-    if (point.number(SPEED) or 0) < 0:
-        point.fault(SPEED, "is below 0")
 
 
 def check(a: Document, b: Document, allowed: Collection[str] = ()) -> None:

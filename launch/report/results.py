@@ -152,18 +152,22 @@ class BenchResults:
 
     @property
     def clean_points(self) -> tuple[LoadPoint, ...]:
-        """Those without failed requests, which alone count in a headline."""
-        return tuple(point for point in self.points if not point.failed)
+        """Those that served requests and failed none, which alone count in a headline."""
+        return tuple(point for point in self.points if not point.failed and point.ok != 0)
 
     @property
     def headline(self) -> LoadPoint | None:
         """The point with the highest output of those at which no request failed."""
-        rates = [(rate, p) for p in self.clean_points if (rate := p.rate(RATES[0])) is not None]
+        rates = [(rate, p) for p in self.clean_points if (rate := p.rate(RATES[0]))]
         return max(rates, key=lambda pair: pair[0])[1] if rates else None
 
     @property
     def sent(self) -> int:
         return sum(point.sent or 0 for point in self.points)
+
+    @property
+    def ok(self) -> int:
+        return sum(point.ok or 0 for point in self.points)
 
     @property
     def failed(self) -> int:
@@ -221,8 +225,20 @@ def _load_order(point: LoadPoint) -> tuple[bool, float]:
     return (point.rate_per_s is not None, point.rate_per_s or point.concurrency or 0)
 
 
+def check_counts(row: JsonObject) -> None:
+    """Diagnostics of counts of a point that contradict each other, and of speeds below 0."""
+    requests = row.child("requests")
+    sent, ok, failed = (requests.count(key) for key in ("sent", "ok", "failed"))
+    if sent is not None and (ok or 0) + (failed or 0) > sent:
+        requests.fault("sent", f"is {sent}, with {ok or 0} successes and {failed or 0} failures")
+    for name in RATES:
+        if (row.number(name) or 0) < 0:
+            row.fault(name, "is below 0")
+
+
 def _point(row: JsonObject) -> LoadPoint:
     row.require("label")
+    check_counts(row)
     return row.read(
         LoadPoint,
         label=row.text("label") or "",

@@ -47,7 +47,7 @@ class Notice:
 
 def verdict(runs: Sequence[RunEvidence]) -> Notice:
     tones = {notice.tone for notice in notices(runs)}
-    if len(runs) == 1 and _misses_slo(runs[0].bench):
+    if len(runs) == 1 and (_misses_slo(one := runs[0].bench) or (one.points and not one.headline)):
         tones.add("warning")
     worst: Tone = next((tone for tone in WORST_FIRST if tone in tones), "good")
     if not any(run.bench.points for run in runs):
@@ -108,7 +108,7 @@ def _misses_slo(run: BenchResults) -> bool:
 
 def _several(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
     """Only runs without failures can win, and what failed is said first."""
-    sent, failed = (sum(getattr(run.bench, name) for run in runs) for name in ("sent", "failed"))
+    counts = (sum(getattr(run.bench, name) for run in runs) for name in ("sent", "ok", "failed"))
     failing = {run.title: found for run in runs if (found := _found_failures(run))}
     real = [run for run in runs if not run.rehearsal and run.title not in failing]
     title, sentences = _winner(real)
@@ -119,7 +119,7 @@ def _several(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
         sentences = [*(f"{name}: {found}." for name, found in failing.items()), *sentences]
     elif failing:
         title = ": ".join(*failing.items())
-    return title, [*sentences, _failed(sent, failed)]
+    return title, [*sentences, _failed(*counts)]
 
 
 def _winner(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
@@ -242,9 +242,8 @@ def _slo(run: BenchResults) -> str:
 
 def _range(run: BenchResults) -> str:
     """How output and latency change from the first load to the last."""
-    if len(run.points) < 2:
+    if not run.points or (first := run.points[0]).label == (last := run.points[-1]).label:
         return ""
-    first, last = run.points[0], run.points[-1]
     output = [number(p.rate("output_tokens_per_s")) for p in (first, last)]
     median = [milliseconds(p.stats("e2e_ms").p50) for p in (first, last)]
     return (
@@ -259,14 +258,14 @@ def _failures(run: BenchResults) -> str:
         for error in point.errors:
             kinds[error.kind] = kinds.get(error.kind, 0) + error.count
     named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return _failed(run.sent, run.failed, named)
+    return _failed(run.sent, run.ok, run.failed, named)
 
 
-def _failed(sent: int, failed: int, kinds: str = "") -> str:
+def _failed(sent: int, ok: int, failed: int, kinds: str = "") -> str:
     if not sent:
         return ""
     if not failed:
-        return f"All {number(sent)} requests succeeded."
+        return f"All {number(sent)} requests succeeded." if ok == sent else ""
     details = f": {kinds}" if kinds else ""
     return (
         f"{number(failed)} of {number(sent)} requests failed ({percent(failed / sent)}){details}."

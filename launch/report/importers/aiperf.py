@@ -74,6 +74,8 @@ def _point(fields: JsonObject, phase: JsonObject) -> Document:
     failed = fields.child("error_request_count").number("avg")
     if failed is None and "error_summary" in fields:
         failed = sum(row.number("count") or 0 for row in fields.children("error_summary"))
+    if good is None and failed:
+        good = 0  # whose measures are left out
     goodput = fields.child("goodput").number("avg")
     return document.point(
         document.load(phase.number("concurrency"), phase.number("rate"), None),

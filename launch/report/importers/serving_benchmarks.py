@@ -101,15 +101,13 @@ def _sglang_point(line: JsonObject) -> Document:
 def _vllm_point(fields: JsonObject) -> Document:
     rate = fields.values.get("request_rate")
     rate_per_s = None if rate == "inf" else fields.number("request_rate")
-    failed, goodput = fields.number("failed"), fields.number("request_goodput")
-    counts = {
-        "sent": fields.number("num_prompts"),
-        "ok": fields.number("completed"),
-        "failed": failed,
-    }
+    sent, ok, failed = (fields.number(key) for key in ("num_prompts", "completed", "failed"))
+    if failed is None and sent is not None and ok is not None:
+        failed = sent - ok  # which not every version writes
+    goodput = fields.number("request_goodput")
     return document.point(
         document.load(fields.number("max_concurrency"), rate_per_s, fields.number("burstiness")),
-        requests=counts,
+        requests={"sent": sent, "ok": ok, "failed": failed},
         errors={"not said": {"count": failed, "example": ""}} if failed else {},
         **_measures(fields, VLLM_LATENCIES),
         total_tokens_per_s=fields.number("total_token_throughput"),

@@ -40,6 +40,15 @@ def test_nothing_is_wider_than_the_screen(
     assert shown.evaluate("document.documentElement.scrollWidth") <= screen["width"]
 
 
+def test_a_wide_screen_and_paper_show_every_column(file: Path, opened: Open) -> None:
+    cut = "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.innerText)"
+    shown = opened(file, viewport=WIDE)
+    assert shown.locator(".scroll").evaluate_all(cut) == []
+    shown.set_viewport_size({"width": 703, "height": 1000})  # A4 within its margins
+    shown.emulate_media(media="print")
+    assert shown.locator(".scroll").evaluate_all(cut) == []
+
+
 def test_a_dark_screen_gets_a_dark_page(file: Path, opened: Open) -> None:
     papers = {
         scheme: opened(file, color_scheme=scheme).evaluate(

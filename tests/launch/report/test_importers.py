@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builder.errors import BadInput
-from launch.report import evidence, page
+from launch.report import evidence, page, verdict
 from launch.report.results import BenchResults, LoadPoint
 
 RESULTS = Path(__file__).parent / "results"
@@ -87,6 +87,36 @@ def test_vllm_writes_a_file_for_every_load_and_they_are_one_series() -> None:
     assert point.stats("output_tokens").mean == 1600.0
 
 
+@pytest.mark.parametrize(("completed", "failed"), [(10, 0), (8, 2), (0, 10), (None, None)], ids=str)
+def test_a_vllm_that_counts_no_failures_tells_them_by_what_is_missing(
+    saved: Callable[..., Path], completed: int | None, failed: int | None
+) -> None:
+    document = json.loads((RESULTS / "vllm-c1.json").read_text()) | {"completed": completed}
+    del document["failed"]
+    (run,) = evidence.gather([saved(document, "v.json")])
+    (point,) = run.bench.points
+    assert (point.sent, point.failed) == (10, failed)
+    assert ("All 10 requests succeeded." in verdict.verdict([run]).text) == (failed == 0)
+
+
+def test_an_aiperf_run_of_failures_alone_has_no_count_of_successes(
+    saved: Callable[..., Path],
+) -> None:
+    document = json.loads((RESULTS / "profile_export_aiperf.json").read_text())
+    document |= {"request_count": None, "request_latency": None, "output_token_throughput": None}
+    (run,) = evidence.gather([saved(document, "v.json")])
+    assert (run.bench.sent, run.bench.ok, run.bench.failed) == (2, 0, 2)
+    assert verdict.verdict([run]).title == "2 of 2 requests failed"
+
+
+def test_a_load_that_nothing_was_completed_of_is_no_headline(saved: Callable[..., Path]) -> None:
+    line = json.loads((RESULTS / "sglang.jsonl").read_text().splitlines()[0])
+    (run,) = evidence.gather([saved(line | {"completed": 0, "output_throughput": 0}, "s.json")])
+    assert run.bench.headline is None
+    said = verdict.verdict([run])
+    assert (said.tone, said.title) == ("warning", "No output was measured")
+
+
 def test_the_same_load_twice_is_two_runs(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_bytes((RESULTS / "vllm-c1.json").read_bytes())
@@ -142,6 +172,8 @@ def test_an_unknown_file_is_refused(saved: Callable[..., Path]) -> None:
     [
         ("vllm-c1.json", "median_ttft_ms", "fast", "median_ttft_ms: is \"fast\"; a number"),
         ("vllm-c1.json", "model_id", 7, "model_id: is 7; text"),
+        ("vllm-c1.json", "output_throughput", -5, r"points\[0\].output_tokens_per_s: is below 0"),
+        ("vllm-c1.json", "completed", 50, r"points\[0\].requests.sent: is 10, with 50 successes"),
         ("guidellm-2.json", "benchmarks.1.metrics.request_latency", [], "is \\[\\]; an object"),
         ("profile_export_aiperf.json", "request_latency.p50", {}, "request_latency.p50: is {}"),
     ],

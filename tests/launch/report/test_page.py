@@ -163,6 +163,13 @@ def test_a_phone_shows_it_without_scrolling_sideways(
     assert window.evaluate("document.documentElement.scrollWidth") == 390
 
 
+@pytest.mark.parametrize("name", ["one", "four", "rehearsal"])
+def test_a_wide_screen_shows_every_column(opened: Opened, session_page: PageOf, name: str) -> None:
+    window = opened(session_page(name), viewport={"width": 1280, "height": 800})
+    cut = "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.innerText)"
+    assert window.locator(".scroll:visible").evaluate_all(cut) == []
+
+
 def test_letters_in_a_chart_can_be_read_on_a_phone(opened: Opened, session_page: PageOf) -> None:
     window = opened(session_page("one"), **PHONE)
     heights = window.locator("#throughput .lin .tick:visible").evaluate_all(
