@@ -103,7 +103,7 @@ def test_an_aiperf_run_of_failures_alone_has_no_count_of_successes(
     saved: Callable[..., Path],
 ) -> None:
     document = json.loads((RESULTS / "profile_export_aiperf.json").read_text())
-    document |= {"request_count": None, "request_latency": None, "output_token_throughput": None}
+    document |= {"request_count": None, "output_token_throughput": None}
     (run,) = evidence.gather([saved(document, "v.json")])
     assert (run.bench.sent, run.bench.ok, run.bench.failed) == (2, 0, 2)
     assert verdict.verdict([run]).title == "2 of 2 requests failed"
