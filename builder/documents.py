@@ -62,13 +62,15 @@ class Variable(str):
 class Yaml:
     """A YAML document: plain data, the place of every dotted path, and the errors of its text.
 
-    `blocks` are the places at which the text of each literal block begins. `readable` is false if
-    the text could not be read to its end; `data` is then `None`.
+    `blocks` are the places at which the text of each literal block begins, `folded` those of other
+    texts of several lines, with what is written there. `readable` is false if the text could not be
+    read to its end; `data` is then `None`.
     """
 
     data: Any = None
     places: dict[str, Location] = field(default_factory=dict)
     blocks: dict[str, Location] = field(default_factory=dict)
+    folded: dict[str, tuple[Location, str]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     readable: bool = True
 
@@ -235,6 +237,9 @@ class _Walk:
             self._add(node, path, f"a number of {len(node.value)} digits")
         elif node.style == "|":
             self._document.blocks[path] = self._block(node)
+        elif node.tag == _TEXT and node.start_mark.line < node.end_mark.line - (node.style == ">"):
+            written = self._text[node.start_mark.index : node.end_mark.index]
+            self._document.folded[path] = self._place(node), written
 
     def _mapping(self, node: yaml.MappingNode, path: str, depth: int, merged: bool) -> None:
         """`merged` ones come from elsewhere: what the mapping says itself stands before them."""

@@ -13,14 +13,18 @@ from ..documents import START, Yaml, value_at
 from ..facts import hardware
 from ..facts.release import ServerRole
 from . import script, script_workers
+from .inner_places import inside
 from .section import below
-from .server_commands import COMMANDS, environment
+from .server_commands import COMMANDS, environment, words_of
 from .shell_values import Values
 from .workers import ROLES, WORKER, Place, Worker
 
 _GPU = "nvidia.com/gpu"
 _RESOURCES = ("limits", "requests", "claims")
+_DEFAULT_PORT = "8000"
 _PRODUCT = "nvidia.com/gpu.product"
+# How a service of dstack asks for GPUs: `H100:8`, or the number first.
+_SERVICE_GPUS = re.compile(r"(?:(?P<first>\d+):[A-Za-z]\w*|[A-Za-z]\w*:(?P<last>\d+))(?::\d+GB)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,11 @@ class Around:
 def objects(document: Yaml) -> Iterator[tuple[Mapping[str, Any], str, Around]]:
     """Every mapping of a document with its path, and what it and those above say of a container."""
     yield from _objects(document, document.data, "", Around())
+
+
+def around_of(document: Yaml, path: str) -> Around | None:
+    """What the object at a path and those above it say."""
+    return next((around for _, where, around in objects(document) if where == path), None)
 
 
 def in_documents(documents: Sequence[Yaml]) -> list[Worker]:
@@ -71,6 +80,37 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
                 yield located(place, path, what, fix, "misspelt-name")
 
 
+def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+    """Ports of containers at which their server does not listen."""
+    for document in documents:
+        for data, path, around in objects(document):
+            ports = _ports(data)
+            servers = list(_started(document, data, path, around)) if ports else []
+            if len(servers) != 1 or servers[0].is_dynamo:
+                continue
+            given = servers[0].flag(("--port",))
+            port = given[0].strip("\"'") if given else _DEFAULT_PORT
+            if port.isdigit() and port not in ports:
+                where = below(path, next(iter(ports.values())))
+                what = f"the server listens at {port}, and {', '.join(ports)} is opened"
+                fix = f"open {port}, or give --port {next(iter(ports))}"
+                place = document.locate(where)
+                yield located(place, where, what, fix, "port-unreached", "warning")
+
+
+def _ports(data: Mapping[str, Any]) -> dict[str, str]:
+    """The ports that a container opens, each with its path; none where one of them is no number."""
+    ports: dict[str, str] = {}
+    rows = data.get("ports")
+    for index, row in enumerate(rows if isinstance(rows, list) else ()):
+        key = next((key for key in ("containerPort", "target") if value_at(row, key)), None)
+        text = str(value_at(row, key) if key else row).rpartition(":")[2].removesuffix("/tcp")
+        if not text.isdigit():
+            return {}
+        ports[text] = f"ports.{index}.{key}" if key else f"ports.{index}"
+    return ports
+
+
 def _objects(
     document: Yaml, data: Any, path: str, around: Around
 ) -> Iterator[tuple[Mapping[str, Any], str, Around]]:
@@ -97,6 +137,10 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
         where = below(path, "multinode.nodeCount")
         role = ROLES.get(str(data.get("subComponentType") or data.get("type")))
         around = replace(around, nodes=(count, where) if count else None, gpus=None, role=role)
+    named = _SERVICE_GPUS.fullmatch(str(value_at(data, "resources.gpu")))
+    if named and (count := _number(named["first"] or named["last"])):
+        where = below(path, "resources.gpu")
+        around = replace(around, gpus=Place(count, document.locate(where), where))
     limits = value_at(data, "resources.limits")
     for key in (_GPU, "gpu"):
         if isinstance(limits, Mapping) and (count := _number(limits.get(key))):
@@ -128,30 +172,19 @@ def _started(
     found: list[Sequence[tuple[str, Location]]] = []
     spread = False
     for key in COMMANDS:
-        for text, where in _texts(data, path, key):
-            place = document.locate(where)
-            if isinstance(data[key], list) and not _is_line(text):
-                listed.append((values.expanded(text), place))
+        for where, word in words_of(document, data, path, key, _is_line):
+            if not _is_line(word.text):
+                listed.append((values.expanded(word.text), word.location))
                 continue
-            start = document.blocks.get(where)
-            spread = spread or script_workers.spreads(text)
-            for words in script_workers.started(text, start or START, given):
-                found.append(words if start else [(word, place) for word, _ in words])
+            spread = spread or script_workers.spreads(word.text)
+            for words in script_workers.started(word.text, START, given):
+                found.append([(each, inside(document, where, word.text, at)) for each, at in words])
     if any(script.is_server(word) or word.endswith(WORKER) for word, _ in listed):
         found.append(listed)
     for each in found:
         worker = Worker(each, around.total, around.gpu, around.role, path)
         elsewhere = (spread or worker.starts_elsewhere) and not around.nodes
         yield replace(worker, gpus=None) if elsewhere or len(found) > 1 else worker
-
-
-def _texts(data: Mapping[str, Any], path: str, key: str) -> Iterator[tuple[str, str]]:
-    """The texts of a command, each with its path."""
-    value = data.get(key)
-    if isinstance(value, str):
-        yield value, below(path, key)
-    for index, text in enumerate(value if isinstance(value, list) else ()):
-        yield str(text), below(path, f"{key}.{index}")
 
 
 def _is_line(text: str) -> bool:

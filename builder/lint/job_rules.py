@@ -34,23 +34,42 @@ def diagnostics(job: Job, folder: Path, block: int | None) -> Iterator[Diagnosti
     yield from _end(job)
 
 
+def ranks(job: Job, folder: Path) -> Iterator[Diagnostic]:
+    """What is against the tasks of each step of a script, which may be no job's."""
+    for step in job.steps:
+        if step.serves:
+            yield from _tasks(step, job, folder)
+
+
+def _tasks(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
+    """The tasks that a step starts against the ranks of its server."""
+    tasks, launched = _ranks(step, job), step.ranks_command
+    world = _world_size(launched, job, folder)
+    if tasks is not None and world is not None and tasks != world:
+        what = f"{tasks} tasks for a server of {world} ranks"
+        yield job_diagnostic("job-ranks", step.location, what, "srun --ntasks")
+    words = [word for words in (step.command, *step.inner) for word in words]
+    started = next((word for word in words if script.is_server(word.text)), None)
+    spawned = any(word.text.rpartition("/")[2] in _SPAWNERS for word in words)
+    if started and not (launched or spawned) and (tasks or 1) > 1:
+        what = f"each of {tasks} tasks starts a server of its own"
+        yield job_diagnostic("job-launcher", started.location, what)
+
+
 def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
     """What one step lacks by itself."""
     if not step.serves:
         return
-    options, ranks = step.options, _ranks(step, job)
+    options, tasks = step.options, _ranks(step, job)
     if "ntasks" not in options:
         yield job_diagnostic(
             "job-ntasks", step.location, "srun has no -n: Slurm guesses the tasks", "srun"
         )
     launched = step.ranks_command
-    world = _world_size(launched, job, folder)
-    if ranks is not None and world is not None and ranks != world:
-        what = f"{ranks} tasks for a server of {world} ranks"
-        yield job_diagnostic("job-ranks", step.location, what, "srun --ntasks")
+    yield from _tasks(step, job, folder)
     kills = options.get("kill-on-bad-exit", "0" if "kill-on-bad-exit" not in options else "1")
     exported = "SLURM_KILL_BAD_EXIT=1" in job.text
-    if (launched or (ranks or 1) > 1) and kills == "0" and not exported and "wait" not in options:
+    if (launched or (tasks or 1) > 1) and kills == "0" and not exported and "wait" not in options:
         what = "srun goes on when one of its ranks dies"
         yield job_diagnostic("job-kill-on-bad-exit", step.location, what, "srun")
     for word in launched:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from ..diagnostics import Diagnostic, is_misspelling, located
-from ..documents import DATA, START, Variable, Yaml, value_at
+from ..documents import DATA, Variable, Yaml, value_at
 from ..facts import data_file, engines
 from ..facts.engines import Engine
 from ..facts.release import Release, ServerRole, known, load
@@ -16,6 +16,7 @@ from ..facts.release.table import FORMAT_TABLE
 from ..rules.remedies import former_options
 from ..rules.validation import validate
 from .content import Content, Kind, role_of, split
+from .inner_places import inside
 from .launchers import LAUNCHERS, is_mapping
 from .section import Section, below
 from .variables import SHELL, MaskedText
@@ -272,13 +273,17 @@ def _config_maps(documents: Sequence[Yaml]) -> Iterator[tuple[Yaml, str, Any]]:
 
 def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
     """A file that is a value of another one."""
-    start = document.blocks.get(path)
     pattern = text.pattern if isinstance(text, Variable) and text.pattern else SHELL
     masked = MaskedText(text, pattern)
-    inner = masked.documents(start or START)
-    if not start:  # not a literal block: its lines are not lines of the file
-        for each in inner:
-            each.places = dict.fromkeys(each.places, document.locate(path))
+    inner = masked.documents()
+    for each in inner:
+        each.places = {
+            where: inside(document, path, text, place) for where, place in each.places.items()
+        }
+        each.diagnostics = [
+            replace(row, location=inside(document, path, text, row.location))
+            for row in each.diagnostics
+        ]
     name = path.rpartition("data.")[2]
     content = read(inner, release) or Content(ENGINE)
     content.sections = [
@@ -291,7 +296,7 @@ def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
         for section in content.sections
     ]
     content.diagnostics = [
-        replace(row, within=path, location=row.location if start else document.locate(path))
+        replace(row, within=path)
         for row in (*content.diagnostics, *(f for each in inner for f in each.diagnostics))
     ]
     return content

@@ -11,7 +11,7 @@ from ..diagnostics import Diagnostic, Location, closest, located
 from ..facts.release import Release
 from ..rules import flags as server_flags
 from .job_script import LAUNCHER, whole
-from .script import Script, Statement, Word, is_server
+from .script import Script, Statement, Word, before, is_server
 from .server_commands import Command
 from .shell_values import Values, with_branches
 from .surroundings import world_size
@@ -42,33 +42,35 @@ def diagnostics(
     serving = [row for row in commands if row.subcommand == server_flags.SERVE]
     for command in serving:
         yield from _model(command)
-    starts = [
-        (index, optional)
-        for index, (row, optional) in enumerate(with_branches(rows))
-        if any(is_server(word.text) for word in row.words)
-    ]
-    if len(starts) != len(commands):
-        return  # some stand in scripts that are written, or in another shell
-    pairs = [
-        (rows[index], command)
-        for (index, _), command in zip(starts, commands, strict=True)
+    runs = [
+        (rows, command)
+        for rows, command in zip(found.runs, commands, strict=False)
         if command.subcommand == server_flags.SERVE
     ]
-    for row, command in pairs:
-        yield from _published(values.words(row.words), command, release)
-        yield from _ranks(values.words(row.words), command, release)
-    if not _FUNCTION.search(text):  # else the order of lines is not that of commands
-        yield from _files(rows, serving, values)
-        is_plain = not any(optional for _, optional in starts)
-        yield from _same_port(rows, pairs, release) if is_plain else ()
+    for each, command in runs:
+        words = values.words(before(each))
+        yield from _published(words, command, release)
+        yield from _ranks(words, command, release)
+    direct = {each[0]: command for each, command in runs if len(each) == 1}
+    starts = [
+        (row, optional)
+        for row, optional in with_branches(rows)
+        if any(is_server(word.text) for word in row.words)
+    ]
+    if len(starts) != len(commands) or _FUNCTION.search(text):
+        return  # the order of lines is not that of commands
+    yield from _files(rows, serving, values)
+    if not any(optional for _, optional in starts):
+        pairs = [(row, direct[row]) for row, _ in starts if row in direct]
+        yield from _same_port(rows, pairs, release)
 
 
 def _lost_flags(rows: Sequence[Statement]) -> Iterator[Diagnostic]:
     listed = {word.location for row in rows for word in row.elements or ()}
-    for before, row in pairwise(rows):
+    for earlier, row in pairwise(rows):
         first = row.words[0]
-        starts = any(is_server(word.text) for word in before.words)
-        if not (starts and before.end == "\n" and first.text.startswith("--")):
+        starts = any(is_server(word.text) for word in earlier.words)
+        if not (starts and earlier.end == "\n" and first.text.startswith("--")):
             continue
         if first.location not in listed:
             what = "begins a command of its own: the server does not get it"
@@ -150,15 +152,14 @@ def _is_read(rows: Sequence[Statement], name: str) -> bool:
 
 
 def _published(words: Sequence[Word], command: Command, release: Release) -> Iterator[Diagnostic]:
-    """Ports of a container against those of the server in it."""
+    """Ports of a container against those of the server in it. `words` stand before the server."""
     texts = [word.text for word in words]
-    start = next(index for index, text in enumerate(texts) if is_server(text))
-    if not {"docker", "podman"} & {text.rpartition("/")[2] for text in texts[:start]}:
+    if not {"docker", "podman"} & {text.rpartition("/")[2] for text in texts}:
         return
     given = [
-        words[index + 1]
-        for index, text in enumerate(texts[:start])
-        if text in ("-p", "--publish") and words[index + 1].certain
+        following
+        for word, following in pairwise(words)
+        if word.text in ("-p", "--publish") and following.certain
     ]
     ports = [found[1] for word in given if (found := _PUBLISHED.fullmatch(word.text))]
     if not ports or len(ports) != len(given):
@@ -176,20 +177,18 @@ def _published(words: Sequence[Word], command: Command, release: Release) -> Ite
 
 
 def _ranks(words: Sequence[Word], command: Command, release: Release) -> Iterator[Diagnostic]:
-    """The processes that MPI starts against the ranks of the server."""
-    texts = [word.text for word in words]
-    start = next(index for index, text in enumerate(texts) if is_server(text))
-    before = [text.rpartition("/")[2] for text in texts[:start]]
-    if LAUNCHER not in before or not set(_STARTERS) & set(before) or command.option_file:
+    """The processes that MPI starts against the ranks of the server. `words` stand before it."""
+    names = [word.text.rpartition("/")[2] for word in words]
+    if LAUNCHER not in names or not set(_STARTERS) & set(names) or command.option_file:
         return  # a file may give parallel sizes as well
     flags = {row.spelling: row.value.text for row in command.given if row.value}
     world = world_size(server_flags.with_flags(flags, {}, release))
-    for index, text in enumerate(texts[:start]):
-        count = whole(texts[index + 1]) if text in ("-n", "-np") else None
-        if count and world and world > 1 and count != world and words[index + 1].certain:
+    for word, following in pairwise(words):
+        count = whole(following.text) if word.text in ("-n", "-np") else None
+        if count and world and world > 1 and count != world and following.certain:
             what = f"{count} processes for a server of {world} ranks"
             fix = f"give {world}, or parallel sizes that multiply to {count}"
-            yield located(words[index + 1].location, text, what, fix, "job-ranks")
+            yield located(following.location, word.text, what, fix, "job-ranks")
 
 
 def _same_port(

@@ -30,11 +30,13 @@ _SET = re.compile(r"(NIM_[A-Z0-9_]+)=(.*)", re.S)
 
 @dataclass
 class _Container:
-    """The variables of one NIM, each with its text, place and path, and its GPUs."""
+    """The variables of one NIM, each with its text, place and path, and its GPUs. `names` are the
+    places of names that stand apart from their values."""
 
     path: str
     gpus: Place | None = None
     variables: dict[str, tuple[str, Location, str]] = field(default_factory=dict)
+    names: dict[str, Location] = field(default_factory=dict)
 
 
 def may_hold(documents: Iterable[Yaml]) -> bool:
@@ -67,6 +69,8 @@ def _in_document(document: Yaml) -> Iterator[_Container]:
             if _NAME.fullmatch(name):
                 where = below(path, within)
                 found.variables[name] = text, document.locate(where), where
+                if where.endswith(".value"):
+                    found.names[name] = document.locate(f"{where.removesuffix('.value')}.name")
         if found.variables:
             yield found
 
@@ -78,7 +82,7 @@ def _judge(found: _Container, content: Content, release: Release) -> None:
     for name, (text, place, where) in found.variables.items():
         option = nim_options().get(name)
         if option is None:
-            content.diagnostics += _misspelt(name, place, where)
+            content.diagnostics += _misspelt(name, found.names.get(name, place), where)
         elif "$" not in text:
             value = value_of(text)
             group, _, key = option.rpartition(".")

@@ -79,7 +79,8 @@ class Statement:
 class Script:
     """The words after each server command, the here documents, and the commands around them.
 
-    `environment` are variables that the script is given, `starts` the places of the commands.
+    `environment` are variables that the script is given. Of each server command, `starts` has the
+    place and `runs` the statement that it stands in, behind those that start its shell.
     """
 
     commands: list[list[Word]] = field(default_factory=list)
@@ -87,6 +88,7 @@ class Script:
     statements: list[Statement] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
     starts: Sequence[Location] = ()
+    runs: Sequence[tuple[Statement, ...]] = ()
 
 
 def read(text: str, start: Location = START) -> Script:
@@ -99,8 +101,13 @@ def read(text: str, start: Location = START) -> Script:
         if document.name and is_script(document):
             commands += _commands(document.text, document.start)
     statements = list(_statements(_without(here, text), start))
-    words, starts = [words for _, words in commands], [place for place, _ in commands]
-    return Script(words, here, statements, starts=starts)
+    return Script(
+        [words for _, words, _ in commands],
+        here,
+        statements,
+        starts=[place for place, _, _ in commands],
+        runs=[rows for _, _, rows in commands],
+    )
 
 
 def _is_data(document: HereDocument) -> bool:
@@ -214,19 +221,33 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
         index += 1
 
 
-def _commands(text: str, start: Location, depth: int = 0) -> Iterator[tuple[Location, list[Word]]]:
-    """The place of each server command, and the words that follow up to its end."""
+def _commands(
+    text: str, start: Location, around: tuple[Statement, ...] = ()
+) -> Iterator[tuple[Location, list[Word], tuple[Statement, ...]]]:
+    """The place of each server command, the words that follow up to its end, and its statement
+    behind those `around` it."""
     for row in _statements(text, start):
-        words = row.words
+        words, rows = row.words, (*around, row)
         if words[0].text in _PRINTERS and not row.redirects and row.end != "|":
             continue
         for index, word in enumerate(words):
             if is_server(word.text):
-                yield word.location, [*words[index + 1 :]]
+                yield word.location, [*words[index + 1 :]], rows
                 break
-            if depth < 2 and mentions_server(word.text):  # bash -c "..."
+            if len(around) < 2 and mentions_server(word.text):  # bash -c "..."
                 inner = Location(word.location.line, word.location.column + 1)
-                yield from _commands(word.text, inner, depth + 1)
+                yield from _commands(word.text, inner, rows)
+
+
+def before(rows: Sequence[Statement]) -> list[Word]:
+    """The words before a server in the statements that it stands in."""
+    found: list[Word] = []
+    for row in rows:
+        for word in row.words:
+            if is_server(word.text) or mentions_server(word.text):
+                break
+            found.append(word)
+    return found
 
 
 def _places(text: str, start: Location) -> Callable[[int], Location]:

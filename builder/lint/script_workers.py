@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..diagnostics import Location
 from ..documents import START
@@ -12,6 +12,8 @@ from . import job_script, script
 from .script import Word
 from .shell_values import Values
 from .workers import MODE_FLAG, ROLES, SPAWNERS, WORKER, Place, Worker
+
+Words = list[tuple[str, Location]]
 
 _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=[\"']?([0-9]+(?:,[0-9]+)*)\b[\"']?")
 _SET = re.compile(rf"^\s*(?:export\s+)?{_VISIBLE.pattern}\s*(?:#.*)?$", re.M)
@@ -22,34 +24,52 @@ _GRES = re.compile(r"gpu:(?:([a-z]\w*):)?([0-9]+)")
 def in_script(text: str) -> list[Worker]:
     """The servers that a script starts, with the variables put in whose values it sets."""
     gpus, gpu = _visible(text), None
-    lines = text.splitlines()
     is_job = job_script.is_job(text)
     if is_job:
         gpus, gpu = _of_job(text)
     found = []
-    for words in started(text):
-        own = None if is_job else _of_command(lines, words[0][1].line)
+    for words, earlier in _started(text, START, {}):
+        own = None if is_job else _given(earlier)
         mode = Worker(words).flag((MODE_FLAG,))
         found.append(Worker(words, own or gpus, gpu, ROLES.get(mode[0]) if mode else None))
     return found
 
 
 def started(
-    text: str, start: Location = START, environment: Mapping[str, str] | None = None
+    text: str, start: Location, environment: Mapping[str, str]
 ) -> Iterator[list[tuple[str, Location]]]:
     """The words of each server in a script that begins at `start`, from its program on."""
+    yield from (words for words, _ in _started(text, start, environment))
+
+
+def _started(
+    text: str, start: Location, environment: Mapping[str, str]
+) -> Iterator[tuple[Words, Words]]:
+    """The words of each server of a script, and those that stand before it."""
     read = script.read(text, start)
     values = Values(read.statements, environment)
-    for command, place in zip(read.commands, read.starts, strict=True):
+    for command, place, rows in zip(read.commands, read.starts, read.runs, strict=True):
         words = [Word(script.COMMAND, place, True), *values.words(command)]
-        yield [(word.text, word.location) for word in words]
+        yield _texts(words), _texts(values.words(script.before(rows)))
     for row in read.statements if WORKER in text else ():
         for index, word in enumerate(row.words):
             if word.text.endswith(WORKER):
-                yield [(each.text, each.location) for each in values.words(row.words[index:])]
+                yield _texts(values.words(row.words[index:])), _texts(row.words[:index])
                 break
             if WORKER in word.text:  # bash -c "..."
-                yield from started(word.text, word.location, environment)
+                yield from _started(word.text, word.location, environment)
+
+
+def _texts(words: Iterable[Word]) -> Words:
+    return [(word.text, word.location) for word in words]
+
+
+def _given(words: Words) -> Place | None:
+    """The GPUs that stand before a server: a variable, or docker's."""
+    for text, where in words:
+        if found := _VISIBLE.fullmatch(text):
+            return Place(len(found[1].split(",")), where, "CUDA_VISIBLE_DEVICES")
+    return docker_gpus(words)
 
 
 def spreads(text: str) -> bool:
@@ -65,23 +85,6 @@ def _visible(text: str) -> Place | None:
         return None
     place = Location(text.count("\n", 0, found[0].start(1)) + 1, 1)
     return Place(len(found[0][1].split(",")), place, "CUDA_VISIBLE_DEVICES")
-
-
-def _of_command(lines: Sequence[str], line: int) -> Place | None:
-    """The GPUs that stand before a server on its own command line: a variable, or docker's."""
-    first = line
-    while first > 1 and lines[first - 2].rstrip().endswith("\\"):
-        first -= 1
-    for number in range(first, line + 1):
-        before = lines[number - 1].partition(script.COMMAND)[0] if number == line else ""
-        text = before or (lines[number - 1] if number < line else "")
-        if found := _VISIBLE.search(text):
-            where = Location(number, found.start() + 1)
-            return Place(len(found[1].split(",")), where, "CUDA_VISIBLE_DEVICES")
-        if found := _DOCKER.search(text):
-            count = len(found[1].split(",")) if found[1] else int(found[2])
-            return Place(count, Location(number, found.start() + 1), "--gpus")
-    return None
 
 
 def docker_gpus(words: Sequence[tuple[str, Location]]) -> Place | None:

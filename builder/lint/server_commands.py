@@ -17,6 +17,7 @@ from ..rules import constraints
 from ..rules import flags as server_flags
 from ..rules.context import RuleContext
 from . import script
+from .inner_places import inside
 from .script import Script, Word
 from .section import Section, below
 
@@ -168,25 +169,20 @@ def _is_long(text: str) -> bool:
 class ContainerCommand:
     """What one container runs: a script, and its `path` in the manifest.
 
-    Places in the script count from `start`, or are the manifest's own where that is `None`. Unless
-    `lines_kept`, the manifest writes the text on other lines, and all of it is at `start`.
+    Places in the script count from the beginning of its `text` in the `document`, or are the
+    manifest's own where that is `None`.
     """
 
     path: str
     script: Script
     text: str = ""
-    start: Location | None = None
-    lines_kept: bool = False
+    document: Yaml | None = None
 
     def move(self, diagnostic: Diagnostic) -> Diagnostic:
         """An error of the script at its place in the manifest."""
-        if self.start is None:
-            place = diagnostic.location
-        elif self.lines_kept and diagnostic.location.line:
-            row, column = diagnostic.location
-            place = Location(self.start.line + row - 1, self.start.column + column - 1)
-        else:
-            place = self.start
+        place = diagnostic.location
+        if self.document:
+            place = inside(self.document, self.path, self.text, place)
         within = ": ".join(filter(None, (self.path, diagnostic.within)))
         return replace(diagnostic, location=place, within=within)
 
@@ -204,10 +200,8 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
                 )
                 break
             if script.mentions_server(word.text) or "<<" in word.text:
-                block = document.blocks.get(where)
-                start = block or document.locate(where)
                 found = replace(script.read(word.text), environment=given)
-                yield ContainerCommand(where, found, word.text, start, block is not None)
+                yield ContainerCommand(where, found, word.text, document)
 
 
 def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -256,9 +250,9 @@ def words_of(
         if mentions(values) and _is_long(values):
             yield where, Word(values, document.locate(where), True)
             return
-        place = document.locate(where)
         for statement in script.statements(values):
             for word in statement.words:
+                place = inside(document, where, values, word.location)
                 yield where, Word(word.text, place, word.certain)
     for index, value in enumerate(values if isinstance(values, list) else ()):
         where = below(path, f"{key}.{index}")

@@ -135,10 +135,23 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
 
 def unknown(model: Named) -> Diagnostic:
     """A model without facts; one that is misspelt is a finding, any other is only said once."""
-    near = closest(model.name, model_names.known_names())
+    near = closest(model.name, model_names.known_names()) or _completed(model.name)
     fix = f"did you mean {near}?" if near else ""
     what = f"{model.name} is unknown here: no rule of models was applied"
     return located(model.location, model.path, what, fix, UNKNOWN, "warning")
+
+
+def _completed(name: str) -> str | None:
+    """The one name that begins with all of this one and goes on for a letter or a number, or that
+    has a zero where this one has an O."""
+    given = name.lower()
+    rows = [
+        other
+        for other in model_names.known_names()
+        if re.fullmatch(rf"{re.escape(given)}(?:[a-z]|\d+)", other.lower())
+        or other.lower().replace("0", "o") == given.replace("0", "o")
+    ]
+    return rows[0] if len(rows) == 1 and "/" in name else None
 
 
 def _arithmetic(document: Yaml, gpu: Named) -> list[Diagnostic]:

@@ -213,11 +213,15 @@ def _around(
         yield from surroundings.misspelt_keys(content.document)
     if not rule_context.checkpoint:
         first = content.sections[0] if content.sections else Section({}, content.document)
-        if content.kind and first.document is content.document:
+        if content.kind and first.document.data is content.document.data:
             yield from serving.model_diagnostics(first.document, first.options, first.path)
         yield from workers.unknown_models(servers)
     yield from surroundings.recipe_diagnostics(content.document, content.sections)
-    yield from containers.misspelt_resources(source.documents if servers else ())
+    if servers:
+        yield from containers.misspelt_resources(source.documents)
+        yield from containers.unreached_ports(source.documents)
+    else:
+        yield from _gpus_beside(content)
     name = script_judging.file_name
     options = {name(section): section.options for section in content.sections}
     for document in source.documents if servers else ():
@@ -225,6 +229,18 @@ def _around(
             options |= script_judging.written_options(run.script, rule_context)
     options = _on_disk(source, servers) | options
     yield from worker_rules.diagnostics(servers, options, rule_context)
+
+
+def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
+    """GPUs that a chart's values or the like ask for, against the ranks of the options there."""
+    for section in content.sections if content.kind in embedded.KINDS else ():
+        around = containers.around_of(section.document, section.path)
+        sizes = [name for name in section.options if name.endswith("_parallel_size")]
+        world = surroundings.world_size(section.options) if sizes else None
+        gpus = around.total if around else None
+        if world and gpus and not section.within:
+            found = surroundings.gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
+            yield from [found] if found else []
 
 
 def _on_disk(source: Text, servers: Sequence[Worker]) -> dict[str, Mapping[str, Any]]:
@@ -250,13 +266,14 @@ def _script(
         diagnostics = [*diagnostics, *_around_script(source, servers, read_script, rule_context)]
     judged = ran.judged + Judged(images=named)
     found = [*diagnostics, *ran.diagnostics]
-    if job_script.is_job(source.text):
+    if job_script.is_job(source.text) or (servers and "srun" in source.text):
         from . import job_rules
 
-        rules = job_rules.diagnostics(
-            job_script.read(source.text), source.path.parent, rule_context.block
-        )
-        return Verdict(JOB, [*found, *_line_ends(source.path), *rules], judged + ITSELF)
+        job, folder = job_script.read(source.text), source.path.parent
+        if job_script.is_job(source.text):
+            rules = job_rules.diagnostics(job, folder, rule_context.block)
+            return Verdict(JOB, [*found, *_line_ends(source.path), *rules], judged + ITSELF)
+        found += job_rules.ranks(job, folder)
     kind = source.form if ran.judged else IMAGES if named else None
     return Verdict(kind, found, judged)
 

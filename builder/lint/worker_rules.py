@@ -4,6 +4,7 @@ GPUs against ranks, a side that is not that of its service, an option file that 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, is_misspelling, located
@@ -124,15 +125,17 @@ def _opened(section: Section) -> Section:
 def _gpus(
     worker: Worker, files: Mapping[str, Mapping[str, Any]], own: Section | None
 ) -> Iterator[Diagnostic]:
-    known = not worker.file or worker.file in files
-    if worker.gpus is None or not known:
-        return
     given = {**worker.sizes, **(own.options if own else {})}
+    known = not worker.file or worker.file in files
+    if worker.gpus is None or not (known or "tensor_parallel_size" in given):
+        return
     world = world_size({**files.get(worker.file, {}), **given})
     if world is None:
         return
     gpus = worker.gpus
     found = gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
+    if found and not known:  # what the file says may count before the flags
+        found = replace(found, severity="warning")
     if found and (given or worker.file or found.severity == "error"):
         yield found
 

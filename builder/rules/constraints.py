@@ -55,6 +55,7 @@ class Rule:
     unless: tuple[str, ...] = ()
     ignored: bool = False
     agree: str = ""
+    least: bool = False
     versions: tuple[str, ...] = ()
     prefill: Mapping[str, Any] | None = None
 
@@ -265,9 +266,15 @@ def disagreements(
             continue
         values = {"prefill": one.value(rule.agree), "decode": two.value(rule.agree)}
         values["release"] = context.release.name
-        if same(values["prefill"], values["decode"]) is False:
+        if _is_below(values) if rule.least else same(values["prefill"], values["decode"]) is False:
             where = rule.where or rule.agree.removeprefix("effective.")
             yield rule.problem(where, values.__getitem__)
+
+
+def _is_below(values: Mapping[str, Any]) -> bool:
+    """Whether the decode worker has less of something than the prefill worker."""
+    sizes = [values[name] for name in ("decode", "prefill")]
+    return all(type(size) is int for size in sizes) and sizes[0] < sizes[1]
 
 
 def _show(value: Any) -> str:

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from ..diagnostics import Diagnostic, nearest
+from ..diagnostics import Diagnostic, closest, nearest
+from ..facts import counterparts, engines
 from ..facts.release import Flag, Release, of_engine
+from . import remedies
 from .constraints import flag_rule
 from .context import RuleContext
 from .evaluation import same
@@ -56,7 +58,10 @@ def flag_faults(
     flag = known.get(spelling)
     if flag is None:
         names = [text for text in known if text.startswith("-")]
-        remedy = _elsewhere(spelling, release, known) or nearest(spelling, names)
+        remedy = _elsewhere(spelling, release, known)
+        if not (remedy or closest(spelling, names)):
+            remedy = _of_option(spelling, release, known)
+        remedy = remedy or nearest(spelling, names)
         yield _problem("unknown-flag", spelling, release, remedy=remedy, subcommand=subcommand)
     elif value is None:
         if flag.type != "flag":
@@ -87,6 +92,22 @@ def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag]) -> st
     if here := [text for text, flag in known.items() if flag.name in names]:
         return f"release {release.name} calls it {max(here, key=len)}"
     return f"it is a flag of {', '.join(having)}" if having else ""
+
+
+def _of_option(spelling: str, release: Release, known: Mapping[str, Flag]) -> str:
+    """The flag of the option that was meant: by its own name, or by that of another engine."""
+    name = spelling.lstrip("-").replace("-", "_")
+    flags = {path: flag for flag in known.values() if (path := option_path(flag, release))}
+    if near := closest(name, release.top_level):
+        if flag := flags.get(near):
+            return f"the flag for {near} is {flag.spellings[0]}"
+        return f"it is no flag: give {near} in the option file"
+    rows = counterparts.of(name, release.engine.name)
+    if flag := next((flags[row.own] for row in rows if row.own in flags), None):
+        return (
+            f"that is {engines.load(rows[0].engine).title}'s; {max(flag.spellings, key=len)} here"
+        )
+    return remedies.of_other_engine(release, name) or remedies.former(release, name)
 
 
 def with_flags(flags: Flags, options: Mapping[str, Any], release: Release) -> dict[str, Any]:

@@ -100,6 +100,8 @@ def bounds(field: Field, value: Any, path: str) -> Iterator[Diagnostic]:
         for bound, holds, sign in _BOUNDS:
             if (limit := field.get(bound)) is not None and not holds(number, limit):
                 remedy = f"must be {sign} {limit}"
+                if bound == "le" and limit == 1 and 10 <= number <= 100:
+                    remedy = f"{remedy}: {number / 100:g} for {value} %"
                 yield Diagnostic(path, f"{value} is out of range", remedy, rule="value-range")
                 return
         if isinstance(number, float) and not math.isfinite(number):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -49,12 +49,14 @@ def unknown_key(
     remedy = (
         _other_kind(release, inner, kind)
         or _renamed(release, inner, others)
-        or _former(release, key, others)
+        or former(release, key, others)
         or age(release, others)
         or _of_flag(release, key, inner)
         or of_other_engine(release, inner.schema)
         or _elsewhere(release, key, near)
         or (near and f"did you mean {near}?")
+        or of_other_engine(release, key)
+        or _of_group(place.path, key, fields)
         or _misspelt_elsewhere(release, key)
     )
     open_keys = record.get("open_keys", ())
@@ -94,7 +96,7 @@ def _renamed(release: Release, place: OptionPath, others: Sequence[Release]) -> 
     return ""
 
 
-def _former(release: Release, key: str, others: Sequence[Release]) -> str:
+def former(release: Release, key: str, others: Sequence[Release] = ()) -> str:
     """An engine option that is gone or has moved."""
     own = release.engine.default and _others(release)
     known = former_options().get(key, "") if own else ""
@@ -132,6 +134,13 @@ def _elsewhere(release: Release, key: str, near: str | None) -> str:
     listed = " or ".join(home if "." in home else f"{home} at the top level" for home in homes[:3])
     also = f"; or did you mean {near}?" if near and abs(len(near) - len(key)) <= 2 else ""
     return f"its place is {listed}{also}"
+
+
+def _of_group(group: str, key: str, fields: Iterable[str]) -> str:
+    """An option that has the words of its group once more: `kv_dtype` in `kv_cache_config`."""
+    again = set(group.rpartition(".")[2].split("_"))
+    rest = "_".join(word for word in key.split("_") if word not in again)
+    return f"did you mean {rest}?" if rest in fields else ""
 
 
 def _misspelt_elsewhere(release: Release, key: str) -> str:

@@ -330,6 +330,7 @@ def test_a_known_issue_of_a_release_without_a_table_is_said_by_each_of_its_neigh
 
 AGREED = {
     "model": "a",
+    "max_seq_len": 8192,
     "cache_transceiver_config": {
         "backend": "UCX",
         "transceiver_runtime": "CPP",
@@ -343,6 +344,7 @@ DISAGREEMENTS = {
     "disagg-model": ("model", "b"),
     "disagg-transceiver-backend": ("cache_transceiver_config.backend", "NIXL"),
     "disagg-transceiver-runtime": ("cache_transceiver_config.transceiver_runtime", "PYTHON"),
+    "disagg-seq-len": ("max_seq_len", 4096),
     "disagg-buffer-size": ("cache_transceiver_config.max_tokens_in_buffer", 16384),
     "disagg-kv-dtype": ("kv_cache_config.dtype", "nvfp4"),
     "disagg-tokens-per-block": ("kv_cache_config.tokens_per_block", 64),

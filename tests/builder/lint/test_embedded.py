@@ -155,7 +155,7 @@ FORMATS: dict[str, tuple[str, list[tuple[int, str]]]] = {
         COMPOSE,
         [
             (5, "--tp_sise"),
-            (9, "--max_bach_size"),
+            (11, "--max_bach_size"),
             (13, "--max_bach_size"),
             (19, "kv_cache_config.dtyp"),
         ],

@@ -142,6 +142,11 @@ EXAMPLES = [
         f"{HEAD}export SLURM_KILL_BAD_EXIT=1\nsrun -n8 {SERVE}\n",
     ),
     (
+        "job-launcher",
+        f"{HEAD}srun -n8 {GOOD} trtllm-serve m --tp_size 8\n",
+        f"{HEAD}srun -n8 {GOOD} trtllm-llmapi-launch trtllm-serve m --tp_size 8\n",
+    ),
+    (
         "job-launcher-quoting",
         f"{HEAD}srun -n8 {GOOD} trtllm-llmapi-launch bash -c 'exec server'\n",
         f"{HEAD}srun -n8 {GOOD} bash -c 'trtllm-llmapi-launch server'\n",

@@ -300,7 +300,7 @@ resources: {gpu: "H200:8"}
             ("both roles", RECIPE_2, "UCX}\nbench", "NIXL}\nbench", "NIXL", "prefill worker"),
             ("a role", RECIPE_2, "  decode:", "  decoder:", "decoder:", "decode?"),
             ("right as it is", SERVICE, "", "", None, ""),
-            ("a flag of a service", SERVICE, "--tp_size", "--tp_sise", "- trtllm", "--tp_size"),
+            ("a flag of a service", SERVICE, "--tp_size", "--tp_sise", "--tp_sise", "--tp_size"),
         )
     ],
 )  # fmt: skip
