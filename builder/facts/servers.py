@@ -64,6 +64,19 @@ class Canary:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeCommand:
+    """How a server is started on several nodes where nothing starts its ranks: by the same command
+    on each, with its number behind `number_flag` and the host of node 0 behind `head_flag`. All but
+    node 0 have `others_flag` too, and answer no clients.
+    """
+
+    number_flag: Text
+    head_flag: Text
+    others_flag: Text
+    source: Text
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """One server.
 
@@ -103,6 +116,7 @@ class Server:
     model_owner: Text | None = None
     ignores_unknown_fields: bool = False
     json_schema_format: Literal["json", "json_schema"] = "json"
+    node_command: NodeCommand | None = None
 
     def url(self, host: str, ports: Mapping[str, int | str], model: str | None = None) -> str:
         """The URL by which `launch` takes it; protocols without a port are off."""

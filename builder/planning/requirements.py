@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..diagnostics import either
 from ..facts import release as releases
+from ..facts import servers
 from ..facts.checkpoint import Checkpoint
 from ..facts.release.support import architecture, architectures
 from .decision import gpus_per_instance
@@ -98,25 +99,30 @@ def check_gpus(builder: PlanBuilder) -> None:
     if gpus <= limit:
         return
     what = f"{gpus} GPUs need more than one node: a {name} node has {limit}"
-    if builder.facts.release.engine.rank_launcher is None:
+    given = builder.deployment.targets.keys()
+    takers = _takers(builder)
+    if builder.deployment.role != "prefill" and not takers & given:
+        remedy = f"give at most {limit}"
+        if takers:
+            remedy += f", or add the target {' or '.join(sorted(takers))}, which takes several"
+        if takers != _SEVERAL_NODES and total % limit == 0:
+            remedy += f"; instances: {total // limit} are so many servers, one on each node"
+        builder.refuse("hardware.num_gpus", what, remedy)
+    elif unfit := sorted((_SEVERAL_NODES - takers) & given):
         title = builder.facts.release.engine.title
-        remedy = f"give at most {limit}: a server of {title} is started on one node here"
-        if total % limit == 0:
-            remedy += (
-                f"; instances: {total // limit} are as many servers, each on a node of its own"
-            )
-        builder.refuse("hardware.num_gpus", what, remedy)
-        return
-    if (
-        builder.deployment.role != "prefill"
-        and not _SEVERAL_NODES & builder.deployment.targets.keys()
-    ):
-        takers = " or ".join(sorted(_SEVERAL_NODES))
-        remedy = f"give at most {limit}, or add the target {takers}, which takes several"
-        builder.refuse("hardware.num_gpus", what, remedy)
+        remedy = f"leave the target out: it starts no server of {title} on several nodes"
+        builder.refuse(f"targets.{unfit[0]}", what, remedy)
     elif gpus % limit:
         remedy = f"give a multiple of {limit}: whole nodes"
         builder.refuse("hardware.num_gpus", what, remedy)
+
+
+def _takers(builder: PlanBuilder) -> set[str]:
+    """The targets that can start a server on several nodes: by ranks, or by a command on each."""
+    if builder.facts.release.engine.rank_launcher:
+        return _SEVERAL_NODES
+    known = builder.deployment.targets.keys() & set(servers.names())
+    return {"slurm"} if all(servers.load(name).node_command for name in known) else set()
 
 
 # What tensor parallelism splits; key-value heads may also be duplicated evenly.

@@ -105,6 +105,12 @@ def _gpu_memory_gib(inputs: Inputs) -> float | None:
     return None if gpu is None else round(gpu.memory_gib, 1)
 
 
+def _nodes(inputs: Inputs) -> int | None:
+    """The nodes of one server."""
+    gpus, size = inputs.count("num_gpus"), inputs.count("node_gpus")
+    return None if gpus is None or not size else ceil(gpus / size)
+
+
 DERIVED: Mapping[str, Callable[[Inputs], Any]] = {
     "attention_dp": _attention_dp,
     "requests_per_rank": _requests_per_rank,
@@ -116,4 +122,5 @@ DERIVED: Mapping[str, Callable[[Inputs], Any]] = {
     "least_weights_gib": _least_weights_gib,
     "least_gpus": _least_gpus,
     "gpu_memory_gib": _gpu_memory_gib,
+    "nodes": _nodes,
 }

@@ -183,6 +183,7 @@ class RenderContext:
             "nodes": self.nodes,
             "rank_launcher": self.engine_record.rank_launcher,
             "rank_variable": self.engine_record.rank_variable,
+            "node_command": None,
             "instances": self.deployment.instances,
             "gpus_per_instance": gpus,
             "port_step": PORT_STEP,

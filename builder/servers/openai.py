@@ -51,7 +51,7 @@ def rendered(name: str, context: RenderContext, options: Options) -> RenderedSer
         environment=environment,
         config_flag=context.release.config_flag,
         flags=context.flags,
-        **context.layout,
+        **{**context.layout, "node_command": record.node_command},
     )
     return RenderedServer(
         record,

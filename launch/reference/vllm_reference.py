@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -81,6 +82,9 @@ def _serve(release: Release, typed: Mapping[str, Any]) -> None:
     problems = list(validate(release, options))
     if errors := [one for one in problems if one.severity == "error"]:
         raise BadInput(errors)
+    if flags.get("headless"):
+        _stay(flags)
+        return
     with bind(flags.get("host") or "localhost", int(flags.get("port") or 8000)) as listener:
         from tensorrt_llm.llmapi.llm import LLM
 
@@ -95,6 +99,14 @@ def _serve(release: Release, typed: Mapping[str, Any]) -> None:
                 _surface(release),
             )
             run(server.app, listener)
+
+
+def _stay(flags: Mapping[str, Any]) -> None:
+    """What a node does that answers no clients: the first one computes here for all of them."""
+    stops = (signal.SIGTERM, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    logger.info("node %s of %s, led by %s", *map(flags.get, ("node_rank", "nnodes", "master_addr")))
+    logger.info("stopped by %s", signal.Signals(signal.sigwait(stops)).name)
 
 
 def _reference_options(release: Release, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -143,18 +143,74 @@ def test_groups_are_json_text_for_a_release_that_reads_no_others(tmp_path: Path)
     assert json.loads(files["old"]["speculative_config"]) == meant
 
 
-def test_a_server_on_several_nodes_is_refused() -> None:
-    with pytest.raises(BadInput, match="more than one node"):
-        pipeline.plan(V32, ["hardware.num_gpus=16"])
+@pytest.mark.parametrize(
+    ("targets", "remedy"),
+    [
+        ("{vllm_serve: {}}", "add the target slurm, which takes several; instances: 2 are"),
+        ("{vllm_serve: {}, kubernetes: {server: vllm_serve}}", "add the target slurm"),
+        ("{triton_vllm: {}}", "give at most 8; instances: 2 are so many servers"),
+    ],
+)
+def test_a_server_on_several_nodes_is_refused_where_nothing_starts_it(
+    targets: str, remedy: str
+) -> None:
+    with pytest.raises(BadInput, match="more than one node") as error:
+        pipeline.plan(V32, ["hardware.num_gpus=16", f"targets={targets}"])
+    assert remedy in str(error.value)
+
+
+def slurm(folder: Path, **changes: Any) -> str:
+    """A setting: the server as a job of a cluster, whose profile is written."""
+    site = yaml.safe_load((ROOT / "tests" / "golden" / "site.yaml").read_text())
+    site["container"]["images"]["vllm_serve"] = "/images/vllm-openai-v0.32.0.sqsh"
+    profile = folder / "site.yaml"
+    profile.write_text(yaml.safe_dump({**site, **changes}))
+    return f"targets={{vllm_serve: {{}}, slurm: {{server: vllm_serve, site: {profile}}}}}"
+
+
+PROGRAM = '#!/bin/sh\nprintf "%s\\n" "$@"\n'
+
+
+@pytest.mark.parametrize("release", ["0.14.1", "0.20.0", "0.32.0"])
+def test_on_several_nodes_each_runs_the_same_command_with_its_number(
+    tmp_path: Path, release: str
+) -> None:
+    engine = f"engine={{name: vllm, release: {release}}}"
+    settings = [slurm(tmp_path, mpi="none"), "hardware.num_gpus=16", engine]
+    folder = pipeline.render(V32, tmp_path / "bundle", settings).folder
+    given = yaml.safe_load((folder / "vllm_serve" / "config.yaml").read_text())
+    sizes = (given["tensor_parallel_size"], given.get("data_parallel_size", 1))
+    assert (given["nnodes"], sizes[0] * sizes[1]) == (2, 16)
+    [step] = json.loads((folder / "slurm" / "service.json").read_text())["steps"]
+    assert [step[key] for key in ("nodes", "ntasks", "ntasks_per_node")] == [2, 2, 1]
+    assert step["environment"]["SERVE_HEAD"] == "{host}"
+    program = tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    search = f"{program.parent}:{os.environ['PATH']}"
+
+    def words(**variables: str) -> subprocess.CompletedProcess[str]:
+        """Of the server's command on one node, as the step of a job starts it."""
+        return subprocess.run(
+            [*step["launcher"][step["launcher"].index("bash") :][:2], *step["argv"]],
+            env={**os.environ, "PATH": search, "SERVE_HEAD": "node-a", **variables},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    head, other = (words(SLURM_PROCID=number).stdout.split() for number in "01")
+    assert head[head.index("--node-rank") :][:4] == ["--node-rank", "0", "--master-addr", "node-a"]
+    assert other[other.index("--node-rank") :][:2] == ["--node-rank", "1"]
+    assert ("--headless" in head, "--headless" in other) == (False, True)
+    alone = words(SLURM_PROCID="0", SERVE_HEAD="")
+    assert (alone.returncode, "needs 2 nodes" in alone.stderr) == (2, True)
 
 
 def test_a_slurm_job_lets_the_engine_start_its_own_ranks(tmp_path: Path) -> None:
-    site = yaml.safe_load((ROOT / "tests" / "golden" / "site.yaml").read_text())
-    site["container"]["images"]["vllm_serve"] = "/images/vllm-openai-v0.32.0.sqsh"
-    profile = tmp_path / "site.yaml"
-    profile.write_text(yaml.safe_dump(site))
-    slurm = f"targets={{vllm_serve: {{}}, slurm: {{server: vllm_serve, site: {profile}}}}}"
-    bundle = pipeline.render(V32, tmp_path / "bundle", [slurm])
+    bundle = pipeline.render(V32, tmp_path / "bundle", [slurm(tmp_path)])
     service = (bundle.folder / "slurm" / "service.json").read_text()
     assert "slurm/alone.sh" in service
     assert "--mpi=none" in service

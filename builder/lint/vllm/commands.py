@@ -213,7 +213,7 @@ def in_containers(document: Yaml) -> Iterator[Command]:
         for key in _keys(container):
             for where, word in words_of(document, container, path, key, mentions):
                 if re.search(r"\s", word.text) and mentions(word.text):
-                    texts += _in_block(word, where, document)
+                    texts += _in_block(word.text, document.blocks.get(where), where, document)
                 else:
                     words.append(word)
         inner = list(_of_statement(words, _MAX_DEPTH))
@@ -257,16 +257,13 @@ def image_of(container: Mapping[str, Any]) -> str:
     return str(image or "")
 
 
-def _in_block(word: Word, path: str, document: Yaml) -> Iterator[Command]:
-    """The commands of a text inside a document, at their places there as far as it keeps them."""
-    block = document.blocks.get(path)
-    for command in in_text(word.text, block or START):
-        place = document.locate(path)
-        words = (
-            command.words
-            if block
-            else tuple(Word(each.text, place, each.certain) for each in command.words)
-        )
+def _in_block(text: str, at: Location | None, path: str, document: Yaml) -> Iterator[Command]:
+    """The commands of a text inside a document, at their places from `at` on or all at its own."""
+    place = document.locate(path)
+    for command in in_text(text, at or START):
+        words = command.words
+        if at is None:
+            words = tuple(Word(each.text, place, each.certain) for each in words)
         yield replace(command, words=words, path=path)
 
 
@@ -275,13 +272,5 @@ def in_prose(text: str, path: str, document: Yaml) -> Iterator[Command]:
     start = document.blocks.get(path)
     for fence in _FENCE.finditer(text):
         line = text.count("\n", 0, fence.start(2))
-        at = Location(start.line + line, start.column) if start else START
-        body = re.sub(r"(?m)^[ \t]*\$ ", "  ", fence[2])
-        for command in in_text(body, at):
-            place = document.locate(path)
-            words = (
-                command.words
-                if start
-                else tuple(Word(each.text, place, each.certain) for each in command.words)
-            )
-            yield replace(command, words=words, path=path)
+        at = start and Location(start.line + line, start.column)
+        yield from _in_block(re.sub(r"(?m)^[ \t]*\$ ", "  ", fence[2]), at, path, document)

@@ -45,9 +45,15 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
         )
     elif found.has_router:
         files[service.HAPROXY_FILE] = File(_haproxy(found).encode())
-    if any(service.rank_launcher(options.site, side.context) is None for side in found.sides):
-        alone = resource_root("templates") / FOLDER / "alone.sh"
-        files["alone.sh"] = File(alone.read_bytes(), executable=True)
+    by_itself = [
+        side.context
+        for side in found.sides
+        if service.rank_launcher(options.site, side.context) is None
+    ]
+    several = any(side.nodes > 1 for side in by_itself)
+    for name in ("alone.sh", *(["node.sh"] if several else [])) if by_itself else ():
+        script = resource_root("templates") / FOLDER / name
+        files[name] = File(script.read_bytes(), executable=True)
     return {f"{FOLDER}/{name}": file for name, file in files.items()}
 
 
@@ -78,7 +84,7 @@ def _side(
     """So many servers of a deployment, listening where the job wants them."""
     deployment, entry = context.deployment, context.servers[target].entry
     gpus = deployment.hardware.num_gpus // deployment.instances
-    ranks = gpus if service.rank_launcher(options.site, context) else 1
+    ranks = gpus if service.rank_launcher(options.site, context) else context.nodes
     folder = f"{PREFILL_FOLDER}/" if name == "prefill" else ""
     return ServingSide(
         name, context, entry, folder, layout.ServerGroup(deployment.role, servers, gpus, ranks)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from ...deployment import Deployment, ServerName, Strict
 from ...diagnostics import Diagnostic
+from ...facts import engines
 from ...facts.hardware import load as load_gpu
 from ...servers import PORT_STEP, Host, Port, RenderContext, is_address, options_of
 from ...site import TARGET, Site
@@ -129,13 +130,14 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
 
 def _size_diagnostics(deployment: Deployment, options: SlurmOptions) -> Iterator[Diagnostic]:
     gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
+    needs_mpi = engines.load(deployment.engine.name).rank_launcher is not None
     size = load_gpu(gpu).gpus_per_node.value
     if total > size and deployment.instances > 1:
         what = f"{deployment.instances} have {total} GPUs and share one node: {gpu} has {size}"
         yield Diagnostic(
             "instances", what, "give at most one node's GPUs, and submit a job for each"
         )
-    elif total > size and options.site.mpi == "none":
+    elif total > size and options.site.mpi == "none" and needs_mpi:
         what = f"is none, and ranks on {-(-total // size)} nodes find each other by MPI"
         yield Diagnostic(f"targets.{TARGET}.site.mpi", what, "name a plugin, such as pmix")
 

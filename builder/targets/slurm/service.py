@@ -242,7 +242,8 @@ def _launcher(service: SlurmService, server: ServerInstance) -> list[str]:
     if gpus:  # Slurm itself would show a step all GPUs of the job
         argv.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}")
     launcher = rank_launcher(site, server.side.context)
-    argv += [launcher] if launcher else ["bash", "slurm/alone.sh"]
+    alone = "slurm/node.sh" if server.place.nodes > 1 else "slurm/alone.sh"
+    argv += [launcher] if launcher else ["bash", alone]
     return [*argv, *(["numactl", "-m", site.memory_nodes] if site.memory_nodes else [])]
 
 
@@ -255,12 +256,14 @@ def _environment(service: SlurmService, server: ServerInstance) -> dict[str, str
     site, context = service.site, server.side.context
     folders = {name: site.checkpoints.get(value) for name, value in context.checkpoints.items()}
     behind = service.has_router and not service.is_disaggregated
+    launcher = rank_launcher(site, context)
     return {
         **context.environment,
         **site.environment,
         **{name: folder for name, folder in folders.items() if folder},
         "SERVE_HOST": LOOPBACK if behind else service.options.bind_host,
         **{f"SERVE_{name.upper()}_PORT": f"{{port:{name}}}" for name in server.ports},
+        **({"SERVE_HEAD": "{host}"} if context.nodes > 1 and not launcher else {}),
         **({"INSTANCE": server.name.removeprefix(server.side.name)} if behind else {}),
     }
 
