@@ -141,8 +141,12 @@ def _walk(
     if isinstance(data, Mapping):
         items = data.items()
     runs = isinstance(data, Mapping) and any(key in data for key in (*COMMANDS[:2], "image"))
+    if isinstance(data, Mapping) and data.get("modelCommand") in formats().model_commands:
+        runs = False
     for key, value in items:
         inner, name = below(path, str(key)), str(key)
+        if key == "value" and data.get("name") in formats().flag_lists:  # of a variable
+            name = data["name"]
         if name in formats().option_holders and isinstance(value, Mapping):
             yield from _held(document, value, inner, release)
             yield from _walk(document, value, inner, release, extended, known)

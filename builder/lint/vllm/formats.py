@@ -28,6 +28,7 @@ class Formats:
     extended_images: tuple[Text, ...]
     extensions: tuple[Text, ...]
     flag_lists: tuple[Text, ...]
+    model_commands: tuple[Text, ...]
     option_holders: tuple[Text, ...]
     roles: tuple[Text, ...]
     minimum: tuple[Text, ...]

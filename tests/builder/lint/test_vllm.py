@@ -165,6 +165,24 @@ def test_values_of_a_chart_are_read_by_the_options_that_they_stand_for(tmp_path:
     ]
 
 
+SERVED = """decode:
+  containers:
+  - image: registry/of-ours
+    modelCommand: {command}
+    args: [--max-num-sequs=64]
+    env:
+    - {name: VLLM_ADDITIONAL_ARGS, value: --max-model-length 4096}
+"""
+
+
+@pytest.mark.parametrize(("command", "lines"), [("vllmServe", [5, 7]), ("imageDefault", [7])])
+def test_flags_are_read_where_a_chart_or_a_variable_hands_them_on(
+    tmp_path: Path, command: str, lines: list[int]
+) -> None:
+    found = errors(tmp_path, "values.yaml", SERVED.replace("{command}", command), NEWEST)
+    assert [row.location.line for row in found] == lines
+
+
 WORKER = """args=(--namespace one --model $MODEL)
 if [ "$ROLE" = decode ]; then
   args+=(--disaggregation-mode decode --max-num-sequs 4)
