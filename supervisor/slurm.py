@@ -221,7 +221,7 @@ class Allocation:
         self.is_near_end = False
         self._signal: str | None = None
         self._next_poll = 0.0
-        for name in ("USR1", "TERM", "INT", "QUIT", "HUP", "USR2", "ALRM", "XCPU"):
+        for name in ("USR1", "TERM", "INT", "QUIT", "HUP", "USR2", "XCPU"):
             signal.signal(getattr(signal, f"SIG{name}"), self._on_signal)
 
     def _on_signal(self, number: int, _frame: object) -> None:

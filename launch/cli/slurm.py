@@ -276,6 +276,9 @@ def _bench_service(options: argparse.Namespace) -> None:
         remedy = "start it with: launch slurm submit BUNDLE --wait"
         raise NotReady(Diagnostic(f"service {service.name}", "has no live endpoint", remedy))
     run = service.job(endpoint["job_id"]).run or {}
+    if not run.get("bundle"):
+        what, remedy = "has no record of its bundle", "name the bundle in the place of the service"
+        raise NotReady(Diagnostic(f"job {endpoint['job_id']}", what, remedy))
     options.bundle = Path(run["bundle"])
     _measure(_order(options), options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ POLL_S = 0.25
 SLURM_POLL_S = 1.0
 # slurmctld may restart while a job is waited for.
 SLURM_SILENT_S = 120.0
-LAST_LINES = 8
+LAST_LINES, LAST_BYTES = 8, 65536  # of a log
 NOT_ADMITTED = "not_admitted"
 CHUNK_BYTES = 65536
 # The content of a stop file, for those who find it.
@@ -124,7 +125,9 @@ def _evidence(job: JobFolder) -> str:
     found = [path for path in (*logs, job.log) if path.is_file() and path.stat().st_size]
     if not found:
         return f"it left no log in {job.log.parent}"
-    lines = found[0].read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+    with found[0].open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()[-LAST_LINES:]
     return f"its log {found[0]} ends:" + "".join(f"\n    {line[:300]}" for line in lines)
 
 
@@ -168,8 +171,9 @@ def follow_log(job: JobFolder, path: Path) -> None:
 
 
 def _copy(file: BinaryIO) -> None:
-    while data := file.read(CHUNK_BYTES):
-        sys.stdout.buffer.write(data)
+    """Whole lines, and what a writer has begun: what servers log may be anybody's text."""
+    while data := file.read(CHUNK_BYTES) + file.readline(CHUNK_BYTES):
+        sys.stdout.write(data.decode(errors="backslashreplace"))
     sys.stdout.flush()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from supervisor import record, service, state, steps
-from tests.supervisor.one_node import NODE, Job, free_port, until
+from tests.supervisor.one_node import NODE, SCONTROL, Job, free_port, until
 
 # --- From start to stop ---------------------------------------------------------------------------
 
@@ -472,9 +472,16 @@ def test_what_srun_said_of_an_earlier_run_of_the_job_is_no_failure_of_this_one(j
 
 
 def test_a_lost_node_ends_the_job(job: Job) -> None:
-    job.once("published", lambda: job.slurm(nodes=f"{NODE} down*\n"))
+    job.command("scontrol", SCONTROL.replace("echo node1", "echo node1 node2"))
+    job.once("published", lambda: job.slurm(nodes="node2 down*\n"))
     assert job.run() == 75
-    assert job.record["why"] == f"{NODE} is lost"
+    assert job.record["why"] == "node2 is lost"
+
+
+def test_a_node_whose_slurm_daemon_is_away_is_not_lost_to_what_runs_on_it(job: Job) -> None:
+    job.slurm(nodes=f"{NODE} down*\n")
+    job.once("published", job.stop)
+    assert (job.run(), job.record["outcome"]) == (0, "stopped")
 
 
 @pytest.mark.parametrize("restart", [True, False])

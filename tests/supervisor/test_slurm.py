@@ -282,7 +282,7 @@ def test_a_job_is_shown_by_the_first_value_of_each_key(commands: Commands) -> No
     assert info == {"JobId": "7", "JobState": "RUNNING", "Comment": "a=b"}
 
 
-IGNORED = (signal.SIGHUP, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
+IGNORED = (signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU)
 
 
 @pytest.mark.parametrize(

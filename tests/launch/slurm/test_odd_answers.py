@@ -1,0 +1,57 @@
+"""What Slurm's commands, logs and records may hold on a bad day, and what a person is then told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder import command
+from builder.errors import NotReady
+from launch.slurm import jobs, scheduler
+from supervisor.state import ServiceFolder
+
+
+def test_a_log_reaches_the_terminal_as_printable_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job-7.log"
+    log.write_bytes(b"a prompt: \x1b[2J\x00\xff\nmore " + b"x" * 100_000)
+    assert command.run(lambda: jobs.print_log(log)) == 0
+    said = capsys.readouterr().out
+    assert said == "a prompt: \\u001b[2J\\u0000\\xff\nmore " + "x" * 100_000
+
+
+def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path: Path) -> None:
+    job = ServiceFolder(tmp_path, "svc").job("7")
+    job.path.mkdir(parents=True)
+    with job.log.open("wb") as file:
+        file.truncate(1 << 36)
+        file.seek(0, 2)
+        file.write(b"\nthe reason\n")
+    assert jobs._evidence(job).endswith("\n    the reason")
+
+
+@pytest.mark.parametrize("answer", ["", "Submitted batch job 7", "-1", "\x1b[2J", "\u0667"])
+def test_an_sbatch_that_names_no_job_is_not_believed(answer: str, tmp_path: Path) -> None:
+    (tmp_path / "answer").write_text(answer)
+    program(tmp_path, "sbatch", f"exec cat '{tmp_path}/answer'")
+    with pytest.raises(NotReady, match="instead of the number of a job") as fault:
+        scheduler.submit(tmp_path / "x", [], {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert "\x1b" not in str(fault.value)
+
+
+def test_a_command_that_cannot_be_started_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "squeue", "true").chmod(0o644)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotReady, match="squeue: cannot be started: permission denied"):
+        scheduler.jobs()
+
+
+def program(folder: Path, name: str, script: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
