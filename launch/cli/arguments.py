@@ -32,7 +32,12 @@ Number = TypeVar("Number", int, float)
 
 
 def _number(text: str, kind: type[Number], fits: Callable[[Number], bool], must_be: str) -> Number:
-    if not fits(value := kind(text)):
+    try:
+        value = kind(text)
+    except ValueError:
+        what = f"{text!r} is no {'whole ' if kind is int else ''}number"
+        raise argparse.ArgumentTypeError(what) from None
+    if not fits(value):
         raise argparse.ArgumentTypeError(f"{text} must be {must_be}")
     return value
 
