@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import contents
+from . import contents, launch_file
 from .contents import EVIDENCE, MANIFEST, SIGNATURE, SUMS, Contents, File
-from .diagnostics import Diagnostic
+from .diagnostics import Diagnostic, one_line
 from .errors import BadInput, DamagedBundle
 from .files import parse_json
 
@@ -31,44 +31,6 @@ REQUIRED = ("tool", "engine", "inputs", "decisions", "memory", "files")
 
 
 _RESTORE = "render again, or restore the file"
-# What is read of `launch.json`, which may hold more.
-_ENTRY = {
-    "argv": [str],
-    "host": str,
-    "ports": {"*": int},
-    "environment": {"*": str},
-    "ready": {"port": str, "path?": str},
-    "start_timeout_s": int,
-    "stop_timeout_s?": int,
-    "model_name?": str,
-    "restricted_apis?": [str],
-    "nodes?": int,
-}
-_LAUNCH_FILE = {
-    "name": str,
-    "checkpoint": str,
-    "engine": {"name": str, "release": str},
-    "environment": {"*": str},
-    "targets": {"*": _ENTRY},
-}
-
-
-def _misfits(value: Any, form: Any, path: str) -> Iterator[str]:
-    """The paths at which data has not the form: a type, `[X]`, or a mapping; `*` is any key."""
-    if isinstance(form, type):
-        if type(value) is not form:
-            yield path
-    elif not isinstance(value, type(form)):
-        yield path
-    elif isinstance(form, list):
-        for index, item in enumerate(value):
-            yield from _misfits(item, form[0], f"{path}.{index}")
-    else:
-        kinds = {**dict.fromkeys(value, form["*"])} if "*" in form else form
-        for key, inner in kinds.items():
-            name = key.removesuffix("?") if "*" not in form else key
-            if value.get(name) is not None or name == key:
-                yield from _misfits(value.get(name), inner, f"{path}.{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +51,8 @@ class Bundle:
             document = json_document((self.folder / LAUNCH).read_bytes())
         except (OSError, ValueError) as error:
             raise DamagedBundle(Diagnostic(LAUNCH, f"is unreadable: {error}", _RESTORE)) from None
-        if wrong := [path.strip(".") for path in _misfits(document, _LAUNCH_FILE, "")]:
-            what = f"has no {wrong[0]}, or not of its kind" if wrong[0] else "is not a mapping"
+        if wrong := next(launch_file.misfits(document), None):
+            what = f"has no {one_line(wrong)[:200]}, or not of its kind"
             raise DamagedBundle(Diagnostic(LAUNCH, what, _RESTORE))
         return document
 
