@@ -11,6 +11,7 @@ from playwright.sync_api import Page
 from builder import pipeline
 from tests.handoff import runbook
 from tests.launch.report.conftest import browser as browser
+from tests.launch.report.conftest import idle as idle
 from tests.launch.report.conftest import opened as opened
 
 Open = Callable[..., Page]

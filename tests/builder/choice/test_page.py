@@ -13,6 +13,7 @@ from builder.choice.page import axis
 from builder.estimates import Estimator
 from tests.builder.choice.test_choose import OPEN
 from tests.launch.report.conftest import browser as browser
+from tests.launch.report.conftest import idle as idle
 from tests.launch.report.conftest import opened as opened
 
 Open = Callable[..., Page]

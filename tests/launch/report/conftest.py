@@ -41,30 +41,47 @@ def browser() -> Iterator[Browser]:
         running.close()
 
 
+@pytest.fixture(scope="module")
+def idle(browser: Browser) -> dict[str, Page]:
+    """Windows that no test has, by their settings: to open another takes a second."""
+    return {}
+
+
 @pytest.fixture
-def opened(browser: Browser) -> Iterator[Callable[..., Page]]:
+def opened(browser: Browser, idle: dict[str, Page]) -> Iterator[Callable[..., Page]]:
     """A page in a window of its own, with the network off. What goes wrong in it fails the test."""
     faults: list[str] = []
     asked: list[str] = []
-    contexts = []
+    windows: list[tuple[str, Page]] = []
+    heard: dict[str, Callable[[Any], None]] = {
+        "console": lambda message: faults.append(f"console: {message.text}"),
+        "pageerror": lambda error: faults.append(f"error: {error}"),
+        "dialog": lambda dialog: faults.append(f"dialog: {dialog.message}"),
+        "request": lambda request: asked.append(request.url),
+    }
 
     def open_(file: Path, **settings: Any) -> Page:
-        context = browser.new_context(offline=True, **settings)
-        contexts.append(context)
-        window = context.new_page()
-        window.on("console", lambda message: faults.append(f"console: {message.text}"))
-        window.on("pageerror", lambda error: faults.append(f"error: {error}"))
-        window.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
-        window.on("request", lambda request: asked.append(request.url))
+        key = json.dumps(settings, sort_keys=True)
+        window = idle.pop(key, None) or browser.new_context(offline=True, **settings).new_page()
+        windows.append((key, window))
+        listen: Any = window.on
+        for event, hear in heard.items():
+            listen(event, hear)
         window.goto(file.as_uri())
         return window
 
     yield open_
-    for context in contexts:
-        context.close()
+    for key, window in windows:
+        forget: Any = window.remove_listener
+        for event, hear in heard.items():
+            forget(event, hear)
+        window.goto("about:blank")
+        window.mouse.move(0, 0)
+        window.emulate_media(media="null")
+        idle[key] = window
     assert not faults
     asked = [url for url in asked if not url.startswith("data:")]
-    assert len(asked) == len(contexts)  # the page itself, and nothing beside it
+    assert len(asked) == len(windows)  # the page itself, and nothing beside it
 
 
 @pytest.fixture(scope="session")
