@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import io
 import json
 import os
 import runpy
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -108,20 +110,28 @@ def _become(order: Mapping[str, Any]) -> NoReturn:
     os._exit(status)  # to take apart all that was imported takes as long as many a command
 
 
-def _serve() -> None:
-    import builder.cli.main as cli
+def _warm_up() -> None:
+    """The imports of most verbs, and the tables that they read."""
+    import builder.cli.main as builder
+    import launch.cli.main as launch
 
+    with tempfile.TemporaryDirectory(prefix="prefork-") as folder:
+        bundle = str(Path(folder, "bundle"))
+        builder.main(["presets"])
+        builder.main(["render", "llama-tiny", "-o", bundle])
+        builder.main(["verify", bundle])
+        builder.main(["check", bundle])
+    launch.main(["report", "nothing", "-o", "page.html"])
+    launch.main(["bench", "diff", "nothing", "nothing"])
+
+
+def _serve() -> None:
     orders, answers = sys.stdin, os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    # The imports of most verbs, and the tables that they read.
-    with tempfile.TemporaryDirectory(prefix="prefork-") as folder:
-        bundle = str(Path(folder, "bundle"))
-        cli.main(["presets"])
-        cli.main(["render", "llama-tiny", "-o", bundle])
-        cli.main(["verify", bundle])
-        cli.main(["check", bundle])
+    with redirect_stderr(io.StringIO()):
+        _warm_up()
     gc.collect()
     gc.freeze()
     while line := orders.readline():
