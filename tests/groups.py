@@ -18,9 +18,14 @@ ROOT = Path(__file__).parent
 # The first that fits, in the order in which they begin: those that take longest, and mostly wait. A
 # file that none fits is a group of its own, and computes.
 GROUPS = (
+    ("slurm/test_handover.py", "handover on a cluster"),
+    ("slurm/test_state_faults.py", "faults of state on a cluster"),
     ("slurm/test_faults.py", "faults on a cluster"),
     ("slurm", "Slurm"),
     ("handoff/test_runbook_commands.py", "runbook"),
+    ("model_repository/test_drain.py", "servers of Triton that end"),
+    ("model_repository/test_lifecycle.py", "servers of Triton that end"),
+    ("model_repository/test_start_script.py", "servers of Triton that end"),
     ("model_repository", "Triton"),
     ("launch/test_rehearse.py", "rehearsal"),
     ("launch/slurm/test_shapes.py", "shapes on a cluster"),
@@ -51,8 +56,7 @@ def arrange(items: list[pytest.Item]) -> None:
 
 
 def _order(counts: Mapping[str, int]) -> list[str]:
-    """After each that waits a few that compute, those of most tests first; half of them are left
-    for the end."""
+    """After each that waits a few that compute, those of most tests first; half come last."""
     waiting = [name for name in dict.fromkeys(name for _, name in GROUPS) if name in counts]
     others = sorted(counts.keys() - waiting, key=lambda name: (-counts[name], name))
     rest, share = iter(others), len(others) // (2 * len(waiting) or 1)
