@@ -36,6 +36,7 @@ WIDE = {
     "checkpoint": "nvidia/Llama-3.3-70B-Instruct-FP8",
     "hardware": {"gpu": "gb200", "num_gpus": 8},
 }
+VLLM = {"name": "vllm", "release": "0.32.0"}
 TRTLLM_SERVE: dict[str, Any] = {"trtllm_serve": {}}
 TRITON: dict[str, Any] = {"triton": {}}
 
@@ -57,6 +58,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] = 
     "instances": ({**LLAMA, "instances": 2}, TRITON, {}, 3),
     "several-nodes": (WIDE, TRTLLM_SERVE, {}, 1),
     "several-nodes-triton": (WIDE, TRITON, {}, 1),
+    "several-nodes-vllm": ({**WIDE, "engine": VLLM}, {"vllm_serve": {}}, {}, 1),
     "disaggregated": ({**LLAMA, "role": "decode"}, TRTLLM_SERVE, prefill(**LLAMA), 3),
     "disaggregated-het": (
         {**WIDE, "role": "decode"},
