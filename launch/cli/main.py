@@ -12,9 +12,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from builder import __version__, command, completion
 from builder.diagnostics import Diagnostic
@@ -33,7 +32,6 @@ from .arguments import (
 
 if TYPE_CHECKING:
     from ..rehearsal import RehearsalResult
-    from ..report.evidence import RunEvidence
     from ..smoke.results import CheckResult
 
 REHEARSAL_START_TIMEOUT_S = 300.0
@@ -164,7 +162,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from ..report import evidence, page
+    from ..report import evidence, page, summary
 
     file = options.output or _page_of(options.runs)
     if file.is_dir():
@@ -177,8 +175,8 @@ def _report(options: argparse.Namespace) -> None:
     for one in skipped:
         _say(f"skipped: {one}")
     if options.json:
-        summary = _report_summary(runs, file) | {"skipped": list(map(str, skipped))}
-        print(json.dumps(summary, indent=2, ensure_ascii=False))
+        found = summary.of_page(runs, file) | {"skipped": list(map(str, skipped))}
+        print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         print(file)
 
@@ -191,53 +189,6 @@ def _page_of(runs: Sequence[Path]) -> Path:
     is_bundle = any((one / MANIFEST).exists() for one in (folder, *folder.parents[:2]))
     is_inside = len(runs) == 1 and folder.is_dir() and not is_bundle
     return runs[0] / REPORT if is_inside else Path(REPORT)
-
-
-def _report_summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
-    """The runs, and how each differs from the first one at the same load."""
-    from ..report import comparison, published
-
-    return {
-        "file": str(file),
-        "runs": [
-            {
-                "title": run.title,
-                "place": run.place,
-                "tool": run.bench.tool,
-                "rehearsal": run.rehearsal,
-                "interrupted": run.bench.interrupted,
-                "near_limit": run.bench.near_limit,
-                "points": [point.label for point in run.bench.points],
-                "sent": run.bench.sent,
-                "failed": run.bench.failed,
-                "notes": list(run.notes),
-                "estimate": _estimate_summary(run),
-                "published": [
-                    {
-                        "source": row.source,
-                        "summary": row.summary,
-                        "same_conditions": row.same_conditions,
-                        "causes": [asdict(cause) for cause in row.causes],
-                    }
-                    for row in published.for_run(run)
-                    if row.speeds
-                ],
-            }
-            for run in runs
-        ],
-        "differences": comparison.differences(runs),
-    }
-
-
-def _estimate_summary(run: RunEvidence) -> dict[str, Any] | None:
-    """The estimate of the run's bundle beside what it measured."""
-    from ..report import estimated
-
-    found = estimated.for_run(run)
-    if found is None:
-        return None
-    measures = [asdict(one) | {"verdict": one.verdict} for one in found.measures]
-    return {"load": found.load, "summary": found.summary, "measures": measures}
 
 
 def _up(options: argparse.Namespace) -> None:
@@ -284,6 +235,9 @@ def _smoke(options: argparse.Namespace) -> None:
     from ..smoke import results as reports
     from . import text_tables
 
+    if options.junit and not options.junit.parent.is_dir():
+        what = "cannot be written: no such folder"
+        raise BadInput(Diagnostic(str(options.junit), what, "choose another file"))
     server = endpoint_from(options)
     server.check_listens()
     engine = metrics.engine_info(server)

@@ -182,4 +182,5 @@ def differences_table(found: Sequence[PointDifference], word: str) -> str:
     for one in found:
         numbers = f"{one.a:>10.4g}{one.b:>10.4g}{one.percent:>+8.1f}%"
         lines.append(f"{one.point:<8}{one.measure:<32}{numbers}  {one.verdict}")
-    return "\n".join([*lines, f"B is {word}"])
+    more = ": measure more requests" if word == "unsure" else ""
+    return "\n".join([*lines, f"B is {word}{more}"])

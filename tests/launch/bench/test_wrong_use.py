@@ -250,6 +250,11 @@ def test_a_wrong_measurement_is_said_before_it_begins(
     assert {file.name for file in folder.iterdir()} == {"a.json", "b.json"}
 
 
+def test_where_smoke_cannot_write_is_said_before_it_asks_the_server(refused: Refused) -> None:
+    status, said = refused("smoke", NOBODY, "--junit", "missing/smoke.xml")
+    assert (status, "missing/smoke.xml: cannot be written: no such folder" in said) == (2, True)
+
+
 def test_a_bundle_of_two_servers_needs_the_name_of_one(bundle: Bundle, refused: Refused) -> None:
     status, said = refused("bench", bundle.folder)
     assert (status, "--target: is needed: the bundle has 2 targets" in said) == (2, True)
