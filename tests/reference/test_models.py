@@ -20,7 +20,7 @@ from tensorrt_llm.model import Model
 from tests.reference.conftest import DEEPSEEK, LLAMA, QWEN, EngineOf, mtp
 
 # Of each answer with drafts: enough for many of them to be right, and many to be wrong.
-TOKENS = 80
+TOKENS = 60
 DEEPSEEK_V3 = "nvidia/DeepSeek-V3.1-NVFP4"
 DEEPSEEK_FP8 = "deepseek-ai/DeepSeek-V3.2"
 GPT_OSS = "openai/gpt-oss-120b"
@@ -113,7 +113,7 @@ def accepted_drafts(request: RequestOutput) -> int:
 
 @pytest.mark.parametrize("name", [DEEPSEEK, QWEN])
 def test_sampled_output_with_mtp_is_the_output_without(engine: EngineOf, name: str) -> None:
-    params = SamplingParams(max_tokens=60, temperature=0.9, top_p=0.95, seed=3, ignore_eos=True)
+    params = SamplingParams(max_tokens=30, temperature=0.9, top_p=0.95, seed=3, ignore_eos=True)
     given = prompts(3, seed=9)
     plain = engine(name).generate(given, params)
     drafted = engine(name, speculative_config=mtp(3)).generate(given, params)
