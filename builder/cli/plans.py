@@ -141,6 +141,7 @@ def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
     """How fast the servers are by measured rows, or why there is no number and what would tell."""
     from ..estimates import measuring_plan, plan_estimate
     from ..estimates.question import number
+    from ..facts.measures import MEASURES
 
     if "refused" in estimate:
         yield from wrapped("ESTIMATED SPEED  ", f"none: {estimate['refused']}")
@@ -151,7 +152,7 @@ def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
             yield "  nearest rows, of other models: python -m builder estimate DEPLOYMENT"
     else:
         rows = [["ESTIMATED SPEED", "VALUE", "FROM", "TO", "UNIT"]]
-        for key, (name, unit) in plan_estimate.MEASURES.items():
+        for key, (name, unit) in MEASURES.items():
             ends = (number(estimate[key][end]) for end in ("value", "low", "high"))
             rows.append([name, *ends, unit])
         yield columns(rows, range(1, 4))

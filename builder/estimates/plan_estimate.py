@@ -22,15 +22,6 @@ from .question import Estimate, Interval, Question, Refusal, number
 
 INTERVAL = "80 %"
 UNMEASURED = "unmeasured"
-# What is estimated, in words and units; rates without "of" are those of all servers.
-MEASURES: Mapping[str, tuple[str, str]] = {
-    "ttft_ms": ("time to first token", "ms"),
-    "tpot_ms": ("time per output token", "ms"),
-    "e2e_ms": ("time to last token", "ms"),
-    "output_tokens_per_s": ("output of all servers", "tokens/s"),
-    "output_tokens_per_s_per_user": ("output of a user", "tokens/s"),
-    "output_tokens_per_s_per_gpu": ("output of a GPU", "tokens/s"),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from builder.facts.measures import LATENCIES, MEASURES
+
 from .evidence import RunEvidence
 from .json_object import JsonObject
 from .number_format import SPACE, number, percent, unit
 from .results import LoadPoint
 
-# What is estimated: words, unit, and the run's own value at a point.
-MEASURES: Mapping[str, tuple[str, str]] = {
-    "ttft_ms": ("time to first token, median", "ms"),
-    "tpot_ms": ("time per output token, median", "ms"),
-    "e2e_ms": ("time to last token, median", "ms"),
-    "output_tokens_per_s": ("output of all servers", "tokens/s"),
-    "output_tokens_per_s_per_user": ("output of a user", "tokens/s"),
-    "output_tokens_per_s_per_gpu": ("output of a GPU", "tokens/s"),
-}
 INSIDE = "inside"
-LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +108,7 @@ def _measure(name: str, ends: Mapping[str, float], point: LoadPoint | None) -> E
     if point:
         measured = point.stats(name).p50 if name in LATENCIES else point.rate(name)
     words, unit_ = MEASURES[name]
+    words += ", median" if name in LATENCIES else ""
     return EstimatedMeasure(words, unit_, ends["low"], ends["value"], ends["high"], measured)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ...estimates import measuring_plan, plan_estimate
 from ...estimates.question import number
 from ...facts import advisories
+from ...facts.measures import MEASURES
 from ...facts.published_results import Published, describe
 from ...rules import vulnerability_policy
 from ...servers import RenderContext
@@ -120,7 +121,7 @@ def _estimate(context: RenderContext) -> Iterator[Block]:
     else:
         rows = tuple(
             (words, *(number(found[name][end]) for end in ("value", "low", "high")), unit)
-            for name, (words, unit) in plan_estimate.MEASURES.items()
+            for name, (words, unit) in MEASURES.items()
         )
         columns = ("estimated", "value", "from", "to", "unit")
         caption = f"Estimate of {load} requests at a time"
