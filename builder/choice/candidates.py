@@ -24,6 +24,7 @@ MOST_INSTANCE_GPUS = 64
 MOST_COUNTS = 16  # of instances that are tried for one layout
 
 _SPECULATION, _BATCH = "speculative_config", "max_batch_size"
+_OF_GPUS = ("hardware.gpu", "hardware.num_gpus")  # objections that more load does not remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def candidates(request: ChoiceRequest) -> list[Candidate]:
         for layout in layouts(base.facts.checkpoint, size)
         if _is_allowed(base, layout)
         for depth in _depths(base)
-        for count in _counts(request, base, layout)
+        for count in reversed(_counts(request, base, layout))
     ]
 
 
@@ -157,24 +158,30 @@ class Planned:
 
 
 class Planner:
-    """Plans candidates; one that differs in nothing that a plan sees is planned once."""
+    """Plans candidates; one that differs in nothing that a plan sees is planned once, and of
+    servers whose GPUs do not hold a share of the load none that has more of it."""
 
     def __init__(self) -> None:
         self._plans: dict[tuple[Any, ...], Planned] = {}
+        self._too_small: dict[tuple[Any, ...], tuple[int, Planned]] = {}
 
     def plan(self, candidate: Candidate, concurrency: int) -> Planned:
         """The plan of one server under its share of the load."""
-        key = (
+        server = (
             candidate.gpu,
             candidate.layout,
             candidate.mtp_draft_tokens,
             candidate.instances > 1,
-            concurrency,
             candidate.max_batch_size,
         )
+        key = (*server, concurrency)
         if key not in self._plans:
-            plain = self._without_drafts(candidate, concurrency)
-            self._plans[key] = plain or self._plan(candidate, concurrency)
+            least, refused = self._too_small.get(server, (concurrency + 1, None))
+            if least > concurrency:
+                refused = self._without_drafts(candidate, concurrency)
+            self._plans[key] = found = refused or self._plan(candidate, concurrency)
+            if found.objections and all(row.where in _OF_GPUS for row in found.objections):
+                self._too_small[server] = min(least, concurrency), found
         return self._plans[key]
 
     def own_drafts(self, candidate: Candidate, concurrency: int) -> int | None:

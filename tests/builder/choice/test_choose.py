@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from builder.choice import load, record, request, selection, verdict
+from builder.choice.candidates import Planner, candidates
 from builder.choice.selection import Selection, rank
 from builder.estimates import Estimator
 from builder.estimates import estimator as estimates
@@ -91,6 +92,16 @@ def test_what_the_memory_does_not_hold_is_never_chosen(select: Select) -> None:
     for option in found.estimated:
         assert option.forecast is not None
         assert option.planned.holds >= option.forecast.running
+
+
+def test_what_gpus_do_not_hold_is_not_planned_again_for_more_load(write: Write) -> None:
+    planner = Planner()
+    file = write({"num_gpus: {at_most: 8}": "num_gpus: 1"})
+    for one in candidates(request.read(str(file))):
+        refused = planner.plan(one, 8)
+        assert {row.where for row in refused.objections} == {"hardware.num_gpus"}
+        assert planner.plan(one, 64) is refused
+        assert planner.plan(one, 4) is not refused
 
 
 def test_numbers_of_drafts_that_the_rows_do_not_tell_apart_are_the_planners_own(
