@@ -10,6 +10,7 @@ import pytest
 from builder import pipeline
 from builder.errors import BadInput
 from builder.estimates import plan_estimate
+from builder.facts.measures import LATENCIES, MEASURES
 from launch.report import estimated, page, results
 from launch.report.evidence import RunEvidence
 from launch.report.number_format import percent, unit
@@ -26,9 +27,9 @@ def estimate() -> samples.Json:
 def _run(estimate: samples.Json, *, times: float = 1.0, **changes: Any) -> RunEvidence:
     """A run of the estimated load that is slower than its estimate by a factor."""
     point = samples.point(LOAD, gpus=1)
-    for name in estimated.LATENCIES:
+    for name in LATENCIES:
         point[name]["p50"] = estimate[name]["value"] * times
-    for name in set(estimated.MEASURES) - set(estimated.LATENCIES):
+    for name in set(MEASURES) - set(LATENCIES):
         point[name] = estimate[name]["value"] / times
     lengths = {name: estimate[name] for name in ("isl", "osl")}
     document = samples.bench(points=[point], workload={"kind": "fixed", **lengths}) | changes
