@@ -77,6 +77,7 @@ def test_bundle_imports_only_errors_and_how_files_are_read() -> None:
         "diagnostics",
         "errors",
         "files",
+        "launch_file",
     }
 
 
