@@ -49,6 +49,12 @@ def test_what_is_sent_twice_under_one_name_is_refused_as_triton_hands_both_over(
         parameters.read(request('{"seed":1,"max_tokens":4,"max_tokens":5}'))
 
 
+def test_of_a_long_name_that_is_sent_twice_the_beginning_is_shown() -> None:
+    name = "x" * 1000
+    with pytest.raises(RequestError, match=rf"^{'x' * 64}\.\.\.: is sent twice; send it once$"):
+        parameters.read(request(f'{{"{name}":1,"{name}":2}}'))
+
+
 @pytest.mark.parametrize("flags", [1, 2, 3])
 def test_the_begin_and_the_end_of_a_sequence_are_refused_which_triton_keeps_as_flags(
     flags: int,

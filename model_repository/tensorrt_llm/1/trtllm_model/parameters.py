@@ -123,11 +123,11 @@ def read(request: Any) -> dict[str, Any]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Triton hands over what a client sends under one name in two places one after the other."""
-    given = dict(pairs)
-    if len(given) < len(pairs):
-        names = [name for name, _ in pairs]
-        name = next(name for name in names if names.count(name) > 1)
-        raise RequestError(f"{name}: is sent twice; send it once")
+    given: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in given:
+            raise RequestError(f"{_short(name)}: is sent twice; send it once")
+        given[name] = value
     return given
 
 
@@ -163,7 +163,7 @@ def _input(name: str, value: Any, declared: Mapping[str, Any]) -> tuple[str, NDA
     candidates = [name, f"{PREFIX}{name}", ALIASES.get(name, "")]
     targets = [target for target in candidates if target in declared]
     if not targets:
-        short = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
+        short = _short(name)
         raise RequestError(f"{short}: is not an input of this model; {_instead(short, declared)}")
     for target in targets:
         dtype = np.dtype(declared[target])
@@ -194,6 +194,10 @@ def _element(value: Any, dtype: np.dtype[Any]) -> tuple[Any, str]:
         text = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else None
         return text, "a string"
     return value if isinstance(value, bool) else None, "true or false"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
 
 
 def _instead(name: str, declared: Mapping[str, Any]) -> str:
