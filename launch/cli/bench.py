@@ -257,13 +257,14 @@ def _print_estimate(folder: Path) -> None:
 
 
 def _check_results(found: Mapping[str, Any]) -> None:
-    """Raises `ChecksFailed` for points that nothing came of, and for a quality below reference."""
+    """Raises `ChecksFailed` for points at which most requests failed, and for a quality below its
+    reference."""
     from ..bench import quality
 
     diagnostics = [
-        Diagnostic(f"point {one['label']}", "no request succeeded", _example(one))
+        Diagnostic(f"point {one['label']}", _failed(**one["requests"]), _example(one))
         for one in found["points"]
-        if not one["requests"]["ok"]
+        if one["requests"]["ok"] < one["requests"]["failed"]
     ]
     if found["quality"]:
         diagnostics += [
@@ -274,9 +275,13 @@ def _check_results(found: Mapping[str, Any]) -> None:
         raise ChecksFailed(diagnostics)
 
 
+def _failed(sent: int, ok: int, failed: int, **_: int) -> str:
+    return f"{failed:,} of {sent:,} requests failed" if ok else "no request succeeded"
+
+
 def _example(point: Mapping[str, Any]) -> str:
-    kind, first = next(iter(point["errors"].items()))
-    return f"{kind}: {first['example']}"
+    kind, most = max(point["errors"].items(), key=lambda pair: pair[1]["count"])
+    return f"{kind}: {most['example']}"
 
 
 def _system_under_test(options: argparse.Namespace) -> SystemUnderTest:

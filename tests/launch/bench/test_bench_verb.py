@@ -18,7 +18,7 @@ from benchmarks.reference_server.process import ReferenceServer
 from benchmarks.reference_server.schedule import Schedule
 from launch.bench import results
 from tests.launch.bench.conftest import Reference
-from tests.launch.conftest import Launch
+from tests.launch.conftest import Launch, Launcher
 
 SMALL = ("--isl", "24", "--osl", "6")
 
@@ -122,6 +122,15 @@ def slow() -> Any:
         yield server
 
 
+def wait_for_requests(running: Launcher, run: Path, count: int) -> None:
+    """Until so many of them have ended."""
+    lines = run / "requests.jsonl"
+    deadline = time.monotonic() + 30
+    while not lines.is_file() or lines.read_text().count("\n") < count:
+        assert time.monotonic() < deadline, running.errors.read_text()
+        time.sleep(0.02)
+
+
 def test_an_interrupt_keeps_what_was_measured(
     slow: ReferenceServer, launch: Launch, tmp_path: Path
 ) -> None:
@@ -138,11 +147,7 @@ def test_an_interrupt_keeps_what_was_measured(
         "0",
     )
     running = launch("bench", slow.endpoint.url, *order, "--run-dir", "run")
-    lines = tmp_path / "run" / "requests.jsonl"
-    deadline = time.monotonic() + 30
-    while not lines.is_file() or lines.read_text().count("\n") < 4:
-        assert time.monotonic() < deadline, running.errors.read_text()
-        time.sleep(0.02)
+    wait_for_requests(running, tmp_path / "run", 4)
     running.signal(signal.SIGINT)
     assert running.end() == 130
     found = results.read(tmp_path / "run")
@@ -182,6 +187,15 @@ def test_a_point_without_a_success_fails_the_benchmark(tmp_path: Path) -> None:
     assert done.returncode == 6
     assert "error: point c2: no request succeeded; unavailable: " in done.stderr
     assert len(results.read(tmp_path / "run")["points"]) == 2
+
+
+def test_a_server_that_dies_midway_fails_the_benchmark(launch: Launch, tmp_path: Path) -> None:
+    order = ("--isl", "8", "--osl", "4", "--concurrency", "1", "--warmup", "0", "--duration", "2")
+    with ReferenceServer("openai_completions", Schedule(ttft_ms=20, itl_ms=5)) as server:
+        running = launch("bench", server.endpoint.url, *order, "--run-dir", "run")
+        wait_for_requests(running, tmp_path / "run", 2)
+    assert running.end() == 6
+    assert "requests failed; refused: Connection refused" in running.errors.read_text()
 
 
 def test_a_result_says_how_near_the_load_processes_were_to_their_own_limit(
