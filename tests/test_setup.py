@@ -19,7 +19,7 @@ TORCH = next(
     if line.strip().startswith('"torch==')
 )
 
-CPU_BUILD = f"-m uv pip install --torch-backend cpu {TORCH}"
+CPU_BUILD = f"-m uv pip install --index-strategy unsafe-best-match --torch-backend cpu {TORCH}"
 
 Setup = Callable[[str], "subprocess.CompletedProcess[str]"]
 
