@@ -20,6 +20,7 @@ from .quantization import COMPRESSED_TENSORS, FORMATS, STATIC_FP8, Quantization,
 _PART_FORMATS = (*FORMATS, "MXFP8")
 _KV_CACHE = ("FP8", "NVFP4")
 _MIXED = "MIXED_PRECISION"
+_NUL = "\0"
 
 # Linear layers that DeepSeek's FP8 checkpoints keep in BF16; their files do not list them.
 _FP8_BLOCK_EXCLUDED = ("lm_head", "*.eh_proj", "*.shared_head.head", "*.indexer.weights_proj")
@@ -58,6 +59,12 @@ def read_quantization(
     if found.kv_cache_quant_algo not in (None, *_KV_CACHE):
         what = f"a KV cache in {found.kv_cache_quant_algo} is not supported"
         remedy = f"export it again with {' or '.join(_KV_CACHE)}, or without a quantized KV cache"
+        wrong.append(Diagnostic(found.source, what, remedy))
+    if spoiled := [name for name in found.exclude_modules if _NUL in name]:
+        # nvidia-modelopt 0.47 with transformers 5, of Nemotron-H
+        what = f"{len(spoiled)} names of modules go on after a NUL, which fit no module"
+        kept = spoiled[0].partition(_NUL)[0].rstrip(".")
+        remedy = f"cut them off there, here and in config.json: the first is {kept}"
         wrong.append(Diagnostic(found.source, what, remedy))
     return found, [replace(row, where=f"{folder}{row.where}") for row in wrong]
 
@@ -119,9 +126,11 @@ def _from_config(config: Mapping[str, Any]) -> Quantization:
 
 
 def _kv_cache(fields: Mapping[str, Any]) -> str | None:
-    """ModelOpt writes the format of the KV cache in words or, in `config.json`, as a scheme."""
-    named = fields.get("kv_cache_quant_algo")
-    bits = _mapping(fields, "kv_cache_scheme").get("num_bits")
+    """ModelOpt writes the format of the KV cache in words or, in `config.json`, as a scheme, which
+    may be a word as well."""
+    scheme = fields.get("kv_cache_scheme")
+    named = fields.get("kv_cache_quant_algo", scheme)
+    bits = scheme.get("num_bits") if isinstance(scheme, Mapping) else None
     return named if isinstance(named, str) else {8: "FP8", 4: "NVFP4"}.get(bits or 0)
 
 

@@ -152,6 +152,19 @@ def test_a_mixture_of_formats_needs_the_gpu_of_its_narrowest(tmp_path: Path) -> 
     assert facts_of(LLAMA, tmp_path, mixed).precision == "NVFP4"
 
 
+def test_the_exporters_word_for_the_kv_cache_is_taken_as_its_scheme(tmp_path: Path) -> None:
+    both = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"}
+    inline = {"quant_algo": "NVFP4", "kv_cache_scheme": "NVFP4", "quant_method": "modelopt"}
+    facts = facts_of({**LLAMA, "quantization_config": inline}, tmp_path, both)
+    assert facts.quantization.kv_cache_quant_algo == "NVFP4"
+
+
+def test_names_that_the_exporter_spoiled_are_to_be_cut(tmp_path: Path) -> None:
+    spoiled = {"quant_algo": "NVFP4", "exclude_modules": ["lm_head.\0backbone.pt_name_sentinel"]}
+    with pytest.raises(BadFacts, match=r"after a NUL.*cut them off.*the first is lm_head"):
+        facts_of(LLAMA, tmp_path, spoiled)
+
+
 def test_a_kv_cache_that_no_engine_keeps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadFacts, match="a KV cache in INT8 is not supported"):
         facts_of(LLAMA, tmp_path, {"quant_algo": "FP8", "kv_cache_quant_algo": "INT8"})
