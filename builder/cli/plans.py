@@ -48,13 +48,12 @@ def _nearest_published(plan: Plan) -> str | None:
     facts, request = plan.facts, plan.deployment
     if facts.published:
         return None
-    row = published_results.nearest(
-        facts.checkpoint, facts.gpu.name, request.hardware.num_gpus, request.role
-    )
+    where = facts.gpu.name, request.hardware.num_gpus, request.role, request.engine.name
+    row = published_results.nearest(facts.checkpoint, *where)
     if row is None:
         return f"nothing of {facts.checkpoint.architecture.name}"
-    where = f"{row.num_gpus} {row.gpu} with {row.engine}"
-    what = f"{row.checkpoint} on {where}, {row.workload}: {row.source}"
+    what = f"{row.checkpoint} on {row.num_gpus} {row.gpu} with {row.engine}"
+    what = f"{what}, {row.workload}: {row.source}"
     return f"not for these GPUs; the most alike: {what}"
 
 
@@ -148,8 +147,6 @@ def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
         if loads := estimate["measure"]:
             command = measuring_plan.command(estimate["isl"], estimate["osl"], loads)
             yield from wrapped("  measure: ", command)
-        if not estimate["nearest"]:
-            yield "  nearest rows, of other models: python -m builder estimate DEPLOYMENT"
     else:
         rows = [["ESTIMATED SPEED", "VALUE", "FROM", "TO", "UNIT"]]
         for key, (name, unit) in MEASURES.items():
@@ -209,7 +206,10 @@ def _rest(document: Mapping[str, Any]) -> str:
     }
     more = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
     listed = ", ".join(["the reason and the source of each value", *more])
-    return "\n".join(wrapped("--why adds ", listed))
+    lines = wrapped("--why adds ", listed)
+    if "refused" in document["estimate"] and not document["estimate"]["nearest"]:
+        lines = [*lines, "estimate shows the nearest measured rows, of other models"]
+    return "\n".join(lines)
 
 
 def reasons_text(document: Mapping[str, Any]) -> str:

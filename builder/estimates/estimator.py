@@ -129,7 +129,7 @@ class Estimator:
         """What of a cell without rows has none."""
         rows = self._of_model.get(key.model, ())
         if not rows:
-            return f"no measured row of the model {key.model}"
+            return f"no measured row of {key.model}"
         if not (rows := [row for row in rows if row.gpu == key.gpu]):
             return f"no measured row of {key.model} on {key.gpu}"
         if not [row for row in rows if row.engine == key.engine]:

@@ -66,7 +66,7 @@ def estimate(question: Question) -> Estimate | Refusal:
     """
     model = models.model_name(question.model)
     if (rows := _of_model(model)) is None:
-        return unmeasured(question, f"no measured row of the model {model}")
+        return unmeasured(question, f"no measured row of {model}")
     return rows.estimate(question)
 
 

@@ -126,14 +126,19 @@ def published(
     return tuple(row for row in _rows(gpu, num_gpus, role) if _is_same(row.checkpoint, facts))
 
 
-def nearest(facts: Checkpoint, gpu: str, num_gpus: int, role: ServerRole) -> Published | None:
+def nearest(
+    facts: Checkpoint, gpu: str, num_gpus: int, role: ServerRole, engine: str
+) -> Published | None:
     """The deployment of the same kind of server that is the most alike: of the same model if there
-    is one, else of its architecture, on this GPU, in this precision and on as many GPUs."""
+    is one, else of its architecture, with the engine, on this GPU, in this precision and on as many
+    GPUs."""
+    ours = engine.replace("_", "-")
 
     def distance(row: Published) -> tuple[float, ...]:
         other = _shipped(row.checkpoint)
         return (
             other.parameters != facts.parameters,
+            not row.engine.startswith(ours),
             row.gpu != gpu,
             other.precision != facts.precision,
             abs(log(row.num_gpus / num_gpus)),

@@ -593,7 +593,7 @@ class TestCommand:
         assert main(["estimate", "deepseek-v3.2-nvfp4-gb200"]) == 0
         text = capsys.readouterr().out
         assert max(map(len, text.splitlines())) <= 80
-        assert "no estimate, no measured row of the model deepseek-v3.2" in " ".join(text.split())
+        assert "no estimate, no measured row of deepseek-v3.2" in " ".join(text.split())
         assert "launch bench BUNDLE --isl 800 --osl 1600" in " ".join(text.split())
 
     def test_json_has_the_points(self, capsys: pytest.CaptureFixture[str]) -> None:

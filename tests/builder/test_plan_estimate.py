@@ -60,7 +60,7 @@ def test_the_plan_for_machines_is_what_estimate_answers(builder: Run) -> None:
 
 def test_without_rows_the_plan_says_why_and_what_to_measure(builder: Run) -> None:
     text = builder("plan", REFUSED).stdout
-    assert "ESTIMATED SPEED  none: no measured row of the model deepseek-v3.2" in text
+    assert "ESTIMATED SPEED  none: no measured row of deepseek-v3.2" in text
     assert "python -m launch bench BUNDLE --isl" in text
     said = json.loads(builder("plan", REFUSED, "--json").stdout)["estimate"]
     assert said["kind"] == "unmeasured"

@@ -24,5 +24,8 @@ export DO_NOT_TRACK=${DO_NOT_TRACK-1}
 exec trtllm-serve serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
+  --custom_tokenizer deepseek_v4 \
   --served_model_name DeepSeek-V4-Pro \
+  --tool_parser deepseek_v4 \
+  --reasoning_parser deepseek_v4 \
   --config "$here/config.yaml"

@@ -24,5 +24,7 @@ export DO_NOT_TRACK=${DO_NOT_TRACK-1}
 exec trtllm-serve serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
+  --custom_tokenizer glm_moe_dsa \
   --served_model_name GLM-5-NVFP4 \
+  --tool_parser glm47 \
   --config "$here/config.yaml"

@@ -25,4 +25,6 @@ exec trtllm-serve serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
   --served_model_name Kimi-K2.5-NVFP4 \
+  --tool_parser kimi_k2 \
+  --reasoning_parser kimi_k25 \
   --config "$here/config.yaml"

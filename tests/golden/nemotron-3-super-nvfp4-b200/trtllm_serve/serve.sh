@@ -25,4 +25,6 @@ exec trtllm-serve serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
   --served_model_name NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4 \
+  --tool_parser qwen3_coder \
+  --reasoning_parser nano-v3 \
   --config "$here/config.yaml"
