@@ -194,6 +194,36 @@ def test_layers_that_a_search_left_out_have_no_weights_and_no_kv_cache(tmp_path:
     assert (14336 in widths, 3584 in widths) == (True, True)
 
 
+def test_kinds_of_layers_are_known_by_the_names_that_transformers_writes(tmp_path: Path) -> None:
+    row = next(row for row in PLANNED if row[0] == "nemotron-3-nano-30b")
+    published = checkpoint.gather(str(folder_of(row, tmp_path)))
+    config = json.loads((tmp_path / "config.json").read_text())
+    words = {"M": "linear_attention", "*": "full_attention", "E": "moe", "-": "mlp"}
+    config["layers_block_type"] = [words[one] for one in config.pop("hybrid_override_pattern")]
+    written = facts_of(config, tmp_path)
+    assert written.parameters == published.parameters
+    assert written.architecture.attention_layers(written.text_config) == 6
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "shape"),
+    [
+        ("hunyuan-a13b", "model.layers.0.self_attn.query_layernorm.weight", (128,)),
+        ("command-r-plus-104b", "model.layers.0.self_attn.q_norm.weight", (96, 128)),
+        ("k-exaone-236b", "model.layers.1.mlp.e_score_correction_bias", (128,)),
+        ("granite-4.0-h-small", "model.layers.5.self_attn.q_proj.weight", (4096, 4096)),
+        ("granite-4.0-h-small", "model.layers.0.mamba.in_proj.weight", (16768, 4096)),
+    ],
+)
+def test_tensors_are_called_as_in_the_published_files(
+    model: str, tensor: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    facts = checkpoint.gather(str(folder_of(next(r for r in PLANNED if r[0] == model), tmp_path)))
+    tensors = facts.architecture.tensors(facts.text_config)
+    found = {name: row.shape for row in tensors for name in row.names()}
+    assert found[tensor] == shape
+
+
 def test_of_a_multimodal_model_the_language_model_is_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(BadFacts, match=r"its language model is a LlamaForCausalLM.*llm_config"):
         facts_of({"architectures": ["InternVLChatModel"], "llm_config": LLAMA}, tmp_path)
