@@ -76,15 +76,18 @@ def summary_text(document: Mapping[str, Any], request: Deployment) -> str:
         "",
         *_speed(document["estimate"]),
         "",
-        *_published_elsewhere(document.get("nearest_published")),
+        *_elsewhere(document),
         _options(document),
     ]
     return "\n".join(parts)
 
 
-def _published_elsewhere(nearest: str | None) -> Iterator[str]:
-    if nearest:
+def _elsewhere(document: Mapping[str, Any]) -> Iterator[str]:
+    """What is known of others where nothing is of this model on these GPUs."""
+    if nearest := document.get("nearest_published"):
         yield from wrapped("PUBLISHED  ", nearest)
+        if "refused" in document["estimate"] and not document["estimate"]["nearest"]:
+            yield "           the nearest measured rows: python -m builder estimate"
         yield ""
 
 
@@ -206,10 +209,7 @@ def _rest(document: Mapping[str, Any]) -> str:
     }
     more = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
     listed = ", ".join(["the reason and the source of each value", *more])
-    lines = wrapped("--why adds ", listed)
-    if "refused" in document["estimate"] and not document["estimate"]["nearest"]:
-        lines = [*lines, "estimate shows the nearest measured rows, of other models"]
-    return "\n".join(lines)
+    return "\n".join(wrapped("--why adds ", listed))
 
 
 def reasons_text(document: Mapping[str, Any]) -> str:
