@@ -7,7 +7,8 @@ with them every other measurement of the same point of the same day. The questio
 day nor the image of the row, and not its release; whether it drafts (MTP) it knows where a source
 or other runs tell it, for a user knows that of his deployment; `mtp not said` is without. Factors
 and scales are fitted to the half of the runs that the row is not of, and how wide intervals are is
-told by the rows of the other folds. `--check` fails where a bound is missed, `--write` keeps the
+told by the rows of the other folds. `own runs alone` are loads between a few of one curve that play
+the only measurements of a model. `--check` fails where a bound is missed, `--write` keeps the
 figures in `benchmarks/estimates.json` and the table in `docs/estimates.md`.
 """
 
@@ -25,6 +26,7 @@ from benchmarks import figures, halves
 from builder.estimates import Estimate, Estimator, Question, fits, measurements
 from builder.estimates.cells import key_of
 from builder.estimates.measurements import Row
+from maintenance import few_runs
 from maintenance.calibration import Errors
 
 PAGE = figures.Page(
@@ -220,6 +222,12 @@ def left_out(rows: Sequence[Row], fitted: fits.Fits) -> tuple[int, int]:
     return questions, answers
 
 
+def _of_own_runs(rows: Sequence[Row], fitted: Sequence[fits.Fits]) -> Iterator[Asked]:
+    for half, one in enumerate(fitted):
+        for row, found in few_runs.asked([r for r in rows if halves.half(r) == half], one):
+            yield Asked(row, "own runs", found if isinstance(found, Estimate) else None)
+
+
 def report() -> dict[str, object]:
     rows, digest = measurements.read()
     fitted = fits.load()
@@ -227,11 +235,16 @@ def report() -> dict[str, object]:
         question_of,
         lambda row: question_of(row, with_drafting=False),
     )
-    asked, silent = cross_validate(rows, halves.fitted(rows), asks)
+    both = halves.fitted(rows)
+    asked, silent = cross_validate(rows, both, asks)
     (shipped,) = cross_validate(rows, [fitted] * len(halves.HALVES), asks[:1])
     questions, answers = left_out(rows, fitted)
     found = {name: accuracy(part) for name, part in groups(asked)}
     found["mtp not said"] = accuracy([one for one in silent if one.place != "alone"])
+    for half in halves.HALVES:
+        part = [one for one in asked if one.place != "alone" and halves.half(one.row) == half]
+        found[f"runs of half {half + 1}"] = accuracy(part)
+    found["own runs alone"] = accuracy(list(_of_own_runs(rows, both)))
     for name, part in groups(shipped):
         if name in SHIPPED:
             found[f"{name}, fitted to all runs"] = accuracy(part)

@@ -7,7 +7,10 @@ objectives: the time between tokens at the 25, 50 and 75 % quantile of what was 
 to the first token at its 80 % quantile. Candidates are the measured points whose requests the
 memory holds. Each is estimated with its whole curve left out, all loads of its layout at these
 lengths: the curve is neither among the rows nor among the errors that tell how wide intervals are.
-Factors and scales are fitted to the other half of the runs. The chooser takes the candidate of the
+Factors and scales are fitted to the other half of the runs. Two lines are of limits (how wide an
+interval, how far above the value a promised end, from where on a likely one is measured first) that
+were picked on the runs of one half, those that choose most often and keep enough, and judged on the
+other. The chooser takes the candidate of the
 most tokens/s for each GPU among those whose promised ends keep the objective, unless one that only
 its values keep is worth 1.5 times as much, as `builder choose` does; the others show what that is
 worth. `--check` fails where a bound is missed, `--write` keeps the figures in
@@ -20,15 +23,18 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import figures, halves
 from benchmarks.estimates import question_of
 from builder.choice.selection import WORTH_MEASURING
 from builder.estimates import Estimate, Estimator, Refusal, fits, measurements
 from builder.estimates.cells import is_held
+from builder.estimates.estimator import MOST_HALF_WIDTH, MOST_PROMISED_MARGIN
 from builder.estimates.measurements import Row
 from maintenance.calibration import Errors
 from maintenance.left_out import curve_of, shape
@@ -96,7 +102,38 @@ class Objective:
 Chooser = Callable[[Objective], Point | None]
 
 
-def by_promise(objective: Objective) -> Point | None:
+class Limits(NamedTuple):
+    """Of the half width of an interval and of a promised end above the time per token, as shares;
+    and from how many times the speed on a likely point is to be measured first."""
+
+    half_width: float
+    promised_margin: float
+    worth: float
+
+
+OWN_LIMITS = Limits(MOST_HALF_WIDTH, MOST_PROMISED_MARGIN, WORTH_MEASURING)
+TRIED = tuple(
+    Limits(*limits)
+    for limits in product(
+        (0.13, 0.17, 0.2, 0.25), (0.06, 0.08, 0.1, 0.12, 0.15, 0.2), (1.2, 1.5, 2, 4)
+    )
+)
+LOOSEST = 0.5
+
+
+def limited(point: Point, limits: Limits) -> Point:
+    """The point as an estimator with these limits answers it."""
+    found, promised = point.found, point.promised
+    if isinstance(found, Estimate) and found.e2e_ms.half_width > limits.half_width:
+        found = promised = Refusal(found.question, "wide", "", ())
+    if isinstance(promised, Estimate):
+        above = promised.tpot_ms.high / promised.tpot_ms.value - 1
+        if above > limits.promised_margin:
+            promised = Refusal(promised.question, "wide", "", ())
+    return replace(point, found=found, promised=promised)
+
+
+def by_promise(objective: Objective, worth: float = WORTH_MEASURING) -> Point | None:
     """What `builder choose` does: nothing, where what is only likely is worth so much more."""
     told = [
         (point, point.promised)
@@ -107,7 +144,7 @@ def by_promise(objective: Objective) -> Point | None:
     likely = _fastest(pair for pair in told if objective.is_below(pair[1], "value"))
     if sure is None or likely is None:
         return None
-    return sure if likely.told_tok_s <= WORTH_MEASURING * sure.told_tok_s else None
+    return sure if likely.told_tok_s <= worth * sure.told_tok_s else None
 
 
 def by_interval(objective: Objective) -> Point | None:
@@ -150,7 +187,8 @@ def _fastest(points: Iterable[tuple[Point, Estimate]]) -> Point | None:
 
 
 def points(rows: Sequence[Row], fitted: Sequence[fits.Fits]) -> Iterator[Point]:
-    """Every row with both times, estimated without its curve by what its half was not fitted to."""
+    """Every row with both times, estimated without its curve by what its half was not fitted to,
+    however wide the interval is."""
     rows = [row for row in rows if row.ttft_ms is not None]
     curves: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     of_model: dict[str, list[Row]] = defaultdict(list)
@@ -165,6 +203,7 @@ def points(rows: Sequence[Row], fitted: Sequence[fits.Fits]) -> Iterator[Point]:
         known = errors[own].with_model(held[0].model, others)
         ends = replace(fitted[own], intervals=known.intervals(), promises=known.promises())
         estimator = Estimator(others, ends)
+        estimator.half_width = estimator.promised_margin = LOOSEST
         for row in held:
             question = replace(question_of(row), release=row.release or None)
             yield Point(row, estimator.estimate(question), estimator.promise(question))
@@ -209,10 +248,29 @@ def outcome(asked: Sequence[Objective], choose: Chooser) -> dict[str, float]:
     return {
         "objectives": len(asked),
         "chosen": len(named),
-        "kept_percent": 100 * len(ratios) / len(named),
-        "ratio_median": median(ratios),
-        "ratio_p10": quantile(ratios, 0.1),
+        "kept_percent": 100 * len(ratios) / len(named) if named else 0.0,
+        "ratio_median": median(ratios) if ratios else 0.0,
+        "ratio_p10": quantile(ratios, 0.1) if ratios else 0.0,
     }
+
+
+def picked(found: Sequence[Point]) -> Limits:
+    """Of the limits that keep enough of the objectives among these points, those that choose most
+    often; of all, those that keep most."""
+    outcomes = {limits: outcome_of(found, limits) for limits in TRIED}
+
+    def worth(limits: Limits) -> tuple[bool, float]:
+        told = outcomes[limits]
+        enough = told["kept_percent"] >= LEAST_KEPT_PERCENT and told["ratio_median"] >= LEAST_RATIO
+        return enough, told["chosen"] if enough else told["kept_percent"]
+
+    return max(outcomes, key=worth)
+
+
+def outcome_of(found: Sequence[Point], limits: Limits) -> dict[str, float]:
+    """That of the promised end with other limits."""
+    asked = objectives(limited(point, limits) for point in found)
+    return outcome(asked, partial(by_promise, worth=limits.worth))
 
 
 def refusals(asked: Sequence[Objective]) -> dict[str, int]:
@@ -245,15 +303,25 @@ def _has_promise(objective: Objective) -> bool:
 
 def report() -> dict[str, Any]:
     rows, digest = measurements.read()
-    found = list(points(rows, halves.fitted(rows)))
+    loose = list(points(rows, halves.fitted(rows)))
+    found = [limited(point, OWN_LIMITS) for point in loose]
     asked = objectives(found)
     choosers = {name: outcome(asked, choose) for name, choose in CHOOSERS.items()}
-    for own in halves.HALVES:
-        part = objectives(point for point in found if halves.half(point.row) == own)
-        choosers[f"by the promised end, among runs of half {own + 1} only"] = outcome(
-            part, by_promise
-        )
-    return {"rows_sha256": digest, "choosers": choosers, "refused": refusals(asked)}
+    of_halves = [[p for p in loose if halves.half(p.row) == own] for own in halves.HALVES]
+    for number, part in enumerate(of_halves, 1):
+        name = f"by the promised end, among runs of half {number} only"
+        choosers[name] = outcome_of(part, OWN_LIMITS)
+    limits = {"own": OWN_LIMITS._asdict()}
+    for number, (one, other) in enumerate((of_halves, of_halves[::-1]), 1):
+        limits[f"picked on half {number}"] = (chosen := picked(one))._asdict()
+        name = f"with limits picked on half {number}, among runs of half {3 - number} only"
+        choosers[name] = outcome_of(other, chosen)
+    return {
+        "rows_sha256": digest,
+        "choosers": choosers,
+        "limits": limits,
+        "refused": refusals(asked),
+    }
 
 
 def misses(document: Mapping[str, Any]) -> Iterator[str]:
@@ -278,7 +346,16 @@ def table(document: Mapping[str, Any]) -> str:
             f"| {ratios} |"
         )
     reasons = (f"{why}: {count}" for why, count in document["refused"].items())
-    return "\n".join([*lines, "", f"Refused: {'; '.join(reasons)}."])
+    limits = (
+        f"{name}: {row['half_width']:.0%}, {row['promised_margin']:.0%}, {row['worth']:g}"
+        for name, row in document["limits"].items()
+    )
+    return "\n".join(
+        [
+            *(*lines, "", f"Refused: {'; '.join(reasons)}."),
+            *("", f"Limits (half width, promised margin, worth measuring): {'; '.join(limits)}."),
+        ]
+    )
 
 
 if __name__ == "__main__":

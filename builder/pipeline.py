@@ -25,8 +25,6 @@ from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, for_engine, gather
 from .rules import constraints, vulnerability_policy
 from .servers import RenderContext
-from .targets import components
-from .targets.components import mirror, sbom
 
 NEIGHBOURS_RULE = "release-without-table"
 
@@ -237,6 +235,9 @@ def _files(planned: ServicePlan) -> dict[str, File]:
 
 def _bills(planned: ServicePlan, files: Mapping[str, File]) -> dict[str, File]:
     """What the bundle is made from: the mirror list, and the bill of materials of all its files."""
+    from .targets import components  # only bundles that are rendered need them
+    from .targets.components import mirror, sbom
+
     found, request = components.of(planned.context, files), planned.plan.deployment
     lists = mirror.render(found)
     accepted = vulnerability_policy.accepted(request, planned.plan.facts.release.name)

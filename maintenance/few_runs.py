@@ -8,10 +8,10 @@ the roofline's factors seen its model. The loads between those two are asked abo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
-from builder.estimates import Estimate, Estimator, Question
+from builder.estimates import Estimate, Estimator, Question, Refusal
 from builder.estimates.fits import Fits
 from builder.estimates.measurements import OWN, Row
 
@@ -33,21 +33,24 @@ def untried(rows: Sequence[Row], without: Callable[[str], Fits]) -> float:
 
 def _errors(rows: Sequence[Row], fits: Fits) -> Iterator[float]:
     """Of the time to the last token, in half widths."""
+    for row, found in asked(rows, fits):
+        if isinstance(found, Estimate):
+            truth_ms, e2e = (row.ttft_ms or 0.0) + (row.osl - 1) * row.tpot_ms, found.e2e_ms
+            above, below = truth_ms - e2e.value, e2e.value - truth_ms
+            yield max(above / (e2e.high - e2e.value), below / (e2e.value - e2e.low))
+
+
+def asked(rows: Sequence[Row], fits: Fits) -> Iterator[tuple[Row, Estimate | Refusal]]:
+    """Every load between two such runs, and the answer from them and those at the ends."""
     for curve in _curves(rows):
         for low, high in combinations(range(len(curve)), 2):
             if GAP[0] <= curve[high].concurrency / curve[low].concurrency <= GAP[1]:
                 own = {0, low, high, len(curve) - 1}
                 runs = [curve[index]._replace(source=OWN) for index in sorted(own)]
-                yield from _of_runs(Estimator(runs, fits), curve[low + 1 : high])
-
-
-def _of_runs(estimator: Estimator, asked: Iterable[Row]) -> Iterator[float]:
-    for row in asked:
-        found = estimator.estimate(_question(row))
-        if isinstance(found, Estimate):
-            truth_ms, e2e = (row.ttft_ms or 0.0) + (row.osl - 1) * row.tpot_ms, found.e2e_ms
-            above, below = truth_ms - e2e.value, e2e.value - truth_ms
-            yield max(above / (e2e.high - e2e.value), below / (e2e.value - e2e.low))
+                estimator = Estimator(runs, fits)
+                yield from (
+                    (row, estimator.estimate(_question(row))) for row in curve[low + 1 : high]
+                )
 
 
 def _curves(rows: Sequence[Row]) -> Iterator[list[Row]]:

@@ -62,10 +62,14 @@ class _Told(NamedTuple):
 
 
 class Estimator:
-    """Answers questions from rows; what it computed for a cell is kept."""
+    """Answers questions from rows; what it computed for a cell is kept.
+
+    `half_width` and `promised_margin` are its limits of what rests on public rows.
+    """
 
     def __init__(self, rows: Iterable[Row], fitted: Fits) -> None:
         self.fits = fitted
+        self.half_width, self.promised_margin = MOST_HALF_WIDTH, MOST_PROMISED_MARGIN
         self.rows = list(rows)
         self._of_model: dict[str, list[Row]] = {}
         for row in self.rows:
@@ -157,8 +161,8 @@ class Estimator:
         if doubt := self._two_modes(asked, cell, draft, told):
             return self._refuse(question, asked, "modes", doubt)
         own = cell.has_own_runs
-        widest = MOST_OWN_HALF_WIDTH if own else MOST_HALF_WIDTH
-        margin = MOST_OWN_HALF_WIDTH if own else MOST_PROMISED_MARGIN
+        widest = MOST_OWN_HALF_WIDTH if own else self.half_width
+        margin = MOST_OWN_HALF_WIDTH if own else self.promised_margin
         times = told.times(asked.osl)
         if draft.gain is not None:
             times = times.drafted(draft.gain)

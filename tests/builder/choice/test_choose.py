@@ -14,7 +14,6 @@ from builder.choice import load, record, request, selection, verdict
 from builder.choice.candidates import Planner, candidates
 from builder.choice.selection import Selection, rank
 from builder.estimates import Estimator
-from builder.estimates import estimator as estimates
 from tests.conftest import Run
 
 OPEN = """\
@@ -105,10 +104,10 @@ def test_what_gpus_do_not_hold_is_not_planned_again_for_more_load(write: Write) 
 
 
 def test_numbers_of_drafts_that_the_rows_do_not_tell_apart_are_the_planners_own(
-    select: Select, monkeypatch: pytest.MonkeyPatch
+    select: Select, estimator: Estimator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows of this model draft, but do not say how many tokens."""
-    monkeypatch.setattr(estimates, "MOST_PROMISED_MARGIN", 0.5)  # or none with attention DP is told
+    monkeypatch.setattr(estimator, "promised_margin", 0.5)  # or none with attention DP is told
     drafting = [row.candidate for row in select().estimated if row.candidate.mtp_draft_tokens]
     places = [(row.layout, row.instances, row.max_batch_size) for row in drafting]
     assert drafting and len(set(places)) == len(places)
