@@ -38,7 +38,7 @@ MOST_DRAFTED_HALF_WIDTH = 0.20  # where the rows do not draft and the acceptance
 # Of the time per token: the promised end of a choice may lie so far above it.
 MOST_PROMISED_MARGIN = 0.10
 MODES_APART = 1.2  # from here on, drafting or not is another answer
-UNMARKED_APART = 1.25  # from here on, rows around a load are two modes that nobody marked
+UNMARKED_APART = 1.5  # from here on, rows around a load are two modes that nobody marked
 SHOWN = 3
 ANOTHER_MODEL = 10.0  # how far the rows of another model are
 
