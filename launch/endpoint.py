@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
+from builder.files import parse_json
 
 from .access import Access
 
@@ -242,15 +243,18 @@ def _by_its_models(endpoint: Endpoint) -> Endpoint:
 
     from builder.facts import servers
 
+    from .bounded_answer import bound
+
     try:
-        listed = httpx.get(
-            f"{endpoint.url}/v1/models",
+        with httpx.Client(
             timeout=CONNECT_TIMEOUT_S,
             trust_env=False,
             # Without TLS all certificates would be read for nothing.
             verify=str(endpoint.url).startswith("https:"),
-        )
-        model = listed.json()["data"][0]
+            event_hooks={"response": [bound]},
+        ) as client:
+            listed = client.get(f"{endpoint.url}/v1/models")
+        model = parse_json(listed.content)["data"][0]
         owner, positions = model.get("owned_by"), model.get("max_model_len")
     except (httpx.HTTPError, ValueError, TypeError, AttributeError, LookupError):
         return endpoint
@@ -265,7 +269,7 @@ def _only_model(endpoint: Endpoint) -> str | None:
     if endpoint.url is None or (body := _body(endpoint, "/v2/repository/index", {})) is None:
         return endpoint.model
     try:
-        names = [str(row["name"]) for row in json.loads(body) if row.get("state") == "READY"]
+        names = [str(row["name"]) for row in parse_json(body) if row.get("state") == "READY"]
     except (ValueError, TypeError, AttributeError, KeyError):
         what = f"answers with something else than the models of {endpoint.record.title}"
         raise BadInput(Diagnostic(endpoint.url, what, f"write {URL_FORMS}")) from None

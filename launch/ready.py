@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from typing import Literal, TextIO
 
+from builder.files import parse_json
 from supervisor.checks import http_request
 
 from .process import ServerProcess
@@ -87,7 +87,7 @@ def probe(target: Target) -> bool:
     if "SERVE_ID" not in target.environment:
         return True
     try:
-        document = json.loads(_get(target, "/v2") or "null")
+        document = parse_json(_get(target, "/v2") or "null")
     except ValueError:
         return False
     return isinstance(document, dict) and document.get("name") == target.environment["SERVE_ID"]

@@ -161,8 +161,11 @@ async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
     model = endpoint.model
     if model is None:
         async with session(endpoint.url or "", TIMEOUT_S) as http:
-            models = (await get_json(http, "/v1/models")).get("data") or [{}]
-            model = models[0].get("id")
+            models = (await get_json(http, "/v1/models")).get("data")
+            first = models[0] if isinstance(models, list) and models else {}
+            model = first.get("id") if isinstance(first, dict) else None
+            if not isinstance(model, str | None):
+                raise CheckFailure("GET /v1/models names no model")
     return await metrics.engine_version(endpoint) or UNKNOWN, model
 
 

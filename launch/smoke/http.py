@@ -9,6 +9,9 @@ from typing import Any
 
 import httpx
 
+from builder import files
+
+from ..bounded_answer import bound_async
 from .client import CheckFailure, RequestRejected
 
 
@@ -24,8 +27,9 @@ def session(
         base_url=url,
         timeout=timeout_s,
         trust_env=False,
-        headers=headers,
+        headers={"Accept-Encoding": "identity", **(headers or {})},
         limits=limits,
+        event_hooks={"response": [bound_async]},
         verify=url.startswith("https:"),  # no certificates are loaded where none is shown
     )
 
@@ -84,7 +88,7 @@ def parse_json(status: int, text: str) -> dict[str, Any]:
     Raises `RequestRejected` for an error, which may come with status 200 and without a wrapper.
     """
     try:
-        found = json.loads(text)
+        found = files.parse_json(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):

@@ -98,6 +98,9 @@ async def _outcome(check: Check, client: SmokeClient, endpoint: Endpoint) -> tup
         return wrong, f"a valid request was rejected: {rejection}"
     except TimeoutError:
         return wrong, f"no answer after {CHECK_TIMEOUT_S:.0f} s"
+    except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        # What a check reads may have any form, where anything may answer.
+        return wrong, f"an answer of another form: {type(error).__name__}: {error}"[:300]
     return "passed", evidence
 
 

@@ -21,6 +21,7 @@ from ..request import Failure, FailureKind
 from .receiver import Loop
 
 PREPARE_TIMEOUT_S = 30.0
+MAX_ANSWER_BYTES = 64 << 20  # a token takes some 300 bytes of a stream
 
 
 class Malformed(ValueError):
@@ -39,6 +40,7 @@ class Exchange(asyncio.Protocol):
         self.sent_ns = time.monotonic_ns()
         self.arrivals: list[int] = []
         self.parts: list[bytes] = []
+        self.nbytes = 0
         self.ended_ns = 0
         self.is_connected = self.lost = False
         self.fault: Exception | None = None
@@ -74,6 +76,10 @@ class Exchange(asyncio.Protocol):
             return True
         self.arrivals.append(arrived_ns)
         self.parts.append(data)
+        self.nbytes += len(data)
+        if self.nbytes > MAX_ANSWER_BYTES:
+            self._lose(OSError(f"it had more than {MAX_ANSWER_BYTES >> 20} MiB"))
+            return True
         self.look(data)
         return self.ended.done()
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
+from builder.files import parse_json
 
 from ...endpoint import Endpoint
 from ..request import Failure, FailureKind, RequestRecord
@@ -21,6 +22,7 @@ from .transcript import Transcript
 OK = 200
 BUSY = (429, 503)
 GATEWAY = (502, 504)
+MAX_HEAD_BYTES = 1 << 20
 HEAD_END = b"\r\n\r\n"
 LAST_CHUNK = b"\r\n0\r\n\r\n"  # with the end of the chunk before it
 FIELD = b"data: "
@@ -47,18 +49,20 @@ class HttpExchange(Exchange):
 
     def _look_for_head(self) -> None:
         """Whether this is the end of an answer whose head was not there before."""
-        raw = b"".join(self.parts)
-        try:
-            self.head = head(raw)
-        except Malformed:
-            self.end(self.arrivals[-1])
-            return
         if self.head is None:
-            return
-        self._is_chunked = self.head.is_chunked
+            try:
+                self.head = head(b"".join(self.parts))
+            except Malformed:
+                self.end(self.arrivals[-1])
+                return
+            if self.head is None:
+                if self.nbytes > MAX_HEAD_BYTES:
+                    self.end(self.arrivals[-1])
+                return
+            self._is_chunked = self.head.is_chunked
         if self._is_chunked:
             self._look_for_last_chunk()
-        elif self.head.length is not None and len(raw) >= self.head.end + self.head.length:
+        elif self.head.length is not None and self.nbytes >= self.head.end + self.head.length:
             self.end(self.arrivals[-1])
 
     def _look_for_last_chunk(self) -> None:
@@ -156,7 +160,7 @@ async def document(server: Connector, path: str, headers: Mapping[str, str]) -> 
     what = "no JSON object"
     async with server.exchange(exchange, PREPARE_TIMEOUT_S) as failure:
         try:
-            found = json.loads(exchange.body())
+            found = parse_json(exchange.body())
             failure = failure or exchange.failure()
             if failure is None and isinstance(found, dict):
                 return found

@@ -1,0 +1,78 @@
+"""Whatever answers at an address, a client of ours ends soon, in little memory, and says so."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.security.attacks import survive
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+MODEL = b'{"data": [{"id": "m"}]}'
+
+
+def whole(body: bytes) -> bytes:
+    return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+# What is said to a question for the models, and to all others; the last part without end.
+ANSWERS: dict[str, tuple[bytes, bytes, bytes]] = {
+    "deep JSON": (whole(b"[" * 200_000), whole(b"[" * 200_000), b""),
+    "other types": (whole(b'{"data": 5}'), whole(b'{"choices": [5], "usage": "x"}'), b""),
+    "other types inside": (
+        whole(MODEL),
+        whole(
+            b'{"choices": [{"message": {"content": {}}, "finish_reason": 7, "logprobs": [1]}],'
+            b' "usage": {"completion_tokens": "x"}}'
+        ),
+        b"",
+    ),
+    "half a letter": (whole(b'{"data": [{"id": "\\ud800"}]}'), whole(b"{}"), b""),
+    "escape sequences": (whole(b'{"data": [{"id": "\\u001b[2J\\nok: fine"}]}'), whole(b"{}"), b""),
+    "a body without end": (HEAD + b"\r\n", HEAD + b"\r\n", b"x" * 65536),
+    "a head without end": (HEAD, HEAD, b"X: " + b"y" * 60_000 + b"\r\n"),
+    "events without end": (
+        whole(MODEL),
+        HEAD + b"\r\n",
+        b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n' * 1000,
+    ),
+    "no HTTP": (b"220 ready \x1b[2J\r\n", b"220 ready\r\n", b""),
+}
+
+
+@contextmanager
+def served(models: bytes, others: bytes, more: bytes) -> Iterator[str]:
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                question = self.request.recv(65536)
+                is_triton = b" /v2" in question
+                answer = models if b"/models" in question else others
+                missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+                self.request.sendall(missing if is_triton else answer)
+                while more and not is_triton and b"Content-Length" not in answer:
+                    self.request.sendall(more)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("verb", ["smoke", "bench"])
+def test_a_server_of_any_kind_is_told_from_a_sound_one(
+    verb: str, name: str, tmp_path: Path
+) -> None:
+    load = ["--requests=1", "--concurrency=1", "--warmup=1", "--request-timeout=3", "--isl=8"]
+    more = [*load, "--osl=8", f"--run-dir={tmp_path / 'run'}"] if verb == "bench" else []
+    with served(*ANSWERS[name]) as url:
+        survive(
+            verb, url, *more, cwd=tmp_path, codes=(5, 6), lines=False, most_s=8, module="launch"
+        )
