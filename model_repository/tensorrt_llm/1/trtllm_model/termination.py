@@ -107,7 +107,7 @@ def terminate_server(reason: str, number: signal.Signals) -> None:
     """End the server by a signal that it does not handle, and this process with it."""
     # Not by Triton's logger, which may be late. The disk of the log may be full.
     with suppress(OSError):
-        print(f"the server exits because {reason}", file=sys.stderr)
+        print(f"the server exits because {reason}", file=sys.stderr, flush=True)
     shared_memory().unlink(missing_ok=True)  # which Triton leaves where it is killed
     if os.getppid() == SERVER:
         os.kill(SERVER, number)
