@@ -14,6 +14,7 @@ from ..facts import hardware
 from ..facts.release import ServerRole
 from . import script, script_workers
 from .inner_places import inside
+from .script import Statement
 from .section import below
 from .server_commands import COMMANDS, environment, words_of
 from .shell_values import Values
@@ -78,6 +79,23 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
             if key and key != _GPU and not above.endswith(".limits") and closest(key, [_GPU]):
                 what, fix = "is no resource of a node", f"did you mean {_GPU}?"
                 yield located(place, path, what, fix, "misspelt-name")
+
+
+def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
+    """Commands of containers whose program is the server's, misspelt."""
+    for data, path, _ in objects(document):
+        rows = [row for key in COMMANDS for row in words_of(document, data, path, key, _has_words)]
+        listed = [word for _, word in rows if not _has_words(word.text)]
+        yield from script.misspelt_programs([Statement(tuple(listed), "")] if listed else [])
+        for where, word in rows:
+            if _has_words(word.text):
+                for found in script.misspelt_programs(script.statements(word.text)):
+                    place = inside(document, where, word.text, found.location)
+                    yield replace(found, location=place)
+
+
+def _has_words(text: str) -> bool:
+    return re.search(r"\s", text.strip()) is not None
 
 
 def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:

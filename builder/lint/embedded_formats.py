@@ -40,6 +40,7 @@ class WorkerFlags:
     switches: tuple[Text, ...]
     json: tuple[Text, ...]
     prefix: Text
+    modes: tuple[Text, ...]
     others: tuple[Text, ...]
 
 

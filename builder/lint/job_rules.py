@@ -9,7 +9,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, Location
 from . import job_script, script, written
-from .job_script import LAUNCHER, Job, Step, job_diagnostic, whole
+from .job_script import Job, Step, job_diagnostic, whole
 from .script import Statement, Word
 from .server_commands import read_option_file
 from .shell_values import Values
@@ -74,7 +74,7 @@ def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
         yield job_diagnostic("job-kill-on-bad-exit", step.location, what, "srun")
     for word in launched:
         if word in step.command and word.certain and re.search(r"[\s*?\[\]{}\"']", word.text):
-            what = f"{word.text[:40]!r} does not survive {LAUNCHER}"
+            what = f"{word.text[:40]!r} does not survive {script.LAUNCHER}"
             yield job_diagnostic("job-launcher-quoting", word.location, what)
     yield from _spawner(step)
 

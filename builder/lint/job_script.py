@@ -12,10 +12,9 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, closest, located, nearest
 from ..documents import DATA
 from ..facts import data_file, plain_data
-from .script import Statement, Word, is_server, statements
+from .script import LAUNCHER, Statement, Word, is_server, statements
 
 FORMAT = DATA / "formats" / "job_scripts.yaml"
-LAUNCHER = "trtllm-llmapi-launch"
 
 _DIRECTIVE = re.compile(r"#SBATCH(.*)")
 _HETJOB = ("hetjob", "packjob")

@@ -10,8 +10,8 @@ from itertools import combinations, pairwise
 from ..diagnostics import Diagnostic, Location, closest, located
 from ..facts.release import Release
 from ..rules import flags as server_flags
-from .job_script import LAUNCHER, whole
-from .script import Script, Statement, Word, before, is_server
+from .job_script import whole
+from .script import LAUNCHER, Script, Statement, Word, before, is_server
 from .server_commands import Command
 from .shell_values import Values, with_branches
 from .surroundings import world_size
@@ -29,6 +29,7 @@ _GIVEN = re.compile(
     r"SLURM_\w+|[A-Z]*(?:HOME|USER|PATH|HOSTNAME|HOST|PWD|SHELL|UID|PID|RANDOM|TMPDIR|LINENO|SECONDS)"
 )
 _STARTERS = ("mpirun", "mpiexec")
+_LAST_PORT = 65535
 
 
 def diagnostics(
@@ -42,6 +43,7 @@ def diagnostics(
     serving = [row for row in commands if row.subcommand == server_flags.SERVE]
     for command in serving:
         yield from _model(command)
+        yield from _port(command)
     runs = [
         (rows, command)
         for rows, command in zip(found.runs, commands, strict=False)
@@ -115,6 +117,14 @@ def _model(command: Command) -> Iterator[Diagnostic]:
     if command.start and command.given and not (command.arguments or command.diagnostics):
         what, fix = "names no model", "write its name or folder behind the command"
         yield located(command.start, "", what, fix, "missing-model")
+
+
+def _port(command: Command) -> Iterator[Diagnostic]:
+    row = next((row for row in command.given if row.flag.name == "port" and row.value), None)
+    port = row.value if row else None
+    if row and port and port.text.isdigit() and int(port.text[:9]) > _LAST_PORT:
+        what, fix = f"{port.text} is no port", f"give one up to {_LAST_PORT}"
+        yield located(port.location, row.spelling, what, fix, "flag-value")
 
 
 def _files(

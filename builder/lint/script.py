@@ -7,11 +7,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..diagnostics import Location
+from ..diagnostics import Diagnostic, Location, is_misspelling, located
 from ..documents import START
 
 COMMAND = "trtllm-serve"
 MODULE = "tensorrt_llm.commands.serve"  # the same, as `python -m` starts it
+
+LAUNCHER = "trtllm-llmapi-launch"
+PROGRAMS = (COMMAND, LAUNCHER, "trtllm-bench", "trtllm-build", "trtllm-eval", "trtllm-prune")
 
 _TOKEN = re.compile(
     r"""(?P<redirect>(?:\d+|&)?(?:<<<|>>|>\||[<>]&|[<>])[ \t]*(?:\d+-?(?=[\s;|&)]|\Z)|-)?)
@@ -179,6 +182,18 @@ def _without(documents: Iterable[HereDocument], text: str) -> str:
 def is_server(word: str) -> bool:
     """Whether a word is the name of the server's program."""
     return word.rpartition("/")[2] in (COMMAND, MODULE)
+
+
+def misspelt_programs(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
+    """Commands whose program is the server's, misspelt."""
+    for row in rows:
+        names = [word.text.rpartition("/")[2] for word in row.words]
+        starts = [0, *(index + 1 for index, name in enumerate(names) if name == LAUNCHER)]
+        for index in starts:
+            name = names[index] if index < len(names) else COMMAND
+            if name not in PROGRAMS and "-" in name and is_misspelling(name, COMMAND):
+                what, fix = f"no program is called {name}", f"did you mean {COMMAND}?"
+                yield located(row.words[index].location, name, what, fix, "misspelt-name")
 
 
 def mentions_any(text: str) -> bool:

@@ -217,6 +217,8 @@ def _around(
             yield from serving.model_diagnostics(first.document, first.options, first.path)
         yield from workers.unknown_models(servers)
     yield from surroundings.recipe_diagnostics(content.document, content.sections)
+    for document in source.documents if "trtllm-" in source.text else ():
+        yield from containers.misspelt_programs(document)
     if servers:
         yield from containers.misspelt_resources(source.documents)
         yield from containers.unreached_ports(source.documents)
@@ -261,11 +263,12 @@ def _script(
 ) -> Verdict:
     servers = script_workers.in_script(source.text)
     read_script = script.read(source.text)
+    misspelt = list(script.misspelt_programs(read_script.statements))
     ran = script_judging.verdict(read_script, source.text, source.path, {}, rule_context, servers)
     if ran.judged or (named and source.form == DOCKERFILE):
         diagnostics = [*diagnostics, *_around_script(source, servers, read_script, rule_context)]
     judged = ran.judged + Judged(images=named)
-    found = [*diagnostics, *ran.diagnostics]
+    found = [*misspelt, *diagnostics, *ran.diagnostics]
     if job_script.is_job(source.text) or (servers and "srun" in source.text):
         from . import job_rules
 
@@ -274,7 +277,7 @@ def _script(
             rules = job_rules.diagnostics(job, folder, rule_context.block)
             return Verdict(JOB, [*found, *_line_ends(source.path), *rules], judged + ITSELF)
         found += job_rules.ranks(job, folder)
-    kind = source.form if ran.judged else IMAGES if named else None
+    kind = source.form if ran.judged or misspelt else IMAGES if named else None
     return Verdict(kind, found, judged)
 
 

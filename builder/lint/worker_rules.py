@@ -168,6 +168,10 @@ def _other_side(worker: Worker) -> Iterator[Diagnostic]:
     """A side that is given twice, and differently."""
     given = worker.flag((MODE_FLAG,))
     side = given[0].strip("\"'") if given else ""
+    modes = worker_flags().modes
+    if given and side not in modes and (near := closest(side, modes)):
+        what = f"{MODE_FLAG} {side} is no side of a worker"
+        yield located(given[1], worker.path, what, f"did you mean {near}?", "disagg-mode")
     if given and {side, worker.role} == {"prefill", "decode"}:
         what = f"{MODE_FLAG} {side}, but the service is one of {worker.role} workers"
         fix = f"give {worker.role}, or correct the service"

@@ -12,11 +12,11 @@ from ..diagnostics import Diagnostic, Location
 from ..facts import hardware
 from ..facts.release import ServerRole
 from ..rules.context import RuleContext
-from . import job_script, script, serving
+from . import script, serving
 from .serving import Named
 
 WORKER = "dynamo.trtllm"
-SPAWNERS = ("mpirun", "srun", job_script.LAUNCHER)  # they start a server on other nodes as well
+SPAWNERS = ("mpirun", "srun", script.LAUNCHER)  # they start a server on other nodes as well
 MODE_FLAG = "--disaggregation-mode"
 MODEL_FLAGS = ("--model-path", "--model")
 FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")

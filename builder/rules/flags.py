@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest, nearest
@@ -80,7 +81,7 @@ def flag_faults(
         set_option(options, path, number)
         for row in validate(release, options):
             if row.rule == "value-range":
-                remedy = f"{path} {row.message.removeprefix(f'{number} ')}"
+                remedy = f"{path} {row.fix}"
                 yield _problem("flag-value", spelling, release, value, remedy=remedy)
 
 
@@ -96,6 +97,9 @@ def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag]) -> st
 
 def _of_option(spelling: str, release: Release, known: Mapping[str, Flag]) -> str:
     """The flag of the option that was meant: by its own name, or by that of another engine."""
+    first, space, rest = spelling.partition(" ")
+    if space and first in known:
+        return f"that is two words in one: write them apart, or {first}={rest.strip()}"
     name = spelling.lstrip("-").replace("-", "_")
     flags = {path: flag for flag in known.values() if (path := option_path(flag, release))}
     if near := closest(name, release.top_level):
@@ -154,4 +158,5 @@ def _problem(
     rule: str, spelling: str, release: Release, value: Any = MISSING, path: str = "", **more: Any
 ) -> Diagnostic:
     names = {"flag": spelling, "value": value, "path": path, "release": release.name, **more}
-    return flag_rule(rule, release.engine).problem(spelling, names.__getitem__)
+    found = flag_rule(rule, release.engine).problem(spelling, names.__getitem__)
+    return replace(found, fix=more["remedy"]) if "remedy" in more else found  # in all its words
