@@ -152,7 +152,7 @@ def test_what_is_no_key_is_said(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello\n")
     assert "is not an SSH key; make one: ssh-keygen" in fault(tmp_path / "text")
     assert "cannot be read: no such file" in fault(tmp_path / "none")
-    assert "cannot be read: is a directory" in fault(tmp_path)
+    assert "is a folder" in fault(tmp_path)
     assert "is not an ed25519 key" in fault(pem_key(tmp_path / "x.pem", "x25519"))
 
 
