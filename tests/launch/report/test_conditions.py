@@ -214,7 +214,8 @@ def of_bundle(folder: Path, **conditions: Any) -> Path:
     rendered.mkdir(parents=True)
     row = PUBLISHED | {"conditions": {**PUBLISHED["conditions"], **conditions}}
     facts = {"decisions": DECISIONS, "published": [row], "differences": [], "memory": {}}
-    facts |= {"tool": {}, "engine": {"name": "tensorrt_llm", "release": "1.2.1"}, "inputs": {"files": {}}}
+    engine = {"name": "tensorrt_llm", "release": "1.2.1"}
+    facts |= {"tool": {}, "engine": engine, "inputs": {"files": {}}}
     bundle.write(rendered / "one", {"a.txt": File(b"a")}, facts, force=False)
     document = samples.bench(bundle={"name": "one", "folder": str(rendered / "one")})
     document["workload"]["ignore_eos"] = True
