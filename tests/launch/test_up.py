@@ -34,15 +34,17 @@ def wait_for_server() -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("target", ["triton", "trtllm_serve"])
+@pytest.mark.parametrize(
+    ("target", "number"), [("triton", signal.SIGINT), ("trtllm_serve", signal.SIGTERM)]
+)
 def test_a_target_serves_until_it_is_interrupted(
-    local_bundle: Bundle, launch: Launch, tmp_path: Path, target: str
+    local_bundle: Bundle, launch: Launch, tmp_path: Path, target: str, number: signal.Signals
 ) -> None:
     launcher = launch("up", local_bundle.folder, "--target", target)
     port = local_bundle.launch["targets"][target]["ports"]["http"]
     assert launcher.line("http") == f"http: http://127.0.0.1:{port}"
     assert {one.outcome for one in checked(local_bundle, target, "P6", "P8")} == {"passed"}
-    launcher.signal(signal.SIGINT)
+    launcher.signal(number)
     assert launcher.end() == 0
     found = summary(tmp_path)
     assert found["outcome"] == "stopped"
@@ -59,16 +61,6 @@ def test_a_target_serves_until_it_is_interrupted(
     errors = launcher.errors.read_text()
     assert f"{target}: starts with engine reference" in errors
     assert "Traceback" not in errors
-
-
-def test_a_termination_while_it_serves_stops_it(
-    local_bundle: Bundle, launch: Launch, tmp_path: Path
-) -> None:
-    launcher = launch("up", local_bundle.folder, "--target", "trtllm_serve")
-    launcher.line("http")
-    launcher.signal(signal.SIGTERM)
-    assert launcher.end() == 0
-    assert summary(tmp_path)["outcome"] == "stopped"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -67,6 +67,8 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] = 
         3,
     ),
 }
+# Served on ports that are free, of which one takes the place of the number in a file of the router.
+ON_FREE_PORTS = "disaggregated"
 # Those that the whole suite admits, one for each program that clients reach. The supervisor's own
 # question admits the others.
 WITH_SUITE = ("trtllm-serve", "instances", "several-nodes-triton", "disaggregated-het")
@@ -142,8 +144,13 @@ def test_a_shape_is_admitted_measured_and_stopped(slurm: Slurm, tmp_path: Path, 
     bundle, job = render(tmp_path, shape), Job(slurm, shape)
     if shape not in WITH_SUITE:
         bundle = with_service(bundle, tmp_path / "quick", smoke=None)
+    if shape == ON_FREE_PORTS:
+        slurm.variables["SERVICE_FREE_PORTS"] = "1"
     slurm("submit", bundle.folder, "--engine", "reference", "--wait")
     assert (job.run["state"], job.run["bundle_digest"]) == ("serving", bundle.digest)
+    if shape == ON_FREE_PORTS:
+        rendered = yaml.safe_load((bundle.folder / "slurm/disaggregated.yaml").read_text())
+        assert job.run["steps"][-1]["ports"]["http"] != rendered["port"]
     assert [step["state"] for step in job.run["steps"]] == ["ready"] * SHAPES[shape][-1]
     assert is_heard_on_loopback(job) == ("host" not in SHAPES[shape][2])
     if shape in WITH_SUITE:
@@ -156,18 +163,6 @@ def test_a_shape_is_admitted_measured_and_stopped(slurm: Slurm, tmp_path: Path, 
     assert (point["requests"]["ok"], point["requests"]["failed"]) == (4, 0)
     slurm("stop", shape)
     assert (job.run["outcome"], job.state) == ("stopped", "COMPLETED")
-
-
-def test_the_router_of_both_sides_takes_a_port_that_is_free(slurm: Slurm, tmp_path: Path) -> None:
-    """Its file names the port as a number, which the supervisor replaces."""
-    bundle = with_service(render(tmp_path, "disaggregated"), tmp_path / "quick", smoke=None)
-    slurm("submit", bundle.folder, "--engine", "reference", "--wait", SERVICE_FREE_PORTS="1")
-    job = Job(slurm, "disaggregated")
-    router = job.run["steps"][-1]
-    assert (job.run["state"], router["state"]) == ("serving", "ready")
-    rendered = yaml.safe_load((bundle.folder / "slurm/disaggregated.yaml").read_text())
-    assert router["ports"]["http"] != rendered["port"]
-    slurm("stop", "disaggregated")
 
 
 def test_a_bundle_is_measured_by_an_array_of_jobs(slurm: Slurm, tmp_path: Path) -> None:
