@@ -72,9 +72,10 @@ def read(folder: Path) -> list[Row]:
     if found:
         raise BadInput(found)
     if not rows:
-        what = "holds no bench.json of a run"
+        what = "holds no bench.json with requests at a time that were all answered"
         raise BadInput(Diagnostic(str(folder), what, "give a folder of runs of launch bench"))
-    return rows
+    # Copies of a run say it once.
+    return list({row._replace(id=""): row for row in rows}.values())
 
 
 def _rows(path: Path) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from builder.cli.main import main
 from builder.errors import BadInput
-from builder.estimates import Estimate, Estimator, Question, Refusal, batch, roofline
+from builder.estimates import Estimate, Estimator, Question, Refusal, batch, own_runs, roofline
 from builder.estimates.measurements import Row, time_text
 from builder.estimates.models import facts_of
 from builder.estimates.shapes import Speeds, shape_of, speeds
@@ -114,7 +114,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "kind", "words"),
         [
-            ({"model": "nvidia/DeepSeek-V3.2-NVFP4"}, "unmeasured", "the model deepseek-v3.2"),
+            ({"model": "nvidia/DeepSeek-V3.2-NVFP4"}, "unmeasured", "row of deepseek-v3.2"),
             ({"gpu": "gb300"}, "unmeasured", "on gb300"),
             ({"precision": "int4"}, "unmeasured", "in int4"),
             ({"model": "example/Unheard-Of-7B"}, "unmeasured", "unheard-of-7b"),
@@ -409,6 +409,20 @@ class TestOwnRuns:
         (tmp_path / "bench.json").write_text(json.dumps(document))
         after = answer(Estimator.load(tmp_path), GPT)
         assert after.tpot_ms.half_width < before.tpot_ms.half_width
+
+    def test_a_copy_of_a_run_says_nothing_more(self, tmp_path: Path) -> None:
+        for folder in ("one", "copy"):
+            bench(tmp_path / folder / "bench.json", 4, 5, 100)
+        assert len(own_runs.read(tmp_path)) == 1
+
+    def test_runs_of_which_no_load_was_answered_are_not_taken_for_none(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "bench.json"
+        bench(path, 4, 5, 100)
+        path.write_text(path.read_text().replace('"failed": 0', '"failed": 3'))
+        with pytest.raises(BadInput, match="that were all answered"):
+            own_runs.read(tmp_path)
 
     def test_a_rehearsal_says_nothing_of_a_gpu(self, tmp_path: Path) -> None:
         engine = {"name": "tensorrt_llm", "used": "reference", "rehearsal": True}
