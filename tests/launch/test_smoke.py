@@ -496,7 +496,7 @@ def test_a_junit_file_that_cannot_be_written_is_bad_input(tmp_path: Path) -> Non
     with faulty_server.running() as url:
         done = smoke(url, "--junit", str(tmp_path / "none" / "smoke.xml"))
     assert done.returncode == 2
-    assert "smoke.xml: cannot be written: no such file" in done.stderr
+    assert "smoke.xml: cannot be written: no such folder" in done.stderr
 
 
 def test_junit_tells_failures_skips_and_warnings_apart() -> None:

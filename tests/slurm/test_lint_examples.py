@@ -28,7 +28,7 @@ case "$*" in
   disaggregated*) echo "UCX_TLS is ${UCX_TLS-unset}"; exit ;;
   *--tp_size*) [[ ${tllm_mpi_size:-8} == "${@: -1}" ]] || { echo wrong ranks; exit 1; } ;;
 esac
-echo up; sleep "$1" || exit 3
+echo "up as ${tllm_mpi_size:+a rank of }${tllm_mpi_size:-a server}"; sleep "$1" || exit 3
 """,
     # As the engine's own: it counts the tasks, and passes the words on without quotes.
     "trtllm-llmapi-launch": 'export tllm_mpi_size=$SLURM_NTASKS; command="$*"; $command',
@@ -91,7 +91,8 @@ ANY_NODES = HEAD.replace("--nodes=2", "--ntasks=8")
 TRUE = "srun -n1 true\n"
 LAUNCH = "trtllm-llmapi-launch"
 # The second server finds no node of its own; the script ends with it.
-BOTH = "srun -n8 -K trtllm-serve 60 --tp_size 8 &\nsleep 1\nsrun -N1 -n1 -K%s trtllm-serve x\n"
+SERVE = f"srun -n8 -K {LAUNCH} trtllm-serve"
+BOTH = f"{SERVE} 60 --tp_size 8 &\nsleep 1\nsrun -N1 -n1 -K%s trtllm-serve x\n"
 DIES = "printf '[[ $SLURM_PROCID != 3 ]] || kill -KILL $$\\nsleep 60\\n' >rank.sh\n"
 PORT = "srun -n1 --overlap -K tritonserver --http-port 28761 &\n"
 PORTS = f"{ONE_NODE}{PORT}{PORT}wait -n && wait -n\n"
@@ -146,13 +147,20 @@ EXAMPLES = [
         "job-ranks",
         f"{HEAD}srun -n4 -K {LAUNCH} trtllm-serve 1 --tp_size 8\n",
         Ends("FAILED", "1:0", says="wrong ranks"),
-        f"{HEAD}srun -n8 -K {LAUNCH} trtllm-serve 1 --tp_size 8\n",
+        f"{HEAD}{SERVE} 1 --tp_size 8\n",
     ),
     Example(  # all tasks of the job, on one node
         "job-ntasks",
-        f"{ANY_NODES}srun -N1 --ntasks-per-node=4 -K trtllm-serve 1\n",
+        f"{ANY_NODES}srun -N1 --ntasks-per-node=4 -K {LAUNCH} trtllm-serve 1 --tp_size 4\n",
         Ends("FAILED", "1:0"),
-        f"{ANY_NODES}srun -N1 -n4 --ntasks-per-node=4 -K trtllm-serve 1\n",
+        f"{ANY_NODES}srun -N1 -n4 --ntasks-per-node=4 -K {LAUNCH} trtllm-serve 1 --tp_size 4\n",
+    ),
+    Example(
+        "job-launcher",
+        f"{HEAD}srun -n8 -K trtllm-serve 1 --tp_size 8\n",
+        Ends("COMPLETED", says="up as a server"),
+        f"{HEAD}{SERVE} 1 --tp_size 8\n",
+        Ends("COMPLETED", says="up as a rank of 8", never="up as a server"),
     ),
     Example("job-overlap", HEAD + BOTH % "", Waits("up"), HEAD + BOTH % " --overlap", FAILED),
     Example(
@@ -193,9 +201,9 @@ EXAMPLES = [
     ),
     Example(
         "job-wait",
-        f"{HEAD}srun -n8 -K trtllm-serve 60 --tp_size 8 &\nsleep 2\necho over\n",
+        f"{HEAD}{SERVE} 60 --tp_size 8 &\nsleep 2\necho over\n",
         COMPLETED,
-        f"{HEAD}srun -n8 -K trtllm-serve x --tp_size 8 &\nsleep 2\nwait $!\n",
+        f"{HEAD}{SERVE} x --tp_size 8 &\nsleep 2\nwait $!\n",
         FAILED,
     ),
     *(
