@@ -280,13 +280,8 @@ pip_fetch() { # pip's VERB ARGUMENT...
 uv_fetch() { # ARGUMENT...
   local sources
   pip_fetch install uv || return 1
-  mapfile -t sources < <("$PYTHON" -m pip config list | "$PYTHON" -c '
-import ast, sys
-flags = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
-for line in sys.stdin:
-    name, _, value = line.strip().partition("=")
-    if flag := flags.get(name.rpartition(".")[2]):
-        print(*(f"{flag}={source}" for source in ast.literal_eval(value).split()), sep="\n")')
+  mapfile -t sources < <("$PYTHON" -m pip config list |
+    "$PYTHON" -I "$root/launch/pip_settings.py")
   fetch "$PYTHON" -m uv pip install --python "$PYTHON" --index-strategy unsafe-best-match \
     "${sources[@]}" "$@"
 }

@@ -40,6 +40,7 @@ fi
 install_torch
 # shellcheck disable=SC2086  # names of packages
 uv_fetch --excludes <(printf '%s\n' $left_out) "$requirement" ||
+  { pip_fetch install "$requirement" && quietly "$PYTHON" -m pip uninstall --yes $left_out; } ||
   fail "installing failed, see $log; repeat to go on"
 printf '%s' "$requirement" >"$folder/complete"
 say "setup: $requirement is in $folder"

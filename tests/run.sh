@@ -108,12 +108,11 @@ run_all() {
   alone+=("${again[@]}")
 }
 
-# Those on vLLM itself have a step of their own, of at most 15 minutes with what is fetched for it
-# beside the others, which run without.
+# Those on vLLM itself have a step of their own; what they need is fetched beside the others.
 vllm_wanted=${TEST_VLLM:-}
 unset TEST_VLLM
 # shellcheck disable=SC2329  # called by begin
-set_up_vllm() { timeout 300 bash "$here/launch/setup_engine.sh" vllm rehearse,dev; }
+set_up_vllm() { timeout 900 bash "$here/launch/setup_engine.sh" vllm rehearse,dev; }
 # shellcheck disable=SC2329  # called by step
 run_on_vllm() {
   TEST_SHELL=$$ TEST_VLLM=1 timeout 600 "$PYTHON" -m pytest -p no:cacheprovider \

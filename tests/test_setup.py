@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from launch import pip_settings
+
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = next(
     line.split('"')[1]
@@ -54,7 +56,8 @@ def checkout(tmp_path: Path) -> Path:
     """A checkout whose environment is there, so that sourcing the set-up only defines it."""
     root = tmp_path / "checkout"
     (root / "launch").mkdir(parents=True)
-    shutil.copy(ROOT / "launch/setup.sh", root / "launch")
+    for name in ("setup.sh", "pip_settings.py"):
+        shutil.copy(ROOT / "launch" / name, root / "launch")
     shutil.copy(ROOT / "pyproject.toml", root)
     python = root / ".venv/bin/python"
     python.parent.mkdir(parents=True)
@@ -201,3 +204,23 @@ def test_cuda_libraries_are_not_fetched_without_a_gpu(
     assert called.replace(f"--python {python} ", "").strip() == expected
     assert ("pip would fetch" in found.stderr) == bool(expected)
     assert ("pip fetches torch" in found.stderr) == (not reached)
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments"),
+    [
+        ([], []),
+        (
+            ["global.index-url='https://a/simple'", ":env:.index-url='https://b/simple'"],
+            ["--default-index=https://b/simple"],
+        ),
+        (
+            ["install.find-links='/w1 /w2'", "global.find-links='/old'", "global.no-index='true'"],
+            ["--find-links=/w1", "--find-links=/w2", "--no-index"],
+        ),
+        (["freeze.index-url='https://c'", "global.no-index='false'", "global.timeout='9'"], []),
+        (["install.trusted-host='a b'"], ["--allow-insecure-host=a", "--allow-insecure-host=b"]),
+    ],
+)
+def test_uv_fetches_from_where_pip_does(settings: list[str], arguments: list[str]) -> None:
+    assert list(pip_settings.uv_arguments(settings)) == arguments
