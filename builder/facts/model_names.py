@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ..diagnostics import Diagnostic, closest
 from ..documents import DATA
-from ..files import is_folder, is_there
+from ..errors import BadInput
+from ..files import is_folder, is_there, read_bytes
 
 MODELS = DATA / "models"
 
@@ -19,6 +20,7 @@ MODELS = DATA / "models"
 _PREFIX = re.compile(r"(?:hf:(?://)?|(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/)", re.I)
 _SUFFIX = re.compile(r"(?:/(?:tree|blob|resolve)/.*|@[\w.-]+)$")
 CACHED, _REVISIONS = "models--", "snapshots"
+_NAME_BYTES = 4096
 
 
 def known_names() -> dict[str, Path]:
@@ -105,10 +107,13 @@ def checkpoint_folder(folder: Path) -> Path:
     the snapshot that `refs/main` names."""
     if folder.name == "config.json" and is_there(folder) and not is_folder(folder):
         return folder.parent
-    head = folder / "refs" / "main"
-    if is_there(folder / "config.json") or not head.is_file():
+    if is_there(folder / "config.json"):
         return folder
-    return folder / _REVISIONS / head.read_text(encoding="utf-8", errors="replace").strip()
+    try:
+        revision = read_bytes(folder / "refs" / "main", max_bytes=_NAME_BYTES)
+    except BadInput:  # there is none, or it is no file that can be read
+        return folder
+    return folder / _REVISIONS / revision.decode(errors="replace").strip()
 
 
 def folder_name(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,14 @@ def test_the_cache_of_the_hub_and_the_file_itself_mean_the_folder(tmp_path: Path
     facts_of(LLAMA, snapshot)
     assert checkpoint.gather(str(cached)).name == "acme/Tiny-1B"
     assert checkpoint.gather(str(snapshot / "config.json")).name == "acme/Tiny-1B"
+
+
+def test_a_folder_whose_reference_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "refs").mkdir()
+    os.mkfifo(tmp_path / "refs" / "main")
+    for name in (str(tmp_path), "x" * 300, "x/" * 5000):
+        with pytest.raises(BadFacts, match=r"config\.json"):
+            checkpoint.gather(name)
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=name_of)
