@@ -63,7 +63,18 @@ def run(verb: Callable[[], None]) -> int:
     given = (stream or nothing.open("w") for stream in (sys.stdout, sys.stderr))
     streams = (cast("TextIO", PrintableText(stream)) for stream in given)
     with redirect_stdout(next(streams)), redirect_stderr(next(streams)):
-        return _run(verb)
+        code = _run(verb)
+        for stream in (sys.stdout, sys.stderr):
+            _end(stream)
+        return code
+
+
+def _end(stream: TextIO) -> None:
+    """Writes out what is left, or gives it up, which the interpreter's end would fail for."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(verb: Callable[[], None]) -> int:
@@ -77,8 +88,7 @@ def _run(verb: Callable[[], None]) -> int:
                 _say(f"    {one_line(line)}")
         return error.exit_code
     except BrokenPipeError:
-        # The reader went away, as `| head` does; nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        pass  # the reader went away, as `| head` does; nothing more can be said
     except KeyboardInterrupt as interrupt:
         return int(getattr(interrupt, "exit_code", 130))
     except OSError as refusal:

@@ -29,7 +29,10 @@ def test_closed_streams_change_no_result(streams: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["presets", "plan nothing"])
-def test_a_full_disk_behind_the_output_is_an_error_in_words(verb: str) -> None:
+def test_a_full_disk_behind_the_output_is_an_error_in_words(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # what is left is written at the end
     for stream in ("1", "2"):
         command = f"exec {sys.executable} -m builder {verb} {stream}>/dev/full"
         done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, check=False)
