@@ -104,7 +104,7 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
         for data, path, around in objects(document):
             ports = _ports(data)
             servers = list(_started(document, data, path, around)) if ports else []
-            if len(servers) != 1 or servers[0].is_dynamo:
+            if len(servers) != 1 or servers[0].is_dynamo or servers[0].is_disaggregated:
                 continue
             given = servers[0].flag(("--port",))
             port = given[0].strip("\"'") if given else _DEFAULT_PORT

@@ -18,6 +18,7 @@ _SIZES = (("tensor_parallel_size", "tp_size"), ("pipeline_parallel_size", "pp_si
 _OPTION_FILES = ("config", "extra_llm_api_options")
 _SPAWNERS = ("mpirun", "mpiexec", "orterun", "prterun")
 _CLEARED = re.compile(r"(\bunset\b|\s-u).*\b(SLURM_|PMIX?_)|\benv -i\b", re.DOTALL)
+_RANK_COMMAND = "disaggregated_mpi_worker"
 # Commands that neither work nor wait: behind steps in the background, the script is over with them.
 _IDLE = frozenset(("echo", "printf", "date", "fi", "done", "}", "true", "set", "export", ":"))
 _PASSING = re.compile(r"[A-Za-z_]\w*=\S*|sleep \d{1,3}")
@@ -49,11 +50,24 @@ def _tasks(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
         what = f"{tasks} tasks for a server of {world} ranks"
         yield job_diagnostic("job-ranks", step.location, what, "srun --ntasks")
     words = [word for words in (step.command, *step.inner) for word in words]
-    started = next((word for word in words if script.is_server(word.text)), None)
     spawned = any(word.text.rpartition("/")[2] in _SPAWNERS for word in words)
-    if started and not (launched or spawned) and (tasks or 1) > 1:
+    started, own = _server(step)
+    if not started or launched or spawned or (tasks or 1) < 2:
+        return
+    if _world_size(own, job, folder) == tasks:  # others are copies, each with GPUs of its own
         what = f"each of {tasks} tasks starts a server of its own"
         yield job_diagnostic("job-launcher", started.location, what)
+
+
+def _server(step: Step) -> tuple[Word | None, Sequence[Word]]:
+    """The program of a step's server, and its words; not of one that is a rank itself."""
+    for words in (step.command, *step.inner):
+        for index, word in enumerate(words):
+            if script.is_server(word.text):
+                own = words[index + 1 :]
+                is_rank = any(each.text == _RANK_COMMAND for each in own[:1])
+                return None if is_rank else word, own
+    return None, ()
 
 
 def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:

@@ -191,7 +191,10 @@ def misspelt_programs(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
         starts = [0, *(index + 1 for index, name in enumerate(names) if name == LAUNCHER)]
         for index in starts:
             name = names[index] if index < len(names) else COMMAND
-            if name not in PROGRAMS and "-" in name and is_misspelling(name, COMMAND):
+            is_own = index < len(names) and "/" in row.words[index].text  # somebody's wrapper
+            if is_own or name in PROGRAMS or "-" not in name:
+                continue
+            if is_misspelling(name, COMMAND):
                 what, fix = f"no program is called {name}", f"did you mean {COMMAND}?"
                 yield located(row.words[index].location, name, what, fix, "misspelt-name")
 

@@ -43,7 +43,7 @@ def started(
 
 
 def _started(
-    text: str, start: Location, environment: Mapping[str, str]
+    text: str, start: Location, environment: Mapping[str, str], depth: int = 0
 ) -> Iterator[tuple[Words, Words]]:
     """The words of each server of a script, and those that stand before it."""
     read = script.read(text, start)
@@ -56,8 +56,8 @@ def _started(
             if word.text.endswith(WORKER):
                 yield _texts(values.words(row.words[index:])), _texts(row.words[:index])
                 break
-            if WORKER in word.text:  # bash -c "..."
-                yield from _started(word.text, word.location, environment)
+            if depth < 2 and WORKER in word.text and re.search(r"\s", word.text):  # bash -c "..."
+                yield from _started(word.text, word.location, environment, depth + 1)
 
 
 def _texts(words: Iterable[Word]) -> Words:
@@ -92,7 +92,7 @@ def docker_gpus(words: Sequence[tuple[str, Location]]) -> Place | None:
     found = _DOCKER.search(" ".join(text for text, _ in words))
     if not found:
         return None
-    place = next(where for text, where in words if text.startswith("--gpus"))
+    place = next((where for text, where in words if "--gpus" in text), words[0][1])
     return Place(len(found[1].split(",")) if found[1] else int(found[2]), place, "--gpus")
 
 

@@ -237,12 +237,13 @@ def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
     """GPUs that a chart's values or the like ask for, against the ranks of the options there."""
     for section in content.sections if content.kind in embedded.KINDS else ():
         around = containers.around_of(section.document, section.path)
-        sizes = [name for name in section.options if name.endswith("_parallel_size")]
+        sizes = [name for name in section.options if str(name).endswith("_parallel_size")]
         world = surroundings.world_size(section.options) if sizes else None
         gpus = around.total if around else None
         if world and gpus and not section.within:
             found = surroundings.gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
-            yield from [found] if found else []
+            if found:  # they may be those of one node of several
+                yield replace(found, severity="warning")
 
 
 def _on_disk(source: Text, servers: Sequence[Worker]) -> dict[str, Mapping[str, Any]]:

@@ -4,21 +4,45 @@ GPUs against ranks, a side that is not that of its service, an option file that 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, is_misspelling, located
-from ..documents import Yaml, load_yaml, value_at
+from ..documents import Yaml, value_at
 from ..rules import constraints
 from ..rules.context import RuleContext
 from . import workers
 from .embedded_formats import worker_flags
 from .section import Section, section_diagnostics
 from .surroundings import gpu_diagnostic, world_size
-from .variables import SHELL, value_of
+from .variables import SHELL, TEMPLATE, value_of
 from .workers import FILE_FLAGS, MODE_FLAG, WORKER, Worker
 
 _WITHIN = f"the flags of {WORKER}"
+
+
+@dataclass
+class _Own:
+    """The options that the flags of a worker of Dynamo set, which its option file may replace, and
+    `last` those that replace the file's; `unknown` if sizes may be among those filled in later."""
+
+    first: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Location] = field(default_factory=dict)
+    is_open: bool = False
+    unknown: bool = False
+
+    def over(self, file: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that count beside the file's."""
+        together: dict[str, Any] = {}
+        for options in (self.first, file, self.last):
+            _merge(together, options, Location(0, 0), {})
+        return together
+
+    def section(self, worker: Worker) -> Section:
+        document = Yaml(self.over({}), self.places)
+        options, role = document.data, worker.role
+        return Section(options, document, within=_WITHIN, role=role, is_open=self.is_open)
 
 
 def diagnostics(
@@ -34,18 +58,16 @@ def diagnostics(
         if own:
             yield from _misspelt(worker)
             yield from _other_side(worker)
-            yield from _options(own, worker, files, rule_context)
+            yield from _options(own, own.section(worker), worker, files, rule_context)
         yield from _missing_file(worker, files)
         if not (in_job and len(servers) > 1):
             yield from _gpus(worker, files, own)
     yield from _models(servers)
 
 
-def _own_options(worker: Worker) -> Section:
+def _own_options(worker: Worker) -> _Own:
     """The options that the flags of a worker of Dynamo set, each at its flag."""
-    table, places = worker_flags(), {"": worker.words[0][1]}
-    options: dict[str, Any] = {}
-    is_open = False
+    table, own = worker_flags(), _Own(places={"": worker.words[0][1]})
     for index, (word, place) in enumerate(worker.words):
         name, equals, text = word.partition("=")
         switch = name.replace("--no-", "--", 1) in table.switches
@@ -56,15 +78,16 @@ def _own_options(worker: Worker) -> Section:
         if not equals and not switch:
             text, at = next(iter(worker.words[index + 1 :]), ("", place))
             place = at if name in table.json else place
-        if SHELL.search(text):
-            is_open = True
+        is_last = name in table.json or name.startswith(table.prefix)
+        if SHELL.search(text) or TEMPLATE.search(text):
+            own.is_open = True
+            own.unknown |= name in table.json or (is_last and path.endswith("_parallel_size"))
         elif path:
             value = not name.startswith("--no-") if switch and not equals else value_of(text)
-            _merge(options, _nested(path, value), place, places)
-        elif isinstance(given := load_yaml(text.strip("\"'")), Mapping):
-            _merge(options, given, place, places)
-    document = Yaml(options, places)
-    return Section(options, document, within=_WITHIN, role=worker.role, is_open=is_open)
+            _merge(own.last if is_last else own.first, _nested(path, value), place, own.places)
+        elif isinstance(given := value_of(text.strip("\"'")), Mapping):
+            _merge(own.last, given, place, own.places)
+    return own
 
 
 def _nested(path: str, value: Any) -> Mapping[str, Any]:
@@ -94,7 +117,8 @@ def _merge(
 
 
 def _options(
-    own: Section,
+    own: _Own,
+    section: Section,
     worker: Worker,
     files: Mapping[str, Mapping[str, Any]],
     rule_context: RuleContext,
@@ -102,19 +126,16 @@ def _options(
     """What is wrong with the options of the flags, and with them beside those of the file."""
     here = workers.context(rule_context, worker)
     if not worker.file:
-        yield from section_diagnostics(own, here)
+        yield from section_diagnostics(section, here)
         return
-    yield from section_diagnostics(_opened(own), here)
+    yield from section_diagnostics(_opened(section), here)
     base = files.get(worker.file)
     if base is None or own.is_open:
         return
-    together: dict[str, Any] = {}
-    for options in (own.options, base):
-        _merge(together, options, Location(0, 0), {})
     alone = {row.where for row in constraints.violations(base, here)}
-    for row in constraints.violations(together, here):
-        if row.where not in alone and value_at(own.options, row.where) is not None:
-            yield own.locate(row)
+    for row in constraints.violations(own.over(base), here):
+        if row.where not in alone and value_at(section.options, row.where) is not None:
+            yield section.locate(row)
 
 
 def _opened(section: Section) -> Section:
@@ -123,14 +144,15 @@ def _opened(section: Section) -> Section:
 
 
 def _gpus(
-    worker: Worker, files: Mapping[str, Mapping[str, Any]], own: Section | None
+    worker: Worker, files: Mapping[str, Mapping[str, Any]], own: _Own | None
 ) -> Iterator[Diagnostic]:
-    given = {**worker.sizes, **(own.options if own else {})}
+    given, file = {**worker.sizes, **(own.over({}) if own else {})}, files.get(worker.file, {})
     known = not worker.file or worker.file in files
     if worker.gpus is None or not (known or "tensor_parallel_size" in given):
         return
-    world = world_size({**files.get(worker.file, {}), **given})
-    if world is None:
+    # Of the engine's own server, flags count before the file.
+    world = world_size({**worker.sizes, **own.over(file)} if own else {**file, **given})
+    if world is None or (own and own.unknown):
         return
     gpus = worker.gpus
     found = gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)

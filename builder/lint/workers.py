@@ -21,7 +21,8 @@ MODE_FLAG = "--disaggregation-mode"
 MODEL_FLAGS = ("--model-path", "--model")
 FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
 # Those of the server that have no model behind them.
-_SUBCOMMANDS = ("disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve")
+DISAGGREGATED = ("disaggregated", "disaggregated_mpi_worker")
+_SUBCOMMANDS = (*DISAGGREGATED, "mm_embedding_serve")
 _SIZE_FLAGS = {
     "tensor_parallel_size": ("--tp_size", "--tensor_parallel_size", "--tensor-parallel-size"),
     "pipeline_parallel_size": ("--pp_size", "--pipeline_parallel_size", "--pipeline-parallel-size"),
@@ -90,6 +91,11 @@ class Worker:
         """The parallel sizes that its command gives."""
         found = {name: self.flag(flags) for name, flags in _SIZE_FLAGS.items()}
         return {name: row[0] for name, row in found.items() if row}
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Whether its file says where it listens, and not its command."""
+        return any(word in DISAGGREGATED for word, _ in self.words)
 
     @property
     def starts_elsewhere(self) -> bool:

@@ -242,6 +242,18 @@ def test_sizes_that_the_shell_fills_in_are_not_judged(tmp_path: Path) -> None:
     assert rules(tmp_path, HEAD + step) == set()
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        "-n 8 --mpi=pmix -K trtllm-serve disaggregated_mpi_worker -c d.yaml",
+        "-N 4 -n 4 --ntasks-per-node=1 -K trtllm-serve m --tp_size 8",
+        "-n 4 -K bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID trtllm-serve m --port $PORT'",
+    ],
+)
+def test_tasks_may_be_ranks_by_themselves_or_copies(step: str, tmp_path: Path) -> None:
+    assert rules(tmp_path, f"{HEAD}srun {step}\n") == set()
+
+
 def test_jobs_without_a_server_are_left_alone(tmp_path: Path) -> None:
     text = (
         "#!/bin/bash\n#SBATCH -N2\nsrun hostname | sort\npython train.py &\nsrun -n4 date || true\n"

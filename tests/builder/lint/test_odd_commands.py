@@ -1,0 +1,102 @@
+"""Commands as people write them: those that are no fault, and faults in unusual places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.lint import CheckOptions, check
+
+DYNAMO = "python3 -m dynamo.trtllm --model-path m"
+CONTAINER = """\
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - name: engine
+    image: example/engine
+    args:
+"""
+SERVICE = """\
+services:
+  engine:
+    image: example/engine
+    deploy: {resources: {reservations: {devices: [{count: 4, capabilities: [gpu]}]}}}
+"""
+VALUES = """\
+nodes: 2
+resources: {limits: {nvidia.com/gpu: 8}}
+extra_llm_api_options:
+  kv_cache_config: {enable_block_reuse: true}
+  tensor_parallel_size: 16
+"""
+SIZES = "tensor_parallel_size: 4\n"
+
+SOUND = {
+    "a module of the worker": ("sh", "python3 -m dynamo.trtllm.main --model-path m\n"),
+    "a version of the worker": (
+        "yaml",
+        f"{SERVICE}    command: [bash, -c, 'pip show dynamo.trtllm==1 && {DYNAMO}']\n",
+    ),
+    "JSON that is none": ("sh", f"{DYNAMO} --override-engine-args '{{\"a\": [1, 2}}'\n"),
+    "an alias without an anchor": ("sh", f"{DYNAMO} --override-engine-args '*x'\n"),
+    "JSON of a template": (
+        "yaml",
+        f"{CONTAINER}    - python3\n    - -m\n    - dynamo.trtllm\n    - --override-engine-args\n"
+        "    - '{\"tensor_parallel_size\": {{ .Values.tp }}}'\n",
+    ),
+    "a wrapper": ("sh", "/opt/bin/trtllm-server --model m\n./trtllm-serve.sh m\ntrtllm-serve m\n"),
+    "ports of a file": (
+        "yaml",
+        f"{SERVICE}    command: trtllm-serve disaggregated -c d.yaml\n    ports: ['9000:9000']\n",
+    ),
+    "a file that replaces a flag": (
+        "yaml",
+        f"{SERVICE}    command: {DYNAMO} --tensor-parallel-size 8 --extra-engine-args o.yaml\n",
+    ),
+    "branches of a chart": (
+        "yaml",
+        f"{CONTAINER.replace('example/engine', 'vllm/vllm-openai')}    - --model=m\n"
+        "    {{- if .Values.a }}\n    - --tensor-parallel-size=2\n    {{- else }}\n"
+        "    - --tensor-parallel-size=4\n    {{- end }}\n",
+    ),
+}
+FAULTY = {
+    "options of docker in quotes": (
+        "sh",
+        'docker run "--rm --gpus 2" img trtllm-serve m --tp_size 4\n',
+        ("gpus-below-ranks", "error"),
+    ),
+    "a switch of YAML 1.1": (
+        "yaml",
+        f"{VALUES}  on: true\n",
+        ("unknown-key", "error"),
+    ),
+    "GPUs of one node of several": ("yaml", VALUES, ("gpus-below-ranks", "warning")),
+    "JSON that replaces a flag and a file": (
+        "yaml",
+        f"{SERVICE}    command:\n    - dynamo.trtllm\n    - --override-engine-args\n"
+        "    - '{tensor_parallel_size: 8}'\n    - --tensor-parallel-size=4\n"
+        "    - --extra-engine-args=o.yaml\n",
+        ("gpus-below-ranks", "error"),
+    ),
+}
+
+
+def rules(folder: Path, suffix: str, text: str) -> set[tuple[str, str]]:
+    (folder / f"f.{suffix}").write_text(text)
+    (folder / "o.yaml").write_text(SIZES)
+    found = check([folder], CheckOptions(), lambda path, overrides: []).findings
+    return {(row.rule, row.severity) for row in found}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_nothing_is_wrong_with(name: str, tmp_path: Path) -> None:
+    assert rules(tmp_path, *SOUND[name]) - {("vulnerable-version", "error")} == set()
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_the_fault_is_found_in(name: str, tmp_path: Path) -> None:
+    suffix, text, found = FAULTY[name]
+    assert found in rules(tmp_path, suffix, text)
