@@ -1,4 +1,4 @@
-"""pip's settings in uv's words: `pip config list` on standard input, an argument of uv a line.
+"""pip's settings in uv's words: of `pip config list` on standard input, one word a line.
 
 A setting may stand in several files and in the environment; as for pip, the last of `global`,
 `install` and the environment counts. `launch/setup.sh` runs it before anything is installed.
@@ -8,34 +8,45 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-RANKS = ("global", "install", ":env:")
+SCOPES = ("global", "install", ":env:")  # the later ones count
 FLAGS = {
     "index-url": "--default-index",
     "extra-index-url": "--index",
     "find-links": "--find-links",
     "trusted-host": "--allow-insecure-host",
 }
+VARIABLES = {"cert": "SSL_CERT_FILE", "proxy": "ALL_PROXY", "default-timeout": "UV_HTTP_TIMEOUT"}
 TRUE = {"1", "true", "yes", "on"}
 
 
-def uv_arguments(lines: Iterable[str]) -> Iterator[str]:
-    """The arguments that make uv fetch from where pip does."""
-    settings: dict[str, tuple[int, str]] = {}
+def read(lines: Iterable[str]) -> dict[str, str]:
+    """What counts of each setting."""
+    found: dict[str, dict[str, str]] = {scope: {} for scope in SCOPES}
     for line in lines:
         place, _, written = line.strip().partition("=")
         scope, _, name = place.rpartition(".")
-        if scope in RANKS:
-            found = (RANKS.index(scope), str(ast.literal_eval(written)))
-            settings[name] = max(found, settings.get(name, found), key=lambda one: one[0])
+        if scope in found:
+            found[scope][name] = str(ast.literal_eval(written))
+    return {name: value for scope in SCOPES for name, value in found[scope].items()}
+
+
+def arguments(settings: Mapping[str, str]) -> Iterator[str]:
+    """Where uv fetches from."""
     for name, flag in FLAGS.items():
-        if name in settings:
-            yield from (f"{flag}={value}" for value in settings[name][1].split())
-    if settings.get("no-index", (0, ""))[1].lower() in TRUE:
+        yield from (f"{flag}={value}" for value in settings.get(name, "").split())
+    if settings.get("no-index", "").lower() in TRUE:
         yield "--no-index"
 
 
+def environment(settings: Mapping[str, str]) -> Iterator[str]:
+    """How it reaches that."""
+    for name, variable in VARIABLES.items():
+        if value := settings.get(name):
+            yield f"{variable}={value}"
+
+
 if __name__ == "__main__":
-    for argument in uv_arguments(sys.stdin):
-        print(argument)
+    for row in {"arguments": arguments, "environment": environment}[sys.argv[1]](read(sys.stdin)):
+        print(row)

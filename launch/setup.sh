@@ -278,11 +278,13 @@ pip_fetch() { # pip's VERB ARGUMENT...
 # uv fetches side by side and compiles nothing: a tenth of pip's time for hundreds of packages. It
 # does not read pip's settings, so it is told where pip fetches from.
 uv_fetch() { # ARGUMENT...
-  local sources
+  local settings sources variables
   pip_fetch install uv || return 1
-  mapfile -t sources < <("$PYTHON" -m pip config list |
-    "$PYTHON" -I "$root/launch/pip_settings.py")
-  fetch "$PYTHON" -m uv pip install --python "$PYTHON" --index-strategy unsafe-best-match \
+  settings=$("$PYTHON" -m pip config list)
+  mapfile -t sources < <("$PYTHON" -I "$root/launch/pip_settings.py" arguments <<<"$settings")
+  mapfile -t variables < <("$PYTHON" -I "$root/launch/pip_settings.py" environment <<<"$settings")
+  fetch env "${variables[@]}" "$PYTHON" -m uv pip install --python "$PYTHON" \
+    --index-strategy unsafe-best-match \
     "${sources[@]}" "$@"
 }
 

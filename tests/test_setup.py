@@ -223,4 +223,10 @@ def test_cuda_libraries_are_not_fetched_without_a_gpu(
     ],
 )
 def test_uv_fetches_from_where_pip_does(settings: list[str], arguments: list[str]) -> None:
-    assert list(pip_settings.uv_arguments(settings)) == arguments
+    assert list(pip_settings.arguments(pip_settings.read(settings))) == arguments
+
+
+def test_uv_reaches_it_as_pip_does() -> None:
+    settings = ["global.cert='/etc/ca.pem'", ":env:.cert='/own.pem'", "global.proxy='http://p:1'"]
+    found = pip_settings.environment(pip_settings.read([*settings, ":env:.default-timeout='9'"]))
+    assert list(found) == ["SSL_CERT_FILE=/own.pem", "ALL_PROXY=http://p:1", "UV_HTTP_TIMEOUT=9"]
