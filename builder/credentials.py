@@ -58,19 +58,25 @@ _HARMLESS = {
         )
     ),
     "KEY": frozenset(
-        ("PUBLIC", "SORT", "PARTITION", "PRIMARY", "FOREIGN", "CACHE", "ROUTING", "HASH", "PER")
+        (
+            *("PUBLIC", "SORT", "PARTITION", "PRIMARY", "FOREIGN", "CACHE", "ROUTING", "HASH"),
+            *("PER", "STOP"),
+        )
     ),
     "PASS": frozenset(("SINGLE", "FORWARD", "BACKWARD", "FIRST", "SECOND", "ONE", "TWO", "BY")),
     "SIGNATURE": frozenset(("MODEL", "FUNCTION")),
 }
-# A name that begins with one of these, as in PASSWORD_DB, holds one too, unless it ends so.
+# A name with one of these words, as in PASSWORD_DB, holds one too, unless it ends so.
 _PASSWORDS = frozenset(("PASSWORD", "PASSWD", "PASSPHRASE"))
 _ABOUT_PASSWORDS = frozenset(
-    ("FILE", "PATH", "DIR", "NAME", "LENGTH", "POLICY", "REQUIRED", "ENABLED", "TIMEOUT", "DAYS")
+    (
+        *("FILE", "PATH", "DIR", "NAME", "LENGTH", "POLICY", "REQUIRED", "ENABLED", "TIMEOUT"),
+        *("DAYS", "HOST", "AUTHENTICATION", "HASH", "ROUNDS"),
+    )
 )
 # Other words in the plural are counts and lists: MAX_TOKENS, SORT_KEYS.
 _BEFORE_SEVERAL = frozenset(
-    ("ACCESS", "API", "AUTH", "BEARER", "DB", "HF", "PRIVATE", "REFRESH", "UNSEAL", "USER")
+    ("ACCESS", "API", "AUTH", "BEARER", "DB", "HF", "PRIVATE", "REFRESH", "UNSEAL")
 )
 # These hold a path or a switch as often as a credential.
 _ALSO_PATHS = frozenset(("KEY", "AUTH", "CREDENTIAL", "CREDENTIALS", "COOKIE", "CREDS"))
@@ -84,42 +90,59 @@ _FREE = frozenset(("environment", "env", "attributes", "annotations", "variables
 # What services give out, by the letters that their documentations and public lists of secret
 # scanners begin it with; at least 16 more follow, a digit among them.
 _PREFIXES = (
-    *("hf_oauth_", "hf_jwt_", "rpa_", "csk-", "tvly-", "pcsk_", "esecret_", "e2b_", "sk-lf-"),
-    *("ABSK", "bedrock-api-key-", "IQoJb3JpZ2lu", "FwoGZXIvYXdz", "amzn.mws.", "LTAI", "AKID"),
-    *("AQVN", "1//0", "EAACEdEose0cBA", "sq0atp-", "sq0csp-", "sk_prod_", "rk_prod_", "AVNS_"),
-    *("pscale_tkn_", "pscale_pw_", "pscale_oauth_", "mdb_sa_sk_", "dbtc_", "cflt", "sbp_"),
-    *("ntn_", "figd_", "PMAK-", "HRKU-", "nfp_", "vcp_", "fm2_", "fo1_", "tfp_", "rdme_"),
-    *("NRII-", "NRJS-", "NRRA-", "dt0c01.", "dt0s16.", "phx_", "rootly_", "pnu_", "kpat_"),
-    *("AKCp", "cmVmdGtuO", "squ_", "sqp_", "sqa_", "bkua_", "CCIPAT_", "CCIPRJ_", "ATBB"),
-    *("ATCTT3", "CLOJARS_", "CFPAT-", "ops_eyJ", "xkeysib-", "xsmtpsib-", "shippo_live_"),
-    *("glffct-", "glimt-", "glwt-", "sk.eyJ"),
+    *("hf_oauth_", "hf_jwt_", "pcsk_", "esecret_", "sk-lf-", "amzn.mws.", "1//0"),
+    *("EAACEdEose0cBA", "sq0atp-", "sq0csp-", "sk_prod_", "rk_prod_", "AVNS_", "PMAK-", "HRKU-"),
+    *("pscale_tkn_", "pscale_pw_", "pscale_oauth_", "mdb_sa_sk_", "dt0c01.", "dt0s16."),
+    *("CCIPAT_", "CCIPRJ_", "ATCTT3", "CLOJARS_", "CFPAT-", "xkeysib-", "xsmtpsib-"),
+    *("shippo_live_", "glffct-", "glimt-", "glwt-", "sk.eyJ"),
 )
+# Names of folders, hosts and data sets begin so as well: only a run of letters and digits tells.
+_SHORT_PREFIXES = (
+    *("rpa_", "csk-", "tvly-", "LTAI", "AKID", "AQVN", "dbtc_", "sbp_", "ntn_", "figd_", "nfp_"),
+    *("vcp_", "fo1_", "tfp_", "rdme_", "NRII-", "NRJS-", "NRRA-", "rootly_", "pnu_", "kpat_"),
+    *("AKCp", "squ_", "sqp_", "sqa_", "bkua_", "ATBB", "gsk_", "r8_", "tgp_v1_", "fw_", "fw-"),
+    *("pplx-", "pplx_", "xai-", "xai_", "lsv2_pt_", "lsv2_sk_", "wandb_v1_", "glsa_"),
+    *("sk-", "pypi-", "dp.pt.", "dp.st.", "dp.ct."),
+)
+# Of base64, which may hold a slash.
+_BASE64_PREFIXES = (
+    *("ABSK", "bedrock-api-key-", "IQoJb3JpZ2lu", "FwoGZXIvYXdz", "cflt", "fm2_", "cmVmdGtuO"),
+    *("ops_eyJ", "glc_"),
+)
+_RUN = r"(?=[A-Za-z]{0,11}[0-9])(?=[0-9]{0,11}[A-Za-z])[A-Za-z0-9]{12}"
+# A variable, a place holder or a path in the place of a credential.
+_ELSEWHERE = r"[\"']?(?:\$[A-Za-z_{(]|<|/[\w.-]{1,99}/)"
+
+
+def _begun(prefixes: tuple[str, ...]) -> str:
+    return rf"\b(?:{'|'.join(map(re.escape, prefixes))})"
+
+
 _SHAPES = (
-    rf"\b(?:{'|'.join(map(re.escape, _PREFIXES))})"
-    r"(?=[A-Za-z_=/+.-]{0,300}[0-9])[A-Za-z0-9_=/+.:-]{16,}",
+    _begun(_PREFIXES) + r"(?=[A-Za-z_=+.-]{0,300}[0-9])[A-Za-z0-9_=+.-]{16,}",
+    _begun(_SHORT_PREFIXES) + rf"(?=[A-Za-z0-9_=+.-]{{0,300}}?{_RUN})[A-Za-z0-9_=+.-]{{16,}}",
+    _begun(_BASE64_PREFIXES) + rf"(?=[A-Za-z0-9_=+/-]{{0,300}}?{_RUN})[A-Za-z0-9_=+/-]{{20,}}",
+    r"\be2b_[a-f0-9]{40}\b|\bphx_[A-Za-z0-9]{32,}",
     r"\bhf_[A-Za-z0-9]{20,}",  # Hugging Face
     r"\bapi_org_[A-Za-z0-9]{20,}",
     r"\bnvapi-[A-Za-z0-9_-]{20,}",  # NVIDIA
     r"\bgh[oprsu]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}",
     r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt|oas)-[A-Za-z0-9_.-]{16,}",  # GitLab
     r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b",  # AWS
-    r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}",  # Slack
+    r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[0-9]-[A-Za-z0-9-]{10,}",  # Slack
     r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/]{20,}",
     r"discord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{20,}",
-    r"\bsk-(?=[A-Za-z_-]{0,100}[0-9])[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic, OpenRouter
     r"\b[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|\bwhsec_[A-Za-z0-9]{16,}",  # Stripe
     r"\bAIza[A-Za-z0-9_-]{30,}|\bya29\.[A-Za-z0-9_-]{20,}|\bGOCSPX-[A-Za-z0-9_-]{20,}",  # Google
-    r"\bnpm_[A-Za-z0-9]{30,}|\bpypi-[A-Za-z0-9_-]{30,}|\brubygems_[a-f0-9]{40,}",
+    r"\bnpm_[A-Za-z0-9]{30,}|\brubygems_[a-f0-9]{40,}",
     r"\bdckr_(?:pat|oat)_[A-Za-z0-9_-]{20,}",  # Docker
     r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}",  # Vault
     r"\bdapi[a-f0-9]{32}\b|\bdkea[a-f0-9]{32}\b",  # Databricks
     r"\bdo[opr]_v1_[a-f0-9]{40,}",  # DigitalOcean
-    r"\b(?:gsk|r8|tgp_v1|fw|pplx|xai|lsv2_pt|lsv2_sk)[_-][A-Za-z0-9_-]{24,}",
-    r"\bwandb_v1_[A-Za-z0-9_]{20,}",
-    r"\bgl(?:sa|c)_[A-Za-z0-9+/=_]{20,}|\bsntr[yu]s_[A-Za-z0-9+/=_-]{20,}|\bNRAK-[A-Z0-9]{20,}",
+    r"\bsntr[yu]s_[A-Za-z0-9+/=_-]{20,}|\bNRAK-[A-Z0-9]{20,}",
     r"\bSG\.[A-Za-z0-9_-]{16,99}\.[A-Za-z0-9_-]{16,}|\bkey-[a-f0-9]{32}\b",  # SendGrid, Mailgun
     r"\bATATT3[A-Za-z0-9_=-]{20,}|\blin_api_[A-Za-z0-9]{20,}|\bshp(?:at|ca|pa|ss)_[a-f0-9]{32}",
-    r"\btskey-[a-z]{1,20}-[A-Za-z0-9-]{16,}|\bpul-[a-f0-9]{40}\b|\bdp\.(?:pt|st|ct)\.[A-Za-z0-9.]{20,}",
+    r"\btskey-[a-z]{1,20}-[A-Za-z0-9-]{16,}|\bpul-[a-f0-9]{40}\b",
     r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,}|\bAGE-SECRET-KEY-1[A-Z0-9]{20,}",
     r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}",  # Telegram
     # Azure: applications, DevOps, OpenAI and storage.
@@ -152,13 +175,16 @@ _SHAPES = (
     r"|refresh_?token|password|passwd|pwd|api[_-]?key|secret[_-]?key)\s?=\s?)[^\s;&,]{4,}",
     r"(?i:[?&;](?:sig|signature|x-amz-signature|x-goog-signature|token|key|auth|secret)=)"
     r"[A-Za-z0-9%+/=_-]{12,}|(?i:[?&]code=)[A-Za-z0-9%+/=_-]{40,}",
-    r"\bcurl\b[^\n]{0,200}\s(?:-u|--user)[ =]?[^\s:]{1,99}:\S{4,}|\bsshpass\s+-p\s*\S{4,}"
+    r"\bcurl\b[^\n]{0,200}\s(?:-u|--user)[ =]?[^\s:]{1,99}:(?!\$)\S{4,}"
+    r"|\bsshpass\s+-p\s*(?![\"']?\$)\S{4,}"
     r"|\bmachine\s+\S+\s+login\s+\S+\s+password\s+\S{4,}",
     # The same words as keys of YAML and of files of settings; a digit tells it from a sentence.
-    r"(?i:\b(?:[a-z_-]{0,40}(?:password|passwd|secret|secret_?access_?key)|api_?key|private_?key"
+    r"(?i:\b(?<!existing-)(?<!pull-)(?!existing|image_?pull)"
+    r"(?:[a-z_-]{0,40}(?:password|passwd|secret|secret_?access_?key)|api_?key|private_?key"
     r"|(?:auth|access|refresh|api|session)?_?token|auth|client-key-data)\s?[:=]\s{0,3})"
+    rf"(?!{_ELSEWHERE})"
     r"(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{12,}",
-    r"(?i:--(?:api-key|password|token|auth-token|secret)[ =])\S{6,}",
+    rf"(?i:--(?:api-key|password|token|auth-token|secret)[ =])(?!{_ELSEWHERE})\S{{6,}}",
     r"(?i:\b(?:(?:proxy-)?authorization|x-api-key|api-key|cookie|private-token|job-token"
     r"|x-[a-z-]{1,40}-token|ocp-apim-subscription-key)\s?:\s?"
     r"(?:(?:bearer|basic|token|apikey|negotiate) )?)\S{8,}",
@@ -167,7 +193,7 @@ _SHAPES = (
     r'\s*:\s*\\{0,3}")[^"\s]{4,}"',
     r"\bpassw(?:or)?d:\S{6,}",
 )
-_ASSIGNED = re.compile(r"\b([A-Za-z][A-Za-z0-9_]{0,99})=([^\s;&,\"']{4,})")
+_ASSIGNED = re.compile(rf"\b([A-Za-z][A-Za-z0-9_]{{0,99}})=(?!{_ELSEWHERE})([^\s;&,\"']{{4,}})")
 
 
 def is_name(name: str) -> bool:

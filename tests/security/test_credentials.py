@@ -112,6 +112,11 @@ TEXTS = {
     "header of Vault": f"X-Vault-Token: {BASE64[:26]}",
     "cookie": f"Cookie: session={BASE64[:40]}",
     "netrc": f"machine git.example login bob password {WORD}",
+    "E2B": f"e2b_{HEX[:40]}",
+    "PostHog": f"phx_{BASE64[:43]}",
+    "Tavily": f"tvly-dev-{BASE64[:32]}",
+    "Weights & Biases": f"wandb_v1_{BASE64[:27]}_{BASE64[:40]}",
+    "AWS Bedrock with a slash": f"ABSK{BASE64[:9]}/{BASE64}",
     "curl": f"curl -u bob:{WORD} https://x.example",
 }
 NAMES = (
@@ -189,6 +194,8 @@ HARMLESS = (
         "TURKEY",
         "OPWD",
     ),
+    *("RATE_LIMIT_USER_TOKENS", "STOP_KEY_LIST", "DB_PASSWORD_HOST", "SSH_PASSWORD_AUTHENTICATION"),
+    *("PASSWORD_HASH", "PASSWORD_HASH_ROUNDS"),
     *("NCCL_DEBUG", "OMP_NUM_THREADS", "UCX_TLS", "CUDA_VISIBLE_DEVICES", "HOME_REGION", "PATTERN"),
 )
 PLAIN_TEXTS = (
@@ -208,7 +215,31 @@ PLAIN_TEXTS = (
     "NCCL_IB_HCA=mlx5_0:1,mlx5_1:1",
     *("--max-num-batched-tokens=32768`", "api_key: 5 is out of range", "token: must be given"),
     *("docker run -u 1000:1000 x", "sha512-" + (BASE64 * 2)[:86] + "==", "$6.50 and $1200"),
+    *("token=$HF_TOKEN_READ_2_X", "secret=/run/secrets/db_v2", "--token $HF_TOKEN_V2"),
+    *("existingSecret: hf-token-secret-v1", "imagePullSecret: ngc-registry-v2-secret"),
+    *("token: <|reserved_special_token_250|>", "curl -u elastic:$ELASTIC_PW https://x.example"),
+    *("auth: /etc/auth/htpasswd_v2", "password: $(cat /run/secrets/db_1)"),
+    *("--api-key ${VLLM_API_KEY}", "sshpass -p $PASSWORD_2 ssh node"),
 )
+# Paths, names of models, hosts and images that begin as some credentials do.
+PLAIN_NAMES = """
+/mnt/phx_lustre_01/models/gpt-oss /models/gemma-4-e2b_fp8_checkpoint_v1 sk-learn-1.5.2-cp312-linux
+gemma-4-e2b_nvfp4_agg_h100_tp1 hf_hub_download_cache_v0_25 hf_quant_config_fp8_2025
+/data/gpt_neox_20b_checkpoint_step_143000 zai-org/GLM-4.6-FP8 /mnt/glm-5-fp8/checkpoint_0001
+rk_embedding_table_v2_2025_12 pk_table_benchmark_h100_0001 pk-fsx-lustre-us-east-1-0001
+s3://bucket/models/llama-3.3-70b-instruct-fp8/v1/ gs://bucket/sqa_v2/2025/validation.jsonl
+r.example:5000/llm/fw-trtllm-serve-image-build-0042:latest fw_28_43_1014_connectx7_mt4129_signed
+gsk_dataset_2025_molecule_benchmark_v2 xai-grok-2-checkpoint-fp8-tp8 pplx-embed-context-v1-0.6b
+r8_gemm_kernels_fp8_h100_sm90_v2 r8-node-0001-rack-12-us-east-1 dgx-h100-node-0042.internal
+sk-hynix-cxl-memory-node-0001 sqa_benchmark_dataset_2024_v1 squ_eval_harness_v2_2025
+cflt-kafka-broker-0001.internal /cflt01/models/checkpoints/llama sbp_h100/models/qwen3/2025
+csk-cluster-h100-node-0001 figd_dataset_2025_charts_v2 ntn_backbone_switch_2025_0001
+fo1_stage_checkpoint_000123 tfp_layers_00012_checkpoint rpa_workflow_model_2025_v2
+NRII-cluster-2025-node-0001 LTAI-models-2025-checkpoint-0001 vcp_bench_2025_run_00001_h100
+pnu_nlp_llama3_8b_instruct_ko kpat_dataset_2025_korean_patents wandb_v1_offline_run_20251130_093012
+/ckpt/dp.st.0001.model.shard.0002 glsa_attention_kernel_sm100_v2 xapp-onboarder-0001-us-east
+tgp_v1_benchmark_run_2025_11_30 pypi-mirror-01-of-the-team-in-us-east-1 lsv2_pt_benchmark_h100_2025
+"""
 
 
 def deployment(**given: Any) -> dict[str, Any]:
@@ -272,7 +303,7 @@ def test_a_text_of_such_a_shape_is_found_and_masked(kind: str) -> None:
             assert part not in said
 
 
-@pytest.mark.parametrize("text", PLAIN_TEXTS)
+@pytest.mark.parametrize("text", [*PLAIN_TEXTS, PLAIN_NAMES])
 def test_other_texts_pass(text: str) -> None:
     assert credentials.mask(text) == text
     assert not list(credentials.found({"notes": [text]}))
