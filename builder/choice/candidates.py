@@ -12,6 +12,8 @@ from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..estimates import Question
 from ..estimates.measurements import layout_text
+from ..estimates.models import weight_precision
+from ..estimates.options import layout_of
 from ..facts import published_results
 from ..facts.published_results import flatten
 from ..planning import Plan
@@ -50,6 +52,13 @@ class Candidate:
         return self.layout.num_gpus * self.instances
 
     @property
+    def drafts(self) -> int:
+        """Draft tokens of a step: the user's own where they are decided."""
+        if self.mtp_draft_tokens is None:
+            return layout_of(self.base.overrides)[-1]
+        return self.mtp_draft_tokens
+
+    @property
     def title(self) -> str:
         """The layout and the drafts in a few letters: DP8/EP8 MTP1."""
         text = layout_text(self.layout.tp, self.layout.ranks, self.layout.ep)
@@ -74,7 +83,7 @@ class Candidate:
         return Question(
             model=self.base.model,
             gpu=facts.gpu.name,
-            precision=facts.checkpoint.precision.removesuffix("_BLOCK_SCALES"),
+            precision=weight_precision(facts.checkpoint.precision),
             engine=request.engine.name,
             tp=self.layout.tp,
             ep=self.layout.ep,
@@ -83,7 +92,7 @@ class Candidate:
             osl=request.workload.osl,
             concurrency=concurrency,
             release=facts.release.name,
-            mtp=self.mtp_draft_tokens or 0,
+            mtp=self.drafts,
         )
 
 
@@ -164,9 +173,12 @@ class Planner:
     def __init__(self) -> None:
         self._plans: dict[tuple[Any, ...], Planned] = {}
         self._too_small: dict[tuple[Any, ...], tuple[int, Planned]] = {}
+        self._impossible: dict[tuple[Any, ...], Planned | None] = {}
 
     def plan(self, candidate: Candidate, concurrency: int) -> Planned:
         """The plan of one server under its share of the load."""
+        if refused := self._of_targets(candidate):
+            return refused
         server = (
             candidate.gpu,
             candidate.layout,
@@ -176,13 +188,21 @@ class Planner:
         )
         key = (*server, concurrency)
         if key not in self._plans:
-            least, refused = self._too_small.get(server, (concurrency + 1, None))
+            least, known = self._too_small.get(server, (concurrency + 1, None))
             if least > concurrency:
-                refused = self._without_drafts(candidate, concurrency)
-            self._plans[key] = found = refused or self._plan(candidate, concurrency)
+                known = self._without_drafts(candidate, concurrency)
+            self._plans[key] = found = known or self._plan(candidate, concurrency)
             if found.objections and all(row.where in _OF_GPUS for row in found.objections):
                 self._too_small[server] = min(least, concurrency), found
         return self._plans[key]
+
+    def _of_targets(self, candidate: Candidate) -> Planned | None:
+        """That targets cannot have so many GPUs or servers, whatever their layout and load."""
+        size = candidate.gpu, candidate.num_gpus, candidate.instances
+        if size not in self._impossible:
+            objections = tuple(targets.diagnostics(_request(candidate, 1)))
+            self._impossible[size] = Planned(None, objections) if objections else None
+        return self._impossible[size]
 
     def own_drafts(self, candidate: Candidate, concurrency: int) -> int | None:
         """The draft tokens that the planner itself gives it, `None` if none."""
@@ -199,8 +219,6 @@ class Planner:
 
     def _plan(self, candidate: Candidate, concurrency: int) -> Planned:
         request, facts = _request(candidate, concurrency), candidate.base.facts
-        if objections := tuple(targets.diagnostics(request)):
-            return Planned(None, objections)
         published = published_results.published(
             facts.checkpoint, facts.gpu.name, candidate.num_gpus, request.role
         )

@@ -27,7 +27,7 @@ def load_levels() -> tuple[int, ...]:
     """Numbers of requests at a time, each about a quarter above the one before."""
     found = [1]
     while found[-1] < MOST_AT_ONCE:
-        found.append(max(found[-1] + 1, found[-1] * 5 // 4))
+        found.append(min(max(found[-1] + 1, found[-1] * 5 // 4), MOST_AT_ONCE))
     return tuple(found)
 
 
@@ -120,7 +120,8 @@ class LoadModel:
             if isinstance(found, Refusal):
                 if most:
                     break  # beyond the measured loads
-                refusal = found
+                if refusal is None or refusal.kind == "outside" != found.kind:
+                    refusal = found
                 continue
             finished = level * 1000 / found.e2e_ms.high
             if finished >= rate:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from .. import deployment, resolve, site
 from ..deployment import MAX_REQUESTS, Deployment, Document, NumGpus, Tokens
 from ..diagnostics import Diagnostic
-from ..errors import BadInput
+from ..errors import BadInput, ToolkitError
 from ..estimates.models import of_checkpoint
 from ..facts.published_results import flatten
 from ..objective import Objective, Slo
@@ -160,15 +160,31 @@ def _open_parts(document: Document) -> tuple[OpenHardware, OpenWorkload]:
 def _base(document: Document, gpu: str, hardware: OpenHardware, workload: OpenWorkload) -> Base:
     values = {
         "hardware.gpu": gpu,
-        "hardware.num_gpus": hardware.num_gpus.at_most,
         "workload.concurrency": workload.concurrency or 1,
         "workload.request_rate": None,
         "choice": None,
     }
-    request, facts = resolve.gather(closed(document, values), {})
+    request, facts = _gathered(closed(document, values), hardware.num_gpus)
     given = flatten(normalise(facts.release, request.engine_config))
     measured = of_checkpoint(facts.checkpoint) or facts.checkpoint.name
     return Base(request, facts, given, measured)
+
+
+def _gathered(document: Document, num_gpus: NumGpusRange) -> tuple[Deployment, Facts]:
+    """The request of the most GPUs, or of half as many and so on where its targets cannot have
+    them. Raises what is wrong with the most where fewer do not help."""
+    sizes = [num_gpus.at_most]
+    found: list[ToolkitError] = []
+    while sizes[-1] > num_gpus.at_least:
+        sizes.append(max(sizes[-1] // 2, num_gpus.at_least))
+    for size in sizes:
+        try:
+            return resolve.gather(closed(document, {"hardware.num_gpus": size}), {})
+        except ToolkitError as error:
+            found.append(error)
+            if str(error) == str(found[0]) and len(found) > 1:
+                break  # it is not their number
+    raise found[0]
 
 
 def _prices(request: Deployment, gpus: list[str]) -> dict[str, float]:

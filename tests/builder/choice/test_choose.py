@@ -13,7 +13,7 @@ import pytest
 from builder.choice import load, record, request, selection, verdict
 from builder.choice.candidates import Planner, candidates
 from builder.choice.selection import Selection, rank
-from builder.estimates import Estimator
+from builder.estimates import Estimator, Question, Refusal
 from tests.conftest import Run
 
 OPEN = """\
@@ -103,6 +103,45 @@ def test_what_gpus_do_not_hold_is_not_planned_again_for_more_load(write: Write) 
         assert planner.plan(one, 4) is not refused
 
 
+def test_more_gpus_than_a_target_can_have_are_no_reason_to_refuse_fewer(write: Write) -> None:
+    several = {"at_most: 8": "at_most: 16", "[trtllm_serve]": "[trtllm_serve, compose]"}
+    planner, planned = Planner(), set()
+    for one in candidates(request.read(str(write(several)))):
+        found = planner.plan(one, 4)
+        too_many = any("more than the 8 of a machine" in row.message for row in found.objections)
+        assert too_many == (one.num_gpus > 8)
+        planned |= {one.num_gpus} if found.plan else set()
+    assert 8 in planned
+
+
+def test_drafts_that_the_user_decided_are_those_that_are_asked(write: Write) -> None:
+    drafts = "{decoding_type: MTP, num_nextn_predict_layers: 2}"
+    own = f"targets: [trtllm_serve]\nengine_config: {{speculative_config: {drafts}}}"
+    found = candidates(request.read(str(write({"targets: [trtllm_serve]": own}))))
+    assert {one.question(32).mtp for one in found} == {2}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "kept"),
+    [({1: "outside", 2: "wide"}, 2), ({1: "outside"}, 1), ({1: "unmeasured", 2: "outside"}, 1)],
+)
+def test_of_refusals_at_a_rate_the_first_that_tells_most_is_kept(
+    write: Write,
+    estimator: Estimator,
+    monkeypatch: pytest.MonkeyPatch,
+    kinds: dict[int, str],
+    kept: int,
+) -> None:
+    def refuse(asked: Question) -> Refusal:
+        return Refusal(asked, kinds.get(asked.concurrency, "outside"), "no row", ())
+
+    monkeypatch.setattr(estimator, "promise", refuse)
+    asked = request.read(str(write({"concurrency: 32": "request_rate: 2"})))
+    outcome = load.LoadModel(estimator, asked).forecast(candidates(asked)[0])
+    assert isinstance(outcome, Refusal)
+    assert outcome.question.concurrency == kept
+
+
 def test_numbers_of_drafts_that_the_rows_do_not_tell_apart_are_the_planners_own(
     select: Select, estimator: Estimator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +220,7 @@ def test_load_levels_rise_by_about_a_quarter() -> None:
     levels = load.load_levels()
     assert all(1 < two / one <= 2 for one, two in pairwise(levels))
     assert all(two / one <= 1.26 for one, two in pairwise(levels) if one > 8)
+    assert levels[-1] == load.MOST_AT_ONCE
 
 
 def test_the_options_of_the_user_are_not_chosen_again(select: Select) -> None:
