@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,9 @@ def run_plan(options: argparse.Namespace) -> None:
     if options.json:
         print_json({key: document[key] for key in _KEYS})
     else:
-        print(summary_text(document, planned.plan.deployment))
+        changes = (word for change in options.set for word in ("--set", change))
+        words = shlex.join([options.deployment, *changes])
+        print(summary_text(document, planned.plan.deployment, words))
         print(f"\n{reasons_text(document)}" if options.why else f"\n{_rest(document)}")
     warn(document["warnings"])
 
@@ -57,8 +60,11 @@ def _nearest_published(plan: Plan) -> str | None:
     return f"not for these GPUs; the most alike: {what}"
 
 
-def summary_text(document: Mapping[str, Any], request: Deployment) -> str:
-    """What is planned, what its servers admit, its memory and its options: one screen."""
+def summary_text(document: Mapping[str, Any], request: Deployment, words: str) -> str:
+    """What is planned, what its servers admit, its memory and its options: one screen.
+
+    `words` are those that name the deployment on a command line.
+    """
     hardware, load = request.hardware, request.workload
     engine = f"{request.engine.name} {request.engine.release}"
     count = f"{request.instances} instances on " if request.instances > 1 else ""
@@ -76,18 +82,22 @@ def summary_text(document: Mapping[str, Any], request: Deployment) -> str:
         "",
         *_speed(document["estimate"]),
         "",
-        *_elsewhere(document),
+        *_elsewhere(document, words),
         _options(document),
     ]
     return "\n".join(parts)
 
 
-def _elsewhere(document: Mapping[str, Any]) -> Iterator[str]:
+def _elsewhere(document: Mapping[str, Any], words: str) -> Iterator[str]:
     """What is known of others where nothing is of this model on these GPUs."""
+    from ..estimates.plan_estimate import NO_ROW
+
+    estimate = document["estimate"]
     if nearest := document.get("nearest_published"):
         yield from wrapped("PUBLISHED  ", nearest)
-        if "refused" in document["estimate"] and not document["estimate"]["nearest"]:
-            yield "           the nearest measured rows: python -m builder estimate"
+        if estimate.get("refused", "").startswith(NO_ROW) and not estimate["nearest"]:
+            command = f"python -m builder estimate {words}"
+            yield from wrapped(" " * 11, f"the nearest measured rows: {command}")
         yield ""
 
 

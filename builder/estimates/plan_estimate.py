@@ -22,6 +22,7 @@ from .question import Estimate, Interval, Question, Refusal, number
 
 INTERVAL = "80 %"
 UNMEASURED = "unmeasured"
+NO_ROW = "no measured row of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def estimate(question: Question) -> Estimate | Refusal:
     """
     model = models.model_name(question.model)
     if (rows := _of_model(model)) is None:
-        return unmeasured(question, f"no measured row of {model}")
+        return unmeasured(question, f"{NO_ROW} {model}")
     return rows.estimate(question)
 
 

@@ -133,7 +133,7 @@ def test_the_plan_of_every_preset_is_one_screen_and_whole(preset: str) -> None:
     """No line is wider than a terminal, and a value that is wrapped loses nothing."""
     planned = pipeline.plan(preset)
     document = pipeline.manifest_facts(planned)
-    text = summary_text(document, planned.plan.deployment)
+    text = summary_text(document, planned.plan.deployment, preset)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 56

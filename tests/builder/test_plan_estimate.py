@@ -68,6 +68,23 @@ def test_without_rows_the_plan_says_why_and_what_to_measure(builder: Run) -> Non
     assert "tpot_ms" not in said
 
 
+@pytest.mark.parametrize(
+    ("words", "has_none"),
+    [
+        (("llama-tiny", "--set", "workload.isl=256"), True),
+        ((MEASURED, "--set", "hardware.gpu=gb300"), False),
+    ],
+)
+def test_where_the_model_has_no_row_the_command_that_shows_others_is_named(
+    builder: Run, words: tuple[str, ...], has_none: bool
+) -> None:
+    text = " ".join(builder("plan", *words).stdout.split())
+    assert "PUBLISHED not for these GPUs" in text and "ESTIMATED SPEED none" in text
+    command = f"the nearest measured rows: python -m builder estimate {' '.join(words)}"
+    assert (command in text) == has_none
+    assert ("estimate" in text.partition("PUBLISHED")[2].partition("OPTION")[0]) == has_none
+
+
 def test_the_manifest_names_the_rows_by_their_digest(measured: Plan) -> None:
     facts = pipeline.manifest_facts(pipeline.plan(MEASURED))
     digest = hashlib.sha256(measurements.AGGREGATED.read_bytes()).hexdigest()
