@@ -101,7 +101,7 @@ def run_estimate(options: argparse.Namespace) -> None:
     loads = options.concurrency or [plan.deployment.workload.concurrency]
     questions = [_question(planned.question(plan, load), options.acceptance) for load in loads]
     estimator = plan_estimate.estimator(questions[0].model, options.rows)
-    reason = "" if options.rows else planned.unmeasured(plan)
+    reason = planned.unmeasured(plan)
     answers = [
         plan_estimate.unmeasured(question, reason) if reason else estimator.estimate(question)
         for question in questions
@@ -115,7 +115,15 @@ def run_estimate(options: argparse.Namespace) -> None:
 def _question(question: Question, acceptance: float | None) -> Question:
     from dataclasses import replace
 
-    return replace(question, acceptance=acceptance) if question.mtp else question
+    if acceptance is None:
+        return question
+    if not question.mtp:
+        what = f"{acceptance:g} is given, and the deployment drafts no tokens"
+        raise BadInput(Diagnostic("--acceptance", what, "leave it out"))
+    if acceptance > (most := question.mtp + 1):
+        what = f"{acceptance:g} is more than a step gives with {question.mtp} draft tokens"
+        raise BadInput(Diagnostic("--acceptance", what, f"give 1 to {most}"))
+    return replace(question, acceptance=acceptance)
 
 
 def _run_batch(options: argparse.Namespace) -> None:
@@ -216,6 +224,8 @@ def _refusal(load: int, found: Refusal) -> Iterator[str]:
     from ..estimates import measuring_plan
 
     yield from wrapped(f"{load:,} at a time: ", f"no estimate, {found.reason}")
+    for note in found.notes:
+        yield from wrapped("note: ", note)
     if found.nearest:
         yield "The nearest measured rows:"
         for near in found.nearest:

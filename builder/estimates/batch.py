@@ -125,8 +125,9 @@ def _optional(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_acceptance(value: object, mtp: int | None) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and bool(mtp) and 1 <= float(value) <= mtp + 1  # type: ignore[arg-type,operator]
+    if not isinstance(value, int | float) or isinstance(value, bool) or not mtp:
+        return False
+    return 1 <= value <= mtp + 1
 
 
 def _unknown(question: Question) -> Iterator[str]:

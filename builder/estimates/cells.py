@@ -66,8 +66,7 @@ def drafts(row: Row) -> str:
 
 
 def minor(release: str) -> str:
-    """1.2 of 1.2.0rc6 and v1.2.0; nothing where the release is not known."""
-    release = release.removeprefix("v")
+    """1.2 of 1.2.0rc6; nothing where the release is not known."""
     return ".".join(release.split(".")[:2]) if release[:1].isdigit() else ""
 
 
@@ -122,9 +121,13 @@ class Cell:
         self.ends = cache(self._ends)
 
     @cached_property
-    def has_own_runs(self) -> bool:
-        """Whether rows of the user's machine are among those of the cell."""
-        return any(row.source == OWN for row in self.own)
+    def is_untried(self) -> bool:
+        """Whether nobody but the user measured anything of the cell."""
+        return all(row.source == OWN for row in self.own)
+
+    def has_run(self, layout: tuple[int, int, int]) -> bool:
+        """Whether the user ran this layout."""
+        return any(row.source == OWN and row.layout == layout for row in self.own)
 
     @cached_property
     def tpot(self) -> Field:

@@ -27,13 +27,13 @@ from .capacity import FULL
 from .cells import REACH, Cell, Key, Variant, curve_of, key_of, minor, point_of
 from .fits import Fits
 from .kriging import Curve, Kernel, Point
-from .measurements import OWN, DisaggregatedRow, Row
+from .measurements import DisaggregatedRow, Row
 from .mtp import Drafting
 from .question import Estimate, Interval, Neighbor, Question, Refusal, Times
 from .shapes import shape_of
 
 MOST_HALF_WIDTH = 0.17  # of the time to the last token, as a share of it
-MOST_OWN_HALF_WIDTH = 0.30  # with rows of the user's machine, of which few are worth a wide bar
+MOST_OWN_HALF_WIDTH = 0.30  # where nobody but the user measured: few runs are worth a wide bar
 MOST_DRAFTED_HALF_WIDTH = 0.20  # where the rows do not draft and the acceptance is another's
 # Of the time per token: the promised end of a choice may lie so far above it.
 MOST_PROMISED_MARGIN = 0.10
@@ -118,11 +118,18 @@ class Estimator:
             gpu=models.gpu_name(question.gpu),
             precision=models.precision_of(model, question.precision),
             engine=models.engine_name(question.engine),
+            release=models.release_name(question.release),
         )
         key = Key(asked.model, asked.gpu, asked.precision, asked.engine)
         if not self._releases(key):
             return self._refuse(question, asked, "unmeasured", self._missing(key))
-        return self._answer(question, asked, key, promised)
+        found = self._answer(question, asked, key, promised)
+        if (given := models.weight_precision(question.precision)) == asked.precision:
+            return found
+        what = f"precision {given} is read as {asked.precision}"
+        return replace(
+            found, notes=(f"{what}: the rows know this model in that alone", *found.notes)
+        )
 
     def _new_releases(self, key: Key) -> frozenset[str]:
         """Of the rows of a cell; none where there are no rows, an empty one where none is said."""
@@ -148,7 +155,8 @@ class Estimator:
         if impossible := layouts.impossible(asked):
             return self._refuse(question, asked, "layout", impossible)
         cell = self._cell(key, bool(minor(asked.release or "")))
-        full = 0.0 if cell.has_own_runs else capacity.filled(asked, cell.shape, asked.gpu)
+        layout = (asked.tp, asked.attention_dp, asked.ep)
+        full = 0.0 if cell.has_run(layout) else capacity.filled(asked, cell.shape, asked.gpu)
         if full == inf:
             what = f"the weights leave no room for a KV cache on {asked.num_gpus} {asked.gpu}"
             return self._refuse(question, asked, "layout", what)
@@ -160,9 +168,8 @@ class Estimator:
         told = self._told(asked, cell, draft.curve)
         if doubt := self._two_modes(asked, cell, draft, told):
             return self._refuse(question, asked, "modes", doubt)
-        own = cell.has_own_runs
-        widest = MOST_OWN_HALF_WIDTH if own else self.half_width
-        margin = MOST_OWN_HALF_WIDTH if own else self.promised_margin
+        widest = MOST_OWN_HALF_WIDTH if cell.is_untried else self.half_width
+        margin = MOST_OWN_HALF_WIDTH if cell.is_untried else self.promised_margin
         times = told.times(asked.osl)
         if draft.gain is not None:
             times = times.drafted(draft.gain)
@@ -209,8 +216,7 @@ class Estimator:
     def _told(self, asked: Question, cell: Cell, drafting: str) -> _Told:
         variant = self._variant(asked, drafting)
         point = cell.point(asked, variant)
-        untried = all(row.source == OWN for row in cell.own)
-        wider = self.fits.untried if untried else 1.0
+        wider = self.fits.untried if cell.is_untried else 1.0
         return _Told(
             cell.surface(variant).at((asked.concurrency, asked.isl, asked.osl)),
             wider * cell.tpot.at(point)[1],

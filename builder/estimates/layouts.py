@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..facts import hardware
 from ..facts.checkpoint import Checkpoint
 from . import models
 from .measurements import Row, layout_text
@@ -35,8 +36,8 @@ def impossible(asked: Question) -> str:
 def as_run(question: Question, rows: Sequence[Row]) -> tuple[Question, str]:
     """The question with its layout as it was run, and a note where that is another one.
 
-    As listings write it only where rows of the model and engine are listed under that layout and
-    none of its GPU and precision has it.
+    As listings write it only where no node has so many GPUs, rows of the model and engine are
+    listed under that layout and none of its GPU and precision has it.
     """
     facts = models.facts_of(question.model)
     if question.ep > 1 and facts and not _experts(facts):
@@ -48,11 +49,15 @@ def as_run(question: Question, rows: Sequence[Row]) -> tuple[Question, str]:
     text = layout_text(*asked)
     listed = {row.layout for row in rows if row.published == text and row.engine == engine}
     own = (row.layout for row in rows if (row.gpu, row.precision, row.engine) == kind)
-    if len(listed) != 1 or asked in own:
+    if len(listed) != 1 or asked in own or _fits_a_node(question.num_gpus, kind[0]):
         return question, ""
     tp, attention_dp, ep = listed.pop()
     note = f"{text} is read as {layout_text(tp, attention_dp, ep)}: so public listings write it"
     return replace(question, tp=tp, attention_dp=attention_dp, ep=ep), note
+
+
+def _fits_a_node(num_gpus: int, gpu: str) -> bool:
+    return gpu in hardware.known() and num_gpus <= hardware.load(gpu).gpus_per_node.value
 
 
 def _experts(facts: Checkpoint) -> int:

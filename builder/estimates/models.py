@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..errors import BadFacts
-from ..facts import checkpoint, data_file, engines, model_names
+from ..facts import checkpoint, data_file, engines, hardware, model_names
 from ..facts.checkpoint import Checkpoint
 from ..facts.schema import Text
 from .measurements import MEASUREMENTS, PRECISIONS
@@ -22,7 +22,10 @@ _PRECISION = re.compile(
     re.I,
 )
 # What surrounds the name of a GPU; a board of PCIe or NVL is slower, and another GPU.
-_BOARD = re.compile(r"^nvidia_|(?:_(?:sxm\d?|nvl\d+|hgx|\d+gb|hbm\d?e?|tensor_core_gpu))+$")
+_VENDOR = re.compile(r"^nvidia_")
+_BOARD = re.compile(r"(?:_(?:sxm\d?|ac|nvl\d+|hgx|\d+gb|hbm\d?e?|tensor_core_gpu))+$")
+_MEMORY = re.compile(r"_(\d+)gb")
+MEMORY_APART = 0.1  # 180, 183 and 192 GB are one board's; H100 has 80 GB, and 94 GB with NVL
 _PRECISIONS = {
     **dict.fromkeys(("nvfp4", "mxfp4", "mixed_nvfp4"), "fp4"),
     **dict.fromkeys(("fp8_block", "fp8_block_scales", "fp8_pb_wo", "fp8_e4m3"), "fp8"),
@@ -114,9 +117,35 @@ def _shipped(reference: str) -> str | None:
     return next(same, None)
 
 
+@cache
 def gpu_name(name: str) -> str:
     """The GPU by its name in `builder/data/hardware`: h100 for h100_sxm."""
-    return _BOARD.sub("", re.sub(r"[\s_-]+", "_", name.strip().lower()))
+    whole = _VENDOR.sub("", _words(name))
+    if whole in hardware.known():
+        return whole
+    if product := _products().get(whole):
+        return product
+    found = _BOARD.sub("", whole)
+    sizes = [int(size) for size in _MEMORY.findall(whole.removeprefix(found))]
+    return found if all(_has_memory(found, size) for size in sizes) else whole
+
+
+@cache
+def _products() -> Mapping[str, str]:
+    """GPUs by the names that their driver has for them."""
+    products = ((hardware.load(name).kubernetes_product.value, name) for name in hardware.known())
+    return {_VENDOR.sub("", _words(product)): name for product, name in products}
+
+
+def _has_memory(gpu: str, gb: int) -> bool:
+    """Whether a GPU is sold with so much memory, which another board of its name has not."""
+    if gpu not in hardware.known():
+        return True
+    return abs(gb / hardware.load(gpu).memory_nominal_gb.value - 1) <= MEMORY_APART
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
 
 def weight_precision(name: str) -> str:
@@ -132,6 +161,11 @@ def precision_of(model: str, name: str) -> str:
 
 
 def engine_name(name: str) -> str:
-    """tensorrt_llm for tensorrt-llm, trtllm and TensorRT-LLM."""
-    name = name.strip().lower().replace("-", "_")
+    """tensorrt_llm for tensorrt-llm, trtllm, TensorRT-LLM and TensorRT LLM."""
+    name = _words(name)
     return _ENGINES.get(name, name)
+
+
+def release_name(name: str | None) -> str | None:
+    """1.2.1 for v1.2.1."""
+    return re.sub(r"^v(?=\d)", "", name) if name else None

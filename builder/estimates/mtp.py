@@ -9,7 +9,6 @@ from math import exp
 from ..facts.published_results import acceptance_lengths
 from . import roofline
 from .cells import Cell
-from .measurements import OWN
 from .question import Interval, Question
 
 METHOD = "MTP"
@@ -41,7 +40,7 @@ def drafting(asked: Question, cell: Cell) -> Drafting:
         return Drafting()
     if "on" in marks:
         return Drafting("on", notes=(_DEPTH_NOTE,))
-    if any(row.source == OWN for row in cell.own):
+    if cell.is_untried and "off" not in marks:
         return Drafting(notes=(_OWN_NOTE,))
     return _computed(asked, cell, asked.mtp)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SIZES = ("tensor_parallel_size", "data_parallel_size", "moe_expert_parallel_size")
+STAGES = "pipeline_parallel_size"
 SWITCHES = ("enable_attention_dp", "enable_expert_parallel")
 # Where the number of draft tokens is: a plan's name of it, and those of releases.
 DRAFTS = (

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
-from ..facts import schema
+from ..facts import hardware, schema
 from ..facts.schema import Check
 from ..files import MAX_JSON_BYTES, parse_json, read_text
 from . import models
 from .measurements import ENGINES, LARGEST, OWN, PRECISIONS, Row
-from .options import DRAFTS, SIZES, SWITCHES, layout_of
+from .options import DRAFTS, SIZES, STAGES, SWITCHES, layout_of
 
 KIND = "bench"
 
@@ -36,7 +36,7 @@ _RUN: Any = {
             "rehearsal?": bool,
         },
         "options?": {
-            **dict.fromkeys((f"{name}?" for name in SIZES), _Count),
+            **dict.fromkeys((f"{name}?" for name in (*SIZES, STAGES)), _Count),
             **dict.fromkeys((f"{name}?" for name in SWITCHES), bool),
             **dict.fromkeys((f"{name}?" for name in DRAFTS), _Drafts),
         },
@@ -172,17 +172,39 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     # A run without its bundle's options has been spread over all GPUs, as far as anyone knows.
     options = {"tensor_parallel_size": subject["num_gpus"], **(subject.get("options") or {})}
     tp, attention_dp, ep, drafts = layout_of(options)
+    gpu = models.gpu_name(subject["gpu"])
+    if unusable := list(_unusable(path, model, gpu)):
+        raise BadInput(unusable)
+    if (stages := options.get(STAGES, 1)) > 1:
+        what = f"splits the layers into {stages} stages, which no estimate is of"
+        raise BadInput(Diagnostic(str(path), what, "remove it from the folder"))
+    if (num_gpus := subject["num_gpus"]) % (tp * attention_dp):  # several servers may share them
+        what = f"says {num_gpus} GPUs, and its options spread a server over {tp * attention_dp}"
+        remedy = "measure with the bundle: launch bench BUNDLE, or remove it from the folder"
+        raise BadInput(Diagnostic(str(path), what, remedy))
     return {
         "engine": name,
-        "release": str(engine.get("release") or ""),
+        "release": models.release_name(engine.get("release")) or "",
         "model": model,
-        "gpu": models.gpu_name(subject["gpu"]),
+        "gpu": gpu,
         "precision": models.precision_of(model, precision),
         "tp": tp,
         "attention_dp": attention_dp,
         "ep": ep,
         "mtp": drafts if subject.get("options") else None,
     }
+
+
+def _unusable(path: Path, model: str, gpu: str) -> Iterator[Diagnostic]:
+    """Why the physics of a run are not known: a row without them would end every answer."""
+    if models.facts_of(model) is None:
+        what = f"is of {model}, a model without facts"
+        remedy = "add it to builder/data/models, or remove the run from the folder"
+        yield Diagnostic(str(path), what, remedy)
+    if gpu not in hardware.known():
+        what = f"was measured on {gpu}, a GPU without facts"
+        remedy = "add it to builder/data/hardware, or remove the run from the folder"
+        yield Diagnostic(str(path), what, remedy)
 
 
 def _middle(values: Mapping[str, Any] | None) -> float | None:

@@ -6,10 +6,8 @@ from .. import site
 from ..planning import Plan
 from ..planning.decision import concurrency_per_instance
 from . import models
-from .options import layout_of
+from .options import STAGES, layout_of
 from .question import Question
-
-STAGES = "pipeline_parallel_size"
 
 
 def question(plan: Plan, concurrency: int | None = None) -> Question:

@@ -13,10 +13,21 @@ from hypothesis import strategies as st
 
 from builder.cli.main import main
 from builder.errors import BadInput
-from builder.estimates import Estimate, Estimator, Question, Refusal, batch, own_runs, roofline
+from builder.estimates import (
+    Estimate,
+    Estimator,
+    Question,
+    Refusal,
+    batch,
+    layouts,
+    models,
+    own_runs,
+    roofline,
+)
 from builder.estimates.measurements import Row, time_text
 from builder.estimates.models import facts_of
 from builder.estimates.shapes import Speeds, shape_of, speeds
+from builder.facts import hardware
 
 GPT = Question("openai/gpt-oss-120b", "b200", "fp4", "tensorrt_llm", 4, 1, 1, 1024, 1024, 16)
 R1 = Question(
@@ -95,6 +106,11 @@ class TestAnswers:
         """There is one checkpoint of gpt-oss; FP8 in blocks is FP8."""
         other = answer(estimator, replace(question, precision=precision))
         assert other.tpot_ms == answer(estimator, question).tpot_ms
+        is_read_as_another = precision == "fp8"
+        assert bool(other.notes) == is_read_as_another
+        assert all("precision fp8 is read as fp4: the rows know" in note for note in other.notes)
+        outside = refusal(estimator, replace(question, precision=precision, osl=1))
+        assert outside.notes == other.notes
 
     def test_a_release_without_rows_counts_as_none(self, estimator: Estimator) -> None:
         assert answer(estimator, replace(GPT, release="9.9")).tpot_ms == (
@@ -267,6 +283,15 @@ class TestDrafts:
         assert plain.tpot_ms.value / 2 < low.value < plain.tpot_ms.value
         assert low.half_width > plain.tpot_ms.half_width
 
+    def test_one_run_of_the_user_makes_no_drafting_rows_of_the_others(
+        self, estimator: Estimator
+    ) -> None:
+        row = estimator.estimate(GPT).nearest[0].row
+        assert isinstance(row, Row)
+        own = row._replace(id="own", source="own")
+        with_run = Estimator([*estimator.rows, own], estimator.fits)
+        assert refusal(with_run, replace(GPT, mtp=3)).kind == "acceptance"
+
     def test_a_published_curve_shows_its_range(self, estimator: Estimator) -> None:
         asked = Question(
             "Qwen/Qwen3.5-397B-A17B-FP8", "b200", "fp8", "sglang", 8, 1, 1, 1024, 1024, 16, mtp=2
@@ -410,6 +435,33 @@ class TestOwnRuns:
         after = answer(Estimator.load(tmp_path), GPT)
         assert after.tpot_ms.half_width < before.tpot_ms.half_width
 
+    @pytest.mark.parametrize(("tp", "is_held_back"), [(1, False), (2, True)])
+    def test_a_run_tells_of_the_memory_of_its_own_layout_alone(
+        self, estimator: Estimator, tp: int, is_held_back: bool
+    ) -> None:
+        asked = Question(
+            "meta-llama/Llama-3.1-70B", "h200", "fp8", "tensorrt_llm", 1, 1, 1, 8192, 1024, 128
+        )
+        (row, *_) = (
+            row
+            for row in estimator.rows_of("Llama-3.3-70B")
+            if (row.gpu, row.precision, row.engine) == ("h200", "fp8", "tensorrt_llm")
+        )
+        own = row._replace(id="own", source="own", tp=tp, isl=8192, osl=1024, concurrency=128)
+        found = Estimator([*estimator.rows, own], estimator.fits).estimate(asked)
+        waits = isinstance(found, Refusal) and "of the KV cache" in found.reason
+        assert waits == is_held_back
+
+    def test_the_wide_limit_is_for_cells_that_nobody_else_measured(
+        self, estimator: Estimator, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        row = estimator.estimate(GPT).nearest[0].row
+        assert isinstance(row, Row)
+        own = row._replace(id="own", source="own")
+        with_run = Estimator([*estimator.rows, own], estimator.fits)
+        monkeypatch.setattr(with_run, "half_width", 0.001)
+        assert refusal(with_run, GPT).kind == "wide"
+
     def test_a_copy_of_a_run_says_nothing_more(self, tmp_path: Path) -> None:
         for folder in ("one", "copy"):
             bench(tmp_path / folder / "bench.json", 4, 5, 100)
@@ -434,6 +486,42 @@ class TestOwnRuns:
         bench(tmp_path / "bench.json", 4, 5, 100, gpu=None, precision=None)
         with pytest.raises(BadInput, match=r"does not say subject\.gpu, subject\.precision"):
             Estimator.load(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("subject", "words"),
+        [
+            (
+                {"options": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}},
+                "splits the layers into 2 stages",
+            ),
+            ({"num_gpus": 4, "options": {"tensor_parallel_size": 3}}, "spread a server over 3"),
+            ({"num_gpus": 4, "options": {"tensor_parallel_size": 8}}, "spread a server over 8"),
+            ({"model": "acme/Unheard-Of-7B"}, "is of unheard-of-7b, a model without facts"),
+            ({"gpu": "mi300x"}, "was measured on mi300x, a GPU without facts"),
+        ],
+    )
+    def test_a_run_that_no_row_can_be_made_of_is_named_and_spares_the_others_questions(
+        self, tmp_path: Path, subject: dict[str, object], words: str
+    ) -> None:
+        bench(tmp_path / "good" / "bench.json", 4, 5, 100)
+        bench(tmp_path / "bad" / "bench.json", 4, 5, 100, **subject)
+        with pytest.raises(BadInput, match=rf"bad/bench\.json: .*{words}"):
+            own_runs.read(tmp_path)
+
+    def test_servers_that_share_gpus_are_measured_one_by_one(self, tmp_path: Path) -> None:
+        options = {"tensor_parallel_size": 2}
+        bench(tmp_path / "bench.json", 4, 5, 100, options=options)
+        (row,) = own_runs.read(tmp_path)
+        assert (row.num_gpus, row.release) == (2, "1.2.1")
+
+    def test_rows_of_the_user_do_not_answer_for_what_no_row_is_of(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        bench(tmp_path / "bench.json", 4, 5, 100)
+        words = ["estimate", "llama-3.3-70b-fp8-h100", "--rows", str(tmp_path), "--json"]
+        assert main(words) == 0
+        (point,) = json.loads(capsys.readouterr().out)["points"]
+        assert "a draft model proposes tokens" in point["refused"]
 
     def test_a_folder_without_runs_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"no bench\.json"):
@@ -475,6 +563,13 @@ class TestBatch:
         assert found["tpot_ms"] == plain["tpot_ms"]
         assert "TP64/EP8 is read as TP8/EP8" in found["notes"][0]
 
+    def test_a_layout_of_one_node_is_read_as_it_is_written(self, estimator: Estimator) -> None:
+        """Listings write TP4/EP2 for 2 GPUs, and 4 GPUs can be so too."""
+        asked = replace(GPT, gpu="h200", tp=4, ep=2, concurrency=64)
+        rows = estimator.rows_of("gpt-oss-120b")
+        assert any(row.published == "TP4/EP2" and row.gpu == "h200" for row in rows)
+        assert layouts.as_run(asked, rows) == (asked, "")
+
     @pytest.mark.parametrize(
         ("text", "words"),
         [
@@ -487,6 +582,7 @@ class TestBatch:
             (line(GPT, isl=float("nan")), "isl is NaN"),
             (line(GPT, mtp=-1), "mtp is -1"),
             (line(GPT, mtp=2, acceptance=9), "acceptance is 9"),
+            (line(GPT, mtp=2, acceptance=10**400), "acceptance is 1000"),
             (line(GPT, cocurrency=4), "did you mean concurrency"),
             (line(GPT).replace('"osl": 1024, ', ""), "osl is missing"),
         ],
@@ -510,6 +606,8 @@ class TestBatch:
             ({"gpu": "mi300x"}, "gpu mi300x is unknown: one of "),
             ({"gpu": "b2000"}, "gpu b2000 is unknown: did you mean b200?"),
             ({"gpu": "H100 PCIe"}, "gpu h100_pcie is unknown: one of "),
+            ({"gpu": "H100 94GB"}, "gpu h100_94gb is unknown: "),
+            ({"gpu": "A100 40GB"}, "gpu a100_40gb is unknown: "),
             ({"engine": "tgi"}, "engine tgi is unknown"),
             ({"precision": "w8a8"}, "precision w8a8 is unknown"),
         ],
@@ -529,6 +627,7 @@ class TestBatch:
             {"gpu": "B200-SXM-180GB"},
             {"gpu": "b200_sxm"},
             {"engine": "TRT-LLM"},
+            {"engine": "TensorRT LLM"},
             {"precision": "NVFP4"},
             {"ep": False, "attention_dp": 0},
             {"tp": 8.0},
@@ -545,6 +644,25 @@ class TestBatch:
         found, same = batch.answer(lines, estimator)
         assert "tpot_ms" in found
         assert found == same
+
+    @pytest.mark.parametrize("gpu", hardware.known())
+    def test_a_gpu_is_known_by_the_name_of_its_driver(self, gpu: str) -> None:
+        assert models.gpu_name(hardware.load(gpu).kubernetes_product.value) == gpu
+
+    def test_a_release_tells_whether_it_drafts_with_its_v_too(self, estimator: Estimator) -> None:
+        asked = replace(R1, mtp=None, release="1.2.0rc6.post3")
+        found, same = (
+            answer(estimator, replace(asked, release=release))
+            for release in (asked.release, f"v{asked.release}")
+        )
+        assert found.notes and found.notes == same.notes
+        assert found.tpot_ms == same.tpot_ms
+
+    def test_a_name_that_no_file_can_have_ends_no_batch(self, estimator: Estimator) -> None:
+        found, _ = batch.answer(
+            batch.read(f"{line(GPT, model='x' * 300)}\n{line(GPT)}", "q"), estimator
+        )
+        assert found["kind"] == "unmeasured"
 
     def test_a_release_is_of_its_minor_version(self, estimator: Estimator) -> None:
         lines = batch.read("\n".join(line(R1, release=r) for r in ("1.2.0rc6", "v1.2.1")), "q")
@@ -628,6 +746,8 @@ class TestCommand:
             ["estimate", "llama-tiny", "--price", "-1"],
             ["estimate", "--batch", "missing.jsonl"],
             ["estimate", "llama-tiny", "--rows", "missing"],
+            ["estimate", "gpt-oss-120b-h200", "--acceptance", "2"],
+            ["estimate", "deepseek-v3.2-nvfp4-gb200", "--acceptance", "9"],
             ["estimate", "deepseek-v3.2-nvfp4-gb300-decode"],
         ],
     )
