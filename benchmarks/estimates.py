@@ -8,8 +8,9 @@ day nor the image of the row, and not its release; whether it drafts (MTP) it kn
 or other runs tell it, for a user knows that of his deployment; `mtp not said` is without. Factors
 and scales are fitted to the half of the runs that the row is not of, and how wide intervals are is
 told by the rows of the other folds. `own runs alone` are loads between a few of one curve that play
-the only measurements of a model. `--check` fails where a bound is missed, `--write` keeps the
-figures in `benchmarks/estimates.json` and the table in `docs/estimates.md`.
+the only measurements of a model, each asked about once for every pair of runs around it; factors
+have seen other runs of all these models. `--check` fails where a bound is missed, `--write`
+keeps the figures in `benchmarks/estimates.json` and the table in `docs/estimates.md`.
 """
 
 from __future__ import annotations
