@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from .documents import DATA, parse_yaml, value_at
 from .errors import BadInput
 from .facts import advisories, engines, hardware, servers
 from .facts.images import REFERENCE_PATTERN
+from .facts.model_names import served_name
 from .files import is_there, read_text
 from .objective import Choice, Objective, Price, Slo, open_choices
 from .strict import After, Before, Bounds, default, one_of
@@ -226,7 +227,7 @@ class Deployment(Strict):
     @property
     def model_name(self) -> str:
         """The name for clients: the one that is asked for, or the last part of the checkpoint's."""
-        return self.served_model_name or PurePosixPath(self.checkpoint).name
+        return self.served_model_name or served_name(self.checkpoint)
 
 
 def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:

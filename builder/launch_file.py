@@ -52,7 +52,7 @@ _ENTRY = {
     "ready": {"port": _is_name, "path?": partial(_is_like, r"/[!-~]{0,999}")},
     "start_timeout_s": partial(_is_between, 0, MAX_SECONDS),
     "stop_timeout_s?": partial(_is_between, 0, MAX_SECONDS),
-    "model_name?": _is_name,
+    "model_name?": partial(_is_like, r"(?!\.{1,2}$)[^/\x00-\x1f\x7f]{1,255}"),
     "restricted_apis?": partial(_is_list, _is_name),
     "nodes?": partial(_is_between, 1, MAX_NODES),
 }

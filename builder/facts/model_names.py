@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 from ..diagnostics import Diagnostic, closest
 from ..documents import DATA
@@ -119,7 +119,29 @@ def checkpoint_folder(folder: Path) -> Path:
 def folder_name(folder: Path) -> str:
     """What the model in a folder is called: in the hub's cache the folders are of revisions."""
     whole = folder.resolve()
-    return hub_name(whole.parents[1].name) if whole.parent.name == _REVISIONS else whole.name
+    cached = _cached(whole)
+    return hub_name(cached.name) if cached.name.startswith(CACHED) else whole.name
+
+
+def served_name(reference: str) -> str:
+    """What clients call the model of a reference: the last part of its name.
+
+    >>> served_name("/cache/models--openai--gpt-oss-120b/snapshots/0123abcd")
+    'gpt-oss-120b'
+    >>> served_name("/models/Llama 3")
+    'Llama 3'
+    """
+    if _PREFIX.match(reference.strip()):
+        return PurePosixPath(hub_name(reference)).name
+    path: PurePath = PurePosixPath(reference)
+    path = _cached(path.parent if path.name == "config.json" else path)
+    return hub_name(path.name).rpartition("/")[2] if path.name.startswith(CACHED) else path.name
+
+
+def _cached(path: PurePath) -> PurePath:
+    """The folder of the hub's cache that a folder of one of its revisions is in, or that itself."""
+    above = path.parent.parent
+    return above if path.parent.name == _REVISIONS and above.name.startswith(CACHED) else path
 
 
 def without_config(folder: Path) -> Diagnostic:

@@ -112,7 +112,10 @@ def _from_config(config: Mapping[str, Any]) -> Quantization:
             fields = _mapping(_mapping(config, name), "quantization_config")
     method = fields.get("quant_method")
     if method is None and "quant_algo" not in fields:
-        return Quantization()
+        given = [str(name) for name, value in fields.items() if value]
+        if not given:
+            return Quantization()
+        return Quantization(f"{', '.join(given)} without quant_method", source=source)
     kv_cache = _kv_cache(fields)
     excluded = _names(fields, "ignore") or _names(fields, "exclude_modules")
     algorithm = fields.get("quant_algo", f"quant_method {method}")
@@ -131,7 +134,9 @@ def _kv_cache(fields: Mapping[str, Any]) -> str | None:
     scheme = fields.get("kv_cache_scheme")
     named = fields.get("kv_cache_quant_algo", scheme)
     bits = scheme.get("num_bits") if isinstance(scheme, Mapping) else None
-    return named if isinstance(named, str) else {8: "FP8", 4: "NVFP4"}.get(bits or 0)
+    if isinstance(named, str):
+        return named
+    return {8: "FP8", 4: "NVFP4"}.get(bits) if isinstance(bits, int) else None
 
 
 def _compressed(
@@ -147,7 +152,8 @@ def _compressed(
     weights, inputs = _mapping(group, "weights"), _mapping(group, "input_activations")
     written = str(fields.get("format") or "")
     strategies = weights.get("strategy"), inputs.get("strategy")
-    algorithm = _COMPRESSED.get((weights.get("num_bits"), weights.get("type"), *strategies))
+    form = (weights.get("num_bits"), weights.get("type"), *strategies)
+    algorithm = next((name for known, name in _COMPRESSED.items() if known == form), None)
     if written == "mxfp4-pack-quantized":
         return Quantization("MXFP4", kv_cache, excluded, source)
     if algorithm:
@@ -195,7 +201,7 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
     algorithm = "FP8_BLOCK_SCALES"
     if config.get("expert_dtype") != "fp4":
         return Quantization(algorithm, None, plain, source)
-    experts = fields.get("moe_quant_algo") or "MXFP4"
+    experts = str(fields.get("moe_quant_algo") or "MXFP4")
     parts = {"layers.*.ffn.experts": experts, "mtp.*.ffn.experts": "MXFP4"}
     return Quantization(experts, _kv_cache(fields), (*plain, "head"), source, parts, algorithm)
 

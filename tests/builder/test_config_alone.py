@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from builder.errors import BadFacts
-from builder.facts import checkpoint
+from builder.facts import checkpoint, model_names
 from tests.conftest import ROOT, Run
 
 SHAPES = yaml.safe_load((ROOT / "tests/builder/published_shapes.yaml").read_text())
@@ -97,6 +97,7 @@ def compressed(weights: str, inputs: str | None, **more: Any) -> dict[str, Any]:
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, **more}
 
 
+ODD = {"type": "float", "num_bits": [8], "strategy": ["channel"]}
 FP8_KV = {"type": "float", "num_bits": 8, "strategy": "tensor"}
 
 
@@ -125,6 +126,12 @@ def test_the_format_of_the_weights_is_what_its_writer_says(
         (compressed("float4 tensor_group", None), "weights float4 by tensor_group"),
         (compressed("float8 tensor", "float8 tensor"), "weights float8 by tensor, inputs"),
         ({"quant_method": "awq", "bits": 4}, "quant_method awq"),
+        ({"load_in_8bit": True, "bits": None}, "load_in_8bit without quant_method"),
+        ({"quant_method": "odd", "kv_cache_scheme": {"num_bits": [8]}}, "quant_method odd"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": ODD}}},
+            "weights float[8] by ['channel']",
+        ),
     ],
 )
 def test_another_format_is_refused_by_the_file_that_says_it(
@@ -264,6 +271,22 @@ def test_the_cache_of_the_hub_and_the_file_itself_mean_the_folder(tmp_path: Path
     facts_of(LLAMA, snapshot)
     assert checkpoint.gather(str(cached)).name == "acme/Tiny-1B"
     assert checkpoint.gather(str(snapshot / "config.json")).name == "acme/Tiny-1B"
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("https://huggingface.co/openai/gpt-oss-120b/tree/main", "gpt-oss-120b"),
+        ("hub/models--openai--gpt-oss-120b", "gpt-oss-120b"),
+        ("/hub/models--openai--gpt-oss-120b/snapshots/0123abcd/", "gpt-oss-120b"),
+        ("models--openai--gpt-oss-120b/snapshots/0123abcd/config.json", "gpt-oss-120b"),
+        ("/data/snapshots/Llama 3", "Llama 3"),
+        ("/models/_m@v1", "_m@v1"),
+    ],
+)
+def test_clients_call_the_model_by_the_last_part_of_its_name(reference: str, name: str) -> None:
+    assert model_names.served_name(reference) == name
 
 
 def test_a_folder_whose_reference_cannot_be_read_is_unknown(tmp_path: Path) -> None:

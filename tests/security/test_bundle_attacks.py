@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from builder import bundle, pipeline
+from builder import bundle, launch_file, pipeline
 from builder.contents import MANIFEST, MAX_FILES, MAX_TOTAL_BYTES, SIGNATURE, SUMS, File
 from builder.errors import BadInput, DamagedBundle
 from launch import target
@@ -444,6 +444,14 @@ def test_what_is_started_is_told_as_it_must_be(name: str, sound: Path, tmp_path:
     with pytest.raises((DamagedBundle, BadInput)) as caught:
         target.read_all(found, [])
     assert "launch.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["_m", "Llama 3", "..."])
+def test_a_model_is_called_what_a_folder_can_be(name: str, sound: Path, tmp_path: Path) -> None:
+    document = json.loads((sound / "launch.json").read_bytes())
+    for one in document["targets"].values():
+        one["model_name"] = name
+    assert list(launch_file.misfits(document)) == []
 
 
 def test_the_launcher_says_so(tmp_path: Path) -> None:
