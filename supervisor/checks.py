@@ -48,7 +48,8 @@ def http_request(
         connection.connect()
         late = threading.Timer(deadline - time.monotonic(), _end, [connection.sock])
         late.daemon = True
-        late.start()
+        with suppress(RuntimeError):  # no thread is left: then each read alone is bounded
+            late.start()
         connection.request("GET" if body is None else "POST", path, content, sent)
         response = connection.getresponse()
         found = response.status, response.read(RESPONSE_BYTES)
@@ -65,8 +66,6 @@ def http_request(
         if isinstance(fault, OSError):
             raise
         raise OSError(f"{type(fault).__name__}: {fault}") from fault
-    except RuntimeError as fault:  # this user has too many processes for one more thread
-        raise OSError(str(fault)) from fault
     finally:
         if late:
             late.cancel()

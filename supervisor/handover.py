@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import time
+from contextlib import suppress
 
 from .lock import SuccessorLock
 from .record import Record
@@ -192,16 +193,18 @@ class Publication:
         owner = str(found["job_id"]) if found else self._newer_server()
         is_own = owner == self._cluster.job_id
         if found and not is_own and self.is_orphaned():  # nobody answers where it sends clients
-            owner = None
+            owner = self._newer_server(dead=owner)
         if owner is None or (is_own and found and any(found[key] != own[key] for key in FOLLOWED)):
             write_json(self._spec.service.endpoint_file, own)
             self._record.event("endpoint_restored")
         return owner or self._cluster.job_id
 
-    def _newer_server(self) -> str | None:
-        own = int(self._cluster.job_id)
-        newer = [job for job in self._spec.service.jobs if int(job.id) > own]
-        serving = [job.id for job in newer if (job.run or {}).get("state") == "serving"]
+    def _newer_server(self, dead: str | None = None) -> str | None:
+        own, serving = int(self._cluster.job_id), []
+        for job in self._spec.service.jobs:
+            if int(job.id) > own and job.id != dead:
+                with suppress(OSError):  # one that cannot be read counts as none
+                    serving += [job.id] if (job.run or {}).get("state") == "serving" else []
         return next((job for job in serving if self._cluster.is_alive(job) is not False), None)
 
     def withdraw(self) -> None:

@@ -247,6 +247,7 @@ def test_an_endpoint_follows_the_time_limit_of_its_job(make_job: MakeJob) -> Non
         ("9", {"state": "ended"}, RUNNING),
         ("9", None, RUNNING),  # a job of something else
         ("9" * 18, None, SILENT),
+        ("9", {"heartbeat": HOUR_AGO}, SILENT),
     ],
 )
 def test_an_endpoint_of_a_job_that_cannot_answer_is_written_again(
@@ -258,6 +259,21 @@ def test_an_endpoint_of_a_job_that_cannot_answer_is_written_again(
     job.publish_as(other)
     assert job.publication.owner_or_own(job.frontend) == "7"
     assert (job.service.owner, job.events) == ("7", ["endpoint_restored"])
+
+
+@pytest.mark.parametrize(("newer", "owner"), [("9", "9"), ("8", "7")])
+def test_an_endpoint_of_a_dead_job_is_left_to_a_newer_one_that_serves(
+    make_job: MakeJob, newer: str, owner: str
+) -> None:
+    """Of two newer ones, the record of one cannot be read."""
+    job = make_job(squeue=RUNNING)
+    job.leave("5", state="ended")
+    job.leave(newer)
+    (job.service.job("8").path / "run.json").unlink(missing_ok=True)
+    (job.service.job("8").path / "run.json").mkdir(parents=True)
+    job.publish_as("5")
+    assert job.publication.owner_or_own(job.frontend) == owner
+    assert job.service.owner == ("5" if owner == "9" else "7")
 
 
 def test_the_record_of_a_job_that_starts_has_every_field(make_job: MakeJob) -> None:

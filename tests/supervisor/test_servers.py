@@ -99,6 +99,18 @@ def test_a_plain_answer_is_health(serve: Callable[[Answer], int]) -> None:
     assert checks.health_error("127.0.0.1", serve(say(OK)), "/health", 5) is None
 
 
+def test_a_probe_needs_no_thread_that_its_user_cannot_have(
+    serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    port, mute_port = serve(say(OK)), serve(mute)
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    assert checks.health_error("127.0.0.1", port, "/health", 5) is None
+    assert checks.health_error("127.0.0.1", mute_port, "/health", 0.3) == "/health: timed out"
+
+
 @pytest.mark.parametrize(
     "body",
     [
