@@ -20,7 +20,7 @@ POLL_S = 0.25
 SLURM_POLL_S = 1.0
 # slurmctld may restart while a job is waited for.
 SLURM_SILENT_S = 120.0
-LAST_LINES, LAST_BYTES = 8, 65536  # of a log
+LAST_LINES, LAST_BYTES, LINE_LENGTH = 8, 65536, 300  # of a log
 NOT_ADMITTED = "not_admitted"
 CHUNK_BYTES = 65536
 # The content of a stop file, for those who find it.
@@ -114,21 +114,22 @@ def failure(job: JobFolder) -> ToolkitError:
         known = scheduler.jobs(job.id).get(job.id)
         state = known.summary if known else "nothing of it"
         what = f"ended before its supervisor gave a reason; Slurm says {state}"
-    diagnostic = Diagnostic(f"job {job.id}", f"{what}; {_evidence(job)}")
+    where, lines = _evidence(job)
+    diagnostic = Diagnostic(f"job {job.id}", f"{what}; {where}", log=lines)
     return ChecksFailed(diagnostic) if outcome == NOT_ADMITTED else NotReady(diagnostic)
 
 
-def _evidence(job: JobFolder) -> str:
+def _evidence(job: JobFolder) -> tuple[str, tuple[str, ...]]:
     """Where to read on, and the last lines of the log there."""
     ended = [s["name"] for s in (job.run or {}).get("steps", ()) if s.get("exit_code")]
     logs = [job.step_log(ended[0])] if ended else []
     found = [path for path in (*logs, job.log) if path.is_file() and path.stat().st_size]
     if not found:
-        return f"it left no log in {job.log.parent}"
+        return f"it left no log in {job.log.parent}", ()
     with found[0].open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
         lines = file.read().decode(errors="replace").splitlines()[-LAST_LINES:]
-    return f"its log {found[0]} ends:" + "".join(f"\n    {line[:300]}" for line in lines)
+    return f"its log {found[0]} ends:", tuple(line[:LINE_LENGTH] for line in lines)
 
 
 def find_log(

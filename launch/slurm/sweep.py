@@ -26,6 +26,7 @@ from .scheduler import SlurmJob
 from .submission import BENCH, Submission
 
 POLL_S = 1.0
+WORST_FIRST = ("failed", "interrupted")  # outcomes of a part that are those of the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +91,19 @@ def here(sweep: ServiceSweep, _: Say) -> Path:
         except BaseException:
             process.terminate()  # it writes what it measured, and ends
             raise
-    if code:
+    if code and not _parts(sweep.folder):
         raise ChecksFailed(Diagnostic(sweep.url, f"was not measured: exit code {code}"))
-    return collect(sweep)
+    report = collect(sweep)
+    if code:
+        what = f"was measured with exit code {code}"
+        raise ChecksFailed(Diagnostic(sweep.url, what, f"see {report}"))
+    return report
 
 
 def collect(sweep: ServiceSweep) -> Path:
     """The points of all jobs as one result in the folder, and its report."""
     folder = sweep.folder
-    parts = sorted(folder.glob(f"*/{results.BENCH}"), key=lambda file: int(file.parent.name))
-    if not parts:
+    if not (parts := _parts(folder)):
         raise ChecksFailed(Diagnostic(str(folder), "holds no result", "see the logs there"))
     whole = merged([results.read(file) for file in parts], sweep.order.bundle, sweep.url)
     with closing(results.Results(folder)) as files:
@@ -112,19 +116,26 @@ def collect(sweep: ServiceSweep) -> Path:
     return folder / REPORT
 
 
+def _parts(folder: Path) -> list[Path]:
+    """The results of the jobs, in the order of their tasks."""
+    return sorted(folder.glob(f"*/{results.BENCH}"), key=lambda file: int(file.parent.name))
+
+
 def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> dict[str, Any]:
     """One document: the points of all, and what the first one and the bundle say of the rest."""
     first, points = documents[0], [point for one in documents for point in one["points"]]
     measured = first["subject"]
     system = SystemUnderTest(endpoint.from_url(url), bundle)
     about = system.described((measured["server_version"], measured["model"]))
-    whole = all(one["outcome"] == "complete" for one in documents)
+    outcomes = {one["outcome"] for one in documents}
+    failures = [one["failure"] for one in documents if one.get("failure")]
     return {
         **first,
         "subject": about,
         "started": min(one["started"] for one in documents),
         "ended": max(one["ended"] for one in documents),
-        "outcome": "complete" if whole else "interrupted",
+        "outcome": next((one for one in WORST_FIRST if one in outcomes), "complete"),
+        "failure": "; ".join(failures) or None,
         "client": {**first["client"], **point_metrics.client_limit(points)},
         "points": points,
         "largest_concurrency_within_slo": point_metrics.largest_within_slo(points),

@@ -22,14 +22,19 @@ def test_a_log_reaches_the_terminal_as_printable_text(
     assert said == "a prompt: \\u001b[2J\\u0000\\xff\nmore " + "x" * 100_000
 
 
-def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path: Path) -> None:
+def test_of_a_log_of_gigabytes_the_end_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = ServiceFolder(tmp_path, "svc").job("7")
     job.path.mkdir(parents=True)
     with job.log.open("wb") as file:
         file.truncate(1 << 36)
         file.seek(0, 2)
         file.write(b"\nthe reason\n")
-    assert jobs._evidence(job).endswith("\n    the reason")
+    monkeypatch.setattr(scheduler, "jobs", lambda _: {})
+    (found,) = jobs.failure(job).diagnostics
+    assert found.log[-1] == "the reason"
+    assert str(found).endswith(f"Slurm says nothing of it; its log {job.log} ends:")
 
 
 @pytest.mark.parametrize("answer", ["", "Submitted batch job 7", "-1", "\x1b[2J", "\u0667"])
