@@ -243,7 +243,7 @@ def _by_its_models(endpoint: Endpoint) -> Endpoint:
 
     from builder.facts import servers
 
-    from .bounded_answer import bound
+    from .bounded_answer import UNPACKED, bound
 
     try:
         with httpx.Client(
@@ -251,6 +251,7 @@ def _by_its_models(endpoint: Endpoint) -> Endpoint:
             trust_env=False,
             # Without TLS all certificates would be read for nothing.
             verify=str(endpoint.url).startswith("https:"),
+            headers=UNPACKED,
             event_hooks={"response": [bound]},
         ) as client:
             listed = client.get(f"{endpoint.url}/v1/models")

@@ -100,7 +100,7 @@ def trace(tokens: Prompts, file: Path, template: LoadRequest, seed: int = 0) -> 
     def request(place: int) -> LoadRequest:
         row = rows[place % len(rows)]
         length = int(row["input_length"])
-        ids = row.get("hash_ids", ())[: -(-length // BLOCK_TOKENS)]
+        ids = (row.get("hash_ids") or ())[: -(-length // BLOCK_TOKENS)]
         for block in ids:
             if block not in blocks:
                 blocks[block] = tokens.make(BLOCK_TOKENS, seeded_random(seed, "block", block))
@@ -155,7 +155,7 @@ def _trace_row(found: Mapping[str, Any]) -> dict[str, Any]:
     lengths = row["input_length"], row["output_length"]
     if not 1 <= min(lengths) <= max(lengths) <= MOST_TOKENS:
         raise ValueError(f"a length is not from 1 to {MOST_TOKENS}")
-    ids = row.get("hash_ids", [])
+    ids = [] if row.get("hash_ids") is None else row["hash_ids"]
     if not isinstance(ids, list) or not all(isinstance(one, int | str) for one in ids):
         raise ValueError("hash_ids is no list of numbers")
     return row

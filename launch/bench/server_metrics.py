@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from builder import files
 
 from .request import NS_PER_MS, RequestRecord
-from .results import flattened
 from .samples import Summary, summarize
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ ITERATIONS = "/metrics"
 # Parts of histograms say nothing as a difference of two readings that their sums do not.
 LEFT_OUT = ("_bucket", "_created")
 NS_PER_S = 1e9
+MOST = 2**53  # of a number that a server reports
+LEVELS = 8  # of objects in one another, in the statistics of an iteration
+# The list has a document of about 1 KB for each request since it was last read, of some 80 values.
+LIST_BYTES, LIST_VALUES = 64 << 20, 5_000_000
 # What a stream of trtllm-serve says of speculation.
 TOKENS_PER_STEP = "tokens_per_step"
 
@@ -48,13 +53,23 @@ PLACES: Mapping[str, tuple[str, str, float]] = {
 
 def perf_row(document: Mapping[str, Any]) -> Row:
     """One request of `/perf_metrics`; what it lacks is missing."""
-    metrics = document.get("perf_metrics") or {}
+    groups = _mapping(document.get("perf_metrics"))
     found = {}
     for name, (group, key, factor) in PLACES.items():
-        value = (metrics.get(group) or {}).get(key)
-        if isinstance(value, int | float):
+        value = _mapping(groups.get(group)).get(key)
+        if _is_number(value):
             found[name] = value * factor
     return found
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is one to calculate with: finite, and no integer of any length."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -MOST < value < MOST
 
 
 def speculative(records: Sequence[RequestRecord], perf: Sequence[Row]) -> dict[str, Any] | None:
@@ -169,7 +184,7 @@ async def _read(endpoint: Endpoint, requests: float) -> MetricsReading:
         absent.append(str(error))
     rows: dict[str, Sequence[Mapping[str, Any]]] = {ITERATIONS: (), PERF_METRICS: ()}
     if endpoint.api == "openai":
-        async with session(endpoint.url or "", metrics.TIMEOUT_S) as http:
+        async with session(endpoint.url or "", metrics.TIMEOUT_S, max_bytes=LIST_BYTES) as http:
             for path in rows:
                 try:
                     rows[path] = await _rows(http, path)
@@ -186,7 +201,7 @@ async def _rows(http: httpx.AsyncClient, path: str) -> Sequence[Mapping[str, Any
     if not response.is_success:
         raise CheckFailure(f"GET {path} gives {response.status_code}")
     try:
-        document = response.json()
+        document = files.parse_json(response.content, max_values=LIST_VALUES)
     except ValueError:
         raise CheckFailure(f"GET {path} gives no JSON") from None
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
@@ -198,7 +213,17 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The mean over all iterations of each number in them."""
     values: dict[str, list[float]] = {}
     for row in rows:
-        for name, value in flattened(row):
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                values.setdefault(name, []).append(float(value))
+        for name, value in _numbers(row):
+            values.setdefault(name, []).append(float(value))
     return {f"iteration mean {name}": round(sum(row) / len(row), 4) for name, row in values.items()}
+
+
+def _numbers(
+    row: Mapping[str, Any], prefix: str = "", levels: int = LEVELS
+) -> Iterator[tuple[str, float]]:
+    """Each by its path; those at greater depth are left out."""
+    for name, value in row.items():
+        if _is_number(value):
+            yield f"{prefix}{name}", value
+        elif isinstance(value, Mapping) and levels:
+            yield from _numbers(value, f"{prefix}{name}.", levels - 1)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Mapping
+from functools import partial
 from typing import Any
 
 import httpx
 
 from builder import files
 
-from ..bounded_answer import bound_async
+from ..bounded_answer import MAX_BYTES, UNPACKED, bound_async
 from .client import CheckFailure, RequestRejected
 
 
 def session(
-    url: str, timeout_s: float, headers: Mapping[str, str] | None = None
+    url: str,
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> httpx.AsyncClient:
     """A client that goes straight to the server, whatever proxy the environment names.
 
@@ -27,9 +31,9 @@ def session(
         base_url=url,
         timeout=timeout_s,
         trust_env=False,
-        headers={"Accept-Encoding": "identity", **(headers or {})},
+        headers={**UNPACKED, **(headers or {})},
         limits=limits,
-        event_hooks={"response": [bound_async]},
+        event_hooks={"response": [partial(bound_async, max_bytes=max_bytes)]},
         verify=url.startswith("https:"),  # no certificates are loaded where none is shown
     )
 

@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from builder.observability import metrics as server_metrics
@@ -45,7 +46,9 @@ async def read(endpoint: Endpoint) -> Metrics:
     if not response.is_success:
         raise RequestRejected(f"{response.status_code}: {response.text[:80]}")
     found = map(_LINE.match, response.text.splitlines())
-    metrics = {f"{one[1]}{one[2] or ''}": float(one[3]) for one in found if one}
+    metrics = {}
+    with suppress(ValueError):  # a text that is no metrics may have lines like theirs
+        metrics = {f"{one[1]}{one[2] or ''}": float(one[3]) for one in found if one}
     if not metrics:
         raise CheckFailure(f"GET {base} gives no metrics: {response.text[:80]!r}")
     return metrics

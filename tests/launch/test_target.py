@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import socket
@@ -204,14 +205,19 @@ def answering(
     *paths: str, index: Sequence[str] = (), body: str | None = None, models: str | None = None
 ) -> Iterator[str]:
     """HOST:PORT of a server that answers at these paths, with an index of models if it has any,
-    or with another body in its place; `models` is what it lists for clients of OpenAI."""
+    or with another body in its place; `models` is what it lists for clients of OpenAI. It packs
+    what it may."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             lists = self.path == "/v1/models" and models is not None
             self.send_response(200 if self.path in paths or lists else 404)
+            body = (models or "").encode() if lists else b""
+            if "gzip" in self.headers.get("Accept-Encoding", ""):
+                self.send_header("Content-Encoding", "gzip")
+                body = gzip.compress(body)
             self.end_headers()
-            self.wfile.write((models or "").encode() if lists else b"")
+            self.wfile.write(body)
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from tests.security.attacks import survive
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+NO_PAGES: Mapping[bytes, bytes] = {}
 MODEL = b'{"data": [{"id": "m"}]}'
 
 
@@ -45,14 +47,41 @@ ANSWERS: dict[str, tuple[bytes, bytes, bytes]] = {
 }
 
 
+CHUNK = b'data: {"choices": [{"text": "x", "finish_reason": %s}]}\n\n'
+COMPLETION = whole(CHUNK % b"null" * 7 + CHUNK % b'"length"' + b"data: [DONE]\n\n")
+# Of a server that serves: what it says of itself, by path.
+PAGES: dict[str, dict[bytes, bytes]] = {
+    "a page for metrics": {
+        b" /prometheus/metrics": whole(b"Welcome to nginx\n"),
+        b" /metrics": whole(b"[" * 200_000),
+        b" /perf_metrics": whole(
+            b'[{"perf_metrics": [1]}, {"perf_metrics": {"timing_metrics": "x"}}]'
+        ),
+    },
+    "numbers of any length": {
+        b" /prometheus/metrics": whole(b"a_total 1e999\nb_total NaN\n"),
+        b" /metrics": whole(b'[{"a": 1%s, "b": NaN}]' % (b"0" * 400)),
+        b" /perf_metrics": whole(
+            b'[{"perf_metrics": {"timing_metrics": {"arrival_time": 1%s}}}]' % (b"0" * 400)
+        ),
+    },
+    "deep objects": {
+        b" /metrics": whole(b'[{"a":' + b'{"a":' * 900 + b"1" + b"}" * 901 + b"]"),
+    },
+}
+
+
 @contextmanager
-def served(models: bytes, others: bytes, more: bytes) -> Iterator[str]:
+def served(
+    models: bytes, others: bytes, more: bytes, pages: Mapping[bytes, bytes] = NO_PAGES
+) -> Iterator[str]:
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with suppress(OSError):
                 question = self.request.recv(65536)
                 is_triton = b" /v2" in question
-                answer = models if b"/models" in question else others
+                found = (page for path, page in pages.items() if path in question)
+                answer = models if b"/models" in question else next(found, others)
                 missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
                 self.request.sendall(missing if is_triton else answer)
                 while more and not is_triton and b"Content-Length" not in answer:
@@ -65,13 +94,37 @@ def served(models: bytes, others: bytes, more: bytes) -> Iterator[str]:
         server.shutdown()
 
 
+LOAD = [
+    "--requests=1",
+    "--concurrency=1",
+    "--warmup=1",
+    "--request-timeout=3",
+    "--isl=8",
+    "--osl=8",
+]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_a_server_says_of_itself_ends_no_measurement(name: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with served(whole(MODEL), COMPLETION, b"", PAGES[name]) as url:
+        survive(
+            *("bench", url, "--api=openai_completions", *LOAD, f"--run-dir={run}"),
+            cwd=tmp_path,
+            codes=(0,),
+            most_s=8,
+            module="launch",
+        )
+    (point,) = json.loads((run / "bench.json").read_text())["points"]
+    assert point["requests"]["ok"] == 1
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("verb", ["smoke", "bench"])
 def test_a_server_of_any_kind_is_told_from_a_sound_one(
     verb: str, name: str, tmp_path: Path
 ) -> None:
-    load = ["--requests=1", "--concurrency=1", "--warmup=1", "--request-timeout=3", "--isl=8"]
-    more = [*load, "--osl=8", f"--run-dir={tmp_path / 'run'}"] if verb == "bench" else []
+    more = [*LOAD, f"--run-dir={tmp_path / 'run'}"] if verb == "bench" else []
     with served(*ANSWERS[name]) as url:
         survive(
             verb, url, *more, cwd=tmp_path, codes=(5, 6), lines=False, most_s=8, module="launch"

@@ -272,7 +272,7 @@ def event_object(data: bytes, transcript: Transcript) -> dict[str, Any] | None:
     """The JSON object of an event. What is none, or is an error, fails the transcript."""
     try:
         found = _read_json(data.decode("utf-8"))[0]
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         transcript.fail("malformed", f"no JSON object: {data[:80]!r}")

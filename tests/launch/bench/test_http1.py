@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from launch.bench.clients.connection import Malformed
-from launch.bench.clients.http1 import HttpExchange
+from launch.bench.clients.http1 import HttpExchange, event_object
+from launch.bench.clients.transcript import Transcript
+from launch.bench.request import LoadRequest
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENTS = (
@@ -101,3 +103,14 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
 def test_what_is_not_http_is_malformed(raw: bytes) -> None:
     with pytest.raises(Malformed):
         list(answer(raw, 100).events())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[" * 200_000, b"{", b"[]", b"\xff"],
+    ids=["deep", "cut", "a list", "no text"],
+)
+def test_an_event_that_is_no_object_fails_its_request_alone(data: bytes) -> None:
+    transcript = Transcript(LoadRequest("Hi", 10))
+    assert event_object(data, transcript) is None
+    assert transcript.failure and transcript.failure.kind == "malformed"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.server
+import json
+import math
 import threading
 import time
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -15,6 +17,7 @@ from benchmarks.reference_server.process import ReferenceServer
 from launch import endpoint
 from launch.bench import server_metrics
 from launch.bench.server_metrics import MetricsReading
+from launch.bounded_answer import MAX_BYTES
 from launch.endpoint import Endpoint
 from launch.smoke import metrics
 from tests.launch.bench.conftest import Reference
@@ -76,6 +79,19 @@ def test_iterations_are_told_by_their_means() -> None:
     }
 
 
+MANY = 10**400
+REUSED = {"kv_cache_reused_block": 3}
+
+
+def test_iterations_of_any_depth_and_length_are_taken() -> None:
+    deep: dict[str, Any] = {"kept": 1}
+    for _ in range(5000):
+        deep = {"a": deep, "b": 1}
+    found = server_metrics.changes(MetricsReading(), MetricsReading(iterations=[deep, {"b": MANY}]))
+    assert found["iteration mean b"] == 1
+    assert len(found) == 2 + server_metrics.LEVELS
+
+
 class Answering(http.server.BaseHTTPRequestHandler):
     """Gives each path the text that the test wants, and 404 to all others."""
 
@@ -105,6 +121,7 @@ def answering() -> Iterator[str]:
         ("<html>", "GET /perf_metrics gives no JSON"),
         ("{}", "GET /perf_metrics gives no list of objects"),
         ("[1]", "GET /perf_metrics gives no list of objects"),
+        pytest.param("[" * 200_000, "GET /perf_metrics gives no JSON", id="deep"),
         (None, "GET /perf_metrics gives 404"),
     ],
 )
@@ -115,6 +132,28 @@ def test_what_a_server_does_not_tell_is_said(answering: str, text: str | None, w
     assert words in found.absent
     assert found.iterations == [{"a": 1}]
     assert found.requests == ()
+
+
+@pytest.mark.parametrize(
+    ("groups", "row"),
+    [
+        ([1], {}),
+        ({"timing_metrics": "x", "kv_cache_metrics": {"num_reused_blocks": 3}}, REUSED),
+        ({"timing_metrics": {"arrival_time": MANY, "first_token_time": math.inf}}, {}),
+    ],
+)
+def test_of_a_request_only_numbers_are_read(groups: Any, row: dict[str, float]) -> None:
+    assert server_metrics.perf_row({"perf_metrics": groups}) == row
+
+
+def test_all_requests_of_a_long_point_are_read(answering: str) -> None:
+    """Some 10,000, of 1 KB each."""
+    count = 10_000
+    groups = {"kv_cache_metrics": {"num_reused_blocks": 3}, "more": {"a" * 1000: [1] * 20}}
+    text = json.dumps([{"request_id": 1, "perf_metrics": groups}] * count)
+    assert len(text) > MAX_BYTES
+    Answering.texts = {"/metrics": "[]", "/perf_metrics": text}
+    assert server_metrics.read(endpoint.from_url(answering)).perf == [REUSED] * count
 
 
 def test_a_reading_waits_for_no_request_that_has_not_ended(

@@ -271,6 +271,15 @@ def test_a_row_of_a_trace_is_one_that_can_be_asked(
         datasets.trace(text, file, TEMPLATE)
 
 
+@pytest.mark.parametrize("ids", [{"hash_ids": None}, {"hash_ids": []}, {}])
+def test_a_row_of_a_trace_may_share_no_blocks(
+    text: Prompts, tmp_path: Path, ids: dict[str, object]
+) -> None:
+    asked = {"timestamp": 0, "input_length": 600, "output_length": 9, **ids}
+    made = datasets.trace(text, rows(tmp_path / "t.jsonl", asked), TEMPLATE)
+    assert text.count(str(prompts(made, 1)[0])) == 600
+
+
 def test_every_wrong_line_of_a_trace_is_named(text: Prompts, tmp_path: Path) -> None:
     file = rows(tmp_path / "t.jsonl", row(0, 10), "{", {"timestamp": 1}, row(0, 0))
     with pytest.raises(BadInput) as fault:
