@@ -36,21 +36,21 @@ def test_a_new_bundle_takes_over_without_a_failed_request(
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("options", "timeout_s", "reason"),
     [
-        (["--fail"], "ended as server_failed: server0: "),
-        (["--start-s", "60"], "is not admitted after 3 s"),
+        (["--fail"], "60", "ended as server_failed: server0: "),
+        (["--start-s", "60"], "3", "is not admitted after 3 s"),
     ],
 )
 def test_a_broken_bundle_leaves_the_old_one_serving(
-    slurm: Slurm, make_bundle: MakeBundle, options: list[str], reason: str
+    slurm: Slurm, make_bundle: MakeBundle, options: list[str], timeout_s: str, reason: str
 ) -> None:
     old, new = make_bundle("old"), make_bundle("new", *options)
     slurm("submit", old.folder, "--wait")
     before = slurm.endpoint()
     with Clients(slurm.endpoint) as clients:
         clients.wait_for(100)
-        done = slurm("replace", "svc", new.folder, "--timeout", "3", code=6)
+        done = slurm("replace", "svc", new.folder, "--timeout", timeout_s, code=6)
         clients.wait_for(100)
     assert reason in done.stderr
     assert f"is not replaced; job {before['job_id']} still serves" in done.stderr
