@@ -19,7 +19,7 @@ from . import access
 from .access import Access, ClientFiles
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-# Variables that name files of this machine; each may be set from outside, as for the script alone.
+# Variables that name files of this machine.
 FILES = ("SERVE_KEY_FILE", "SERVE_TLS_CERTIFICATE", "SERVE_TLS_KEY", "SERVE_TLS_CLIENT_CA")
 # What a server without a word on it may take to stop: running requests, and a little more.
 STOP_TIMEOUT_S = 330.0
@@ -87,10 +87,21 @@ class Target:
         """What a client has to show. Raises `BadInput` for a file that cannot be read."""
         return access.read(self.environment, self.client_files, self.server_name)
 
-    def with_client_files(self, environment: Mapping[str, str]) -> Target:
-        """The target with the files that variables of this name in an environment name."""
-        named = {name: environment[name] for name in FILES if environment.get(name)}
-        return self.with_environment(**{k: v for k, v in named.items() if k in self.environment})
+    def as_set_in(self, environment: Mapping[str, str]) -> Target:
+        """The target with the address, ports and files that variables of an environment name.
+
+        They mean what they mean to the target's script alone. Raises `BadInput` for a port that is
+        none.
+        """
+        ports = {name: f"SERVE_{name.upper()}_PORT" for name in self.ports}
+        names = {"SERVE_HOST", *FILES, *ports.values()} & {*self.environment}
+        named = {name: environment[name] for name in names if environment.get(name)}
+        numbers = {
+            name: _port(variable, named[variable])
+            for name, variable in ports.items()
+            if variable in named
+        }
+        return replace(self, ports={**self.ports, **numbers}).with_environment(**named)
 
     def with_environment(self, **changes: str) -> Target:
         return replace(self, environment={**self.environment, **changes})
@@ -116,8 +127,7 @@ class Target:
             try:
                 listen(self.host, port).close()
             except OSError as error:
-                remedy = f"stop what listens there, or set another port under targets.{self.name}"
-                remedy += " of the deployment"
+                remedy = f"stop what listens there, or set SERVE_{name.upper()}_PORT to another"
                 where = f"{self.name}: {name} port {port}"
                 reason = error.strerror or str(error)
                 diagnostics.append(
@@ -125,6 +135,13 @@ class Target:
                 )
         if diagnostics:
             raise NotReady(diagnostics)
+
+
+def _port(variable: str, text: str) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0
+    if not 0 < number < 65536:
+        raise BadInput(Diagnostic(variable, f"{text!r} is not a port", "write 1 to 65535"))
+    return number
 
 
 def read(bundle: Bundle, name: str) -> Target:

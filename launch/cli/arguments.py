@@ -162,7 +162,7 @@ def endpoint_from(options: argparse.Namespace) -> Endpoint:
 def with_access(target: Target, options: argparse.Namespace) -> Target:
     """The target with what its clients show, checked before anything is started."""
     target = replace(
-        target.with_client_files(os.environ),
+        target.as_set_in(os.environ),
         client_files=_client_files(options),
         server_name=options.tls_name,
     )

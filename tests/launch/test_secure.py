@@ -152,7 +152,7 @@ def test_a_rehearsal_makes_up_the_files_of_another_machine(
 
 
 def test_files_are_named_by_variables_of_the_script(bundle: Bundle, key_file: Path) -> None:
-    one = target.read(bundle, "triton").with_client_files(
+    one = target.read(bundle, "triton").as_set_in(
         {"SERVE_KEY_FILE": str(key_file), "SERVE_TLS_KEY": "/not/of/this/target"}
     )
     assert one.access().http_headers == {"api-key": KEY}

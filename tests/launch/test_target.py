@@ -59,6 +59,21 @@ def test_free_ports_are_different_and_reach_the_script(bundle: Bundle) -> None:
     one.check_ports()
 
 
+def test_address_and_ports_may_be_set_as_for_the_script_alone(bundle: Bundle) -> None:
+    environment = {"SERVE_HOST": "0.0.0.0", "SERVE_GRPC_PORT": "9001", "SERVE_HTTP_PORT": ""}
+    one = target.read(bundle, "triton").as_set_in(environment)
+    assert (one.urls["http"], one.urls["grpc"]) == ("http://127.0.0.1:8000", "127.0.0.1:9001")
+    assert one.environment["SERVE_GRPC_PORT"] == "9001"
+    http_only = target.read(bundle, "trtllm_serve").as_set_in(environment)
+    assert "SERVE_GRPC_PORT" not in http_only.environment
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "8000 ", "٨٠٠٠", "999999"])
+def test_a_port_of_the_environment_that_is_none_is_bad_input(bundle: Bundle, port: str) -> None:
+    with pytest.raises(BadInput, match=r"SERVE_HTTP_PORT: .* is not a port; write 1 to 65535"):
+        target.read(bundle, "triton").as_set_in({"SERVE_HTTP_PORT": port})
+
+
 def test_every_taken_port_is_named(bundle: Bundle) -> None:
     one = target.read(bundle, "triton").on_free_ports()
     with (
