@@ -7,6 +7,7 @@ place, and `mask` is on the way of every diagnostic.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any
@@ -31,9 +32,19 @@ _WORDS = frozenset(
         *("CREDENTIAL", "CREDENTIALS", "AUTH", "AUTHORIZATION", "BEARER", "JWT", "PAT", "COOKIE"),
         *("DSN", "CONNSTR", "SAS", "SIGNATURE", "WEBHOOK", "PW", "PSWD", "PSK", "MNEMONIC", "OTP"),
         *("PASSWORT", "KENNWORT", "HTPASSWD", "BASICAUTH", "SESSIONID", "DOCKERCONFIGJSON"),
+        *("PASSE", "MOTDEPASSE", "MDP", "CONTRASENA", "CLAVE", "SENHA", "WACHTWOORD", "SCHLUESSEL"),
     )
 )
-_ENDINGS = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "APIKEY", "TOKEN")
+_ENDINGS = (
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "SECRET",
+    "APIKEY",
+    "TOKEN",
+    "SCHLUESSEL",
+    "PASSWORT",
+)
 # Two words written as one.
 _JOINED = re.compile(
     "(?:PRIVATE|PRESHARED|ENCRYPTION|SIGNING|MASTER|SHARED|ACCOUNT|SERVICE|DEPLOY|CLIENT|SSH|SSL|TLS|GPG)KEY"
@@ -46,6 +57,22 @@ _BEHIND = frozenset(
         *("PRIMARY", "SECONDARY", "DEFAULT", "ENV", "VAR", "PEM", "BACKUP", "LIST", "MATERIAL"),
         *("PLAIN", "PLAINTEXT", "CLEAR", "ENCRYPTED", "CONFIRM", "READ", "WRITE", "READONLY"),
         *("CI", "LOCAL", "QA", "UAT"),
+        # Whose it is, where that stands last: KEY_OPENAI.
+        *("AWS", "AZURE", "GCP", "OCI", "S3", "GCS", "BEDROCK", "VERTEX", "GITHUB", "GITLAB", "HF"),
+        *("HUGGINGFACE", "NGC", "NVIDIA", "NVCR", "OPENAI", "ANTHROPIC", "MISTRAL", "GEMINI"),
+        *(
+            "COHERE",
+            "GROQ",
+            "WANDB",
+            "MLFLOW",
+            "SLACK",
+            "SENTRY",
+            "DATADOG",
+            "DOCKER",
+            "PYPI",
+            "NPM",
+        ),
+        *("DB", "MYSQL", "POSTGRES", "REDIS", "MONGODB", "KAFKA", "VAULT", "LDAP", "SMTP", "SSH"),
     )
 )
 # What stands before them where they mean something else.
@@ -54,13 +81,14 @@ _HARMLESS = {
         (
             *("EOS", "BOS", "PAD", "UNK", "SEP", "CLS", "MASK", "STOP", "SPECIAL", "IMAGE"),
             *("AUDIO", "VIDEO", "NEXT", "PER", "FIRST", "LAST", "DRAFT", "MAX", "MIN", "NUM"),
-            *("EACH", "START", "END"),
+            *("EACH", "START", "END", "EOT", "CALL", "PROMPT", "THINK"),
         )
     ),
     "KEY": frozenset(
         (
             *("PUBLIC", "SORT", "PARTITION", "PRIMARY", "FOREIGN", "CACHE", "ROUTING", "HASH"),
-            *("PER", "STOP"),
+            *("PER", "STOP", "KV", "LOOKUP", "SHARD", "GROUP", "LABEL", "ANNOTATION", "TAINT"),
+            *("TOPOLOGY", "SELECTOR", "DEDUP", "INDEX", "METRIC"),
         )
     ),
     "PASS": frozenset(("SINGLE", "FORWARD", "BACKWARD", "FIRST", "SECOND", "ONE", "TWO", "BY")),
@@ -82,6 +110,7 @@ _BEFORE_SEVERAL = frozenset(
 _ALSO_PATHS = frozenset(("KEY", "AUTH", "CREDENTIAL", "CREDENTIALS", "COOKIE", "CREDS"))
 _PATH = re.compile(r"(/[A-Za-z0-9_.-]+){2,}")
 _SWITCH = re.compile(r"true|false|yes|no|on|off|none|[01]", re.IGNORECASE)
+_SPECIAL = re.compile(r"<[^<>\s]{1,60}>")  # a token of a tokenizer, or a place holder
 _CONNECTION = ("CONNECTION", "STRING")
 
 # Mappings whose keys are names that others give.
@@ -107,11 +136,21 @@ _SHORT_PREFIXES = (
 # Of base64, which may hold a slash.
 _BASE64_PREFIXES = (
     *("ABSK", "bedrock-api-key-", "IQoJb3JpZ2lu", "FwoGZXIvYXdz", "cflt", "fm2_", "cmVmdGtuO"),
-    *("ops_eyJ", "glc_"),
+    *("ops_eyJ", "glc_", "RWRTY0Iy"),
+    # A file of Docker's or of a service account of Google's, as a whole.
+    *("eyJhdXRocyI6", "ewogICJhdXRocyI6", "ewoJImF1dGhzIjog", "eyJ0eXBlIjoic2VydmljZV9hY2NvdW50"),
+    *("ewogICJ0eXBlIjogInNlcnZpY2VfYWNjb3VudC", "eyJ0eXBlIjogInNlcnZpY2VfYWNjb3VudC"),
 )
 _RUN = r"(?=[A-Za-z]{0,11}[0-9])(?=[0-9]{0,11}[A-Za-z])[A-Za-z0-9]{12}"
 # A variable, a place holder or a path in the place of a credential.
-_ELSEWHERE = r"[\"']?(?:\$[A-Za-z_{(]|<|/[\w.-]{1,99}/)"
+_ELSEWHERE = (
+    r"[\"']?(?:\$[A-Za-z_{(]|[<\[*]|\{\{|none\b|/[\w.-]{1,99}/|(?i:your|change|replace)[_-])"
+)
+# Words and numbers as names of files, releases and objects have them, and their whole.
+_WORD = r"(?>[A-Z]?[a-z]{1,20}|[A-Z]{1,12})?+(?>[0-9]{1,6}+(?>[A-Za-z][a-z]{0,19}+)?+)?+"
+_NAME = rf"[\"']?(?>{_WORD}(?:[-_./]{_WORD})++)(?![A-Za-z0-9%+/=_~.-])"
+_NAMES = re.compile(_NAME)
+_NAME_OR_WORD = rf"(?>{_WORD}(?:[-_./]{_WORD})*+)(?![A-Za-z0-9%+/=_~.-])"
 
 
 def _begun(prefixes: tuple[str, ...]) -> str:
@@ -127,16 +166,19 @@ _SHAPES = (
     r"\bapi_org_[A-Za-z0-9]{20,}",
     r"\bnvapi-[A-Za-z0-9_-]{20,}",  # NVIDIA
     r"\bgh[oprsu]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}",
-    r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt|oas)-[A-Za-z0-9_.-]{16,}",  # GitLab
+    r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt|oas)-[A-Za-z0-9_.-]{16,}"
+    r"|\bGR1348941[A-Za-z0-9_-]{16,}",  # GitLab
     r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b",  # AWS
     r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[0-9]-[A-Za-z0-9-]{10,}",  # Slack
-    r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/]{20,}",
+    r"hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/]{20,}",
     r"discord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{20,}",
     r"\b[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|\bwhsec_[A-Za-z0-9]{16,}",  # Stripe
-    r"\bAIza[A-Za-z0-9_-]{30,}|\bya29\.[A-Za-z0-9_-]{20,}|\bGOCSPX-[A-Za-z0-9_-]{20,}",  # Google
+    r"\bAIza[A-Za-z0-9_-]{30,}|\bGOOG1E[A-Z0-9]{50,}|\bya29\.[A-Za-z0-9_-]{20,}|\bGOCSPX-[A-Za-z0-9_-]{20,}",  # Google
     r"\bnpm_[A-Za-z0-9]{30,}|\brubygems_[a-f0-9]{40,}",
     r"\bdckr_(?:pat|oat)_[A-Za-z0-9_-]{20,}",  # Docker
-    r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}",  # Vault
+    r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}|\$oauthtoken:[A-Za-z0-9+/=_-]{16,}"  # Vault, NGC
+    r"|\bs\.(?=[A-Za-z]{0,23}[0-9])(?=[a-z0-9]{0,23}[A-Z])[A-Za-z0-9]{24}\b",
+    r"\bAQ[A-Za-z0-9+/]{36}==(?![A-Za-z0-9+/=])",  # Ceph
     r"\bdapi[a-f0-9]{32}\b|\bdkea[a-f0-9]{32}\b",  # Databricks
     r"\bdo[opr]_v1_[a-f0-9]{40,}",  # DigitalOcean
     r"\bsntr[yu]s_[A-Za-z0-9+/=_-]{20,}|\bNRAK-[A-Z0-9]{20,}",
@@ -158,8 +200,8 @@ _SHAPES = (
     # Hashes of passwords, as files of users hold them.
     r"\$(?:2[abxy]|[1567]|apr1|y|gy|argon2(?:id|i|d)|scrypt|pbkdf2[a-z0-9-]{0,10})\$[^\s'\"]{20,}",
     r"\beyJ[A-Za-z0-9_-]{8,999}\.[A-Za-z0-9_-]{8,9999}\.[A-Za-z0-9_-]*",  # JSON web tokens
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-    r"(?:[^-]{0,9999}-----END [A-Z0-9 ]{0,60}-----)?",
+    r"-----? ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)? ?-----?"
+    r"(?:[^-]{0,9999}-----? ?END [A-Z0-9 ]{0,60}-----?)?",
     # The same in base64, but for certificates and public keys.
     r"\bLS0tLS1CRUdJTi(?!BDRVJUSUZJQ0FURS|BQVUJMSUMgS0VZ)[A-Za-z0-9+/=\s]{20,}",
     r"PuTTY-User-Key-File-[0-9]",
@@ -172,28 +214,41 @@ _SHAPES = (
     r"(?:^|(?<=\s))[^/\s:@]{1,99}:[^/\s@]{1,999}@(?!sha256:)[\w-]+\.[\w.-]+",
     # Parts of connection strings, queries, headers and command lines.
     r"(?i:\b(?:account_?key|shared_?access_?(?:key|signature)|client_?secret|access_?token"
-    r"|refresh_?token|password|passwd|pwd|api[_-]?key|secret[_-]?key)\s?=\s?)[^\s;&,]{4,}",
+    r"|refresh_?token|password|passwd|pwd|api[_-]?key|secret[_-]?key)\s?=\s?)"
+    rf"(?!{_ELSEWHERE})[^\s;&,]{{4,}}",
     r"(?i:[?&;](?:sig|signature|x-amz-signature|x-goog-signature|token|key|auth|secret)=)"
-    r"[A-Za-z0-9%+/=_-]{12,}|(?i:[?&]code=)[A-Za-z0-9%+/=_-]{40,}",
+    rf"(?!{_NAME})[A-Za-z0-9%+/=_-]{{12,}}|"
+    r"(?i:[?&]code=)[A-Za-z0-9%+/=_-]{40,}",
     r"\bcurl\b[^\n]{0,200}\s(?:-u|--user)[ =]?[^\s:]{1,99}:(?!\$)\S{4,}"
-    r"|\bsshpass\s+-p\s*(?![\"']?\$)\S{4,}"
+    r"|\b(?:sshpass|mysql\w*\b[^\n]{0,200}?|(?:docker|podman|helm|skopeo|oras)[^\n]{0,100}? login"
+    r"\b[^\n]{0,200}?)\s-p\s*(?![\"']?\$|-)\S{4,}"
     r"|\bmachine\s+\S+\s+login\s+\S+\s+password\s+\S{4,}",
     # The same words as keys of YAML and of files of settings; a digit tells it from a sentence.
-    r"(?i:\b(?<!existing-)(?<!pull-)(?!existing|image_?pull)"
-    r"(?:[a-z_-]{0,40}(?:password|passwd|secret|secret_?access_?key)|api_?key|private_?key"
-    r"|(?:auth|access|refresh|api|session)?_?token|auth|client-key-data)\s?[:=]\s{0,3})"
-    rf"(?!{_ELSEWHERE})"
-    r"(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{12,}",
+    r"(?i:\b(?:[a-z_-]{0,40}secret_?access_?key|api_?key|private_?key|client-key-data)"
+    rf"\s?[:=]\s{{0,3}})(?!{_ELSEWHERE})"
+    r"[\"']?(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{12,}",
+    r"(?i:\b[a-z_-]{0,40}(?:password|passwd)"
+    rf"\s?[:=]\s{{0,3}})(?!{_ELSEWHERE})"
+    r"[\"']?(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{8,}",
+    r"(?i:\b(?<!existing-)(?<!pull-)(?!existing|image_?pull)(?:[a-z_-]{0,40}secret"
+    r"|_?(?:auth|access|refresh|api|session)?_?token|_?auth)"
+    rf"\s?[:=]\s{{0,3}})(?!{_ELSEWHERE})(?!{_NAME})"
+    r"[\"']?(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{12,}",
     rf"(?i:--(?:api-key|password|token|auth-token|secret)[ =])(?!{_ELSEWHERE})\S{{6,}}",
-    r"(?i:\b(?:(?:proxy-)?authorization|x-api-key|api-key|cookie|private-token|job-token"
-    r"|x-[a-z-]{1,40}-token|ocp-apim-subscription-key)\s?:\s?"
-    r"(?:(?:bearer|basic|token|apikey|negotiate) )?)\S{8,}",
-    r"(?i:\b(?:bearer|basic) )(?=[a-z+/=_.~-]{0,99}[0-9A-Z])[A-Za-z0-9+/=_.~-]{16,}",
-    r'(?i:"(?:auth|password|passwd|token|secret|identitytoken|api_?key|client_secret)\\{0,3}"'
-    r'\s*:\s*\\{0,3}")[^"\s]{4,}"',
+    r"(?i:\b(?:(?:proxy-)?authorization|x-api-key|api-key|cookie(?=\s?:\s?[^\s=;]{1,99}=)"
+    r"|private-token|job-token|x-[a-z-]{1,40}-token|ocp-apim-subscription-key)\s?:\s?"
+    rf"(?:(?:bearer|basic|token|apikey|negotiate) )?+)(?!{_ELSEWHERE})\S{{8,}}",
+    rf"(?i:\b(?:bearer|basic) )(?!{_NAME_OR_WORD})"
+    r"(?=[a-z+/=_.~-]{0,99}[0-9A-Z])[A-Za-z0-9+/=_.~-]{16,}",
+    r"(?i:[\"'](?:auth|token|secret|identitytoken)\\{0,3}[\"']"
+    rf"\s*:\s*\\{{0,3}}(?=[\"']))(?!{_ELSEWHERE})(?!{_NAME})[\"'][^\"'\s]{{4,}}[\"']",
+    r"(?i:[\"'][a-z0-9_.-]{0,40}(?:password|passwd|api_?key|client_secret|access_?key|access_?token)"
+    rf"\\{{0,3}}[\"']\s*:\s*\\{{0,3}}(?=[\"']))(?!{_ELSEWHERE})[\"'][^\"'\s]{{4,}}[\"']",
     r"\bpassw(?:or)?d:\S{6,}",
 )
-_ASSIGNED = re.compile(rf"\b([A-Za-z][A-Za-z0-9_]{{0,99}})=(?!{_ELSEWHERE})([^\s;&,\"']{{4,}})")
+_ASSIGNED = re.compile(
+    rf"\b([A-Za-z][A-Za-z0-9_]{{0,99}})=(?!{_ELSEWHERE})[\"']?([^\s;&,\"']{{4,}})"
+)
 
 
 def is_name(name: str) -> bool:
@@ -230,10 +285,19 @@ def _values() -> re.Pattern[str]:
 @lru_cache(maxsize=2_000)
 def mask(text: str) -> str:
     """The text with every credential in it replaced."""
+    if not text.isascii() and (plain := unicodedata.normalize("NFKC", text)) != text:
+        # Other forms of the same letters hide no credential.
+        return masked if (masked := mask(plain)) != plain else text
     text = _values().sub(MASK, text)
     return _ASSIGNED.sub(
-        lambda row: f"{row[1]}={MASK}" if _is_held(row[1], row[2]) else row[0], text
+        lambda row: f"{row[1]}={MASK}" if _is_assigned(row[1], row[2]) else row[0], text
     )
+
+
+def _is_assigned(name: str, value: str) -> bool:
+    """Whether a text gives a credential to a name; small letters as in a URL name objects too."""
+    is_variable = name != name.lower()
+    return _is_held(name, value) and (is_variable or not _NAMES.fullmatch(value))
 
 
 def shown(value: Any, path: str = "", length: int = 60) -> str:
@@ -273,9 +337,9 @@ def _variables(path: str) -> list[str]:
 
 def _is_held(name: str, value: str) -> bool:
     """Whether a variable holds the credential that its name speaks of, not where it is."""
-    if not value or not is_name(name):
+    if not value or _SWITCH.fullmatch(value) or _SPECIAL.fullmatch(value) or not is_name(name):
         return False
     words = set(re.split(r"[^A-Z0-9]+", name.upper()))
     if words & _ALSO_PATHS and not words & {"SECRET", "ACCESS", "API", "APIKEY"}:
-        return not (_PATH.fullmatch(value) or _SWITCH.fullmatch(value))
+        return not _PATH.fullmatch(value)
     return True

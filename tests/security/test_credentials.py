@@ -118,6 +118,15 @@ TEXTS = {
     "Weights & Biases": f"wandb_v1_{BASE64[:27]}_{BASE64[:40]}",
     "AWS Bedrock with a slash": f"ABSK{BASE64[:9]}/{BASE64}",
     "curl": f"curl -u bob:{WORD} https://x.example",
+    "docker login": f"docker login -u bob -p {WORD} registry.example",
+    "NGC's user": f"$oauthtoken:{BASE64[:40]}",
+    "registry of packages": f"//registry.example/:_authToken={HEX[:8]}-4e5f-6789",
+    "JSON of Python": repr({"db_password": WORD}),
+    "quoted assignment": f'export HF_TOKEN="{WORD}"',
+    "spaced line of YAML": "db_password : 'Aa1!word'",
+    "Docker's file in base64": base64.b64encode(b'{"auths":{"r.example":{}}}' * 2).decode(),
+    "full-width letters": f"ｐａｓｓｗｏｒｄ={WORD}",
+    "parameter of a URL": f"https://x.example/?token={BASE64[:24]}",
 }
 NAMES = (
     *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NVIDIA_API_KEY", "OPENAI_KEY"),
@@ -163,6 +172,7 @@ NAMES = (
     ),
     *("SSHPASS", "DBPASS", "ROOTPW", "DB_PW", "PRIVATEKEY", "SSHKEY", "API_KEYS", "DB_PASSWORDS"),
     *("ACCESS_TOKENS", "PASSWORD_DB", "PASSWORD_PLAIN", "TOKEN_BACKUP", "API_TOKEN_READ", "PSK"),
+    *("TOKEN_GITHUB", "KEY_OPENAI", "AWS_BEARER_TOKEN_BEDROCK", "MOT_DE_PASSE"),
 )
 HARMLESS = (
     *("TLLM_LOG_LEVEL", "MAX_TOKENS", "HF_TOKEN_PATH", "HF_TOKEN_FILE", "DETOKEN", "TOKENIZER"),
@@ -195,7 +205,7 @@ HARMLESS = (
         "OPWD",
     ),
     *("RATE_LIMIT_USER_TOKENS", "STOP_KEY_LIST", "DB_PASSWORD_HOST", "SSH_PASSWORD_AUTHENTICATION"),
-    *("PASSWORD_HASH", "PASSWORD_HASH_ROUNDS"),
+    *("PASSWORD_HASH", "PASSWORD_HASH_ROUNDS", "TOPOLOGY_KEY", "KV_KEY", "EOT_TOKEN"),
     *("NCCL_DEBUG", "OMP_NUM_THREADS", "UCX_TLS", "CUDA_VISIBLE_DEVICES", "HOME_REGION", "PATTERN"),
 )
 PLAIN_TEXTS = (
@@ -219,6 +229,14 @@ PLAIN_TEXTS = (
     *("existingSecret: hf-token-secret-v1", "imagePullSecret: ngc-registry-v2-secret"),
     *("token: <|reserved_special_token_250|>", "curl -u elastic:$ELASTIC_PW https://x.example"),
     *("auth: /etc/auth/htpasswd_v2", "password: $(cat /run/secrets/db_1)"),
+    *("hf_token_secret: hf-token-secret-v1", "https://x.example/?token=wikitext-103-raw-v1"),
+    *("auth: oauth2-proxy-keycloak-1", "pull_secret=ngc-registry-2025-prod", "api-key=$key"),
+    *(
+        "Authorization: Bearer ${API_TOKEN}",
+        "api-key: YOUR_API_KEY_HERE",
+        "cookie: recipes_2024_v1",
+    ),
+    *("token=tokenizer_v3_tekken.json", "Basic Training2026Dataset", 'client(api_key="none")'),
     *("--api-key ${VLLM_API_KEY}", "sshpass -p $PASSWORD_2 ssh node"),
 )
 # Paths, names of models, hosts and images that begin as some credentials do.
@@ -279,6 +297,8 @@ def test_other_variables_pass(name: str) -> None:
         ("GOOGLE_APPLICATION_CREDENTIALS", "/var/run/gcp/key.json"),
         ("UCX_AUTH", "off"),
         ("HF_TOKEN", ""),
+        ("REQUIRE_API_KEY", "false"),
+        ("REASONING_TOKEN", "<think>"),
     ],
 )
 def test_where_a_credential_is_may_be_said(name: str, value: str) -> None:
