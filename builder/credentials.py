@@ -173,7 +173,8 @@ _SHAPES = (
     r"hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/]{20,}",
     r"discord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{20,}",
     r"\b[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|\bwhsec_[A-Za-z0-9]{16,}",  # Stripe
-    r"\bAIza[A-Za-z0-9_-]{30,}|\bGOOG1E[A-Z0-9]{50,}|\bya29\.[A-Za-z0-9_-]{20,}|\bGOCSPX-[A-Za-z0-9_-]{20,}",  # Google
+    r"\bGOOG1E[A-Z0-9]{50,}"
+    r"|\bAIza[A-Za-z0-9_-]{30,}|\bya29\.[A-Za-z0-9_-]{20,}|\bGOCSPX-[A-Za-z0-9_-]{20,}",  # Google
     r"\bnpm_[A-Za-z0-9]{30,}|\brubygems_[a-f0-9]{40,}",
     r"\bdckr_(?:pat|oat)_[A-Za-z0-9_-]{20,}",  # Docker
     r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}|\$oauthtoken:[A-Za-z0-9+/=_-]{16,}"  # Vault, NGC

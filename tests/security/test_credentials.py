@@ -125,7 +125,7 @@ TEXTS = {
     "quoted assignment": f'export HF_TOKEN="{WORD}"',
     "spaced line of YAML": "db_password : 'Aa1!word'",
     "Docker's file in base64": base64.b64encode(b'{"auths":{"r.example":{}}}' * 2).decode(),
-    "full-width letters": f"ｐａｓｓｗｏｒｄ={WORD}",
+    "full-width letters": "".join(chr(ord(one) + 0xFEE0) for one in "password") + f"={WORD}",
     "parameter of a URL": f"https://x.example/?token={BASE64[:24]}",
 }
 NAMES = (
