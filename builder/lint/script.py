@@ -22,12 +22,12 @@ _TOKEN = re.compile(
       | (?P<space>(?:[ \t\r]|\\\r?\n)+)
       | (?P<comment>\#[^\n]*)
       | (?P<word>(?:\$\([^()\n]{0,200}(?:\([^()\n]{0,200}\)[^()\n]{0,200}){0,3}\)
-          | \$\{[^}\n]{0,200}\} | '[^']*' | "(?:[^"\\]|\\.)*" | \\.
+          | \$\{[^}\n]{0,200}\} | '[^']*' | "(?:[^"\\]|\\.)*" | \\(?:\r\n|.)
           | [^\s'"\\;|&<>()\#] | (?<=[^\s;|&<>()])\#)+)
       | (?P<end>.|\n)""",
     re.VERBOSE | re.DOTALL,
 )
-_QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)", re.DOTALL)
+_QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(\r\n|.)", re.DOTALL)
 _PRINTERS = ("echo", "printf")  # what they only show is for a reader
 _HERE = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
 _TARGET = re.compile(
@@ -285,12 +285,12 @@ def _word(raw: str, place: Location) -> Word:
     return Word(_QUOTED.sub(_unquoted, raw), place, certain, raw[:1] in ("'", '"'))
 
 
-# What a backslash stands before in double quotes, and is dropped.
-_ESCAPED = re.compile(r'\\(["$`\\])')
+# What a backslash stands before in double quotes, and is dropped; the end of a line goes with it.
+_ESCAPED = re.compile(r'\\(?:(["$`\\])|\r?\n)')
 
 
 def _unquoted(match: re.Match[str]) -> str:
     single, double, escaped = match.groups()
     if double is not None:
         return _ESCAPED.sub(r"\1", double)
-    return next(part for part in (single, escaped) if part is not None)
+    return single if single is not None else escaped.rstrip("\r\n")

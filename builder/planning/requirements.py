@@ -105,13 +105,9 @@ def check_gpus(builder: PlanBuilder) -> None:
         remedy = f"give at most {limit}"
         if takers:
             remedy += f", or add the target {' or '.join(sorted(takers))}, which takes several"
-        if takers != _SEVERAL_NODES and total % limit == 0:
+        elif total % limit == 0:
             remedy += f"; instances: {total // limit} are so many servers, one on each node"
         builder.refuse("hardware.num_gpus", what, remedy)
-    elif unfit := sorted((_SEVERAL_NODES - takers) & given):
-        title = builder.facts.release.engine.title
-        remedy = f"leave the target out: it starts no server of {title} on several nodes"
-        builder.refuse(f"targets.{unfit[0]}", what, remedy)
     elif gpus % limit:
         remedy = f"give a multiple of {limit}: whole nodes"
         builder.refuse("hardware.num_gpus", what, remedy)
@@ -122,7 +118,7 @@ def _takers(builder: PlanBuilder) -> set[str]:
     if builder.facts.release.engine.rank_launcher:
         return _SEVERAL_NODES
     known = builder.deployment.targets.keys() & set(servers.names())
-    return {"slurm"} if all(servers.load(name).node_command for name in known) else set()
+    return _SEVERAL_NODES if all(servers.load(name).node_command for name in known) else set()
 
 
 # What tensor parallelism splits; key-value heads may also be duplicated evenly.

@@ -92,6 +92,11 @@ class Container:
         return [program, f"{BUNDLE}/{script}"]
 
     @property
+    def is_started_from_first_node(self) -> bool:
+        """Whether one of several nodes starts the ranks of all; or each runs a command."""
+        return self.context.nodes > 1 and self.server.record.node_command is None
+
+    @property
     def architecture(self) -> str:
         return ARCHITECTURES[load_gpu(self.context.deployment.hardware.gpu).cpu_arch.value]
 

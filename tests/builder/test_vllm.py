@@ -146,8 +146,7 @@ def test_groups_are_json_text_for_a_release_that_reads_no_others(tmp_path: Path)
 @pytest.mark.parametrize(
     ("targets", "remedy"),
     [
-        ("{vllm_serve: {}}", "add the target slurm, which takes several; instances: 2 are"),
-        ("{vllm_serve: {}, kubernetes: {server: vllm_serve}}", "add the target slurm"),
+        ("{vllm_serve: {}}", "add the target kubernetes or slurm, which takes several"),
         ("{triton_vllm: {}}", "give at most 8; instances: 2 are so many servers"),
     ],
 )
@@ -207,6 +206,46 @@ def test_on_several_nodes_each_runs_the_same_command_with_its_number(
     assert ("--headless" in head, "--headless" in other) == (False, True)
     alone = words(SLURM_PROCID="0", SERVE_HEAD="")
     assert (alone.returncode, "needs 2 nodes" in alone.stderr) == (2, True)
+
+
+def test_each_pod_of_a_group_runs_the_same_command_with_its_number(tmp_path: Path) -> None:
+    targets = "targets={vllm_serve: {}, kubernetes: {server: vllm_serve}}"
+    bundle = pipeline.render(V32, tmp_path / "bundle", ["hardware.num_gpus=16", targets])
+    group = yaml.safe_load((bundle.folder / "kubernetes/base/workload.yaml").read_text())
+    parts = group["spec"]["leaderWorkerTemplate"]
+    assert (group["kind"], parts["size"]) == ("LeaderWorkerSet", 2)
+    templates = (parts["leaderTemplate"], parts["workerTemplate"])
+    head, other = (template["spec"]["containers"][0] for template in templates)
+    assert not any("ssh" in str(row) for row in (bundle.folder / "kubernetes").rglob("*"))
+    assert "ssh" not in json.dumps([parts, bundle.manifest["warnings"]])
+    assert {"startupProbe", "readinessProbe", "livenessProbe", "ports"} <= head.keys()
+    # The others listen to nobody.
+    assert not {"startupProbe", "readinessProbe", "livenessProbe", "ports"} & other.keys()
+    [stays] = other["lifecycle"]["preStop"]["exec"]["command"][2:]
+    assert "$LWS_LEADER_ADDRESS" in stays
+    program = tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+
+    def words(container: dict[str, Any], number: int) -> list[str]:
+        """Of the server's command, as the container's shell starts it."""
+        given = {"LWS_WORKER_INDEX": str(number), "LWS_LEADER_ADDRESS": "group-0.group"}
+        command = [word.replace("/bundle", str(bundle.folder)) for word in container["command"]]
+        search = f"{program.parent}:{os.environ['PATH']}"
+        own = {row["name"]: row["value"] for row in container["env"]}
+        environment = {**own, **given, "PATH": search}
+        return subprocess.check_output(command, env=environment, text=True).split()
+
+    asked = [words(head, 0), words(other, 1)]
+    of_head = ["--node-rank", "0", "--master-addr", "group-0.group"]
+    assert asked[0][asked[0].index("--node-rank") :][:4] == of_head
+    assert asked[1][asked[1].index("--node-rank") :][:5] == [
+        *of_head[:1],
+        "1",
+        *of_head[2:],
+        "--headless",
+    ]
 
 
 def test_a_slurm_job_lets_the_engine_start_its_own_ranks(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ Documents = Mapping[str, Sequence[Mapping[str, Any]]]
 def render(context: RenderContext, options: Options) -> dict[str, File]:
     """A folder for each part, and one file that joins them."""
     served = container(context, options)
-    scripts = dict(_scripts()) if context.nodes > 1 else {}
+    scripts = dict(_scripts()) if served.is_started_from_first_node else {}
     workload = Workload(served, options, scripts)
     name = context.deployment.name
     rendered: dict[str, File] = {**scripts, **workload.lists}

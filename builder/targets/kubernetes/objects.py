@@ -16,10 +16,8 @@ from .workload import CHANNEL, CLIENT_LABEL, SERVER, Workload, map_data
 IMAGE_FETCH_S = 1800
 # Source: ai-dynamo/dynamo@015d780, deploy/operator/internal/dynamo/backend_trtllm.go, which starts
 # ranks over SSH in the same way; names of hosts: kubernetes-sigs/lws, KEP of headless services.
-UNTRIED = (
-    "Open MPI over SSH between pods without rights was tried with stand-ins for the engine, not "
-    "with the engine, nor on a cluster; fast networks between nodes come by options of this target"
-)
+OVER_SSH = "Open MPI over SSH between pods without rights was tried with stand-ins for the engine"
+BY_COMMAND = "The same command on each node was tried with two processes of one machine"
 DOMAIN_KIND = "resource.nvidia.com/v1beta1/ComputeDomain"
 GROUP_KIND = "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet"
 TOPOLOGY_ANNOTATION = "leaderworkerset.sigs.k8s.io/exclusive-topology"
@@ -74,7 +72,7 @@ def group(workload: Workload) -> dict[str, Any]:
             "type": "RollingUpdate",
             "rollingUpdateConfiguration": _update(workload),
         },
-        "leaderWorkerTemplate": CommentedValue(parts, UNTRIED),
+        "leaderWorkerTemplate": CommentedValue(parts, _untried(workload)),
     }
     return workload.document(
         GROUP_KIND,
@@ -82,6 +80,12 @@ def group(workload: Workload) -> dict[str, Any]:
         {"spec": spec},
         annotations={TOPOLOGY_ANNOTATION: topology} if topology else None,
     )
+
+
+def _untried(workload: Workload) -> str:
+    tried = OVER_SSH if workload.container.is_started_from_first_node else BY_COMMAND
+    networks = "fast networks between nodes come by options of this target"
+    return f"{tried}, not on a cluster; {networks}"
 
 
 def compute_domain(workload: Workload) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
 def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Diagnostic]:
     """What a reader should know of the images."""
     yield from container.warnings(context, options)
-    if context.nodes > 1:
+    if container.container(context, options).is_started_from_first_node:
         what = "pods of one server reach each other over SSH, which the engine's images do not have"
         remedy = (
             "add openssh-server to the image, and keep an ed25519 key in the Secret "

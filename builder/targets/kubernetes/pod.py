@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from ...facts.hardware import load as load_gpu
@@ -11,6 +12,8 @@ from .options import KubernetesOptions, Volume
 from .workload import FILES_LIST, SERVER, Workload, files_volume
 
 LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
+LEADER_HOST = "LWS_LEADER_ADDRESS"
+STAYS = "Its ranks answer until the first pod has ended, whose name goes with it"
 SSH_FOLDER = "/run/secrets/server-ssh"
 SSH_PORT = 2222
 SECRET_MODE = 0o440
@@ -71,15 +74,22 @@ def pod(workload: Workload) -> dict[str, Any]:
 
 
 def worker_pod(workload: Workload) -> dict[str, Any]:
-    """The pod of every other node of a server: its ranks are started from the first."""
+    """The pod of every other node of a server: the first one's answers are those of all.
+
+    Where the first starts its ranks, it listens for that; otherwise it listens to nobody.
+    """
     found = pod(workload)
     server = {
         name: value
         for name, value in found["containers"][0].items()
-        if name not in ("startupProbe", "livenessProbe", "lifecycle")
+        if name not in ("ports", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
     }
-    server["ports"] = [{"name": "ssh", "containerPort": SSH_PORT, "protocol": "TCP"}]
-    server["readinessProbe"] = {"tcpSocket": {"port": "ssh"}, **READINESS}
+    if workload.container.is_started_from_first_node:
+        server["ports"] = [{"name": "ssh", "containerPort": SSH_PORT, "protocol": "TCP"}]
+        server["readinessProbe"] = {"tcpSocket": {"port": "ssh"}, **READINESS}
+    else:
+        stay = ["bash", "-c", f"while getent hosts ${LEADER_HOST} >/dev/null; do sleep 1; done"]
+        server["lifecycle"] = {"preStop": CommentedValue({"exec": {"command": stay}}, STAYS)}
     del found["topologySpreadConstraints"]  # it belongs to its group, wherever that is
     return {**found, "containers": [server]}
 
@@ -121,14 +131,11 @@ def _verification(workload: Workload) -> dict[str, Any]:
 def _server(workload: Workload) -> dict[str, Any]:
     container, options = workload.container, workload.options
     start, probe = container.start_s, _probe(container, container.ready_path)
-    command = container.command
-    if workload.nodes > 1:
-        command = ["bash", f"{BUNDLE}/kubernetes/group.sh"]
     return {
         "name": SERVER,
         "image": container.image.reference,
         "imagePullPolicy": "IfNotPresent",
-        "command": command,
+        "command": _command(workload),
         "env": [{"name": name, "value": value} for name, value in _environment(workload).items()],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"}
@@ -153,9 +160,20 @@ def _server(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _environment(workload: Workload) -> dict[str, str]:
+def _command(workload: Workload) -> list[str]:
+    """The server's own command, to which its controller's variables say which node it is."""
     container = workload.container
     if workload.nodes == 1:
+        return container.command
+    if container.is_started_from_first_node:
+        return ["bash", f"{BUNDLE}/kubernetes/group.sh"]
+    given = f"SERVE_NODE=$LWS_WORKER_INDEX SERVE_HEAD=${LEADER_HOST}"
+    return ["bash", "-c", f"{given} exec {shlex.join(container.command)}"]
+
+
+def _environment(workload: Workload) -> dict[str, str]:
+    container = workload.container
+    if not container.is_started_from_first_node:
         return container.environment
     return {
         **container.environment,
@@ -259,7 +277,7 @@ def _secrets(workload: Workload) -> list[tuple[str, str, str]]:
     rows = {
         ("server-key", options.key_secret, KEY_FOLDER): container.server.has_key,
         ("server-tls", options.tls_secret, TLS_FOLDER): bool(container.server.tls),
-        ("server-ssh", options.ssh_secret, SSH_FOLDER): workload.nodes > 1,
+        ("server-ssh", options.ssh_secret, SSH_FOLDER): container.is_started_from_first_node,
     }
     return [row for row, is_needed in rows.items() if is_needed]
 

@@ -145,3 +145,11 @@ def test_a_number_that_nobody_reads_breaks_nothing(name: str, tmp_path: Path) ->
     (tmp_path / name).write_text(HUGE_NUMBERS[name])
     options = lint.CheckOptions(("1.2.1",))
     assert lint.check([tmp_path / name], options, pipeline.deployment_diagnostics).files
+
+
+def test_the_end_of_a_line_behind_a_backslash_is_no_part_of_a_word() -> None:
+    """As the shell drops it: beside blanks, between the letters of a word, and in double quotes."""
+    text = "serve --dtype auto\\\n  --po\\\nrt 80 \"a\\\nb\" 'c\\\nd' e\\\r\n f"
+    [statement] = script.statements(text)
+    words = ["serve", "--dtype", "auto", "--port", "80", "ab", "c\\\nd", "e", "f"]
+    assert [word.text for word in statement.words] == words
