@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
 from trtllm_model.chat import RESERVED, Chat, read
 from trtllm_model.inputs import RequestError
 
@@ -267,7 +267,8 @@ def test_a_tokenizer_without_a_template_says_so() -> None:
 
 
 def tokenizer(template: str | None) -> Any:
-    kind: Any = PreTrainedTokenizerFast
-    made = kind(tokenizer_object=Tokenizer(models.BPE()))
+    made: Any = import_module("transformers").PreTrainedTokenizerFast(  # heavy, and only here
+        tokenizer_object=Tokenizer(models.BPE())
+    )
     made.chat_template = template
     return made

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from launch import engine
 from tests.model_repository.conftest import Serve, Served
@@ -31,7 +31,7 @@ def checkpoint(make_miniature: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(checkpoint: Path) -> Any:
-    return AutoTokenizer.from_pretrained(checkpoint)
+    return import_module("transformers").AutoTokenizer.from_pretrained(checkpoint)
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,15 @@ def of_bytes(data: bytes) -> Make:
     return lambda path: path.write_bytes(data)
 
 
+def repeated(begin: bytes, part: bytes, times: int, end: bytes = b"") -> Make:
+    """A file that is made where it is needed: those that are large take no memory before."""
+    return lambda path: path.write_bytes(begin + part * times + end)
+
+
+def numbered(row: bytes, count: int) -> Make:
+    return lambda path: path.write_bytes(b"".join(row % number for number in range(count)))
+
+
 def listen(path: Path) -> None:
     short = Path(f"/tmp/{os.getpid()}.socket")  # the name of a socket has at most 107 letters
     server = socket.socket(socket.AF_UNIX)
@@ -57,78 +66,80 @@ NO_FILES: Mapping[str, Make] = {
 }
 ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 30))
 # In the place of a YAML file.
-YAML: Mapping[str, bytes] = {
-    "deep lists": b"a: " + b"[" * DEEP,
-    "deep mappings": b"{a: " * DEEP,
-    "deep by indentation": "".join(f"{' ' * n}a:\n" for n in range(2_000)).encode(),
-    "aliases of aliases": ALIASES.encode(),
-    "an alias of itself": b"a: &a [*a]\n",
-    "merges of merges": ("a: &a {x: 1}\n" + "b: {<<: [" + "*a," * 50_000 + "]}\n").encode(),
-    "a million values": b"[" + b"1," * 1_000_000 + b"]",
-    "empty lists without end": b"[" + b"[]," * 3_000_000 + b"]",
-    "a million keys": b"".join(b"k%d: 1\n" % n for n in range(500_000)),
-    "a key of a megabyte": b"? " + b"x" * 1_000_000 + b"\n: 1\n",
-    "a text of 9 MB": b"name: " + b"x" * 9_000_000,
-    "spaces": b" " * 9_000_000,
-    "dashes": b"- " * 500_000,
-    "question marks": b"? " * 100_000,
-    "a number of a million digits": b"a: " + b"9" * 1_000_000,
-    "a float of a million digits": b"a: 0." + b"9" * 1_000_000,
-    "a base 60 number": b"a: " + b"59:" * 100_000 + b"59\n",
-    "many documents": b"--- {}\n" * 200_000,
-    "a Python object": b"a: !!python/object/apply:os.system [id]\n",
-    "a number of letters": b"a: !!int abc\n",
-    "a number of nothing": b'a: !!int ""\n',
-    "a hexadecimal without digits": b"a: 0x_\n",
-    "a fraction of letters": b"? !!float abc\n: 1\n",
-    "a truth of no kind": b"a: !!bool maybe\n",
-    "a base 60 fraction": b"a: " + b"59:" * 400 + b"59.5\n",
-    "a key of 3,900 hexadecimal digits": b"? 0x" + b"f" * 3_900 + b"\n: 1\n",
-    "a binary": b"a: !!binary " + b"A" * 1_000_000,
-    "anchors": b"".join(b"- &a%d x\n" % n for n in range(200_000)),
-    "a list": b"- 1\n- 2\n",
-    "a scalar": b"42\n",
-    "keys that are lists": b"? [a, b]\n: 1\n? {c: d}\n: 2\n",
-    "a comment of 9 MB": b"# " + b"x" * 9_000_000 + b"\n",
-    "escape sequences": b'name: "\\e[2J\\e[31mok"\n',
-    "escape sequences as keys": b'"\\e[2Jname\\nok: fine": 1\n',
-    "lone surrogates": b'name: "\\ud800"\n',
-    "a key that turns the direction": '"\u202egpj.x": 1\n'.encode(),
-    "a key of no width": '"na\u200bme": x\n"na\ufeffme": y\n'.encode(),
-    "a mark of order in the middle": b"a: 1\n\xef\xbb\xbfb: 2\n",
-    "NUL in a key": b'"na\\0me": 1\n',
-    "bare NUL": b"name: a\0b\n",
-    "a hexadecimal of 100,000 digits": b"a: 0x" + b"f" * 100_000,
-    "an octal of 100,000 digits": b"a: 0o" + b"7" * 100_000,
-    "a binary of 100,000 digits": b"a: 0b" + b"1" * 100_000,
-    "a day of no calendar": b"a: 2026-99-99T99:99:99Z\n",
-    "a year of no clock": b"a: 9999-12-31T23:59:59.999999999999999999-99:99\n",
-    "another version of YAML": b"%YAML 9.9\n---\nname: x\n",
-    "a tag of a megabyte": b"a: !<" + b"x" * 1_000_000 + b"> 1\n",
-    "a set": b"!!set {a, b, c}\n",
-    "pairs": b"a: !!pairs [{a: 1}, {a: 2}]\n",
-    "a merge of a text": b"<<: x\n",
-    "an alias before its anchor": b"a: *b\nb: &b 1\n",
-    "a mapping in a key in a key": b"? {? {a: 1} : 2}\n: 3\n",
-    "tabs": b"a:\n\t- b\n",
-    "infinity": b"name: .inf\nhardware: {num_gpus: -.inf}\n",
+YAML: Mapping[str, Make] = {
+    "deep lists": repeated(b"a: ", b"[", DEEP),
+    "deep mappings": repeated(b"", b"{a: ", DEEP),
+    "deep by indentation": of_bytes("".join(f"{' ' * n}a:\n" for n in range(2_000)).encode()),
+    "aliases of aliases": of_bytes(ALIASES.encode()),
+    "an alias of itself": of_bytes(b"a: &a [*a]\n"),
+    "merges of merges": of_bytes(
+        ("a: &a {x: 1}\n" + "b: {<<: [" + "*a," * 50_000 + "]}\n").encode()
+    ),
+    "a million values": repeated(b"[", b"1,", 1_000_000, b"]"),
+    "empty lists without end": repeated(b"[", b"[],", 3_000_000, b"]"),
+    "a million keys": numbered(b"k%d: 1\n", 500_000),
+    "a key of a megabyte": repeated(b"? ", b"x", 1_000_000, b"\n: 1\n"),
+    "a text of 9 MB": repeated(b"name: ", b"x", 9_000_000),
+    "spaces": repeated(b"", b" ", 9_000_000),
+    "dashes": repeated(b"", b"- ", 500_000),
+    "question marks": repeated(b"", b"? ", 100_000),
+    "a number of a million digits": repeated(b"a: ", b"9", 1_000_000),
+    "a float of a million digits": repeated(b"a: 0.", b"9", 1_000_000),
+    "a base 60 number": repeated(b"a: ", b"59:", 100_000, b"59\n"),
+    "many documents": repeated(b"", b"--- {}\n", 200_000),
+    "a Python object": of_bytes(b"a: !!python/object/apply:os.system [id]\n"),
+    "a number of letters": of_bytes(b"a: !!int abc\n"),
+    "a number of nothing": of_bytes(b'a: !!int ""\n'),
+    "a hexadecimal without digits": of_bytes(b"a: 0x_\n"),
+    "a fraction of letters": of_bytes(b"? !!float abc\n: 1\n"),
+    "a truth of no kind": of_bytes(b"a: !!bool maybe\n"),
+    "a base 60 fraction": repeated(b"a: ", b"59:", 400, b"59.5\n"),
+    "a key of 3,900 hexadecimal digits": repeated(b"? 0x", b"f", 3_900, b"\n: 1\n"),
+    "a binary": repeated(b"a: !!binary ", b"A", 1_000_000),
+    "anchors": numbered(b"- &a%d x\n", 200_000),
+    "a list": of_bytes(b"- 1\n- 2\n"),
+    "a scalar": of_bytes(b"42\n"),
+    "keys that are lists": of_bytes(b"? [a, b]\n: 1\n? {c: d}\n: 2\n"),
+    "a comment of 9 MB": repeated(b"# ", b"x", 9_000_000, b"\n"),
+    "escape sequences": of_bytes(b'name: "\\e[2J\\e[31mok"\n'),
+    "escape sequences as keys": of_bytes(b'"\\e[2Jname\\nok: fine": 1\n'),
+    "lone surrogates": of_bytes(b'name: "\\ud800"\n'),
+    "a key that turns the direction": of_bytes('"\u202egpj.x": 1\n'.encode()),
+    "a key of no width": of_bytes('"na\u200bme": x\n"na\ufeffme": y\n'.encode()),
+    "a mark of order in the middle": of_bytes(b"a: 1\n\xef\xbb\xbfb: 2\n"),
+    "NUL in a key": of_bytes(b'"na\\0me": 1\n'),
+    "bare NUL": of_bytes(b"name: a\0b\n"),
+    "a hexadecimal of 100,000 digits": repeated(b"a: 0x", b"f", 100_000),
+    "an octal of 100,000 digits": repeated(b"a: 0o", b"7", 100_000),
+    "a binary of 100,000 digits": repeated(b"a: 0b", b"1", 100_000),
+    "a day of no calendar": of_bytes(b"a: 2026-99-99T99:99:99Z\n"),
+    "a year of no clock": of_bytes(b"a: 9999-12-31T23:59:59.999999999999999999-99:99\n"),
+    "another version of YAML": of_bytes(b"%YAML 9.9\n---\nname: x\n"),
+    "a tag of a megabyte": repeated(b"a: !<", b"x", 1_000_000, b"> 1\n"),
+    "a set": of_bytes(b"!!set {a, b, c}\n"),
+    "pairs": of_bytes(b"a: !!pairs [{a: 1}, {a: 2}]\n"),
+    "a merge of a text": of_bytes(b"<<: x\n"),
+    "an alias before its anchor": of_bytes(b"a: *b\nb: &b 1\n"),
+    "a mapping in a key in a key": of_bytes(b"? {? {a: 1} : 2}\n: 3\n"),
+    "tabs": of_bytes(b"a:\n\t- b\n"),
+    "infinity": of_bytes(b"name: .inf\nhardware: {num_gpus: -.inf}\n"),
 }
 # In the place of a JSON file.
-JSON: Mapping[str, bytes] = {
-    "deep lists": b"[" * DEEP,
-    "deep objects": b'{"a":' * DEEP,
-    "deep and closed": b'{"a": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
-    "empty lists of 45 MB": b"[" + b"[]," * 15_000_000 + b"[]]",
-    "empty objects of 45 MB": b'{"a": [' + b"{}," * 15_000_000 + b"{}]}",
-    "a number of a million digits": b'{"architectures": ' + b"9" * 1_000_000 + b"}",
-    "not a number": b'{"architectures": NaN}',
-    "a list": b"[]",
-    "a text": b'"x"',
-    "null": b"null",
-    "a list as name": b'{"architectures": [[]]}',
-    "an object as name": b'{"architectures": [{}]}',
-    "an unknown name": b'{"architectures": ["\\u001b[2JX\\nok: fine"]}',
-    "a long name": b'{"architectures": ["' + b"x" * 1_000_000 + b'"]}',
+JSON: Mapping[str, Make] = {
+    "deep lists": repeated(b"", b"[", DEEP),
+    "deep objects": repeated(b"", b'{"a":', DEEP),
+    "deep and closed": of_bytes(b'{"a": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"),
+    "empty lists of 45 MB": repeated(b"[", b"[],", 15_000_000, b"[]]"),
+    "empty objects of 45 MB": repeated(b'{"a": [', b"{},", 15_000_000, b"{}]}"),
+    "a number of a million digits": repeated(b'{"architectures": ', b"9", 1_000_000, b"}"),
+    "not a number": of_bytes(b'{"architectures": NaN}'),
+    "a list": of_bytes(b"[]"),
+    "a text": of_bytes(b'"x"'),
+    "null": of_bytes(b"null"),
+    "a list as name": of_bytes(b'{"architectures": [[]]}'),
+    "an object as name": of_bytes(b'{"architectures": [{}]}'),
+    "an unknown name": of_bytes(b'{"architectures": ["\\u001b[2JX\\nok: fine"]}'),
+    "a long name": of_bytes(b'{"architectures": ["' + b"x" * 1_000_000 + b'"]}'),
 }
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -203,11 +214,13 @@ WEIGHTS: Mapping[str, Make] = {
     "a dtype that is a list": of_bytes(tensor([1], dtype=["F32"])),
     "an unknown dtype": of_bytes(tensor([1], dtype="\x1b[2JF32\nok: fine")),
     "a name with escape sequences": of_bytes(tensor([3], name="\x1b[2Jw\nok: fine")),
-    "a header of 60 MB": of_bytes(
+    "a header of 60 MB": lambda path: path.write_bytes(
         safetensors(b'{"__metadata__": {"a": "' + b"x" * 60_000_000 + b'"}}')
     ),
-    "a header of 30 MB of lists": of_bytes(safetensors(b'{"a": [' + b"[]," * 10_000_000 + b"[]]}")),
-    "a header of a million tensors": of_bytes(
+    "a header of 30 MB of lists": lambda path: path.write_bytes(
+        safetensors(b'{"a": [' + b"[]," * 10_000_000 + b"[]]}")
+    ),
+    "a header of a million tensors": lambda path: path.write_bytes(
         safetensors(
             b"{"
             + b",".join(
@@ -234,75 +247,73 @@ PRESET = yaml.safe_load((ROOT / "builder/data/presets/llama-tiny.yaml").read_tex
 
 
 def deployment(**given: Any) -> str:
-    # By the library in C: one holds 50,000 numbers, and all are made before the first test runs.
+    # By the library in C: one holds 50,000 numbers.
     return yaml.dump({**PRESET, **given}, Dumper=yaml.CSafeDumper)
 
 
-REQUESTS: Mapping[str, str] = {
-    "a name of 300 letters": deployment(name="x" * 300),
-    "a checkpoint of 300 letters": deployment(checkpoint="x" * 300),
-    "a checkpoint of 10,000 letters": deployment(checkpoint="x" * 10_000),
-    "a checkpoint with NUL": deployment(checkpoint="a\0b"),
-    "a checkpoint above": deployment(checkpoint="../" * 2_000),
-    "a checkpoint that is a home": deployment(checkpoint="~nobody-of-this-name/x"),
-    "a release of 300 letters": deployment(engine={"release": "x" * 300}),
-    "a release file of 300 letters": deployment(engine={"release": "x" * 300 + ".json"}),
-    "a release file that is a device": deployment(engine={"release": "/dev/zero.json"}),
-    "a GPU of 10,000 letters": deployment(hardware={"gpu": "x" * 10_000, "num_gpus": 1}),
-    "10^300 GPUs": deployment(hardware={"gpu": "h100", "num_gpus": 10**300}),
-    "a load of 10^30": deployment(workload={"isl": 10**30, "osl": 1, "concurrency": 1}),
-    "the largest load": deployment(
-        workload={"isl": 100_000_000, "osl": 100_000_000, "concurrency": 1_000_000}
-    ),
-    "an infinite objective": deployment(slo={"ttft_ms": float("inf")}),
-    "an objective that is no number": deployment(slo={"ttft_ms": float("nan")}),
-    "a batch of 10^300": deployment(engine_config={"max_batch_size": 10**300}),
-    "a batch that is infinite": deployment(engine_config={"max_batch_size": float("inf")}),
-    "a batch that is a list": deployment(engine_config={"max_batch_size": [1]}),
-    "a list of 50,000 sizes": deployment(
-        engine_config={"cuda_graph_config": {"batch_sizes": list(range(1, 50_001))}}
-    ),
-    "options that are a list": deployment(engine_config=[1]),
-    "keys that are numbers": deployment(engine_config={1: 2, None: 3, False: 4}),
-    "targets that are numbers": deployment(targets=[1, 2]),
-    "a target that is a text": deployment(targets={"triton": "x"}),
-    "a target of 10,000 letters": deployment(targets=["x" * 10_000]),
-    "an image of 10,000 letters": deployment(images={"triton": "x" * 10_000}),
-    "an image that hangs a pattern": deployment(images={"triton": "a/" + "a-" * 240 + "!"}),
-    "code before the server": deployment(environment={"LD_PRELOAD": "/tmp/x.so"}),
-    "code before the loader": deployment(environment={"LD_AUDIT": "/tmp/x.so"}),
-    "other libraries": deployment(environment={"LD_LIBRARY_PATH": "/tmp"}),
-    "code before the shell": deployment(environment={"BASH_ENV": "/tmp/x"}),
-    "code before another shell": deployment(environment={"ENV": "/tmp/x"}),
-    "other programs": deployment(environment={"PATH": "/tmp"}),
-    "other modules": deployment(environment={"PYTHONPATH": "/tmp"}),
-    "code before Python": deployment(environment={"PYTHONSTARTUP": "/tmp/x"}),
-    "another Python": deployment(environment={"PYTHONHOME": "/tmp"}),
-    "options of the shell": deployment(environment={"SHELLOPTS": "xtrace"}),
-    "a prompt that runs": deployment(environment={"PS4": "$(id)"}),
-    "another compiler": deployment(environment={"CC": "/tmp/x"}),
-    "code before CUDA": deployment(environment={"CUDA_INJECTION64_PATH": "/tmp/x.so"}),
-    "another program that starts ranks": deployment(environment={"OMPI_MCA_plm_rsh_agent": "x"}),
-    "other compiled Python": deployment(environment={"PYTHONPYCACHEPREFIX": "/tmp"}),
-    "other separators": deployment(environment={"IFS": "/"}),
-    "tunables of the C library": deployment(environment={"GLIBC_TUNABLES": "x"}),
-    "a variable with NUL": deployment(environment={"X": "a\0b"}),
-    "a key's file above": deployment(targets={"triton": {"key_file": "/run/../etc/shadow"}}),
-    "a key's file that ends above": deployment(targets={"triton": {"key_file": "/run/.."}}),
-    "a certificate above": deployment(
-        targets={
+REQUESTS: Mapping[str, dict[str, Any]] = {
+    "a name of 300 letters": {"name": "x" * 300},
+    "a checkpoint of 300 letters": {"checkpoint": "x" * 300},
+    "a checkpoint of 10,000 letters": {"checkpoint": "x" * 10_000},
+    "a checkpoint with NUL": {"checkpoint": "a\0b"},
+    "a checkpoint above": {"checkpoint": "../" * 2_000},
+    "a checkpoint that is a home": {"checkpoint": "~nobody-of-this-name/x"},
+    "a release of 300 letters": {"engine": {"release": "x" * 300}},
+    "a release file of 300 letters": {"engine": {"release": "x" * 300 + ".json"}},
+    "a release file that is a device": {"engine": {"release": "/dev/zero.json"}},
+    "a GPU of 10,000 letters": {"hardware": {"gpu": "x" * 10_000, "num_gpus": 1}},
+    "10^300 GPUs": {"hardware": {"gpu": "h100", "num_gpus": 10**300}},
+    "a load of 10^30": {"workload": {"isl": 10**30, "osl": 1, "concurrency": 1}},
+    "the largest load": {
+        "workload": {"isl": 100_000_000, "osl": 100_000_000, "concurrency": 1_000_000}
+    },
+    "an infinite objective": {"slo": {"ttft_ms": float("inf")}},
+    "an objective that is no number": {"slo": {"ttft_ms": float("nan")}},
+    "a batch of 10^300": {"engine_config": {"max_batch_size": 10**300}},
+    "a batch that is infinite": {"engine_config": {"max_batch_size": float("inf")}},
+    "a batch that is a list": {"engine_config": {"max_batch_size": [1]}},
+    "a list of 50,000 sizes": {
+        "engine_config": {"cuda_graph_config": {"batch_sizes": list(range(1, 50_001))}}
+    },
+    "options that are a list": {"engine_config": [1]},
+    "keys that are numbers": {"engine_config": {1: 2, None: 3, False: 4}},
+    "targets that are numbers": {"targets": [1, 2]},
+    "a target that is a text": {"targets": {"triton": "x"}},
+    "a target of 10,000 letters": {"targets": ["x" * 10_000]},
+    "an image of 10,000 letters": {"images": {"triton": "x" * 10_000}},
+    "an image that hangs a pattern": {"images": {"triton": "a/" + "a-" * 240 + "!"}},
+    "code before the server": {"environment": {"LD_PRELOAD": "/tmp/x.so"}},
+    "code before the loader": {"environment": {"LD_AUDIT": "/tmp/x.so"}},
+    "other libraries": {"environment": {"LD_LIBRARY_PATH": "/tmp"}},
+    "code before the shell": {"environment": {"BASH_ENV": "/tmp/x"}},
+    "code before another shell": {"environment": {"ENV": "/tmp/x"}},
+    "other programs": {"environment": {"PATH": "/tmp"}},
+    "other modules": {"environment": {"PYTHONPATH": "/tmp"}},
+    "code before Python": {"environment": {"PYTHONSTARTUP": "/tmp/x"}},
+    "another Python": {"environment": {"PYTHONHOME": "/tmp"}},
+    "options of the shell": {"environment": {"SHELLOPTS": "xtrace"}},
+    "a prompt that runs": {"environment": {"PS4": "$(id)"}},
+    "another compiler": {"environment": {"CC": "/tmp/x"}},
+    "code before CUDA": {"environment": {"CUDA_INJECTION64_PATH": "/tmp/x.so"}},
+    "another program that starts ranks": {"environment": {"OMPI_MCA_plm_rsh_agent": "x"}},
+    "other compiled Python": {"environment": {"PYTHONPYCACHEPREFIX": "/tmp"}},
+    "other separators": {"environment": {"IFS": "/"}},
+    "tunables of the C library": {"environment": {"GLIBC_TUNABLES": "x"}},
+    "a variable with NUL": {"environment": {"X": "a\0b"}},
+    "a key's file above": {"targets": {"triton": {"key_file": "/run/../etc/shadow"}}},
+    "a key's file that ends above": {"targets": {"triton": {"key_file": "/run/.."}}},
+    "a certificate above": {
+        "targets": {
             "triton": {
                 "key_file": "/k",
                 "grpc_tls": {"certificate": "/a/../b", "key": "/k", "client_ca": "/c"},
             }
         }
-    ),
-    "a site that is a device": deployment(targets={"slurm": {"site": "/dev/zero"}}),
-    "a site of 300 letters": deployment(targets={"slurm": {"site": "x" * 300}}),
-    "prefill servers in themselves": deployment(
-        targets={"slurm": {"prefill": {"deployment": "d.yaml"}}}
-    ),
-    "a draft of no tokens": deployment(draft={"checkpoint": "x" * 300, "tokens": 0}),
+    },
+    "a site that is a device": {"targets": {"slurm": {"site": "/dev/zero"}}},
+    "a site of 300 letters": {"targets": {"slurm": {"site": "x" * 300}}},
+    "prefill servers in themselves": {"targets": {"slurm": {"prefill": {"deployment": "d.yaml"}}}},
+    "a draft of no tokens": {"draft": {"checkpoint": "x" * 300, "tokens": 0}},
 }
 SETTINGS: Mapping[str, str] = {
     "3,000 levels": "engine_config." + "a." * 3_000 + "b=1",
@@ -346,7 +357,7 @@ def test_weights(name: str, tmp_path: Path) -> None:
 def test_files_of_a_checkpoint(file: str, name: str, tmp_path: Path) -> None:
     made = checkpoint(tmp_path)
     (made / file).unlink(missing_ok=True)
-    NO_FILES[name](made / file) if name in NO_FILES else (made / file).write_bytes(JSON[name])
+    {**NO_FILES, **JSON}[name](made / file)
     survive("inspect", "checkpoint", cwd=tmp_path, most_s=2, most_mb=350)
 
 
@@ -368,14 +379,14 @@ def test_fields_of_a_checkpoint(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [*NO_FILES, *YAML])
 def test_deployment_files(name: str, tmp_path: Path) -> None:
     path = tmp_path / "d.yaml"
-    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(YAML[name])
+    {**NO_FILES, **YAML}[name](path)
     survive("plan", "d.yaml", cwd=tmp_path, most_s=2, most_mb=350)
 
 
 @pytest.mark.parametrize("name", [*NO_FILES, *YAML])
 def test_site_profiles(name: str, tmp_path: Path) -> None:
     path = tmp_path / "site.yaml"
-    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(YAML[name])
+    {**NO_FILES, **YAML}[name](path)
     setting = f"targets.slurm.site={path}"
     survive("plan", "llama-tiny", "--set", setting, cwd=tmp_path, most_s=3, most_mb=350)
 
@@ -384,14 +395,13 @@ def test_site_profiles(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [*NO_FILES, *YAML, *JSON])
 def test_checked_files(name: str, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
-    made = {**JSON, **YAML}
-    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(made[name])
+    {**NO_FILES, **JSON, **YAML}[name](path)
     survive("check", path.name, cwd=tmp_path, codes=(0, 2), lines=False, most_s=3)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_requests(name: str, tmp_path: Path) -> None:
-    (tmp_path / "d.yaml").write_text(REQUESTS[name])
+    (tmp_path / "d.yaml").write_text(deployment(**REQUESTS[name]))
     survive("render", "d.yaml", "-o", "bundle", cwd=tmp_path)
     assert not (tmp_path / "bundle").exists()
 
@@ -415,7 +425,7 @@ def test_references(verb: str, name: str, tmp_path: Path) -> None:
 def test_imported_releases(name: str, tmp_path: Path) -> None:
     for file in ("table.json", "llm_args_golden_manifest.json"):
         path = tmp_path / file
-        NO_FILES[name](path) if name in NO_FILES else path.write_bytes(JSON[name])
+        {**NO_FILES, **JSON}[name](path)
     survive("plan", "llama-tiny", "--set", "engine.release=table.json", cwd=tmp_path)
     given = (
         "--manifest",
@@ -433,7 +443,7 @@ def test_imported_releases(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [*NO_FILES, *JSON])
 def test_results_of_runs(name: str, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
-    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(JSON[name])
+    {**NO_FILES, **JSON}[name](path)
     survive("report", "bench.json", "-o", "page.html", cwd=tmp_path, module="launch")
     survive("bench", "diff", "bench.json", "bench.json", cwd=tmp_path, module="launch")
     assert not (tmp_path / "page.html").exists()
@@ -443,7 +453,7 @@ def test_results_of_runs(name: str, tmp_path: Path) -> None:
 def test_advisories_of_others(name: str, tmp_path: Path) -> None:
     for file in ("triton.yaml", "tensorrt_llm.yaml"):
         path = tmp_path / file
-        NO_FILES[name](path) if name in NO_FILES else path.write_bytes(YAML[name])
+        {**NO_FILES, **YAML}[name](path)
     survive("advisories", "--advisories", tmp_path, cwd=tmp_path)
 
 
@@ -555,8 +565,8 @@ UNKNOWN: Mapping[str, bytes] = {
 @pytest.mark.parametrize("name", [*NO_FILES, *JSON, *QUESTIONS])
 def test_questions_of_a_batch(name: str, tmp_path: Path) -> None:
     path = tmp_path / "batch.jsonl"
-    made = {**JSON, **QUESTIONS}
-    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(made[name])
+    made = {**NO_FILES, **JSON, **{key: of_bytes(data) for key, data in QUESTIONS.items()}}
+    made[name](path)
     survive("estimate", "--batch", "batch.jsonl", cwd=tmp_path, most_s=3, most_mb=350)
 
 
@@ -645,7 +655,7 @@ def test_options_of_own_runs(options: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [*NO_FILES, *JSON])
 def test_files_of_own_runs(name: str, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
-    NO_FILES[name](path) if name in NO_FILES else path.write_bytes(JSON[name])
+    {**NO_FILES, **JSON}[name](path)
     survive("estimate", "gpt-oss-120b-h200", "--rows", ".", cwd=tmp_path, most_mb=450)
 
 
