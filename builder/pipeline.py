@@ -25,14 +25,12 @@ from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, for_engine, gather
 from .rules import constraints, vulnerability_policy
 from .servers import RenderContext
+from .targets import disaggregated
 
 NEIGHBOURS_RULE = "release-without-table"
 
 # The target whose bundles get a bill of materials.
 HANDOFF = "handoff"
-
-# Where a deployment names its prefill servers.
-PREFILL = f"targets.{site.TARGET}.prefill.deployment"
 
 
 @dataclass(frozen=True)
@@ -62,10 +60,12 @@ class ServicePlan:
         )
         standing = _standing(self.plan.facts.release)
         own = [*standing, *self.plan.warnings, *self.engine.warnings, *targets, *versions]
-        others = self.prefill.warnings if self.prefill else []
+        if self.prefill is None:
+            return own
+        where = next(iter(_named_prefill(self.plan.deployment.targets)))
         return own + [
-            replace(row, where=f"{PREFILL}.{row.where}")
-            for row in others
+            replace(row, where=f"{where}.{row.where}")
+            for row in self.prefill.warnings
             if row.rule not in (advisories.RULE, advisories.UNKNOWN_RULE, NEIGHBOURS_RULE)
         ]
 
@@ -125,39 +125,66 @@ def _plan_role(
         raise BadInput(document.locate_all(error.diagnostics)) from None
 
 
+def _named_prefill(targets: Mapping[str, Any]) -> dict[str, Any]:
+    """The prefill servers that targets name, by the path of each name."""
+    options = {name: targets.get(name) for name in disaggregated.TARGETS}
+    prefill = {
+        name: given.get("prefill") for name, given in options.items() if isinstance(given, Mapping)
+    }
+    return {
+        disaggregated.path(name): given["deployment"]
+        for name, given in prefill.items()
+        if isinstance(given, Mapping) and given.get("deployment") is not None
+    }
+
+
 def _prefill_document(document: Document) -> Document | None:
     """The prefill servers that a deployment names, by a file, a preset or in itself.
 
-    A file's name is relative to the deployment file; one given as an override, to here.
+    A file's name is relative to the deployment file; one given as an override, to here. Raises
+    `BadInput` where two targets name different ones.
     """
-    given = document.get(PREFILL)
-    if given is None:
+    if not (named := _named_prefill(document.targets())):
         return None
+    (where, given), *others = named.items()
+    if different := [
+        Diagnostic(
+            other, f"is not what {where} names", "name the same: a bundle has one prefill side"
+        )
+        for other, value in others
+        if value != given
+    ]:
+        raise BadInput(document.locate_all(different))
     if isinstance(given, str):
-        home = Path() if PREFILL in document.overridden else document.folder
+        home = Path() if where in document.overridden else document.folder
         preset = given in deployment.preset_names()
         other = deployment.read(given if preset else str(home / given))
     else:
-        name = f"{document.name}: {PREFILL}"
-        other = Document(name, given, folder=document.folder)
+        other = Document(f"{document.name}: {where}", given, folder=document.folder)
     served = {name: other.get(f"targets.{name}") or {} for name in servers.with_role("prefill")}
     return replace(other, data={**other.data, "targets": served})
 
 
 def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
     """The request with the other side's in the place of its name."""
-    options = request.targets[site.TARGET]
     other = {name: value for name, value in prefill.data().items() if value is not None}
-    given = {**options["prefill"], "deployment": other}
-    targets = request.targets | {site.TARGET: {**options, "prefill": given}}
-    return request.replaced(targets=targets)
+    changed = {
+        name: {**options, "prefill": {**options["prefill"], "deployment": other}}
+        for name, options in request.targets.items()
+        if options.get("prefill")
+    }
+    return request.replaced(targets=request.targets | changed)
 
 
 def _disagreements(prefill: ServicePlan, decode: ServicePlan) -> Iterator[Diagnostic]:
     """What both sides of a service must have in common and have not."""
     one, two = prefill.plan.deployment, decode.plan.deployment
+    where = next(iter(_named_prefill(two.targets)))
     if one.role != "prefill":
-        yield Diagnostic(f"{PREFILL}.role", f"is {one.role}", "name a deployment of role prefill")
+        yield Diagnostic(f"{where}.role", f"is {one.role}", "name a deployment of role prefill")
+    if one.instances > 1:
+        what, remedy = f"is {one.instances}", "give 1, and the number by prefill.servers"
+        yield Diagnostic(f"{where}.instances", what, remedy)
     for path, values in {
         "checkpoint": (one.checkpoint, two.checkpoint),
         "engine.release": (one.engine.release, two.engine.release),
@@ -165,7 +192,7 @@ def _disagreements(prefill: ServicePlan, decode: ServicePlan) -> Iterator[Diagno
     }.items():
         if values[0] != values[1]:
             what = f"is {values[0]}, the decode servers have {values[1]}"
-            yield Diagnostic(f"{PREFILL}.{path}", what, "give both the same")
+            yield Diagnostic(f"{where}.{path}", what, "give both the same")
     context = decode.plan.facts.rule_context(two)
     for diagnostic in constraints.disagreements(
         prefill.engine.options, decode.engine.options, context
@@ -220,7 +247,7 @@ def _files(planned: ServicePlan) -> dict[str, File]:
     files = target_table.render(planned.context)
     if planned.prefill:
         inner = bundle.complete(_files(planned.prefill), manifest_facts(planned.prefill))
-        files |= {f"{target_table.PREFILL_FOLDER}/{path}": file for path, file in inner.items()}
+        files |= {f"{disaggregated.PREFILL_FOLDER}/{path}": file for path, file in inner.items()}
     files |= {
         "deployment.yaml": File(dump_yaml(request.data(exclude_none=True)).encode()),
         "checkpoint.json": File(bundle.to_json(_checkpoints(facts))),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import credentials, site
+from . import credentials
 from . import targets as target_table
 from .deployment import Deployment, Document
 from .diagnostics import Diagnostic
@@ -20,6 +20,7 @@ from .planning import Facts
 from .rules import vulnerability_policy
 from .rules.judgement import judged
 from .rules.validation import validate
+from .targets import disaggregated
 
 T = TypeVar("T")
 Known = Mapping[str, Checkpoint]  # facts at hand, by the name of the checkpoint in the request
@@ -148,7 +149,7 @@ def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
             yield Diagnostic("targets", what, f"choose from {', '.join(fitting)}")
     able = [name for name in servers.with_role(request.role) if name in fitting]
     for name in request.targets if request.role != "agg" else ():
-        if name not in (*able, *target_table.NON_SERVER_TARGETS, site.TARGET):
+        if name not in (*able, *target_table.NON_SERVER_TARGETS, *disaggregated.TARGETS):
             what = f"{name} does not serve the {request.role} side of disaggregated serving"
             remedy = f"name {', '.join(able)} only, or give role agg"
             if not able:

@@ -23,9 +23,6 @@ from ..servers import load as load_server
 RUNNING_TARGETS = ("slurm", "kubernetes", "compose")
 NON_SERVER_TARGETS = ("monitoring", "handoff")
 
-# Where the bundle of the prefill servers is in that of the whole service.
-PREFILL_FOLDER = "prefill"
-
 
 def names() -> tuple[str, ...]:
     """Everything that a deployment can name as a target: servers first."""

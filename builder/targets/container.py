@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
+from ..contents import File
 from ..deployment import Deployment, ServerName, Strict
 from ..diagnostics import Diagnostic
 from ..facts import images
@@ -69,12 +70,13 @@ class ContainerOptions(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One server of a deployment in its image."""
+    """One server of a deployment in its image. Its files are in a `folder` of the bundle."""
 
     context: RenderContext
     options: ContainerOptions
     server: RenderedServer
     image: Image
+    folder: str = ""
 
     @property
     def gpus(self) -> int:
@@ -89,7 +91,12 @@ class Container:
     @property
     def command(self) -> list[str]:
         program, script = self.server.entry["argv"]
-        return [program, f"{BUNDLE}/{script}"]
+        return [program, f"{BUNDLE}/{self.folder}{script}"]
+
+    @property
+    def files(self) -> dict[str, File]:
+        """Those of the server, by path in the bundle."""
+        return {f"{self.folder}{path}": file for path, file in self.server.files.items()}
 
     @property
     def is_started_from_first_node(self) -> bool:
@@ -126,7 +133,7 @@ class Container:
     def environment(self) -> dict[str, str]:
         """The variables that differ from what the script and the deployment say."""
         given = self.server.environment
-        own = {"SERVE_HOST": self.options.host, **self.models, **_scratch_folders()}
+        own = {"SERVE_HOST": self.options.host, **self.models, **scratch_folders()}
         if self.server.has_key:
             own["SERVE_KEY_FILE"] = KEY_FILE
         files = {"CERTIFICATE": "tls.crt", "KEY": "tls.key", "CLIENT_CA": "ca.crt"}
@@ -194,7 +201,7 @@ _OFFLINE = {
 }
 
 
-def _scratch_folders() -> dict[str, str]:
+def scratch_folders() -> dict[str, str]:
     """Everything that a server writes is under two folders; all else can be read only.
 
     `USER` spares Python from looking the user up, whom an image may not know.

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from builder import pipeline
+from builder.deployment import PRESETS
 from builder.errors import BadInput
 
 IMAGE = f"registry.example/server@sha256:{'0' * 64}"
@@ -93,9 +94,83 @@ def test_kserve_runs_servers_on_one_node_only(tmp_path: Path) -> None:
     assert any("kserve: is there, and a server has 4 nodes" in line for line in found), found
 
 
-def test_one_side_of_disaggregated_serving_is_refused(tmp_path: Path) -> None:
-    found = refusals(tmp_path, preset="deepseek-v3.2-nvfp4-gb300-decode")
-    assert any("kubernetes does not serve the decode side" in line for line in found), found
+@pytest.mark.parametrize(
+    ("side", "remedy"),
+    [("decode", "add prefill: {deployment"), ("prefill", "name it in its decode deployment")],
+)
+def test_one_side_of_disaggregated_serving_is_refused(
+    side: str, remedy: str, tmp_path: Path
+) -> None:
+    found = refusals(tmp_path, preset=f"deepseek-v3.2-nvfp4-gb300-{side}")
+    [said] = [line for line in found if "kubernetes.prefill" in line]
+    assert f"kubernetes does not serve the {side} side alone" in said
+    assert remedy in said
+
+
+DECODE, OTHER = "deepseek-v3.2-nvfp4-gb300-decode", "deepseek-v3.2-nvfp4-gb300-prefill"
+SIDES = f"targets.kubernetes.prefill={{deployment: {OTHER}, servers: 2}}"
+NO_SERVICE = {
+    "no side": (("role=agg",), "targets.kubernetes.prefill: is there, and role is agg"),
+    "instances": (("instances=2",), "set instances: 1, and the number by targets.kubernetes.repl"),
+    "an autoscaler": (
+        ("targets.kubernetes.autoscaling={max_replicas: 3}",),
+        "targets.kubernetes.autoscaling: is there, and the router of both sides has a fixed list",
+    ),
+    "KServe": (("targets.kubernetes.kserve=true",), "the router is before both sides"),
+    "a surge": (
+        ("targets.kubernetes.update={max_surge: 1, max_unavailable: 0}",),
+        "targets.kubernetes.update.max_surge: is there, and the router",
+    ),
+    "NVLink that ends": (
+        ("hardware.gpu=b300", "targets.kubernetes.compute_domain=true"),
+        "targets.kubernetes.compute_domain: is there, and NVLink of b300 ends at its node",
+    ),
+    "another GPU": (
+        ("hardware={gpu: gb200, num_gpus: 4}",),
+        "prefill.deployment.hardware.gpu: is gb300, the dec",
+    ),
+    "two decode sides": (
+        (SIDES.replace(OTHER, DECODE),),
+        "prefill.deployment.role: is decode; name a deployment of role prefill",
+    ),
+    "prefill servers that are instances": (
+        (SIDES.replace(OTHER, "FILE"),),
+        "prefill.deployment.instances: is 2; give 1, and the number by prefill.servers",
+    ),
+    "no such deployment": ((SIDES.replace(OTHER, "nowhere.yaml"),), "nowhere.yaml"),
+}
+
+
+@pytest.mark.parametrize("case", NO_SERVICE)
+def test_sides_that_are_no_service_are_refused(case: str, tmp_path: Path) -> None:
+    overrides, said = NO_SERVICE[case]
+    preset = yaml.safe_load((PRESETS / f"{OTHER}.yaml").read_text())
+    halves = {**preset, "hardware": {"gpu": "gb300", "num_gpus": 4}, "instances": 2}
+    (tmp_path / "halves.yaml").write_text(yaml.safe_dump(halves))
+    given = [row.replace("FILE", str(tmp_path / "halves.yaml")) for row in (SIDES, *overrides)]
+    found = refusals(tmp_path, *given, preset=DECODE)
+    assert any(said in line for line in found), found
+
+
+def test_targets_that_name_different_prefill_servers_are_refused(tmp_path: Path) -> None:
+    other = f"targets.kubernetes.prefill={{deployment: {OTHER}}}"
+    found = refusals(tmp_path, other, preset="deepseek-v3.2-nvfp4-gb200x32")
+    [said] = [line for line in found if "is not what" in line]
+    assert "targets.kubernetes.prefill.deployment" in said
+    assert "targets.slurm.prefill.deployment names; name the same" in said
+
+
+def test_prefill_servers_are_warned_of_where_they_are_named(tmp_path: Path) -> None:
+    found = render(
+        tmp_path,
+        "targets={trtllm_serve: {}, kubernetes: {prefill: {deployment: P}}}".replace(
+            "P", "deepseek-v3.2-gb200x32-prefill"
+        ),
+        preset="deepseek-v3.2-nvfp4-gb200x32",
+    )
+    where = "targets.kubernetes.prefill.deployment.engine_config.cuda_graph_config"
+    assert any(line.startswith(where) for line in found), found
+    assert any("compute_domain: is off" in line for line in found)
 
 
 def test_a_release_without_an_image_needs_one(tmp_path: Path) -> None:

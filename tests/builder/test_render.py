@@ -145,7 +145,7 @@ def test_the_model_configuration_is_valid_protobuf_with_the_published_tensors() 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_shell_scripts_pass_bash_and_shellcheck(preset: str, bundles: dict[str, Bundle]) -> None:
     scripts = list(bundles[preset].folder.rglob("*.sh"))
-    own = [script for script in scripts if "prefill" not in script.parts]
+    own = [row for row in scripts if row.name == "serve.sh" and "prefill" not in row.parts]
     assert len(own) == len(bundles[preset].launch["targets"])
     for script in scripts:
         subprocess.run(["bash", "-n", script], check=True)

@@ -26,7 +26,7 @@ MINOR = schemas.MINORS[-1]
 KINDS = {
     "v1": {"configmaps": "ConfigMap", "events": "Event", "pods": "Pod", "services": "Service"}
     | {"persistentvolumeclaims": "PersistentVolumeClaim", "persistentvolumes": "PersistentVolume"},
-    "apps/v1": {"deployments": "Deployment"},
+    "apps/v1": {"deployments": "Deployment", "statefulsets": "StatefulSet"},
     "autoscaling/v2": {"horizontalpodautoscalers": "HorizontalPodAutoscaler"},
     "leaderworkerset.x-k8s.io/v1": {"leaderworkersets": "LeaderWorkerSet"},
     "networking.k8s.io/v1": {"networkpolicies": "NetworkPolicy"},

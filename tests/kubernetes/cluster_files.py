@@ -66,7 +66,7 @@ def pods(found: Object) -> Iterator[Object]:
     """The specification of every pod that an object makes."""
     spec = found.get("spec", {})
     match found["kind"]:
-        case "Deployment":
+        case "Deployment" | "StatefulSet":
             yield spec["template"]["spec"]
         case "LeaderWorkerSet":
             group = spec["leaderWorkerTemplate"]

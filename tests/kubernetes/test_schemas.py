@@ -13,6 +13,8 @@ from tests.kubernetes import cluster_files, schemas
 from tests.kubernetes.cluster_files import ALL_PARTS, SEVERAL_NODES
 from tests.kubernetes.schemas import MINORS
 
+PREFILL = "targets.kubernetes.prefill={deployment: deepseek-v3.2-nvfp4-gb300-prefill, servers: 3}"
+[GATEWAY, *_] = ALL_PARTS
 SHAPES = {
     "everything": (
         "llama-3.3-70b-fp8-h100",
@@ -44,6 +46,20 @@ SHAPES = {
         ),
     ),
     "gRPC alone": ("llama-tiny", "triton", ("targets.triton.http=false",)),
+    "prefill and decode servers": (
+        "deepseek-v3.2-nvfp4-gb300-decode",
+        "trtllm_serve",
+        (PREFILL, "targets.kubernetes.topology_key=rack"),
+    ),
+    "prefill and decode servers on several nodes": (
+        "deepseek-v3.2-nvfp4-gb200x32",
+        "trtllm_serve",
+        (
+            "targets.kubernetes.compute_domain=false",
+            GATEWAY,
+            "targets.kubernetes.model={host_path: /data}",
+        ),
+    ),
     "a draft model": (
         "llama-tiny",
         "triton",

@@ -8,6 +8,7 @@ from ...facts.images import Image
 from ...observability.alerts import Alert
 from ...servers import START_TIMEOUT_S, RenderContext
 from ...site import TARGET
+from ..kubernetes.options import TARGET as KUBERNETES
 from ..kubernetes.workload import object_name
 from ..monitoring.monitored import TARGET as MONITORING
 from ..monitoring.monitored import MonitoringOptions
@@ -80,6 +81,8 @@ def _known(context: RenderContext) -> frozenset[str]:
         "node": bool(context.servers) and _runs_alone(context),
         "state_folder": _state_folder(context) is not None,
         "no_state_folder": _state_folder(context) is None,
+        "kubernetes_sides": _has_sides(context),
+        "kubernetes_alike": not _has_sides(context),
         "one_node": context.nodes == 1,
         "several_nodes": context.nodes > 1,
         "one_instance": deployment.instances == 1,
@@ -106,6 +109,11 @@ def _first(names: Iterable[str | None]) -> str | None:
 def _runs_alone(context: RenderContext) -> bool:
     """Whether one node serves by itself: not a server of several, nor one side of a service."""
     return context.nodes == 1 and context.deployment.role == "agg"
+
+
+def _has_sides(context: RenderContext) -> bool:
+    """Whether Kubernetes runs prefill and decode servers."""
+    return bool((context.deployment.targets.get(KUBERNETES) or {}).get("prefill"))
 
 
 def _state_folder(context: RenderContext) -> str | None:

@@ -2,23 +2,27 @@
 
 No chart tool is needed: the folders are kustomize's, which kubectl knows. `options` is what a
 deployment file says, `workload` what the objects are called and made of, `pod` the pod of a server,
-`objects` what is around it, and the same for KServe, `gateway` the door for clients.
+`objects` what is around it, and the same for KServe, `router` what is before prefill and decode
+servers, `gateway` the door for clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...contents import File
 from ...files import resource_root
 from ...render import yaml_document
 from ...servers import RenderContext
-from ..container import container
+from ..container import Container, container
+from ..disaggregated import PREFILL_FOLDER
 from . import gateway, objects
 from .options import KubernetesOptions as Options
 from .options import diagnostics, warnings
-from .workload import Workload
+from .router import Router
+from .workload import DECODE, PREFILL, SERVER, Workload
 
 __all__ = ["Options", "diagnostics", "render", "warnings"]
 
@@ -32,12 +36,12 @@ Documents = Mapping[str, Sequence[Mapping[str, Any]]]
 
 def render(context: RenderContext, options: Options) -> dict[str, File]:
     """A folder for each part, and one file that joins them."""
-    served = container(context, options)
-    scripts = dict(_scripts()) if served.is_started_from_first_node else {}
-    workload = Workload(served, options, scripts)
-    name = context.deployment.name
-    rendered: dict[str, File] = {**scripts, **workload.lists}
-    folders = _folders(workload)
+    workloads, name = list(_workloads(context, options)), context.deployment.name
+    router = Router(*workloads) if len(workloads) > 1 else None
+    rendered: dict[str, File] = router.files if router else {}
+    for workload in workloads:
+        rendered |= {**workload.scripts, **workload.lists}
+    folders = _folders(workloads, router)
     for folder, documents in folders.items():
         for file, content in documents.items():
             title = f"{folder} of {name}: {file.replace('-', ' ')}."
@@ -46,40 +50,70 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
     return rendered
 
 
+def _workloads(context: RenderContext, options: Options) -> Iterator[Workload]:
+    """The servers, or those of both sides, prefill first."""
+    deployment, served = context.deployment, container(context, options)
+    replicas = options.replicas or deployment.instances
+
+    def workload(one: Container, replicas: int, component: str) -> Workload:
+        scripts = dict(_scripts()) if one.is_started_from_first_node else {}
+        return Workload(deployment, one, options, replicas, scripts, component)
+
+    if not (context.prefill and options.prefill):
+        yield workload(served, replicas, SERVER)
+        return
+    server = context.prefill.servers[served.server.record.name]
+    folder = f"{PREFILL_FOLDER}/"
+    other = replace(served, context=context.prefill, server=server, folder=folder)
+    yield workload(other, options.prefill.servers, PREFILL)
+    yield workload(served, replicas, DECODE)
+
+
 def _scripts() -> Iterator[tuple[str, File]]:
     root = resource_root("templates") / FOLDER
     for name in GROUP_SCRIPTS:
         yield f"{FOLDER}/{name}", File((root / name).read_bytes(), executable=True)
 
 
-def _folders(workload: Workload) -> dict[str, Documents]:
+def _folders(workloads: Sequence[Workload], router: Router | None) -> dict[str, Documents]:
     """The documents of every file, by folder and file."""
-    options = workload.options
-    volumes = list(objects.model_volumes(workload))
-    shared: Documents = {
-        "files": [objects.config_map(workload, *row) for row in workload.maps.items()],
-        **({"model-volumes": volumes} if volumes else {}),
-        **(
-            {"compute-domain": [objects.compute_domain(workload)]} if options.compute_domain else {}
-        ),
-        "network-policy": [objects.network_policy(workload)],
-        "disruption-budget": [objects.disruption_budget(workload)],
-    }
-    runner = objects.group(workload) if workload.nodes > 1 else objects.deployment(workload)
+    front = workloads[-1]
+    options = front.options
+    runners = [objects.runner(one) for one in workloads]
+    services = [row for one in workloads for row in objects.services(one)]
+    if router:
+        runners, services = [router.deployment(), *runners], [*router.services(), *services]
     folders: dict[str, Documents] = {
-        "shared": shared,
-        "base": {
-            "workload": [runner],
-            "services": [objects.service(workload), objects.pods_service(workload)],
-        },
+        "shared": _shared(workloads, router),
+        "base": {"workload": runners, "services": services},
     }
     if options.autoscaling:
-        folders["autoscaling"] = {"autoscaler": [objects.autoscaler(workload, options.autoscaling)]}
+        folders["autoscaling"] = {"autoscaler": [objects.autoscaler(front, options.autoscaling)]}
     if options.gateway:
-        folders["gateway"] = {"gateway": list(gateway.objects(workload, options.gateway))}
+        folders["gateway"] = {"gateway": list(gateway.objects(front, options.gateway))}
     if options.kserve:
-        folders["kserve"] = {"inference-service": list(objects.kserve(workload))}
+        folders["kserve"] = {"inference-service": list(objects.kserve(front))}
     return folders
+
+
+def _shared(workloads: Sequence[Workload], router: Router | None) -> Documents:
+    """What is there whatever runs the servers."""
+    maps = [objects.config_map(one, *row) for one in workloads for row in one.maps.items()]
+    policies = [objects.network_policy(one) for one in workloads]
+    budgets = [objects.disruption_budget(one) for one in workloads]
+    if router:
+        maps = [*router.config_maps(), *maps]
+        policies = [router.network_policy(), *policies]
+        budgets = [router.disruption_budget(), *budgets]
+    front = workloads[-1]
+    parts: Documents = {
+        "files": maps,
+        "model-volumes": list(objects.model_volumes(workloads)),
+        "compute-domain": [objects.compute_domain(front)] if front.options.compute_domain else [],
+        "network-policy": policies,
+        "disruption-budget": budgets,
+    }
+    return {name: documents for name, documents in parts.items() if documents}
 
 
 def _kustomizations(

@@ -60,7 +60,8 @@ def objects(workload: Workload, options: GatewayOptions) -> Iterator[dict[str, A
     }
     yield workload.document("v1/Service", name, {"spec": service}, COMPONENT)
     yield _network_policy(workload, name)
-    yield around.budget(workload, name, COMPONENT, options.replicas)
+    missed = "" if options.replicas > 1 else around.ONLY_ONE
+    yield around.budget(workload, name, COMPONENT, missed)
 
 
 def _deployment(workload: Workload, options: GatewayOptions, settings: str) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def _volumes(options: GatewayOptions, settings: str) -> list[dict[str, Any]]:
 def _network_policy(workload: Workload, name: str) -> dict[str, Any]:
     """Everybody may knock; inside it reaches the servers only."""
     own = ports(workload)
-    servers = {"podSelector": {"matchLabels": workload.selector()}}
+    servers = {"podSelector": {"matchLabels": workload.selector(workload.asked_component)}}
     inside = around.tcp(workload.container.ports[protocol] for protocol in own)
     return around.policy(
         workload,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...contents import File
 from ...render import CommentedValue
+from ..disaggregated import ROUTER
 from .options import AutoscalingOptions
 from .pod import first_pods, pod, worker_pod
-from .workload import CHANNEL, CLIENT_LABEL, SERVER, Workload, map_data
+from .workload import CHANNEL, CLIENT_LABEL, Workload, map_data
 
 # Images of servers are this large, and a node may have to fetch one before anything starts.
 IMAGE_FETCH_S = 1800
@@ -20,11 +21,16 @@ OVER_SSH = "Open MPI over SSH between pods without rights was tried with stand-i
 BY_COMMAND = "The same command on each node was tried with two processes of one machine"
 DOMAIN_KIND = "resource.nvidia.com/v1beta1/ComputeDomain"
 GROUP_KIND = "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet"
+# The labels by which a server is told from the others of its side.
+# Source: kubernetes-sigs/lws@9f47d6c, api/leaderworkerset/v1/leaderworkerset_types.go; for pods,
+# kubernetes/api, apps/v1/types.go, PodIndexLabel.
+GROUP_NUMBER = "leaderworkerset.sigs.k8s.io/group-index"
+POD_NUMBER = "apps.kubernetes.io/pod-index"
 TOPOLOGY_ANNOTATION = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
 
 def config_map(
-    workload: Workload, name: str, files: Mapping[str, File], component: str = SERVER
+    workload: Workload, name: str, files: Mapping[str, File], component: str | None = None
 ) -> dict[str, Any]:
     content = {"immutable": True, **map_data(files)}
     return workload.document("v1/ConfigMap", name, content, component)
@@ -52,12 +58,32 @@ def deployment(workload: Workload) -> dict[str, Any]:
     return workload.document("apps/v1/Deployment", workload.name, {"spec": spec})
 
 
+def runner(workload: Workload) -> dict[str, Any]:
+    """What makes the pods."""
+    if workload.nodes > 1:
+        return group(workload)
+    return stateful_set(workload) if workload.is_side else deployment(workload)
+
+
+def stateful_set(workload: Workload) -> dict[str, Any]:
+    """The servers of a side, each on one node, which the router knows by their numbers."""
+    spec = {
+        "replicas": workload.replicas,
+        "serviceName": f"{workload.own_name}-pods",
+        "podManagementPolicy": "Parallel",
+        "revisionHistoryLimit": 5,
+        "selector": {"matchLabels": workload.selector()},
+        "template": _template(workload, pod(workload)),
+    }
+    return workload.document("apps/v1/StatefulSet", workload.own_name, {"spec": spec})
+
+
 def group(workload: Workload) -> dict[str, Any]:
     """The servers, each on several nodes, which live and die together.
 
-    It has another name than the Service, since its controller makes a Service by its name.
+    It has another name than any Service, since its controller makes a Service by its name.
     """
-    topology = workload.options.topology_key
+    topology = None if workload.is_side else workload.options.topology_key
     parts = {
         "size": workload.nodes,
         "restartPolicy": "RecreateGroupOnPodRestart",
@@ -76,7 +102,7 @@ def group(workload: Workload) -> dict[str, Any]:
     }
     return workload.document(
         GROUP_KIND,
-        workload.called("group"),
+        workload.own_name if workload.is_side else workload.called("group"),
         {"spec": spec},
         annotations={TOPOLOGY_ANNOTATION: topology} if topology else None,
     )
@@ -99,22 +125,29 @@ def compute_domain(workload: Workload) -> dict[str, Any]:
     return workload.document(DOMAIN_KIND, workload.called("domain"), {"spec": spec})
 
 
-def service(workload: Workload) -> dict[str, Any]:
-    """One address for clients."""
-    return _service(workload, workload.name, {})
-
-
-def pods_service(workload: Workload) -> dict[str, Any]:
-    """An address for each server, for a router that chooses among them."""
-    return _service(workload, workload.called("pods"), {"clusterIP": "None"})
+def services(workload: Workload) -> Iterator[dict[str, Any]]:
+    """One address for clients, or one for each server of a side; and one that lists the pods, for
+    a router that chooses among them."""
+    pods = first_pods(workload)
+    if workload.is_side:
+        label = GROUP_NUMBER if workload.nodes > 1 else POD_NUMBER
+        for number in range(workload.replicas):
+            name = workload.server_name(number)
+            yield service(workload, name, {**pods, label: str(number)})
+    else:
+        yield service(workload, workload.name, pods)
+    yield service(workload, f"{workload.own_name}-pods", pods, headless=True)
 
 
 def network_policy(workload: Workload) -> dict[str, Any]:
-    """Clients and monitoring get in, nothing gets out; pods of a group may do all among them."""
-    several = workload.nodes > 1
-    among = [{"podSelector": {"matchLabels": workload.selector()}}] if several else []
-    ingress = [*_ingress(workload), *([{"from": among}] if several else [])]
-    return policy(workload, workload.name, SERVER, ingress, [{"to": among}] if several else [])
+    """Who asks and monitoring get in, nothing gets out; peers may do all among them."""
+    among = [
+        {"podSelector": {"matchLabels": workload.selector(component)}}
+        for component in workload.peers
+    ]
+    ingress = [*_ingress(workload), *([{"from": among}] if among else [])]
+    egress = [{"to": among}] if among else []
+    return policy(workload, workload.own_name, workload.component, ingress, egress)
 
 
 def policy(
@@ -144,34 +177,41 @@ def tcp(ports: Iterable[int]) -> list[dict[str, Any]]:
     return [{"protocol": "TCP", "port": port} for port in ports]
 
 
+# Why a pod does not give way.
+ONLY_ONE = "The only one, so that draining its node waits: start another first, then drain"
+ALL_ARE_ASKED = (
+    "The router asks every server, so that draining a node waits: stop the service first"
+)
+
+
 def disruption_budget(workload: Workload) -> dict[str, Any]:
     scale = workload.options.autoscaling
     least = scale.min_replicas if scale else workload.replicas
-    return budget(workload, workload.name, SERVER, least)
+    missed = ALL_ARE_ASKED if workload.is_side else "" if least > 1 else ONLY_ONE
+    return budget(workload, workload.own_name, workload.component, missed)
 
 
-def budget(workload: Workload, name: str, component: str, replicas: int) -> dict[str, Any]:
-    """One pod at a time gives way to work on nodes, but never the only one.
+def budget(workload: Workload, name: str, component: str, missed: str) -> dict[str, Any]:
+    """One pod at a time gives way to work on nodes, unless it would be `missed`, which is why.
 
     One that does not serve is in no way.
     """
-    only_one = CommentedValue(
-        0, "The only one, so that draining its node waits: start another first, then drain"
-    )
     spec = {
-        "maxUnavailable": 1 if replicas > 1 else only_one,
+        "maxUnavailable": CommentedValue(0, missed) if missed else 1,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": workload.selector(component)},
     }
     return workload.document("policy/v1/PodDisruptionBudget", name, {"spec": spec}, component)
 
 
-def model_volumes(workload: Workload) -> Iterator[dict[str, Any]]:
-    """A folder of every node as a volume with its claim."""
+def model_volumes(workloads: Sequence[Workload]) -> Iterator[dict[str, Any]]:
+    """A folder of every node as a volume with its claim; both sides have the same."""
+    workload = workloads[-1]
     gib = math.ceil(workload.container.context.plan.facts.checkpoint.nbytes / 2**30)
     size = {"storage": f"{gib}Gi"}
     common = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
-    for role, volume in workload.model_volumes.items():
+    volumes = {role: row for one in workloads for role, row in one.model_volumes.items()}
+    for role, volume in volumes.items():
         if volume.host_path is None:
             continue
         name = workload.called(role)
@@ -200,7 +240,14 @@ def _template(workload: Workload, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {"metadata": {"labels": workload.labels()}, "spec": dict(spec)}
 
 
-def _service(workload: Workload, name: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+def service(
+    workload: Workload,
+    name: str,
+    pods: Mapping[str, str],
+    component: str | None = None,
+    headless: bool = False,
+) -> dict[str, Any]:
+    """An address of pods that have all these labels; a headless one is that of each."""
     ports = [
         {
             "name": port_name,
@@ -211,18 +258,24 @@ def _service(workload: Workload, name: str, extra: Mapping[str, Any]) -> dict[st
         }
         for port_name, port in workload.container.ports.items()
     ]
-    spec = {"type": "ClusterIP", **extra, "selector": first_pods(workload), "ports": ports}
-    return workload.document("v1/Service", name, {"spec": spec})
+    extra = {"clusterIP": "None"} if headless else {}
+    spec = {"type": "ClusterIP", **extra, "selector": dict(pods), "ports": ports}
+    return workload.document("v1/Service", name, {"spec": spec}, component)
+
+
+def clients(workload: Workload) -> list[dict[str, Any]]:
+    """Who may ask the service: pods with a label, and the gateway."""
+    return [
+        {"podSelector": {"matchLabels": {CLIENT_LABEL: workload.name}}},
+        {"podSelector": {"matchLabels": workload.selector("gateway")}},
+    ]
 
 
 def _ingress(workload: Workload) -> Iterator[dict[str, Any]]:
     ports = workload.container.ports
-    clients = [
-        {"podSelector": {"matchLabels": {CLIENT_LABEL: workload.name}}},
-        {"podSelector": {"matchLabels": workload.selector("gateway")}},
-    ]
     asked = tcp(port for name, port in ports.items() if name != "metrics")
-    yield {"from": clients, "ports": asked}
+    router = [{"podSelector": {"matchLabels": workload.selector(ROUTER)}}]
+    yield {"from": router if workload.is_side else clients(workload), "ports": asked}
     options, protocol = workload.options, workload.container.server.record.metrics.protocol
     where = {"kubernetes.io/metadata.name": options.monitoring_namespace}
     peer = {"namespaceSelector": {"matchLabels": where}}

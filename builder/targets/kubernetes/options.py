@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated
 
 from ...deployment import Deployment, ImageReference, Strict
 from ...diagnostics import Diagnostic
+from ...facts.hardware import Gpu
 from ...facts.hardware import load as load_gpu
 from ...servers import RenderContext
 from ...strict import Bounds, default
-from .. import container, selected_server, unpinned
+from .. import container, disaggregated, selected_server, unpinned
 from ..container import ContainerOptions, Count, Seconds
+from ..disaggregated import Prefill
 
 LabelText = r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)"
 ObjectName = Annotated[str, Bounds(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
@@ -95,13 +98,15 @@ class KubernetesOptions(ContainerOptions):
     """How the service runs under Kubernetes.
 
     There are `replicas` servers, as many as the deployment has instances unless it says otherwise.
+    A deployment of role decode names its `prefill` servers; a router is then before both sides.
     `model` is the volume of the checkpoint, `draft_model` that of the draft model; both are only
     read. `node_selector` replaces the one that the GPU gives. `key_secret` holds `key`, that of the
     restricted APIs, `tls_secret` what the server itself encrypts gRPC with, and `ssh_secret` the
     keys by which the pods of one server on several nodes trust each other. `resources` are further
     ones of the cluster, such as network adapters, and `resource_claims` templates of such claims.
-    With `compute_domain` the pods of servers on several nodes share a domain of multi-node NVLink,
-    whose claims NVIDIA's DRA driver makes.
+    With `compute_domain` pods on several nodes share a domain of multi-node NVLink, whose claims
+    NVIDIA's DRA driver makes. Nodes with the same value of the label `topology_key` are near each
+    other: one server on several nodes has a domain of its own, both sides of a service share one.
 
     Before it starts, a pod compares its files with their digests, those of models as far as they
     are known; with `verify_weights` the weights too, which reads them once more. Metrics are for
@@ -110,6 +115,7 @@ class KubernetesOptions(ContainerOptions):
     """
 
     replicas: Count | None = None
+    prefill: Prefill | None = None
     model: Volume = Volume(claim="model")
     draft_model: Volume = Volume(claim="draft-model")
     node_selector: dict[LabelKey, LabelValue] | None = None
@@ -145,22 +151,20 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
 
 
 def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Diagnostic]:
-    """What a reader should know of the images."""
+    """What a reader should know of the images, and of what servers need of a cluster."""
     yield from container.warnings(context, options)
-    if container.container(context, options).is_started_from_first_node:
-        what = "pods of one server reach each other over SSH, which the engine's images do not have"
-        remedy = (
-            "add openssh-server to the image, and keep an ed25519 key in the Secret "
-            f"{options.ssh_secret} of type kubernetes.io/ssh-auth"
-        )
-        yield Diagnostic(f"targets.{TARGET}.ssh_secret", what, remedy, severity="warning")
+    sides = [side for side in (context.prefill, context) if side]
+    served = container.container(context, options)
+    if any(replace(served, context=side).is_started_from_first_node for side in sides):
+        yield _ssh_warning(options)
     gpu = load_gpu(context.deployment.hardware.gpu)
-    across = gpu.nvlink_domain_gpus.value > gpu.gpus_per_node.value
-    if context.nodes > 1 and across and not (options.compute_domain or options.resource_claims):
+    several = sum(side.nodes for side in sides) > 1
+    asked = options.compute_domain or options.resource_claims
+    if several and _has_domain(gpu) and not asked:
         what = f"is off: pods on several nodes of {gpu.name} reach each other's memory by no NVLink"
         remedy = "give true where NVIDIA's DRA driver runs, or name its claim in resource_claims"
         yield Diagnostic(f"targets.{TARGET}.compute_domain", what, remedy, severity="warning")
-    if context.nodes > 1 and not options.update.max_unavailable:
+    if any(side.nodes > 1 for side in sides) and not options.update.max_unavailable:
         # Source: kubernetes-sigs/lws, issue 776.
         what = "is 0, which the StatefulSets behind a LeaderWorkerSet may refuse"
         remedy = "give 1, or make sure that your release of LeaderWorkerSet takes it"
@@ -170,26 +174,71 @@ def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Dia
         yield unpinned(f"targets.{TARGET}.gateway.image", options.gateway.image)
 
 
+def _ssh_warning(options: KubernetesOptions) -> Diagnostic:
+    """What servers whose ranks one node starts need of their image and of the cluster."""
+    what = "pods of one server reach each other over SSH, which the engine's images do not have"
+    remedy = (
+        "add openssh-server to the image, and keep an ed25519 key in the Secret "
+        f"{options.ssh_secret} of type kubernetes.io/ssh-auth"
+    )
+    return Diagnostic(f"targets.{TARGET}.ssh_secret", what, remedy, severity="warning")
+
+
+def _has_domain(gpu: Gpu) -> bool:
+    """Whether NVLink goes from node to node."""
+    return gpu.nvlink_domain_gpus.value > gpu.gpus_per_node.value
+
+
 def _own_diagnostics(deployment: Deployment, options: KubernetesOptions) -> Iterator[Diagnostic]:
-    gpu, total = deployment.hardware.gpu, deployment.hardware.num_gpus
-    size = load_gpu(gpu).gpus_per_node.value
-    if total <= size * deployment.instances:
-        if options.compute_domain:
-            what = "is there, and a server has one node"
-            yield Diagnostic(f"targets.{TARGET}.compute_domain", what, "remove it")
-        yield from _gateway_diagnostics(deployment, options)
-        return
-    nodes = -(-total // size)
-    if deployment.instances > 1:
-        what = f"{deployment.instances} servers on several nodes each, and {gpu} has {size} GPUs"
+    gpu = load_gpu(deployment.hardware.gpu)
+    size = gpu.gpus_per_node.value
+    nodes = -(-deployment.hardware.num_gpus // (size * deployment.instances))
+    yield from _side_diagnostics(deployment, options)
+    if options.compute_domain and not (nodes > 1 or options.prefill):
+        what = "is there, and a server has one node"
+        yield Diagnostic(f"targets.{TARGET}.compute_domain", what, "remove it")
+    elif options.compute_domain and not _has_domain(gpu):
+        what = f"is there, and NVLink of {gpu.name} ends at its node"
+        yield Diagnostic(f"targets.{TARGET}.compute_domain", what, "remove it")
+    if nodes > 1 and deployment.instances > 1:
+        what = (
+            f"{deployment.instances} servers on several nodes each, and {gpu.name} has {size} GPUs"
+        )
         remedy = f"give instances: 1 and its GPUs, and the number by targets.{TARGET}.replicas"
         yield Diagnostic("instances", what, remedy)
-    if options.kserve:
+    if nodes > 1 and options.kserve:
         what = f"is there, and a server has {nodes} nodes"
         yield Diagnostic(
             f"targets.{TARGET}.kserve", what, "remove it: the LeaderWorkerSet holds them"
         )
     yield from _gateway_diagnostics(deployment, options)
+
+
+# What to do about one side of a service that stands alone.
+ALONE = {
+    "prefill": f"name it in its decode deployment, by targets.{TARGET}.prefill.deployment",
+    "decode": "add prefill: {deployment: FILE or preset, servers: 1}, or give role agg",
+}
+
+
+def _side_diagnostics(deployment: Deployment, options: KubernetesOptions) -> Iterator[Diagnostic]:
+    """Why prefill and decode servers are no service: one knows the others by their numbers."""
+    where = f"targets.{TARGET}"
+    if options.prefill is None:
+        if deployment.role in ALONE:
+            what = f"kubernetes does not serve the {deployment.role} side alone"
+            yield Diagnostic(f"{where}.prefill", what, ALONE[deployment.role])
+        return
+    yield from disaggregated.diagnostics(deployment, TARGET, f"{where}.replicas")
+    given = {
+        "autoscaling": (options.autoscaling, "remove it, and give replicas and prefill.servers"),
+        "kserve": (options.kserve, "remove it: the router is before both sides"),
+        "update.max_surge": (options.update.max_surge, "give 0"),
+    }
+    for name, (value, remedy) in given.items():
+        if value:
+            what = "is there, and the router of both sides has a fixed list of servers"
+            yield Diagnostic(f"{where}.{name}", what, remedy)
 
 
 def _gateway_diagnostics(

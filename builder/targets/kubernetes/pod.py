@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
 from ...facts.hardware import load as load_gpu
+from ...facts.images import Image
 from ...render import CommentedValue
 from ..container import BUNDLE, HOME, KEY_FOLDER, SCRATCH_GIB, TLS_FOLDER, USER, Container
 from .options import KubernetesOptions, Volume
-from .workload import FILES_LIST, SERVER, Workload, files_volume
+from .workload import COMPONENT_LABEL, INSTANCE_LABEL, SERVER, Workload, files_volume
 
 LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
 LEADER_HOST = "LWS_LEADER_ADDRESS"
@@ -17,6 +19,7 @@ STAYS = "Its ranks answer until the first pod has ended, whose name goes with it
 SSH_FOLDER = "/run/secrets/server-ssh"
 SSH_PORT = 2222
 SECRET_MODE = 0o440
+CHECK = "sha256sum --check --quiet --strict"
 
 # Life is asked for when the start is over, and no more when the pod ends: a server may load and
 # drain for as long as it needs to. In between it has two minutes to answer under load.
@@ -42,15 +45,28 @@ RESTRICTED = {
 
 def pod(workload: Workload) -> dict[str, Any]:
     """The pod of a server, or of the first of its nodes."""
+    claims = [
+        {"name": name, "resourceClaimTemplateName": template}
+        for name, template in workload.claims.items()
+    ]
+    return {
+        **placed(workload),
+        **_near(workload),
+        **({"resourceClaims": claims} if claims else {}),
+        "terminationGracePeriodSeconds": grace(workload),
+        "initContainers": [_verification(workload)],
+        "containers": [_server(workload)],
+        "volumes": _volumes(workload),
+    }
+
+
+def placed(workload: Workload) -> dict[str, Any]:
+    """What pods of all components have: no rights of their own, and a node with the driver."""
     container, options = workload.container, workload.options
     asked: dict[str, Any] = {
         "priorityClassName": options.priority_class,
         "runtimeClassName": options.runtime_class,
         "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets],
-        "resourceClaims": [
-            {"name": name, "resourceClaimTemplateName": template}
-            for name, template in workload.claims.items()
-        ],
     }
     return {
         "automountServiceAccountToken": False,
@@ -60,17 +76,18 @@ def pod(workload: Workload) -> dict[str, Any]:
         "securityContext": SECURITY,
         "nodeSelector": _node_selector(container, options),
         "tolerations": _tolerations(container),
-        "topologySpreadConstraints": _spread(workload),
         **{key: value for key, value in asked.items() if value},
-        "terminationGracePeriodSeconds": CommentedValue(
-            container.stop_s + options.deregistration_s,
-            f"{options.deregistration_s} s until nobody sends requests any more, and "
-            f"{container.stop_s} s for those that are under way",
-        ),
-        "initContainers": [_verification(workload)],
-        "containers": [_server(workload)],
-        "volumes": _volumes(workload),
     }
+
+
+def grace(workload: Workload) -> CommentedValue:
+    """How long a pod has from when it is to go until it is killed."""
+    wait_s, stop_s = workload.options.deregistration_s, workload.container.stop_s
+    return CommentedValue(
+        stop_s + wait_s,
+        f"{wait_s} s until nobody sends requests any more, and {stop_s} s for those that are "
+        "under way",
+    )
 
 
 def worker_pod(workload: Workload) -> dict[str, Any]:
@@ -90,7 +107,7 @@ def worker_pod(workload: Workload) -> dict[str, Any]:
     else:
         stay = ["bash", "-c", f"while getent hosts ${LEADER_HOST} >/dev/null; do sleep 1; done"]
         server["lifecycle"] = {"preStop": CommentedValue({"exec": {"command": stay}}, STAYS)}
-    del found["topologySpreadConstraints"]  # it belongs to its group, wherever that is
+    found.pop("topologySpreadConstraints", None)  # it belongs to its group, wherever that is
     return {**found, "containers": [server]}
 
 
@@ -106,31 +123,39 @@ def _verification(workload: Workload) -> dict[str, Any]:
     The digest of the list stands in the pod itself, so whoever changes a file would have to change
     the pod as well.
     """
-    container, check = workload.container, "sha256sum --check --quiet --strict"
+    container, listed = workload.container, workload.files_list
     lines = [
         f"cd {BUNDLE}",
-        f"echo '{workload.lists[FILES_LIST].sha256}  {FILES_LIST}' | {check} -",
-        f"{check} {FILES_LIST}",
+        f"echo '{workload.lists[listed].sha256}  {listed}' | {CHECK} -",
+        f"{CHECK} {listed}",
     ]
     for folder, role in zip(container.models.values(), workload.model_volumes, strict=True):
-        if (known := f"kubernetes/{role}.sha256") in workload.lists:
-            lines += [f"cd {folder}", f"{check} --ignore-missing {BUNDLE}/{known}"]
+        if (known := workload.list_path(role)) in workload.lists:
+            lines += [f"cd {folder}", f"{CHECK} --ignore-missing {BUNDLE}/{known}"]
     own = {"bundle", *workload.model_volumes}
+    return verification(
+        container.image, lines, [row for row in _mounts(workload) if row["name"] in own]
+    )
+
+
+def verification(
+    image: Image, lines: Iterable[str], mounts: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """A container that runs lines of a shell before the pod's own one starts."""
     return {
         "name": "verify",
-        "image": container.image.reference,
+        "image": image.reference,
         "imagePullPolicy": "IfNotPresent",
         "command": ["bash", "-euo", "pipefail", "-c", "".join(f"{line}\n" for line in lines)],
         "resources": {"requests": {"cpu": "1", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": RESTRICTED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [row for row in _mounts(workload) if row["name"] in own],
+        "volumeMounts": mounts,
     }
 
 
 def _server(workload: Workload) -> dict[str, Any]:
     container, options = workload.container, workload.options
-    start, probe = container.start_s, _probe(container, container.ready_path)
     return {
         "name": SERVER,
         "image": container.image.reference,
@@ -141,22 +166,31 @@ def _server(workload: Workload) -> dict[str, Any]:
             {"name": name, "containerPort": port, "protocol": "TCP"}
             for name, port in container.ports.items()
         ],
-        "startupProbe": {
-            **probe,
-            "periodSeconds": STARTUP_PERIOD_S,
-            "timeoutSeconds": 5,
-            "failureThreshold": CommentedValue(-(-start.value // STARTUP_PERIOD_S), start.reason),
-        },
-        "readinessProbe": {**probe, **READINESS},
-        "livenessProbe": CommentedValue(
-            {**_probe(container, container.server.record.paths["live"]), **LIVENESS},
-            "Asked neither before the first answer nor while the pod ends",
-        ),
+        **probes(container, container.start_s),
         "lifecycle": {"preStop": {"sleep": {"seconds": options.deregistration_s}}},
         "resources": _resources(workload),
         "securityContext": RESTRICTED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(workload),
+    }
+
+
+def probes(container: Container, start_s: CommentedValue) -> dict[str, Any]:
+    """Of a server, or of the router that answers like one, which may take so long to start."""
+    ready = _probe(container, container.ready_path)
+    periods = -(-int(start_s.value) // STARTUP_PERIOD_S)
+    return {
+        "startupProbe": {
+            **ready,
+            "periodSeconds": STARTUP_PERIOD_S,
+            "timeoutSeconds": 5,
+            "failureThreshold": CommentedValue(periods, start_s.reason),
+        },
+        "readinessProbe": {**ready, **READINESS},
+        "livenessProbe": CommentedValue(
+            {**_probe(container, container.server.record.paths["live"]), **LIVENESS},
+            "Asked neither before the first answer nor while the pod ends",
+        ),
     }
 
 
@@ -299,6 +333,29 @@ def _tolerations(container: Container) -> list[dict[str, str]]:
         other = {"key": "kubernetes.io/arch", "operator": "Equal", "value": container.architecture}
         found.append({**other, "effect": "NoSchedule"})
     return found
+
+
+def _near(workload: Workload) -> dict[str, Any]:
+    """Where servers are to each other: those of two sides exchange the KV cache."""
+    if workload.is_side:
+        return _together(workload)
+    return {"topologySpreadConstraints": _spread(workload)}
+
+
+def _together(workload: Workload) -> dict[str, Any]:
+    """All pods of both sides in one domain, if the deployment says which."""
+    if (key := workload.options.topology_key) is None:
+        return {}
+    term = {
+        "topologyKey": key,
+        "labelSelector": {
+            "matchExpressions": [
+                {"key": INSTANCE_LABEL, "operator": "In", "values": [workload.name]},
+                {"key": COMPONENT_LABEL, "operator": "In", "values": list(workload.peers)},
+            ]
+        },
+    }
+    return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
 def _spread(workload: Workload) -> list[dict[str, Any]]:

@@ -21,18 +21,21 @@ from ...deployment import Deployment
 from ...facts.checkpoint_files import HASHED_BYTES
 from ...render import as_text
 from ..container import Container
+from ..disaggregated import ROUTER
 from .options import KubernetesOptions, Volume
 
 # Kubernetes adds to the names of what it makes itself; with the longest of these, a label's value
 # of 63 letters is still long enough.
 LONGEST = 40
 LABEL_LIMIT = 63
-# The component of the objects of servers.
+# The component of the objects of servers, where all of them are alike.
 SERVER = "server"
+# Those of disaggregated serving, prefill first.
+SIDES = PREFILL, DECODE = "prefill", "decode"
 TOOL = "trtllm-deployment-toolkit"
+INSTANCE_LABEL = "app.kubernetes.io/instance"
+COMPONENT_LABEL = "app.kubernetes.io/component"
 CLIENT_LABEL = f"{TOOL}/client-of"
-# The digests of all files that pods run.
-FILES_LIST = "kubernetes/files.sha256"
 
 
 def object_name(text: str) -> str:
@@ -130,26 +133,52 @@ CHANNEL = "compute-domain-channel"
 
 @dataclass(frozen=True)
 class Workload:
-    """All that the objects of a service are made of.
+    """All that the objects of a service are made of: servers that are alike.
 
+    `deployment` is that of the whole service; where it has two sides, `component` is one of them.
     `scripts` are files of this target that its pods run beside those of the server.
     """
 
+    deployment: Deployment
     container: Container
     options: KubernetesOptions
+    replicas: int
     scripts: Mapping[str, File]
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.container.context.deployment
+    component: str = SERVER
 
     @cached_property
     def name(self) -> str:
-        """That of its Service, of which the names of all its objects are made."""
+        """That of the Service for clients, of which the names of all objects are made."""
         return object_name(self.deployment.name)
 
     def called(self, part: str) -> str:
         return f"{self.name}-{part}"
+
+    @property
+    def is_side(self) -> bool:
+        """Whether these are the servers of one side of disaggregated serving."""
+        return self.component != SERVER
+
+    @property
+    def own_name(self) -> str:
+        """Of the objects that another side has too."""
+        return self.called(self.component) if self.is_side else self.name
+
+    def server_name(self, number: int) -> str:
+        """The Service of one server of a side."""
+        return f"{self.own_name}-{number}"
+
+    @property
+    def asked_component(self) -> str:
+        """Whose pods answer clients."""
+        return ROUTER if self.is_side else SERVER
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Between whose pods all ports are open: MPI, NCCL and the KV cache choose their own."""
+        if self.is_side:
+            return SIDES
+        return (SERVER,) if self.nodes > 1 else ()
 
     @property
     def claims(self) -> dict[str, str]:
@@ -160,11 +189,20 @@ class Workload:
     @property
     def files(self) -> dict[str, File]:
         """All that the pods run, by path in the bundle."""
-        return {**self.container.server.files, **self.scripts, **self.lists}
+        return {**self.container.files, **self.scripts, **self.lists}
 
     @cached_property
     def maps(self) -> dict[str, dict[str, File]]:
-        return config_maps(self.name, self.files)
+        return config_maps(self.own_name, self.files)
+
+    def list_path(self, name: str) -> str:
+        """Where a list of digests is in the bundle; each side has its own."""
+        return f"kubernetes/{f'{self.component}-' if self.is_side else ''}{name}.sha256"
+
+    @property
+    def files_list(self) -> str:
+        """The digests of all files that pods run."""
+        return self.list_path("files")
 
     @cached_property
     def lists(self) -> dict[str, File]:
@@ -181,14 +219,10 @@ class Workload:
                 if row.sha256 and (self.options.verify_weights or row.nbytes < HASHED_BYTES)
             }
             if digests:
-                found[f"kubernetes/{role}.sha256"] = File(sums(digests))
-        files = {**self.container.server.files, **self.scripts, **found}
+                found[self.list_path(role)] = File(sums(digests))
+        files = {**self.container.files, **self.scripts, **found}
         listed = File(sums({path: file.sha256 for path, file in files.items()}))
-        return {FILES_LIST: listed, **found}
-
-    @property
-    def replicas(self) -> int:
-        return self.options.replicas or self.deployment.instances
+        return {self.files_list: listed, **found}
 
     @property
     def nodes(self) -> int:
@@ -200,7 +234,7 @@ class Workload:
         volumes = {"model": self.options.model, "draft-model": self.options.draft_model}
         return dict(list(volumes.items())[: len(self.container.models)])
 
-    def labels(self, component: str = SERVER) -> dict[str, str]:
+    def labels(self, component: str | None = None) -> dict[str, str]:
         """What every object carries."""
         return {
             **self.selector(component),
@@ -209,12 +243,12 @@ class Workload:
             "app.kubernetes.io/managed-by": TOOL,
         }
 
-    def selector(self, component: str = SERVER) -> dict[str, str]:
+    def selector(self, component: str | None = None) -> dict[str, str]:
         """What never changes of an object, by which its pods are found."""
         return {
             "app.kubernetes.io/name": self.container.server.record.name.replace("_", "-"),
-            "app.kubernetes.io/instance": self.name,
-            "app.kubernetes.io/component": component,
+            INSTANCE_LABEL: self.name,
+            COMPONENT_LABEL: component or self.component,
         }
 
     def document(
@@ -222,7 +256,7 @@ class Workload:
         kind: str,
         name: str,
         content: Mapping[str, Any],
-        component: str = SERVER,
+        component: str | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """An object; its `kind` with the version of the API, as in `apps/v1/Deployment`."""

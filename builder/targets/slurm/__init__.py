@@ -16,7 +16,8 @@ from ...facts.hardware import load as load_gpu
 from ...files import resource_root
 from ...render import text, yaml_document
 from ...servers import RenderContext
-from .. import PREFILL_FOLDER, selected_server
+from .. import selected_server
+from ..disaggregated import PREFILL_FOLDER, ROUTER_FILE
 from . import layout, service
 from .options import SlurmOptions as Options
 from .options import diagnostics, warnings
@@ -38,7 +39,7 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
         **_supervisor(),
     }
     if found.is_disaggregated:
-        files[service.SIDES_FILE] = yaml_document(
+        files[ROUTER_FILE] = yaml_document(
             f"The router of the prefill and decode servers of {found.deployment.name}. The "
             "supervisor puts the host of a server in the place of its name in braces.",
             service.sides_document(found),

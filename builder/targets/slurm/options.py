@@ -12,7 +12,8 @@ from ...facts.hardware import load as load_gpu
 from ...servers import PORT_STEP, Host, Port, RenderContext, is_address, options_of
 from ...site import TARGET, Site
 from ...strict import Bounds
-from .. import host_diagnostics, selected_server, selection_diagnostics, unpinned
+from .. import disaggregated, host_diagnostics, selected_server, selection_diagnostics, unpinned
+from ..disaggregated import Count, Prefill
 
 # Slurm keeps the time of `--signal` in 16 bits.
 MAX_LEAD_S = 65_535
@@ -25,7 +26,6 @@ IMAGE_FILES = (".sqsh", ".sif")
 EVERYWHERE = "0.0.0.0"
 THE_NODE = "node"
 
-Count = Annotated[int, Bounds(ge=1, le=10_000)]
 Seconds = Annotated[int, Bounds(ge=1, le=31_536_000)]
 
 
@@ -43,16 +43,6 @@ class RouterPorts(Strict):
         """Its ports for the protocols that its servers speak with clients."""
         own = {"http": self.http_port, "grpc": self.grpc_port}
         return {name: port for name, port in own.items() if name in served}
-
-
-class Prefill(Strict):
-    """The other side of disaggregated serving: a deployment of role prefill, and its servers.
-
-    `deployment` is a mapping: in a deployment file, mostly the name of a file or a preset.
-    """
-
-    deployment: dict[str, Any] | str
-    servers: Count = 1
 
 
 class SlurmOptions(Strict):
@@ -122,7 +112,9 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
         return
     server = selected_server(deployment, options.server)
     yield from _size_diagnostics(deployment, options)
-    yield from _role_diagnostics(deployment, options)
+    if options.prefill:
+        number = f"targets.{TARGET}.servers"
+        yield from disaggregated.diagnostics(deployment, TARGET, number)
     yield from _container_diagnostics(options, server)
     yield from _access_diagnostics(deployment, options, server)
     yield from _port_diagnostics(deployment, options, server)
@@ -140,20 +132,6 @@ def _size_diagnostics(deployment: Deployment, options: SlurmOptions) -> Iterator
     elif total > size and options.site.mpi == "none" and needs_mpi:
         what = f"is none, and ranks on {-(-total // size)} nodes find each other by MPI"
         yield Diagnostic(f"targets.{TARGET}.site.mpi", what, "name a plugin, such as pmix")
-
-
-def _role_diagnostics(deployment: Deployment, options: SlurmOptions) -> Iterator[Diagnostic]:
-    if options.prefill is None:
-        return
-    where = f"targets.{TARGET}.prefill"
-    if deployment.role != "decode":
-        what = f"is there, and role is {deployment.role}"
-        yield Diagnostic(where, what, "set role: decode, or remove the prefill servers")
-    if deployment.instances > 1:
-        what = f"is there, and instances is {deployment.instances}"
-        yield Diagnostic(
-            where, what, f"set instances: 1, and the number by targets.{TARGET}.servers"
-        )
 
 
 def warnings(context: RenderContext, options: SlurmOptions) -> Iterator[Diagnostic]:

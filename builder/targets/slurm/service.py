@@ -18,20 +18,16 @@ from ...facts import servers
 from ...facts.servers import Server
 from ...servers import RenderContext
 from ...site import Site
+from ..disaggregated import ROUTER, ROUTER_FILE, router_command, router_document
 from .layout import Layout, Placement, ServerGroup
 from .options import SlurmOptions, instance_ports
 
 FORMAT = 1
-ROUTER = "router"
 HAPROXY_FILE = "router.cfg"
-SIDES_FILE = "disaggregated.yaml"
 LOOPBACK = "127.0.0.1"
 # A server that drains answers what it has, and a little more is left to end in order.
 STOP_MARGIN_S = 30
 ROUTER_START_TIMEOUT_S = 60
-# The engine's own router cuts every answer off after 180 s by default.
-# Source: TensorRT-LLM tensorrt_llm/commands/serve.py, `disaggregated --request_timeout`.
-ROUTER_REQUEST_TIMEOUT_S = 3600
 HEALTH = {"period_s": 5, "timeout_s": 5, "failures": 6}
 GENERATION_PERIOD_S = 60
 SMOKE_TIMEOUT_S = 600
@@ -195,16 +191,15 @@ def _router(service: SlurmService) -> dict[str, Any]:
     """HAProxy before servers that are alike, the engine's own before those of two sides."""
     site, entry = service.site, service.sides[0].entry
     program = service.target if service.is_disaggregated else ROUTER
-    argv, file = ["haproxy", "-W", "-db", "-f"], HAPROXY_FILE
+    argv, file = ["haproxy", "-W", "-db", "-f", f"{{job}}/{HAPROXY_FILE}"], HAPROXY_FILE
     if service.is_disaggregated:
-        timeout = ["--request_timeout", str(ROUTER_REQUEST_TIMEOUT_S)]
-        argv, file = [*(service.record.router or ()), *timeout, "-c"], SIDES_FILE
+        argv, file = router_command(service.record, f"{{job}}/{ROUTER_FILE}"), ROUTER_FILE
     return {
         "name": ROUTER,
         "role": "router",
         **_extent(service, Placement(), 1, 0),
         "gpu_indices": None,
-        "argv": [*argv, f"{{job}}/{file}"],
+        "argv": argv,
         "launcher": container_command(site, program),
         "environment": dict(site.environment),
         "srun": ["--mpi=none", "--gres=none", *_srun(site, program)],
@@ -332,19 +327,9 @@ def _preflight(service: SlurmService) -> dict[str, Any]:
 
 def sides_document(service: SlurmService) -> dict[str, Any]:
     """The option file of the router of both sides; `{NAME}` is the host of a server."""
-
-    def servers(side: ServingSide) -> dict[str, Any]:
-        urls = [
-            f"{{{server.name}}}:{{port:{server.name}:http}}"
-            for server in service.servers
-            if server.side is side
-        ]
-        return {"num_instances": len(urls), "urls": urls}
-
-    prefill, decode = service.sides
-    return {
-        "hostname": service.options.bind_host,
-        "port": service.options.router.http_port,
-        "context_servers": servers(prefill),
-        "generation_servers": servers(decode),
-    }
+    prefill, decode = (
+        [f"{{{row.name}}}:{{port:{row.name}:http}}" for row in service.servers if row.side is side]
+        for side in service.sides
+    )
+    port = service.options.router.http_port
+    return router_document(service.options.bind_host, port, prefill, decode)

@@ -1,0 +1,281 @@
+"""Prefill and decode servers and their router: who finds whom, and what they answer together.
+
+Each form is rendered once: servers on one node, and the published one of servers on two.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import yaml
+
+from builder import pipeline
+from launch import engine
+from tests.kubernetes import cluster_files
+from tests.kubernetes.box import OUTSIDE, PATIENCE_S, Box, Volumes, boxed, need_what_a_box_needs
+from tests.kubernetes.cluster_files import Object, of_kind
+from tests.kubernetes.network import network
+
+PUBLISHED = "deepseek-v3.2-nvfp4-gb200x32"
+ONE_NODE: dict[str, Any] = {
+    "checkpoint": "llama-tiny",
+    "hardware": {"gpu": "gb200", "num_gpus": 1},
+    "engine": {"release": "1.2.1"},
+    "workload": {"isl": 512, "osl": 128, "concurrency": 16},
+}
+PREFILL = {
+    **ONE_NODE,
+    "name": "first",
+    "role": "prefill",
+    "targets": {"trtllm_serve": {"port": 8100}},
+}
+SERVERS = {"prefill": 2, "decode": 1}
+# What runs the servers of a side, and the label that tells the pods of one from the others.
+RUNNERS = {
+    "StatefulSet": "apps.kubernetes.io/pod-index",
+    "LeaderWorkerSet": "leaderworkerset.sigs.k8s.io/group-index",
+}
+COMPONENT = "app.kubernetes.io/component"
+
+
+def request(**kubernetes: Any) -> dict[str, Any]:
+    own = {"prefill": {"deployment": PREFILL, "servers": SERVERS["prefill"]}, **kubernetes}
+    targets = {"trtllm_serve": {}, "kubernetes": own}
+    return {**ONE_NODE, "name": "chat", "role": "decode", "targets": targets}
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A rendered service, and what runs the servers of each side."""
+
+    folder: Path
+    runners: Mapping[str, Object]
+
+    @property
+    def router(self) -> Object:
+        [found] = of_kind(self.folder, "Deployment")
+        [pod] = cluster_files.pods(found)
+        return pod
+
+    @property
+    def router_options(self) -> dict[str, Any]:
+        path = self.folder.parent / "router" / "disaggregated.yaml"
+        found: dict[str, Any] = yaml.safe_load(path.read_text())
+        return found
+
+    def listed(self, side: str) -> list[tuple[str, int]]:
+        """The servers of a side that the router knows, as host and port."""
+        given = self.router_options
+        named = {"prefill": "context_servers", "decode": "generation_servers"}[side]
+        assert given[named]["num_instances"] == len(given[named]["urls"])
+        hosts = (url.split(":") for url in given[named]["urls"])
+        return [(host, int(port)) for host, port in hosts]
+
+
+@pytest.fixture(scope="module", params=[*RUNNERS])
+def sides(request_file: Path, request: pytest.FixtureRequest) -> Sides:
+    kind: str = request.param
+    named = {"StatefulSet": str(request_file), "LeaderWorkerSet": PUBLISHED}
+    folder = request_file.parent / kind
+    pipeline.render(named[kind], folder)
+    runners = of_kind(folder / "kubernetes", kind)
+    by_side = {row["metadata"]["labels"][COMPONENT]: row for row in runners}
+    return Sides(folder / "kubernetes", by_side)
+
+
+@pytest.fixture(scope="module")
+def request_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sides") / "request.yaml"
+    path.write_text(yaml.safe_dump(request(compute_domain=True, topology_key="rack")))
+    return path
+
+
+@pytest.mark.parametrize("side", SERVERS)
+def test_the_router_knows_each_server_by_a_service_of_its_own(side: str, sides: Sides) -> None:
+    runner = sides.runners[side]
+    services = {row["metadata"]["name"]: row["spec"] for row in of_kind(sides.folder, "Service")}
+    listed = sides.listed(side)
+    assert len(set(listed)) == len(listed) == runner["spec"]["replicas"]
+    [pod, *_] = cluster_files.pods(runner)
+    [container] = pod["containers"]
+    open_ports = {row["name"]: row["containerPort"] for row in container["ports"]}
+    for number, (host, port) in enumerate(listed):
+        selector = dict(services[host]["selector"])
+        assert selector.pop(RUNNERS[runner["kind"]]) == str(number)
+        assert selector.pop(COMPONENT) == side
+        [exposed] = services[host]["ports"]
+        assert (exposed["port"], open_ports[exposed["targetPort"]]) == (port, port)
+
+
+def test_clients_find_the_router_alone(sides: Sides) -> None:
+    [port] = sides.router["containers"][0]["ports"]
+    given = sides.router_options
+    assert port["containerPort"] == given["port"]
+    own = {
+        row["metadata"]["name"]: row["spec"]["selector"][COMPONENT]
+        for row in of_kind(sides.folder, "Service")
+    }
+    [deployment] = of_kind(sides.folder, "Deployment")
+    name = deployment["metadata"]["labels"]["app.kubernetes.io/instance"]
+    assert own[name] == own[f"{name}-pods"] == "router"
+    assert sorted(own.values()).count("router") == 2
+
+
+def reachable(sides: Sides, source: str, target: str) -> set[int | None]:
+    """The ports on which policies let one component reach another; `None` stands for all."""
+    policies = {
+        row["spec"]["podSelector"]["matchLabels"][COMPONENT]: row["spec"]
+        for row in of_kind(sides.folder, "NetworkPolicy")
+    }
+
+    def allowed(rules: list[Any], peers: str, other: str) -> set[int | None]:
+        return {
+            row["port"]
+            for rule in rules
+            for peer in rule[peers]
+            if peer.get("podSelector", {}).get("matchLabels", {}).get(COMPONENT) == other
+            for row in rule.get("ports", [{"port": None}])
+        }
+
+    out = allowed(policies[source]["egress"], "to", target)
+    return out & allowed(policies[target]["ingress"], "from", source)
+
+
+def test_policies_let_pass_what_the_service_needs_and_no_more(sides: Sides) -> None:
+    ports = {side: {port for _, port in sides.listed(side)} for side in SERVERS}
+    for side, other in (("prefill", "decode"), ("decode", "prefill"), ("decode", "decode")):
+        assert None in reachable(sides, side, other)
+    for side in SERVERS:
+        assert reachable(sides, "router", side) == ports[side]
+        assert reachable(sides, side, "router") == set()
+    clients = [
+        row["spec"]["podSelector"]["matchLabels"][COMPONENT]
+        for row in of_kind(sides.folder, "NetworkPolicy")
+        if "client-of" in str(row["spec"]["ingress"])
+    ]
+    assert clients == ["router"]
+
+
+def test_pods_have_the_files_of_their_side_byte_for_byte(sides: Sides) -> None:
+    maps, bundle = cluster_files.config_maps(sides.folder), sides.folder.parent
+    pods = {side: next(cluster_files.pods(row)) for side, row in sides.runners.items()}
+    for side, pod in {**pods, "router": sides.router}.items():
+        found = cluster_files.pod_files(maps, pod)
+        assert found and {path: data for path, (data, _) in found.items()} == {
+            path: (bundle / path).read_bytes() for path in found
+        }
+        options = [path for path in found if path.endswith("trtllm_serve/config.yaml")]
+        folder = {"prefill": ["prefill/trtllm_serve"], "decode": ["trtllm_serve"]}.get(side, [])
+        assert options == [f"{path}/config.yaml" for path in folder]
+
+
+def test_all_servers_share_one_domain_of_nvlink(sides: Sides) -> None:
+    [domain] = of_kind(sides.folder, "ComputeDomain")
+    template = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+    pods = [pod for row in sides.runners.values() for pod in cluster_files.pods(row)]
+    claims = [row["resourceClaimTemplateName"] for pod in pods for row in pod["resourceClaims"]]
+    assert claims == [template] * len(pods)
+    assert "resourceClaims" not in sides.router
+
+
+def test_the_router_takes_no_gpu_from_a_node_that_has_the_driver(sides: Sides) -> None:
+    [container] = sides.router["containers"]
+    assert "nvidia.com/gpu" not in container["resources"]["limits"]
+    variables = {row["name"]: row["value"] for row in container["env"]}
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "none"
+    [server, *_] = cluster_files.pods(sides.runners["decode"])
+    assert sides.router["nodeSelector"] == server["nodeSelector"]
+
+
+def test_the_router_waits_as_long_as_its_servers_may_take(sides: Sides) -> None:
+    def limit_s(pod: Object) -> int:
+        probe = pod["containers"][0]["startupProbe"]
+        return int(probe["failureThreshold"] * probe["periodSeconds"])
+
+    servers = [next(cluster_files.pods(row)) for row in sides.runners.values()]
+    command = sides.router["containers"][0]["command"]
+    waits_s = int(command[command.index("--server_start_timeout") + 1])
+    assert limit_s(sides.router) >= waits_s > max(map(limit_s, servers))
+
+
+def test_work_on_nodes_takes_no_server_that_is_asked(sides: Sides) -> None:
+    budgets = of_kind(sides.folder, "PodDisruptionBudget")
+    assert [row["spec"]["maxUnavailable"] for row in budgets] == [0, 0, 0]
+
+
+def test_both_sides_are_near_each_other_where_the_deployment_says_so(request_file: Path) -> None:
+    """Not one domain for each server: what they exchange stays inside."""
+    folder = request_file.parent / "near"
+    pipeline.render(PUBLISHED, folder, ["targets.kubernetes.topology_key=nvidia.com/gpu.clique"])
+    for row in of_kind(folder / "kubernetes", "LeaderWorkerSet"):
+        assert "annotations" not in row["metadata"]
+        for pod in cluster_files.pods(row):
+            near = pod["affinity"]["podAffinity"]
+            [term] = near["requiredDuringSchedulingIgnoredDuringExecution"]
+            assert term["topologyKey"] == "nvidia.com/gpu.clique"
+            chosen = {
+                rule["key"]: rule["values"] for rule in term["labelSelector"]["matchExpressions"]
+            }
+            assert chosen[COMPONENT] == ["prefill", "decode"]
+
+
+@pytest.fixture(scope="module")
+def running(request_file: Path, make_miniature: Callable[[str], Path]) -> Iterator[dict[str, Box]]:
+    """The pods of one server of each side and of the router, with the stand-in for the engine.
+
+    Each has a network of its own, and knows the others by the names of their Services.
+    """
+    need_what_a_box_needs()
+    folder = request_file.parent / "running"
+    one = {"deployment": PREFILL, "servers": 1}
+    (folder.with_suffix(".yaml")).write_text(yaml.safe_dump(request(prefill=one)))
+    rendered = pipeline.render(str(folder.with_suffix(".yaml")), folder).folder / "kubernetes"
+    runners = [*of_kind(rendered, "StatefulSet"), *of_kind(rendered, "Deployment")]
+    pods = {row["metadata"]["labels"][COMPONENT]: next(cluster_files.pods(row)) for row in runners}
+    volumes = Volumes(
+        cluster_files.config_maps(rendered), {"model": make_miniature("llama-tiny")}, {}
+    )
+    with ExitStack() as stack:
+        outside = Path(stack.enter_context(TemporaryDirectory(dir=OUTSIDE)))
+        programs = engine.path_entries("reference", outside / "programs", Path)
+        joined = stack.enter_context(network(outside))
+        found = {}
+        for side, pod in pods.items():
+            host = stack.enter_context(joined.joined(f"chat-{side}-0", "default"))
+            found[side] = stack.enter_context(boxed(pod, volumes, programs, host))
+        yield found
+
+
+def test_the_pods_answer_as_one_server(running: Mapping[str, Box]) -> None:
+    """The router is ready when its servers are, and both sides do their part."""
+    running["router"].wait_for("readinessProbe")
+    for side in SERVERS:
+        assert running[side].passes("readinessProbe"), running[side].log
+    greedy = {"temperature": 0, "ignore_eos": True}
+    asked = {**greedy, "model": "llama-tiny", "prompt": "Hello", "max_tokens": 4}
+    answer = running["router"].ask("/v1/completions", "http", json.dumps(asked))
+    assert answer is not None, running["router"].log
+    alone = running["prefill"].ask("/v1/completions", "http", json.dumps(asked))
+    assert alone is not None
+    one, two = json.loads(answer), json.loads(alone)
+    assert one["usage"]["completion_tokens"] == 4
+    assert one["choices"][0]["text"] == two["choices"][0]["text"]
+    for side in SERVERS:
+        assert (
+            '"POST /v1/completions' in running[side].log or "/v1/completions" in running[side].log
+        )
+
+
+def test_the_router_ends_in_order(running: Mapping[str, Box]) -> None:
+    router = running["router"]
+    router.send(signal.SIGTERM)
+    assert router.process.wait(PATIENCE_S) == 0, router.log
+    assert "Read-only file system" not in router.log
