@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
+from .credentials import mask
 from .diagnostics import closest, nearest, one_line, printable
 from .errors import BadInput, ToolkitError
 
@@ -144,6 +145,9 @@ class Parser(argparse.ArgumentParser):
                 remedy = f"write {instead}" if instead else nearest(verb, action.choices)
                 self.error(f"unknown {kind} {verb!r}; {remedy}")
         return super().parse_known_args(words, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(mask(message))
 
     def _check_options(self, words: Sequence[str]) -> None:
         """Long options; a beginning that several have is for argparse to refuse."""

@@ -1,4 +1,4 @@
-"""Slurm as seen by the job: its commands, the job's nodes and time, and failures of tasks."""
+"""Slurm as seen by the job: its commands, and the job's nodes and time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from .spec import JobExit
@@ -22,6 +21,7 @@ COMMAND_TIMEOUT_S = 20.0  # of a Slurm command; a busy controller answers late
 TERMINATING_TIMEOUT_S = 2.0  # of one when Slurm is about to kill this job
 JOB_PERIOD_S = 30.0  # between polls of the job's nodes, and its limit, which may be extended
 OUTPUT_BYTES = 2**20  # of a command that are read at most
+MAX_PROLOG_S = 900.0  # from the start of a job to that of its script; more is a wrong clock
 KILL_WAIT_S = 15.0  # for a step that Slurm was told to kill
 
 # Options that srun would take over from the job's environment. Each step sets its own; and in a
@@ -185,11 +185,16 @@ class Cluster:
         states = dict(row for row in rows if len(row) == 2)
         return [name for name, state in states.items() if state.endswith("*") or "down" in state]
 
-    def ends_at(self) -> float | None:
-        """When a running job's time limit is; `None` where Slurm does not say."""
+    def times(self) -> tuple[float | None, float | None]:
+        """When a running job began, and its time limit; `None` where Slurm does not say."""
         info = self.job_info(self.job_id)
-        end = info.get("EndTime", "") if info.get("JobState") == "RUNNING" else ""  # else it ended
-        return float(end) if end.isdecimal() else None
+        if info.get("JobState") != "RUNNING":  # it ended
+            return None, None
+        start, end = (info.get(name, "") for name in ("StartTime", "EndTime"))
+        return (
+            float(start) if start.isdecimal() else None,
+            float(end) if end.isdecimal() else None,
+        )
 
     def submit(self, script: Path, options: Sequence[str], environment: Mapping[str, str]) -> str:
         """The id of a new job in the environment that this one was submitted in, and more.
@@ -217,7 +222,10 @@ class Allocation:
 
     def __init__(self, cluster: Cluster, limit_s: float) -> None:
         self.cluster = cluster
-        self.until = self._limit = time.time() + limit_s
+        self._limit_s = limit_s
+        # The clock of this node may be wrong, or set while the job runs: what passes is counted.
+        self._began, self._began_steady_s = time.time(), time.monotonic()
+        self.until = self._began + limit_s
         self.is_near_end = False
         self._signal: str | None = None
         self._next_poll = 0.0
@@ -237,14 +245,18 @@ class Allocation:
 
     @property
     def left_s(self) -> float:
-        return self.until - time.time()
+        return self.until - self._began - (time.monotonic() - self._began_steady_s)
 
     def poll(self) -> None:
         """Its time limit and its nodes, as Slurm sees them."""
         if time.monotonic() < self._next_poll:
             return
         self._next_poll = time.monotonic() + JOB_PERIOD_S
-        self.until = min(self._limit, self.cluster.ends_at() or self._limit)
+        start, end = self.cluster.times()
+        if start is not None and not 0 <= self._began - start <= MAX_PROLOG_S:
+            self._began = start
+        limit = self._began + self._limit_s
+        self.until = min(limit, end or limit)
         # This node is not: Slurm's daemon may be away while all else on it answers.
         others = [node for node in self.cluster.nodes if node != self.cluster.node]
         if lost := self.cluster.lost_nodes(others) if others else []:
@@ -273,59 +285,6 @@ class Allocation:
         if self.left_s <= 1 or state == "TIMEOUT":
             return JobExit("time_limit", "Slurm ends the job at its time limit")
         return JobExit("cancelled", f"Slurm shows it as {state}")
-
-
-# How srun reports failed tasks, for example `srun: error: node2: tasks 2-3: Killed`.
-_SPAN = "[0-9]{1,6}(?:-[0-9]{1,6})?"
-TASKS_ENDED = re.compile(rf"srun: error: (\S+: tasks? ({_SPAN}(?:,{_SPAN})*): (.*))")
-TERMINATED = "Terminated"  # how --kill-on-bad-exit ends the other tasks
-EXITED = "Exited"  # with a code; any other end is a crash
-
-
-@dataclass(frozen=True)
-class TaskFailure:
-    """Tasks of one node that ended in the same way at about the same time.
-
-    `cause` is how they ended, `message` srun's line without its prefix.
-    """
-
-    ranks: list[int]
-    cause: str
-    message: str
-
-
-def task_failures(srun_output: str) -> list[TaskFailure]:
-    """In the order in which srun reports them."""
-    found = filter(None, map(TASKS_ENDED.match, srun_output.splitlines()))
-    return [TaskFailure(ranks_of(row[2]), cause=row[3], message=row[1]) for row in found]
-
-
-def ranks_of(text: str) -> list[int]:
-    """Those of `0,2-4`."""
-    spans = [part.partition("-") for part in text.split(",")]
-    return [rank for a, _, b in spans for rank in range(int(a), int(b or a) + 1)]
-
-
-def first_failed_rank(failures: Sequence[TaskFailure], per_node: int) -> int:
-    """The rank whose end was the cause of the others', as far as srun shows it.
-
-    A node reports what ended within 0.1 s by rank and not by time, so that a server (rank 0) that
-    ends as it lost a rank comes first. But ranks run one program, which Slurm ends alike: the few
-    that ended otherwise were first. Where half a node ended as rank 0 did, all failed alike.
-    """
-    first = failures[0]
-    if 0 not in first.ranks:
-        return first.ranks[0]
-    causes: dict[str, list[int]] = {}
-    for one in failures:
-        if one.cause != first.cause or 2 * (len(first.ranks) - 1) < per_node:
-            causes.setdefault(one.cause, []).extend(rank for rank in one.ranks if rank)
-    groups = [
-        (len(ranks), cause.startswith(EXITED), cause) for cause, ranks in causes.items() if ranks
-    ]
-    odd = [cause for size, is_exit, cause in sorted(groups) if cause != TERMINATED]
-    crashed_alone = [group[:2] for group in groups] == [(1, False)]
-    return causes[odd[0]][0] if odd and (len(groups) > 1 or crashed_alone) else 0
 
 
 def own_argv(*arguments: object) -> list[str]:

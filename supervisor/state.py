@@ -184,6 +184,11 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_address(value: Any) -> bool:
+    """Of a server as a job publishes it: nothing that a client would send beside, such as a key."""
+    return isinstance(value, str) and bool(re.fullmatch(r"[a-z]+://[\w.:\[\]%-]+/?", value))
+
+
 def _is_id(value: Any) -> bool:
     return isinstance(value, str) and bool(re.fullmatch("[0-9]{1,18}", value))
 
@@ -243,7 +248,7 @@ ENDPOINT_FIELDS: Fields = {
     "host": (_is_text, ""),
     "model": (_is_text, ""),
     "ports": (_map_to(_is_count), {}),
-    "urls": (_map_to(_is_text), {}),
+    "urls": (_map_to(_is_address), {}),
 }
 LOCK_FIELDS: Fields = {"owner": (_is_id, ...), "successor": (_or_null(_is_id), None)}
 

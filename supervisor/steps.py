@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from .checks import START_PERIOD_S, Probe, foreign_listener, health_error, ports_of_nodes
+from .failures import TERMINATED, first_failed_rank, task_failures
 from .record import Record
 from .slurm import (
     COMMAND_TIMEOUT_S,
     KILL_WAIT_S,
-    TERMINATED,
     Allocation,
     AuxiliarySteps,
     Cluster,
     Output,
-    first_failed_rank,
     own_argv,
-    task_failures,
 )
 from .spec import Health, JobExit, Spec, StepSpec
 from .state import FREE_PORTS, JobFolder, Json, json_lines

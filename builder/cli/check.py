@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..credentials import mask
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from .arguments import Parser, add_advisories, add_json
@@ -116,7 +117,8 @@ def _variables(judged: Judged) -> str:
 
 def _not_judged(report: Report) -> Iterator[str]:
     """One line for each file of which nothing was judged, and one for all that are never read."""
-    yield from (f"not judged: {row.file}: {row.reason}" for row in report.skipped[:MANY_SKIPPED])
+    for row in report.skipped[:MANY_SKIPPED]:
+        yield mask(f"not judged: {row.file}: {row.reason}")
     if (more := len(report.skipped) - MANY_SKIPPED) > 0:
         yield f"not judged: {more} more files; --json names them"
     if report.unread:

@@ -18,6 +18,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from .. import credentials
 from ..diagnostics import NOWHERE, Diagnostic, Location, located
 from ..documents import DATA, Yaml, load_yaml, scan_yaml, with_file
 from ..errors import BadFacts
@@ -125,11 +126,22 @@ def _read(path: Path, text: str, kind: Any) -> tuple[Any, list[Diagnostic]]:
         value, found = build(kind, document.data)
         # JSON is YAML too, so that the same reader knows its lines.
         places = scan_yaml(text)[0] if is_json and found else document
+        if not path.is_relative_to(DATA):
+            found += _held(document.data)
         diagnostics += [replace(row, location=places.locate(row.path)) for row in found]
     diagnostics.sort(key=lambda diagnostic: diagnostic.location)
     return value, [
         replace(with_file(row, str(path)), path=row.path, location=row.location)
         for row in diagnostics
+    ]
+
+
+def _held(data: Any) -> list[Diagnostic]:
+    """Credentials in a file of others, which would be shown with what it says."""
+    remedy = "remove it, and take back what was given out"
+    return [
+        Diagnostic("", what, remedy, "credential", path=path)
+        for path, what in credentials.found(data)
     ]
 
 

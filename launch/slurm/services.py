@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.credentials import mask
 from builder.diagnostics import Diagnostic, nearest, one_line, printable
 from builder.errors import BadInput
 from supervisor.state import JobFolder, ServiceFolder, is_silent, parse_time, state_root
@@ -60,7 +61,11 @@ def find(folder: Path, name: str) -> ServiceFolder:
 
 def statuses(services: Iterable[ServiceFolder], known: Iterable[SlurmJob]) -> list[Status]:
     named = scheduler.by_name(known)
-    return [_status(service, named.get(service.name, {})) for service in services]
+    found = [_status(service, named.get(service.name, {})) for service in services]
+    return [
+        {key: mask(value) if isinstance(value, str) else value for key, value in one.items()}
+        for one in found
+    ]
 
 
 def _status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:

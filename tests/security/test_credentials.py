@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -428,3 +429,23 @@ def test_findings_repeat_none(file: str, text: str, tmp_path: Path) -> None:
         done = survive("check", file, *form, cwd=tmp_path, codes=(0, 2), lines=False)
         written = [path.read_text() for path in tmp_path.glob("out.json")]
         assert SECRET not in "".join([done.stdout, done.stderr, *written])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[SECRET], ["plan", f"--{SECRET}"], ["estimate", "llama-tiny", "--price", SECRET]],
+)
+def test_a_wrong_command_line_is_refused_unsaid(words: list[str], tmp_path: Path) -> None:
+    done = survive(*words, cwd=tmp_path, lines=False)
+    assert "[credential]" in done.stderr and SECRET not in done.stderr
+
+
+@pytest.mark.parametrize("old", ["name: ", "  reason: ", "  cwe: "])
+def test_advisories_with_one_are_refused_unsaid(old: str, tmp_path: Path) -> None:
+    for path in (ROOT / "builder/data/advisories").glob("*.yaml"):
+        text = re.sub(
+            rf"(?m)^([ -]*){old.strip()} .*", rf"\1{old.strip()} {SECRET}", path.read_text()
+        )
+        (tmp_path / path.name).write_text(text)
+    done = survive("advisories", "--advisories", ".", cwd=tmp_path)
+    assert "holds a credential" in done.stderr and SECRET not in done.stdout + done.stderr

@@ -83,7 +83,7 @@ def test_the_end_of_a_job_is_the_same_in_every_zone(
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     time.tzset()
     try:
-        assert commands(scontrol=END).ends_at() == 1_700_000_000
+        assert commands(scontrol=END).times() == (None, 1_700_000_000)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -101,7 +101,7 @@ def test_the_end_of_a_job_is_the_same_in_every_zone(
     ],
 )
 def test_an_end_that_slurm_does_not_say_is_unknown(commands: Commands, shown: str) -> None:
-    assert commands(scontrol=f"echo JobId=7 {shown}").ends_at() is None
+    assert commands(scontrol=f"echo JobId=7 {shown}").times() == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,8 @@ def test_a_command_that_is_away_answers_nothing(
     cluster = commands()
     monkeypatch.setenv("PATH", "/nowhere")
     assert cluster.command("squeue").returncode == 127
-    assert (cluster.is_alive("8"), cluster.ends_at(), cluster.lost_nodes(["n"])) == (None, None, [])
+    assert (cluster.is_alive("8"), cluster.lost_nodes(["n"])) == (None, [])
+    assert cluster.times() == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +327,27 @@ def test_the_time_limit_is_looked_at_now_and_then(
         allocation.poll()
         assert len((tmp_path / "asked").read_text().split()) == asked
     assert allocation.until == end
-    assert allocation.left_s == pytest.approx(600, abs=2)
+    assert allocation.left_s == pytest.approx(600 - slurm.JOB_PERIOD_S, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "set_later_s"), [(0, 7200), (0, -7200), (7200, -7200), (-7200, 7200), (90, 0)]
+)
+def test_a_wrong_clock_of_the_node_neither_ends_nor_prolongs_the_job(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, ahead_s: float, set_later_s: float
+) -> None:
+    now, steady = time.time(), time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: now + ahead_s)
+    monkeypatch.setattr(time, "monotonic", lambda: steady)
+    times = f"StartTime={int(now)} EndTime={int(now) + 3600}"
+    cluster = commands(scontrol=f"echo JobState=RUNNING {times}", sinfo="true")
+    allocation = Allocation(cluster, 1e6)
+    monkeypatch.setattr(time, "time", lambda: now + ahead_s + set_later_s + 600)
+    monkeypatch.setattr(time, "monotonic", lambda: steady + 600)
+    allocation.poll()
+    is_wrong = abs(ahead_s) > slurm.MAX_PROLOG_S
+    assert allocation.left_s == pytest.approx(3000 - (0 if is_wrong else ahead_s), abs=2)
+    assert allocation.until == int(now) + 3600
 
 
 SAY = 'echo "$0 $*" >>"$(dirname "$0")/said"'

@@ -58,6 +58,16 @@ def test_a_supervisor_without_a_heartbeat_is_silent(slurm: Slurm, queued: str) -
     assert (row["state"], row["url"]) == ("silent", None)
 
 
+def test_a_credential_in_an_address_or_a_reason_is_not_shown(slurm: Slurm, queued: str) -> None:
+    leave(slurm.state, "svc", queued, successor=None, model="m")
+    path = slurm.state / "svc" / "endpoint.json"
+    address = "http://bob:Aa1word@n:1"
+    path.write_text(path.read_text().replace("http://n:1", address))
+    leave(slurm.state, "gone", "7", state="ended", outcome="rank_died", why=f"GET {address}")
+    shown = slurm("status").stdout + slurm("status", "--json").stdout
+    assert "Aa1word" not in shown and "gone" in shown
+
+
 def test_an_endpoint_never_points_at_a_dead_job(slurm: Slurm) -> None:
     leave(slurm.state, "svc", "999999")
     (row,) = slurm.status()
