@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
@@ -36,6 +36,7 @@ class Around:
     gpus: Place | None = None
     nodes: tuple[int, str] | None = None
     role: ServerRole | None = None
+    config_maps: Mapping[str, str] = field(default_factory=dict)  # by the volume of each
 
     @property
     def total(self) -> Place | None:
@@ -172,12 +173,30 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
             key = "device_ids" if ids else "count"
             where = below(path, f"deploy.resources.reservations.devices.{index}.{key}")
             around = replace(around, gpus=Place(count, document.locate(where), where))
+    if volumes := _named_rows(data.get("volumes")):
+        maps = {name: value_at(row, "configMap.name") for name, row in volumes.items()}
+        around = replace(around, config_maps={name: str(row) for name, row in maps.items() if row})
     for name, text, within in environment(data):
         if name == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"\d+(,\d+)*", text):
             where = below(path, within)
             count = len(text.split(","))
             around = replace(around, gpus=Place(count, document.locate(where), where))
     return around
+
+
+def _named_rows(rows: Any) -> dict[str, Mapping[str, Any]]:
+    """The mappings of a list by what each has as its name."""
+    listed = rows if isinstance(rows, list) else ()
+    return {str(row.get("name")): row for row in listed if isinstance(row, Mapping)}
+
+
+def _mounted(data: Mapping[str, Any], around: Around) -> dict[str, str]:
+    """The config maps of a container by the folder that each is mounted at."""
+    return {
+        str(row.get("mountPath")).rstrip("/"): around.config_maps[name]
+        for name, row in _named_rows(data.get("volumeMounts")).items()
+        if name in around.config_maps
+    }
 
 
 def _started(
@@ -200,7 +219,8 @@ def _started(
     if any(script.is_server(word) or word.endswith(WORKER) for word, _ in listed):
         found.append(listed)
     for each in found:
-        worker = Worker(each, around.total, around.gpu, around.role, path)
+        maps = _mounted(data, around)
+        worker = Worker(each, around.total, around.gpu, around.role, path, maps)
         elsewhere = (spread or worker.starts_elsewhere) and not around.nodes
         yield replace(worker, gpus=None) if elsewhere or len(found) > 1 else worker
 

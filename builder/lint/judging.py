@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from ..diagnostics import Diagnostic
-from ..facts.release import Release, known, load
+from ..facts.release import Release, of_engine
+from ..facts.release.version import NO_VERSION, Order, order
 from ..rules.judgement import agreed, refuses
 from .coverage import Verdict
 from .stated import Named, Stated
@@ -27,14 +29,15 @@ def by_others(
     assumed: Release, found: list[Diagnostic], judge: Judge
 ) -> tuple[list[Diagnostic], str]:
     """What was found by a release that a file does not name, and which others have nothing against
-    the file: what a later one takes may be right, and is warned of."""
+    the file: what a later one takes may be right, as may what a release without a table could
+    still take, and is warned of."""
     if not any(row.severity == "error" for row in found):
         return found, ""
-    names = known()
-    others = {name: judge(load(name)).diagnostics for name in names if name != assumed.name}
-    later = [rows for name, rows in others.items() if names.index(name) > names.index(assumed.name)]
+    tables = [row for row in of_engine(assumed.engine) if row.name != assumed.name]
+    others = {table: judge(table).diagnostics for table in tables}
+    near = [others[table] for table in _may_be_meant(assumed, tables)]
     guess = f"(release {assumed.name} is assumed)"
-    newer = [row for row in found if row.rule in _OF_TABLES and any(_takes(x, row) for x in later)]
+    newer = [row for row in found if row.rule in _OF_TABLES and any(_takes(x, row) for x in near)]
     doubtful = [
         replace(row, severity="warning", message=f"{row.message} {guess}")
         if row in newer or (newer and _may_be_new(row))
@@ -42,16 +45,34 @@ def by_others(
         for row in found
     ]
     fitting = [
-        name
-        for name, rows in others.items()
-        if not (load(name).may_lack_options or any(row.severity == "error" for row in rows))
+        table.name
+        for table, rows in others.items()
+        if not (table.may_lack_options or any(row.severity == "error" for row in rows))
     ]
     fits = f"no errors for release {', '.join(fitting)}; choose with --release" if fitting else ""
     return doubtful, fits
 
 
+def _may_be_meant(assumed: Release, tables: Sequence[Release]) -> Iterator[Release]:
+    """Those of the tables that tell what a release may take which a file does not name: later
+    ones, and the one before where it is far off, as nobody knows when since then an option went."""
+    here = order(assumed.position) or NO_VERSION
+    before: list[tuple[Order, Release]] = []
+    for table in tables:
+        at = order(table.position) or NO_VERSION
+        if at > here:
+            yield table
+        else:
+            before.append((at, table))
+    if before:
+        at, table = max(before, key=itemgetter(0))
+        (major, minor), (other, far) = (*at[0], 0, 0)[:2], (*here[0], 0, 0)[:2]
+        if major == other and far - minor > 1:
+            yield table
+
+
 # What a release's table has against a name.
-_OF_TABLES = ("unknown-key", "unknown-value", "missing-key")
+_OF_TABLES = ("unknown-key", "unknown-value", "unknown-flag", "missing-key")
 
 
 def _may_be_new(row: Diagnostic) -> bool:

@@ -253,7 +253,8 @@ def _kubernetes(documents: Sequence[Yaml], release: Release) -> Content | None:
                 embedded.diagnostics = embedded.diagnostics if embedded.sections else []
             else:
                 continue
-            content.sections += embedded.sections
+            map_name = str(value_at(document.data, below(path, "metadata.name")) or "")
+            content.sections += (replace(row, config_map=map_name) for row in embedded.sections)
             content.diagnostics += embedded.diagnostics
     if not content.sections:
         content.kind = f"{KUBERNETES} without engine options"

@@ -28,6 +28,9 @@ _ASIDE = frozenset((*_WRITERS, "mkdir", "cd", "set", "export", "chmod", "#"))
 _GIVEN = re.compile(
     r"SLURM_\w+|[A-Z]*(?:HOME|USER|PATH|HOSTNAME|HOST|PWD|SHELL|UID|PID|RANDOM|TMPDIR|LINENO|SECONDS)"
 )
+_ASKED = re.compile(r"\$\{(\w+):?[-?=+]")  # which says what to do without it
+_SOURCES = frozenset(("source", "."))
+_TELLING = 4  # letters of a name that no other is like by chance; one more beside other scripts
 _STARTERS = ("mpirun", "mpiexec")
 _LAST_PORT = 65535
 
@@ -93,7 +96,12 @@ def _ends(found: Script) -> Iterator[Diagnostic]:
 
 
 def _unset(found: Script, values: Values) -> Iterator[Diagnostic]:
-    """Variables that nothing sets, beside one of almost the same name."""
+    """Variables that nothing sets, asks for or may get elsewhere, beside one of almost the same
+    name."""
+    words = [word.text for row in found.statements for word in row.words]
+    told = {word for word in words if word.isidentifier()}  # as functions are that ask for them
+    told |= {name for word in words for name in _ASKED.findall(word)}
+    shortest = _TELLING + bool(_SOURCES & {row.words[0].text for row in found.statements})
     places = [(word.text, word.location) for words in found.commands for word in words]
     for document in found.here:
         if not document.quoted:
@@ -103,7 +111,7 @@ def _unset(found: Script, values: Values) -> Iterator[Diagnostic]:
     for text, place in places:
         for name in _NAME.findall(text):
             given = name in values.names or name.isdigit() or _GIVEN.fullmatch(name)
-            if name in seen or given:
+            if name in seen or name in told or given or len(name) < shortest:
                 continue
             seen.add(name)
             if near := closest(name, values.names):

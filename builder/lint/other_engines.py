@@ -23,7 +23,7 @@ from ..facts.release import Release
 from ..rules.context import RuleContext
 from .coverage import NOTHING, Judged, Verdict
 from .files import SourceFile
-from .judging import by_neighbours, by_statement, of_old
+from .judging import by_neighbours, by_others, by_statement, of_old
 from .report import Checked, Report, findings_by_release
 from .stated import Stated
 from .validate import PROSE, Text
@@ -154,6 +154,9 @@ def _verdict(
         by_release = {each: row.diagnostics for each, row in found.items()}
     if verdict.kind is None:
         return EngineVerdict("", (), NOTHING, ())
+    if is_assumed := not tables and not named:
+        by_release[newest], fits = by_others(newest, verdict.diagnostics, judge)
+        notes += [f"{name}: {fits}"] if fits else []
     told_lines = frozenset(reader.told_lines(source))
     return EngineVerdict(
         verdict.kind,
@@ -163,7 +166,7 @@ def _verdict(
         stated.words if stated and named else (),
         tuple(dict.fromkeys((*(row.statement for row in releases), *notes))),
         told_lines,
-        not tables and not named,
+        is_assumed,
     )
 
 

@@ -43,18 +43,13 @@ def written_options(
     }
 
 
-def file_name(section: Section) -> str:
-    """The name of the file that a section is in, inside of another one."""
-    return section.within.partition("data.")[2] or section.within.rpartition("/")[2]
-
-
 def content_diagnostics(
     content: Content, rule_context: RuleContext, servers: Sequence[Worker] = ()
 ) -> Iterator[Diagnostic]:
     """The errors of a file's options, beside the servers that read them."""
     yield from content.diagnostics
     for section in content.sections:
-        server = workers.of_file(servers, file_name(section))
+        server = workers.of_file(servers, section)
         model = server.model if server else None
         for row in section_diagnostics(section, workers.context(rule_context, server)):
             yield serving.at_model(row, model)

@@ -36,15 +36,16 @@ class Section:
     """Engine options and where they stand.
 
     `path` is their place in `document`, `within` names the document in its file if it is embedded
-    there. Keys in `inherited` stand at the top of the document instead. `beside` are the names of
-    the surrounding format, of which a misspelt key may be one. `is_open` if something else may add
-    options: what these are with others is not judged then.
+    there, as in a `config_map`. Keys in `inherited` stand at the top of the document instead.
+    `beside` are the names of the surrounding format, of which a misspelt key may be one. `is_open`
+    if something else may add options: what these are with others is not judged then.
     """
 
     options: Mapping[str, Any]
     document: Yaml
     path: str = ""
     within: str = ""
+    config_map: str = ""
     role: ServerRole | None = None
     workload: StatedWorkload = StatedWorkload()
     inherited: frozenset[str] = frozenset()

@@ -224,8 +224,7 @@ def _around(
         yield from containers.unreached_ports(source.documents)
     else:
         yield from _gpus_beside(content)
-    name = script_judging.file_name
-    options = {name(section): section.options for section in content.sections}
+    options = workers.by_file(content.sections)
     for document in source.documents if servers else ():
         for run in container_commands(document):
             options |= script_judging.written_options(run.script, rule_context)
@@ -309,9 +308,11 @@ def _run(
     servers: Sequence[Worker],
 ) -> Verdict:
     """The errors of what a container runs, beside the files that config maps give it."""
+    mounted = {name for server in servers for name in server.config_maps.values()}
     given = {
         section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])
         for section in content.sections
+        if section.config_map in mounted or not (mounted and section.config_map)
     }
     verdict = script_judging.verdict(run.script, run.text, path, given, rule_context, servers)
     return replace(verdict, diagnostics=[run.move(row) for row in verdict.diagnostics])

@@ -3,7 +3,7 @@ GPUs against ranks, a side that is not that of its service, an option file that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,7 +129,7 @@ def _options(
         yield from section_diagnostics(section, here)
         return
     yield from section_diagnostics(_opened(section), here)
-    base = files.get(worker.file)
+    base = worker.given(files)
     if base is None or own.is_open:
         return
     alone = {row.where for row in constraints.violations(base, here)}
@@ -146,8 +146,9 @@ def _opened(section: Section) -> Section:
 def _gpus(
     worker: Worker, files: Mapping[str, Mapping[str, Any]], own: _Own | None
 ) -> Iterator[Diagnostic]:
-    given, file = {**worker.sizes, **(own.over({}) if own else {})}, files.get(worker.file, {})
-    known = not worker.file or worker.file in files
+    given = {**worker.sizes, **(own.over({}) if own else {})}
+    read = worker.given(files)
+    file, known = read or {}, not worker.file or read is not None
     if worker.gpus is None or not (known or "tensor_parallel_size" in given):
         return
     # Of the engine's own server, flags count before the file.
@@ -200,10 +201,10 @@ def _other_side(worker: Worker) -> Iterator[Diagnostic]:
         yield located(given[1], worker.path, what, fix, "disagg-mode")
 
 
-def _missing_file(worker: Worker, files: Collection[str]) -> Iterator[Diagnostic]:
+def _missing_file(worker: Worker, files: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
     """A file that nothing gives, where one of almost the same name is given."""
     given = worker.flag(FILE_FLAGS)
-    if not given or not worker.file or worker.file in files:
+    if not given or not worker.file or worker.given(files) is not None:
         return
     if near := closest(worker.file, files):
         what = f"{given[0]} is not among the files that are given here"

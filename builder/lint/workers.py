@@ -4,15 +4,18 @@ and what they say of its model, option file, sizes and side."""
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ..diagnostics import Diagnostic, Location
 from ..facts import hardware
 from ..facts.release import ServerRole
 from ..rules.context import RuleContext
 from . import script, serving
+from .section import Section
 from .serving import Named
 
 WORKER = "dynamo.trtllm"
@@ -42,13 +45,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One server: its words with their places, its GPUs in all, their kind, its side."""
+    """One server: its words with their places, its GPUs in all, their kind, its side, and where it
+    finds files of config maps: the maps by the folder that each is mounted at."""
 
     words: Sequence[tuple[str, Location]]
     gpus: Place | None = None
     gpu: str | None = None
     role: ServerRole | None = None
     path: str = ""
+    config_maps: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_dynamo(self) -> bool:
@@ -85,6 +90,16 @@ class Worker:
     def file(self) -> str:
         """The last part of the name of its option file."""
         return self.file_path.rpartition("/")[2]
+
+    @property
+    def config_map(self) -> str:
+        """The config map that its option file is of; empty if that is not known."""
+        folder = self.file_path.rpartition("/")[0]
+        return self.config_maps.get(folder, "") if folder else ""
+
+    def given(self, files: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """The options of its file among those that are given, as `by_file` has them."""
+        return files.get(f"{self.config_map}/{self.file}", files.get(self.file))
 
     @property
     def sizes(self) -> dict[str, str]:
@@ -128,9 +143,28 @@ def option_files(worker: Worker, folder: Path) -> Iterator[Path]:
         yield folder / worker.file
 
 
-def of_file(workers: Sequence[Worker], name: str) -> Worker | None:
-    """The server that reads this option file, if all that read it serve one model."""
-    users = [row for row in workers if row.file and row.file == name.rpartition("/")[2]]
+def by_file(sections: Iterable[Section]) -> dict[str, Mapping[str, Any]]:
+    """The options of sections by the name of the file that each is in; of files of one name in
+    several config maps by `map/name`."""
+    rows = [(section, file_name(section)) for section in sections]
+    names = Counter(name for _, name in rows)
+    return {
+        f"{row.config_map}/{name}" if row.config_map and names[name] > 1 else name: row.options
+        for row, name in rows
+    }
+
+
+def file_name(section: Section) -> str:
+    """The name of the file that a section is in, inside of another one."""
+    return section.within.partition("data.")[2] or section.within.rpartition("/")[2]
+
+
+def of_file(workers: Sequence[Worker], section: Section) -> Worker | None:
+    """The server that reads an option file, if all that read it serve one model."""
+    name = file_name(section).rpartition("/")[2]
+    users = [row for row in workers if row.file and row.file == name]
+    if section.config_map:
+        users = [row for row in users if row.config_map in ("", section.config_map)]
     models = {row.model.name for row in users if row.model}
     return users[0] if users and len(models) <= 1 else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 Order = tuple[tuple[int, ...], int, int, int]
+NO_VERSION: Order = ((), 0, 0, 0)  # before all others
 
 _VERSION = re.compile(r"v?(?P<numbers>\d+(?:\.\d+)+)(?P<rest>[a-z0-9.]*)", re.IGNORECASE)
 _BEFORE_RELEASE = re.compile(r"\.?(?P<stage>dev|a|b|rc)(?P<number>\d+)", re.IGNORECASE)
@@ -60,4 +61,4 @@ def without_post(version: str) -> str:
 def oldest_first(name: str) -> tuple[bool, Order, str]:
     """A key for names of releases; those without a version, development tables, come last."""
     found = order(name)
-    return found is None, found or ((), 0, 0, 0), name
+    return found is None, found or NO_VERSION, name

@@ -171,15 +171,12 @@ def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
 
 def _in_variables(rows: Sequence[Statement], named: Mapping[str, bool]) -> Iterator[Command]:
     """Flags that a script keeps in a variable or an array which a command names."""
-    array = ""
     for row in rows:
         words = row.words
-        if array and words[0].text.startswith("-"):
-            yield Command(words, is_open=named[array], is_part=True)
-        array = ""
         last = _ASSIGNMENT.fullmatch(words[-1].text)
-        if last and last[1] in named and not last[3] and row.end == "(":
-            array = last[1]
+        if row.elements and last and last[1] in named:
+            if row.elements[0].text.startswith("-"):
+                yield Command(row.elements, is_open=named[last[1]], is_part=True)
             continue
         for word in words:
             given = _ASSIGNMENT.fullmatch(word.text)

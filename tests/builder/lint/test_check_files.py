@@ -457,6 +457,15 @@ def test_what_a_later_release_takes_is_warned_of_where_the_release_is_a_guess(
     assert [row["severity"] for row in named] == ["error", "error"]
 
 
+def test_so_are_flags_that_a_later_server_takes(builder: Run, tmp_path: Path) -> None:
+    text = "#!/bin/bash\n{}trtllm-serve some/model --grpc --trust_remot_code\n"
+    new, wrong = findings(builder, tmp_path, text.format(""), name="f.sh")
+    assert (new["severity"], wrong["severity"]) == ("warning", "error")
+    assert "1.2.1 is assumed" in new["message"] and "1.3.0rc24" in new["fix"]
+    named = findings(builder, tmp_path, text.format("# tensorrt_llm==1.2.1\n"), name="f.sh")
+    assert [row["severity"] for row in named] == ["error", "error"]
+
+
 def test_a_deployment_that_cannot_be_planned_is_no_wrong_guess(
     builder: Run, tmp_path: Path
 ) -> None:

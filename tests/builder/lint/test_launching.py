@@ -31,6 +31,11 @@ RIGHT = {
     "a model behind the flags": "trtllm-serve --tp_size 1 m/m\n",
     "a model that the caller gives": 'trtllm-serve --tp_size 1 "$@"\n',
     "a variable of its own name": "TP=8\ntrtllm-serve $MODEL --tp_size $TP\n",
+    "a variable that a function asks for": (
+        "check_env_vars MODL\nMODEL=m/m\ntrtllm-serve $MODL --tokenizer $MODEL\n"
+    ),
+    "a variable that is asked for": ': "${MODL:?}"\nMODEL=m/m\ntrtllm-serve $MODL\n',
+    "a short name beside another": "MTP=3\ntrtllm-serve m/m --tp_size $TP\n",
     "the network of the host": "docker run --network host i trtllm-serve m/m --port 8001\n",
     "a port of one machine each": (
         "srun -w a trtllm-serve m/m --port 8001 &\nsrun -w b trtllm-serve m/m --port 8001 &\n"

@@ -265,7 +265,7 @@ roles:
       tensor_parallel_size: 8
       max_batch_size: 64
       cache_transceiver_config: {backend: UCX}
-benchmark: {type: sa-bench, isl: 1024, osl: 1024}
+benchmark: {type: sa-bench, isl: 1024, osl: 1024, placement: {node: head}}
 """
 
 SERVICE = """\
@@ -319,6 +319,62 @@ def test_workers_recipes_and_services_of_other_tools_are_judged(
     assert any(
         line in lines[row["line"] - 1] and says in f"{row['message']} {row['fix']}" for row in rows
     ), rows
+
+
+MAPS = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: of-prefill}
+data:
+  config.yaml: |
+    disable_overlap_scheduler: true
+    cuda_graph_config: null
+    cache_transceiver_config: {backend: UCX}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: of-decode}
+data:
+  config.yaml: |
+    tensor_parallel_size: 2
+    disable_overlap_scheduler: false
+    cuda_graph_config: {enable_padding: true}
+    cache_transceiver_config: {backend: UCX}
+---
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoGraphDeployment
+metadata: {name: sides}
+spec:
+  services:
+"""
+SIDE = """\
+    {side}:
+      componentType: worker
+      subComponentType: {side}
+      resources: {{limits: {{gpu: "{gpus}"}}}}
+      extraPodSpec:
+        mainContainer:
+          image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1
+          command: [python3, -m, dynamo.trtllm]
+          args: [--model-path, one/model, --extra-engine-args, /configs/config.yaml]
+          volumeMounts: [{{name: options, mountPath: /configs}}]
+        volumes: [{{name: options, configMap: {{name: of-{side}}}}}]
+"""
+
+
+def test_of_files_of_one_name_each_worker_has_that_of_its_own_config_map(
+    builder: Run, tmp_path: Path
+) -> None:
+    text = MAPS + SIDE.format(side="prefill", gpus=1) + SIDE.format(side="decode", gpus=2)
+    rows = findings(builder, tmp_path, text)
+    assert {row["rule"] for row in rows} <= {"vulnerable-version"}
+    assert "cuda_graph_config: null" in text
+    text = text.replace("cuda_graph_config: null", "cuda_graph_config: {max_batch_size: 8}")
+    text = text.replace('gpu: "2"', 'gpu: "1"')
+    rows = findings(builder, tmp_path, text)
+    places = {row["rule"]: text.splitlines()[row["line"] - 1].strip() for row in rows}
+    assert places["prefill-graphs"] == "cuda_graph_config: {max_batch_size: 8}"
+    assert 'gpu: "1"' in places["gpus-below-ranks"]
 
 
 def test_the_coordinator_of_two_sides_has_no_model_of_its_own(builder: Run, tmp_path: Path) -> None:

@@ -207,6 +207,9 @@ COMMANDS = {
     "module.sh": f"python3 -m vllm.entrypoints.openai.api_server --model some/model {BAD}\n",
     "nested.sh": f"#!/bin/bash\nsrun --mpi=none bash -c 'vllm serve some/model {BAD}'\n",
     "over.sh": f"#!/bin/bash\nssh node <<EOF\nvllm serve some/model {BAD}\nEOF\n",
+    "cases.sh": "ARGS=()\ncase $KV in\n  cpu)\n    ARGS=(\n      --kv-transfer-config\n"
+    '      \'{"kv_connector": "M", "kv_role": "kv_both"}\'\n'
+    f'      {BAD}\n    )\n    ;;\nesac\nvllm serve some/model "${{ARGS[@]}}"\n',
     "array.sh": f'#!/bin/bash\nARGS=({BAD} --dtype auto)\nvllm serve some/model "${{ARGS[@]}}"\n',
     "text.sh": f'#!/bin/bash\nARGS="--dtype auto {BAD}"\nvllm serve some/model $ARGS\n',
     "docker.sh": f"#!/bin/bash\ndocker run --gpus all vllm/vllm-openai:v0.32.0 --model m {BAD}\n",
@@ -373,6 +376,17 @@ def test_what_came_after_the_newest_table_is_not_known(tmp_path: Path) -> None:
     assert found.severity == "warning"
     assert "what came later is not known" in found.message
     assert errors(tmp_path, "serve.sh", text.format(BAD))[0].path == "--max-num-sequs"
+
+
+def test_an_option_that_went_nobody_knows_when_is_warned_of_where_no_release_is_named(
+    tmp_path: Path,
+) -> None:
+    """The table before the newest one is of twelve releases earlier."""
+    text = command("--attention-config.use_fp4_indexer_cache true --max-num-sequs 8")
+    gone, wrong = checked(tmp_path, "serve.sh", text).findings
+    assert (gone.severity, wrong.severity) == ("warning", "error")
+    assert "0.32.0 is assumed" in gone.message and "gone since" in gone.fix
+    assert len(errors(tmp_path, "serve.sh", text, NEWEST)) == 2
 
 
 def test_a_minimum_stands_for_every_release_from_there_on(tmp_path: Path) -> None:
