@@ -11,6 +11,9 @@ cd "$here" || exit 1
 # shellcheck source=launch/setup.sh
 source "$here/launch/setup.sh" rehearse,dev
 
+# Programs that run are compiled once, also where the machine's own rule is to keep none.
+unset PYTHONDONTWRITEBYTECODE
+
 fast=
 if [[ ${1:-} == fast ]]; then
   fast=1
@@ -108,16 +111,19 @@ run_all() {
   alone+=("${again[@]}")
 }
 
-# Those on vLLM itself have a step of their own; what they need is fetched beside the others.
+# Those on vLLM itself have a step of their own, beside the others: one server after the other, each
+# of which takes a minute of processor time to start.
 vllm_wanted=${TEST_VLLM:-}
 unset TEST_VLLM
 # shellcheck disable=SC2329  # called by begin
-set_up_vllm() { timeout 900 bash "$here/launch/setup_engine.sh" vllm rehearse,dev; }
-# shellcheck disable=SC2329  # called by step
 run_on_vllm() {
-  TEST_SHELL=$$ TEST_VLLM=1 timeout 600 "$PYTHON" -m pytest -p no:cacheprovider \
-    --numprocesses 2 --dist loadgroup --no-loadscope-reorder --durations 5 tests/vllm
+  timeout 900 bash "$here/launch/setup_engine.sh" vllm rehearse,dev &&
+    TEST_SHELL=$$ TEST_VLLM=1 timeout 900 "$PYTHON" -m pytest -p no:cacheprovider \
+      --durations 5 tests/vllm
 }
+
+# Tests that were never imported are compiled once, not by all workers at the same time.
+compile_tests() { run_pytest -p no:cacheprovider --collect-only -qq >"$beside/collected"; }
 
 # Many tests wait for servers: five workers for two processors. Tests that share servers stay
 # together, and those that wait run beside those that compute (tests/groups.py).
@@ -154,15 +160,16 @@ if [[ $(id -u) -eq 0 ]]; then
   begin "newer Slurm" run_on_newer_slurm
 fi
 if [[ -n $vllm_wanted ]]; then
-  begin "vLLM set-up" set_up_vllm
+  begin "on vLLM" run_on_vllm
+  side_by_side+=(--ignore tests/vllm)
 else
   missing+=("vLLM's CPU build, 2.3 GB, is not wanted: no tests on it (TEST_VLLM=1)")
 fi
+[[ -d tests/__pycache__ ]] || compile_tests
 step "pytest" run_all "${side_by_side[@]}"
 join "mypy"
 if [[ -n $vllm_wanted ]]; then
-  join "vLLM set-up"
-  [[ ${results[-1]} == FAILED ]] || step "on vLLM" run_on_vllm
+  join "on vLLM"
 fi
 if [[ -n ${begun["newer Slurm"]:-} ]]; then
   join "newer Slurm"
