@@ -307,6 +307,8 @@ def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
             "source": found.source,
             **({"parts": dict(found.parts), "rest": found.rest} if found.parts else {}),
             **({"writer": found.writer} if found.writer else {}),
+            **({"group_size": found.group_size} if found.group_size else {}),
+            **({"zero_points": True} if found.zero_points else {}),
         },
         **(stored if checkpoint.listing.files else {}),
     }
@@ -323,6 +325,8 @@ def from_document(document: Mapping[str, Any]) -> Checkpoint:
         fields.get("parts", {}),
         fields.get("rest"),
         fields.get("writer"),
+        fields.get("group_size"),
+        fields.get("zero_points", False),
     )
     config = document["config"]
     architecture = _architecture(config, "checkpoint.json")

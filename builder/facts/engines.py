@@ -65,7 +65,8 @@ class Engine:
 
     `package` is its name on a package index, `module` what Python imports, and `product` its name
     in advisories. `releases` is the folder of its option tables, `heuristics` that of its
-    heuristics and `rules` the file of its cross-field rules, all relative to `builder/data`.
+    heuristics, `rules` the file of its cross-field rules and `weight_formats` that of the quantized
+    weights that it reads, all relative to `builder/data`.
     `option_file_flag` is the server flag of the option file, `needed_options` and `needed_numbers`
     are options without which, or without a number as whose default, nothing can be planned.
 
@@ -92,6 +93,7 @@ class Engine:
     product: Text
     releases: Text
     rules: Text
+    weight_formats: Text
     heuristics: Text
     option_file_flag: Text
     needed_options: tuple[Text, ...]

@@ -1,40 +1,27 @@
-"""How a checkpoint's weights are stored: the tensors that each format keeps for one linear layer,
-added up by role and dtype.
-
-Layouts: NVFP4 and FP8 as ModelOpt exports them (NVIDIA/Model-Optimizer, nvfp4_tensor.py and
-quant_utils.py), FP8 in 128x128 blocks as DeepSeek publishes it, MXFP4 as OpenAI publishes gpt-oss
-(Hugging Face transformers 5.23, integrations/mxfp4.py).
+"""How a checkpoint's weights are stored: in which format each module is, and what their tensors add
+up to by role and dtype.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
-from math import ceil
 
 from .architecture import Architecture, Config, Role, Tensors
 from .checkpoint_files import Stored
+from .weight_layouts import FORMATS, Weight, layout_of
 
 Kind = tuple[Role, bool, str]
-
-NVFP4_GROUP = 16
-FP8_BLOCK = 128
-MXFP4_BLOCK = 32
-
-# Writers that name the tensors of a format in their own way.
-COMPRESSED_TENSORS = "compressed-tensors"
-STATIC_FP8 = "static fp8"
-
-FORMATS = ("NVFP4", "FP8", "FP8_BLOCK_SCALES", "MXFP4")
 
 # Dtypes in which an unquantized tensor may be stored.
 PLAIN_DTYPES = frozenset({"BF16", "F16", "F32"})
 
 _FP32_SUFFIXES = (".e_score_correction_bias", ".A_log")
+_PATTERN = "re:"  # before a regular expression in the place of a name
 
 
 @dataclass(frozen=True)
@@ -43,8 +30,10 @@ class Quantization:
 
     Where modules differ, `quant_algo` is that of the routed experts, which are most of the weights,
     `parts` has the format of each module or group of modules, and `rest` that of all others. In the
-    name of a group `*` stands for a number, and a name stands for the modules below it as well.
+    name of a group `*` stands for a number, and a name stands for the modules below it as well; or
+    it is, after `re:`, a regular expression for the modules that are not excluded.
     `writer` is who names the tensors otherwise than ModelOpt and the models' publishers.
+    `group_size` and `zero_points` are those of `weight_layouts.Weight`.
     """
 
     quant_algo: str | None = None
@@ -54,6 +43,8 @@ class Quantization:
     parts: Mapping[str, str] = field(default_factory=dict)
     rest: str | None = None
     writer: str | None = None
+    group_size: int | None = None
+    zero_points: bool = False
 
     @cached_property
     def _excluded(self) -> re.Pattern[str]:
@@ -75,18 +66,37 @@ class Quantization:
                 if name in self.parts:
                     return self.parts[name]
                 name = name.rpartition(".")[0]
-        return None if self.excludes(module) else self.rest
+        if self.excludes(module):
+            return None
+        named = (part for pattern, part in self._patterns if pattern.match(module))
+        return next(named, self.rest)
+
+    @property
+    def arithmetic(self) -> str | None:
+        """What a GPU must compute with; `None` where the rows of engines say which GPUs do."""
+        return FORMATS[self.quant_algo].arithmetic if self.quant_algo else "BF16"
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
+        """The regular expressions among the parts: the first one that fits wins."""
+        names = sorted(name for name in self.parts if name.startswith(_PATTERN))
+        return [(re.compile(_expression(name)), self.parts[name]) for name in names]
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Every format that some of the weights have, the main one first."""
+        found = (self.quant_algo, *self.parts.values(), self.rest)
+        return tuple(dict.fromkeys(filter(None, found)))
 
     def stored(self, tensors: Tensors, name: str) -> list[Stored]:
         """The tensors that stand in the files for the one named, weight first."""
         module = name.removesuffix(".weight")
         found = self.format_of(module) if tensors.linear else None
-        kind = found, len(tensors.shape)
-        layout = _WRITERS.get((self.writer, *kind)) or _LAYOUTS.get(kind)
+        layout = layout_of(self.writer, found, len(tensors.shape))
         if layout is None:
             dtype = "F32" if name.endswith(_FP32_SUFFIXES) else tensors.dtype
             return [Stored(name, dtype, tensors.shape)]
-        return list(layout(module, *tensors.shape))
+        return list(layout(Weight(module, tensors.shape, self.group_size, self.zero_points)))
 
     def kv_scales(self, architecture: Architecture, tensors: Tensors, name: str) -> list[Stored]:
         """The FP8 KV-cache scale that ModelOpt stores beside a key or value projection."""
@@ -99,114 +109,12 @@ class Quantization:
         return []
 
 
-def _nvfp4(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
-    yield Stored(f"{module}.weight", "U8", (out_features, in_features // 2))
-    groups = (out_features, in_features // NVFP4_GROUP)
-    yield Stored(f"{module}.weight_scale", "F8_E4M3", groups)
-    yield Stored(f"{module}.weight_scale_2", "F32", ())
-    yield Stored(f"{module}.input_scale", "F32", ())
-
-
-def _nvfp4_packed(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
-    yield Stored(f"{module}.weight_packed", "U8", (out_features, in_features // 2))
-    groups = (out_features, in_features // NVFP4_GROUP)
-    yield Stored(f"{module}.weight_scale", "F8_E4M3", groups)
-    yield Stored(f"{module}.weight_global_scale", "F32", (1,))
-    yield Stored(f"{module}.input_global_scale", "F32", (1,))
-
-
-def _fp8(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
-    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
-    yield Stored(f"{module}.weight_scale", "F32", ())
-    yield Stored(f"{module}.input_scale", "F32", ())
-
-
-def _fp8_static(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
-    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
-    yield Stored(f"{module}.weight_scale_inv", "F32", ())
-    yield Stored(f"{module}.activation_scale", "F32", ())
-
-
-def _fp8_channel(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
-    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
-    yield Stored(f"{module}.weight_scale", "BF16", (out_features, 1))
-
-
-def _fp8_block_compressed(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
-    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
-    blocks = (ceil(out_features / FP8_BLOCK), ceil(in_features / FP8_BLOCK))
-    yield Stored(f"{module}.weight_scale", "BF16", blocks)
-
-
-def _fp8_block(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
-    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
-    blocks = (ceil(out_features / FP8_BLOCK), ceil(in_features / FP8_BLOCK))
-    yield Stored(f"{module}.weight_scale_inv", "F32", blocks)
-
-
-def _mxfp4(module: str, experts: int, in_features: int, out_features: int) -> Iterator[Stored]:
-    blocks = (experts, out_features, in_features // MXFP4_BLOCK)
-    yield Stored(f"{module}_blocks", "U8", (*blocks, MXFP4_BLOCK // 2))
-    yield Stored(f"{module}_scales", "U8", blocks)
-
-
-def _nvfp4_fused(module: str, experts: int, rows: int, columns: int) -> Iterator[Stored]:
-    yield Stored(module, "U8", (experts, rows // 2, columns))
-    groups = (experts, rows // NVFP4_GROUP, columns)
-    yield Stored(f"{module}_weight_scale", "F8_E4M3", groups)
-    yield Stored(f"{module}_weight_scale_2", "F32", ())
-    yield Stored(f"{module}_input_scale", "F32", ())
-
-
-def _fp8_fused(module: str, experts: int, rows: int, columns: int) -> Iterator[Stored]:
-    yield Stored(module, "F8_E4M3", (experts, rows, columns))
-    yield Stored(f"{module}_weight_scale", "F32", ())
-    yield Stored(f"{module}_input_scale", "F32", ())
-
-
-def _fp8_block_fused(module: str, experts: int, rows: int, columns: int) -> Iterator[Stored]:
-    yield Stored(module, "F8_E4M3", (experts, rows, columns))
-    blocks = (experts, ceil(rows / FP8_BLOCK), ceil(columns / FP8_BLOCK))
-    yield Stored(f"{module}_scale_inv", "F32", blocks)
-
-
-def _mxfp4_linear(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
-    yield Stored(f"{module}.weight_packed", "U8", (out_features, in_features // 2))
-    yield Stored(f"{module}.weight_scale", "U8", (out_features, in_features // MXFP4_BLOCK))
-
-
-def _mxfp8(module: str, out_features: int, in_features: int) -> Iterator[Stored]:
-    yield Stored(f"{module}.weight", "F8_E4M3", (out_features, in_features))
-    yield Stored(f"{module}.weight_scale", "U8", (out_features, in_features // MXFP4_BLOCK))
-
-
-# By format and rank: of rank three are tensors that hold all experts of a layer.
-_LAYOUTS: dict[tuple[str | None, int], Callable[..., Iterator[Stored]]] = {
-    ("NVFP4", 2): _nvfp4,
-    ("FP8", 2): _fp8,
-    ("FP8_BLOCK_SCALES", 2): _fp8_block,
-    ("NVFP4", 3): _nvfp4_fused,
-    ("FP8", 3): _fp8_fused,
-    ("FP8_BLOCK_SCALES", 3): _fp8_block_fused,
-    ("MXFP4", 3): _mxfp4,
-    ("MXFP4", 2): _mxfp4_linear,
-    ("MXFP8", 2): _mxfp8,
-}
-
-_WRITERS: dict[tuple[str | None, str | None, int], Callable[..., Iterator[Stored]]] = {
-    (COMPRESSED_TENSORS, "NVFP4", 2): _nvfp4_packed,
-    (COMPRESSED_TENSORS, "FP8_BLOCK_SCALES", 2): _fp8_block_compressed,
-    (COMPRESSED_TENSORS, "FP8", 2): _fp8_channel,
-    (STATIC_FP8, "FP8", 2): _fp8_static,
-}
-
-
 def _expression(pattern: str) -> str:
     """A regular expression for a name of an exclude list; one that is none stands for itself."""
-    if not pattern.startswith("re:"):
+    if not pattern.startswith(_PATTERN):
         return translate(pattern)
     try:
-        return f"(?:{re.compile(pattern[3:]).pattern})"
+        return f"(?:{re.compile(pattern.removeprefix(_PATTERN)).pattern})"
     except re.error:
         return translate(pattern)
 
@@ -278,8 +186,9 @@ def _roles(architecture: Architecture, config: Config) -> dict[str, Tensors]:
 
 
 _BESIDE = re.compile(
-    r"\.(weight(_packed|(_global)?_scale(_2|_inv)?)?|(input|activation)(_global)?_scale"
-    r"|[kv]_scale|bias)$|_(blocks|scales|weight_scale(_2)?|input_scale|scale_inv)$"
+    r"\.(weight(_packed|_shape|_zero_point|_g_idx|(_global)?_scale(_2|_inv)?)?"
+    r"|(input|activation)(_global)?_scale|pre_quant_scale|qweight|qzeros|scales|g_idx"
+    r"|[kv]_scale|bias)$|_(blocks|scales|packed|weight_scale(_2)?|input_scale|scale_inv)$"
 )
 
 

@@ -8,16 +8,24 @@ tensorrt_llm/llmapi/llm_utils.py, `_update_from_hf_quant_config`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic
 from .architecture import NESTED
-from .quantization import COMPRESSED_TENSORS, FORMATS, STATIC_FP8, Quantization, general_name
+from .quantization import Quantization, general_name
+from .weight_layouts import (
+    AWQ,
+    COMPRESSED_BY_TENSOR,
+    COMPRESSED_TENSORS,
+    FORMATS,
+    GPTQ,
+    MODELOPT_BY_BLOCK,
+    MODELOPT_BY_CHANNEL,
+    STATIC_FP8,
+)
 
-# Those that some modules of a checkpoint are stored in, beside its main one.
-_PART_FORMATS = (*FORMATS, "MXFP8")
 _KV_CACHE = ("FP8", "NVFP4")
 _MIXED = "MIXED_PRECISION"
 _NUL = "\0"
@@ -25,7 +33,17 @@ _NUL = "\0"
 # Linear layers that DeepSeek's FP8 checkpoints keep in BF16; their files do not list them.
 _FP8_BLOCK_EXCLUDED = ("lm_head", "*.eh_proj", "*.shared_head.head", "*.indexer.weights_proj")
 
-# For a checkpoint in a format of which no plan is made, such as AWQ or GPTQ.
+# What AWQ and GPTQ never quantize, listed or not.
+_ROUTERS = ("*.gate", "*.router", "*.router.layer", "*.shared_expert_gate")
+_WEIGHT_ONLY = {"awq 4": "W4A16_AWQ", "gptq 4": "W4A16_GPTQ", "gptq 8": "W8A16_GPTQ"}
+
+# ModelOpt's names of formats that others name otherwise, and how it lays them out.
+_MODELOPT_NAMES = {
+    "FP8_PER_CHANNEL_PER_TOKEN": ("FP8", MODELOPT_BY_CHANNEL),
+    "FP8_PB_WO": ("FP8_BLOCK_SCALES", MODELOPT_BY_BLOCK),
+}
+
+# For a checkpoint in a format of which no plan is made, such as bitsandbytes.
 _NEXT_STEP = (
     "take the model in one of these, export it so with ModelOpt from its BF16 weights, or write "
     "the options of a server for it by hand, which check judges"
@@ -46,12 +64,10 @@ def read_quantization(
         found = _from_modelopt(_mapping(hf_quant_config, "quantization"))
         differ = inline.quant_algo and inline.quant_algo != _MIXED
         wrong = _contradictions(found, inline) if differ else []
-    unknown = sorted(set(found.parts.values()) - set(_PART_FORMATS))
+    unknown = sorted(set(found.parts.values()) - set(FORMATS))
     if found.quant_algo in (None, *FORMATS) and unknown:
         what = f"{', '.join(unknown)} of some modules is not supported"
-        wrong.append(
-            Diagnostic(found.source, what, f"{', '.join(_PART_FORMATS)} are; {_NEXT_STEP}")
-        )
+        wrong.append(Diagnostic(found.source, what, f"{', '.join(FORMATS)} are; {_NEXT_STEP}"))
     if found.quant_algo not in (None, *FORMATS):
         what = f"{found.quant_algo} is not supported"
         remedy = f"supported: {', '.join(FORMATS)}, or no quantization; {_NEXT_STEP}"
@@ -96,10 +112,34 @@ def _contradictions(first: Quantization, second: Quantization) -> list[Diagnosti
 def _from_modelopt(fields: Mapping[str, Any]) -> Quantization:
     source = "hf_quant_config.json"
     excluded = _names(fields, "exclude_modules")
-    kv_cache, algorithm = fields.get("kv_cache_quant_algo"), fields.get("quant_algo")
+    return _modelopt(fields, _none(fields.get("kv_cache_quant_algo")), excluded, source)
+
+
+def _none(name: Any) -> Any:
+    """Some exporters write the word for nothing."""
+    return None if isinstance(name, str) and name.lower() in ("none", "null", "") else name
+
+
+def _modelopt(
+    fields: Mapping[str, Any], kv_cache: str | None, excluded: tuple[str, ...], source: str
+) -> Quantization:
+    algorithm = fields.get("quant_algo")
     if algorithm == _MIXED:
         return _mixed(_parts(fields), kv_cache, excluded, source)
-    return Quantization(algorithm, kv_cache, excluded, source)
+    name, writer = _MODELOPT_NAMES.get(str(algorithm).upper(), (algorithm, None))
+    named = None if name is None else str(name)
+    return Quantization(
+        named, kv_cache, excluded, source, writer=writer, group_size=_group_size(fields)
+    )
+
+
+def _group_size(fields: Mapping[str, Any]) -> int | None:
+    """How many weights share a scale: as the whole says it, or its only group."""
+    groups = _mapping(fields, "config_groups")
+    weights = _mapping(_mapping(groups, next(iter(groups))), "weights") if groups else {}
+    size = fields.get("group_size", weights.get("group_size"))
+    usable = isinstance(size, int) and not isinstance(size, bool) and (size == -1 or size > 0)
+    return size if usable else None
 
 
 def _from_config(config: Mapping[str, Any]) -> Quantization:
@@ -116,16 +156,34 @@ def _from_config(config: Mapping[str, Any]) -> Quantization:
         if not given:
             return Quantization()
         return Quantization(f"{', '.join(given)} without quant_method", source=source)
-    kv_cache = _kv_cache(fields)
+    kv_cache = _none(_kv_cache(fields))
     excluded = _names(fields, "ignore") or _names(fields, "exclude_modules")
-    algorithm = fields.get("quant_algo", f"quant_method {method}")
-    if method in ("fp8", "mxfp4"):
+    if method in ("fp8", "mxfp4", "mxfp8"):
         return _published(config, fields, source)
-    if algorithm == _MIXED:
-        return _mixed(_parts(fields), kv_cache, excluded, source)
-    if method == COMPRESSED_TENSORS and "quant_algo" not in fields:
+    if "quant_algo" in fields:
+        return _modelopt(fields, kv_cache, excluded, source)
+    if method == COMPRESSED_TENSORS:
         return _compressed(fields, kv_cache, excluded, source)
-    return Quantization(str(algorithm), kv_cache, excluded, source)
+    if method in ("awq", "gptq"):
+        return _weight_only(fields, source)
+    return Quantization(f"quant_method {method}", kv_cache, excluded, source)
+
+
+def _weight_only(fields: Mapping[str, Any], source: str) -> Quantization:
+    """INT4 or INT8 weights of AutoAWQ and GPTQModel, whose lists name parts of modules' names."""
+    method, bits = fields["quant_method"], fields.get("bits")
+    listed = tuple(f"*{name}*" for name in _names(fields, "modules_to_not_convert"))
+    # GPTQModel: "-:" stands before a regular expression of what is left as it is.
+    ruled = (name for name in _mapping(fields, "dynamic") if str(name).startswith("-:"))
+    plain = (*listed, *(f"re:.*{str(name)[2:]}" for name in ruled), *_ROUTERS)
+    return Quantization(
+        _WEIGHT_ONLY.get(f"{method} {bits}", f"quant_method {method} of {bits} bits"),
+        None,
+        plain if fields.get("lm_head") is True else (*plain, "*lm_head"),
+        source,
+        writer=AWQ if method == "awq" else GPTQ,
+        group_size=_group_size(fields),
+    )
 
 
 def _kv_cache(fields: Mapping[str, Any]) -> str | None:
@@ -142,33 +200,82 @@ def _kv_cache(fields: Mapping[str, Any]) -> str | None:
 def _compressed(
     fields: Mapping[str, Any], kv_cache: str | None, excluded: tuple[str, ...], source: str
 ) -> Quantization:
-    """What llm-compressor writes, where all modules have one format.
-
-    TensorRT-LLM reads three of them besides MXFP4: NVFP4 of weights and inputs, FP8 in blocks, and
-    FP8 by channel and token.
-    """
-    groups = _mapping(fields, "config_groups")
-    group = _mapping(groups, next(iter(groups))) if len(groups) == 1 else {}
-    weights, inputs = _mapping(group, "weights"), _mapping(group, "input_activations")
+    """What llm-compressor writes: one format for all modules, or groups of them with one each."""
+    groups = [row for row in _mapping(fields, "config_groups").values() if isinstance(row, Mapping)]
     written = str(fields.get("format") or "")
-    strategies = weights.get("strategy"), inputs.get("strategy")
-    form = (weights.get("num_bits"), weights.get("type"), *strategies)
-    algorithm = next((name for known, name in _COMPRESSED.items() if known == form), None)
-    if written == "mxfp4-pack-quantized":
-        return Quantization("MXFP4", kv_cache, excluded, source)
-    if algorithm:
-        return Quantization(algorithm, kv_cache, excluded, source, writer=COMPRESSED_TENSORS)
+    found = [_compressed_form(group, str(group.get("format") or written)) for group in groups]
+    if written == "mxfp4-pack-quantized" and not found:
+        found = [("MXFP4", COMPRESSED_TENSORS)]
+    if len(found) == 1 and found[0] is not None:
+        name, writer = found[0]
+        zeros = any(_mapping(group, "weights").get("symmetric") is False for group in groups)
+        size = _group_size(fields)
+        return Quantization(name, kv_cache, excluded, source, {}, None, writer, size, zeros)
+    forms = {form for form in found if form is not None}
+    if len(found) > 1 and None not in found and {row for _, row in forms} == {COMPRESSED_TENSORS}:
+        names = [form[0] for form in found if form]
+        return _compressed_parts(groups, names, kv_cache, excluded, source)
+    weights = _mapping(groups[0], "weights") if len(groups) == 1 else {}
+    inputs = _mapping(groups[0], "input_activations") if len(groups) == 1 else {}
     kinds = f" of {len(groups)} groups" if len(groups) > 1 else _words(weights, inputs)
     algorithm = " ".join(filter(None, ("quant_method", COMPRESSED_TENSORS, written)))
     return Quantization(f"{algorithm}{kinds}", kv_cache, excluded, source)
 
 
+def _compressed_form(group: Mapping[str, Any], written: str) -> tuple[str, str] | None:
+    """The format of a group of modules, and who names its tensors."""
+    weights, inputs = _mapping(group, "weights"), _mapping(group, "input_activations")
+    if written == "mxfp4-pack-quantized":
+        return "MXFP4", COMPRESSED_TENSORS
+    strategies = weights.get("strategy"), inputs.get("strategy")
+    form = (weights.get("num_bits"), weights.get("type"), *strategies)
+    if form[:3] == (8, "float", "tensor") and inputs.get("num_bits") == weights["num_bits"]:
+        return "FP8", COMPRESSED_BY_TENSOR
+    if form[:2] == (8, "int") and (inputs.get("num_bits"), inputs.get("type")) == form[:2]:
+        return "W8A8_INT8", COMPRESSED_TENSORS
+    named = next((name for known, name in _COMPRESSED.items() if known == form), None)
+    return None if named is None else (named, COMPRESSED_TENSORS)
+
+
 # By bits, type and strategy of the weights, and the strategy of the inputs.
 _COMPRESSED: Mapping[tuple[object, ...], str] = {
     (4, "float", "tensor_group", "tensor_group"): "NVFP4",
+    (4, "float", "tensor_group", None): "W4A16_NVFP4",
     (8, "float", "block", "group"): "FP8_BLOCK_SCALES",
     (8, "float", "channel", "token"): "FP8",
+    (8, "float", "group", "group"): "MXFP8",
+    (4, "float", "group", None): "MXFP4",
+    (4, "int", "group", None): "W4A16",
+    (4, "int", "channel", None): "W4A16",
+    (8, "int", "group", None): "W8A16",
+    (8, "int", "channel", None): "W8A16",
 }
+
+
+def _compressed_parts(
+    groups: Sequence[Mapping[str, Any]],
+    formats: Sequence[str],
+    kv_cache: str | None,
+    excluded: tuple[str, ...],
+    source: str,
+) -> Quantization:
+    """Groups of modules: those of a class have what no name or pattern of another group takes."""
+    parts: dict[str, str] = {}
+    rest = None
+    for group, name in zip(groups, formats, strict=True):
+        for target in _names(group, "targets"):
+            if target == "Linear":
+                rest = name
+            else:
+                parts[target] = name
+    # Of formats whose scales stand for as many weights as a checkpoint likes.
+    sizes = (
+        _group_size({"config_groups": {"": group}})
+        for group, name in zip(groups, formats, strict=True)
+        if FORMATS[name].arithmetic is None
+    )
+    mixed = _mixed(parts, kv_cache, excluded, source, rest)
+    return replace(mixed, writer=COMPRESSED_TENSORS, group_size=next(sizes, None))
 
 
 def _words(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
@@ -193,8 +300,10 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
         for name in _names(fields, "modules_to_not_convert")
         for form in ("{}", "*.{}", "{}.*", "*.{}.*")
     ]
-    if fields["quant_method"] == "mxfp4":
-        return Quantization("MXFP4", None, tuple(listed), source)
+    if fields["quant_method"] != "fp8":
+        ignored = _names(fields, "ignored_layers")
+        name = str(fields["quant_method"]).upper()
+        return Quantization(name, None, (*listed, *ignored), source)
     plain = tuple(dict.fromkeys((*listed, *_FP8_BLOCK_EXCLUDED)))
     if fields.get("weight_block_size") is None:
         return Quantization("FP8", None, plain, source, writer=STATIC_FP8)
@@ -220,12 +329,17 @@ def _parts(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _mixed(
-    parts: Mapping[str, str], kv_cache: str | None, excluded: tuple[str, ...], source: str
+    parts: Mapping[str, str],
+    kv_cache: str | None,
+    excluded: tuple[str, ...],
+    source: str,
+    rest: str | None = None,
 ) -> Quantization:
     """The main format is that of the routed experts, or else the narrowest one: not every GPU has
     kernels of four bits, and it is rarely that of few weights."""
+    formats = [*parts.values(), *([rest] if rest else [])]
     experts = [part for name, part in parts.items() if ".experts" in name]
-    narrow = [part for part in parts.values() if "FP4" in part]
-    most = Counter(experts or narrow or parts.values()).most_common(1)
+    narrow = [part for part in formats if "FP4" in part]
+    most = Counter(experts or narrow or formats).most_common(1)
     main = most[0][0] if most else _MIXED
-    return Quantization(main, kv_cache, excluded, source, parts)
+    return Quantization(main, kv_cache, excluded, source, parts, rest)

@@ -33,6 +33,7 @@ def schemas() -> Mapping[str, Any]:
     from ..facts.published_results import AcceptanceFile, Publication
     from ..facts.release import CHANGED_TABLE
     from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
+    from ..facts.release.weight_formats import WeightFormats
     from ..facts.servers import Server
     from ..observability import alerts
     from ..rules.constraints import RulesFile
@@ -74,6 +75,7 @@ def schemas() -> Mapping[str, Any]:
         "signals.yaml": plain_data.SIGNALS_FILE,
         "triton/llmapi_model.yaml": plain_data.LLM_API_MODEL_FILE,
         "triton/model_config.yaml": plain_data.MODEL_CONFIG_FILE,
+        "weight_formats/*.yaml": WeightFormats,
     }
 
 

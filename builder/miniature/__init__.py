@@ -21,7 +21,8 @@ from typing import Any
 from ..facts.architecture import Architecture, Tensors
 from ..facts.checkpoint import Checkpoint
 from ..facts.checkpoint_files import Stored, write_safetensors
-from ..facts.quantization import NVFP4_GROUP, Quantization
+from ..facts.quantization import Quantization
+from ..facts.weight_layouts import NVFP4_GROUP
 from .sizes import shrunk
 from .vocabulary import BOS, EOS, Vocabulary
 

@@ -8,6 +8,7 @@ from ..diagnostics import either
 from ..facts import release as releases
 from ..facts import servers
 from ..facts.checkpoint import Checkpoint
+from ..facts.release import weight_formats
 from ..facts.release.support import architecture, architectures
 from .decision import gpus_per_instance
 from .plan_builder import PlanBuilder
@@ -21,6 +22,7 @@ def check_request(builder: PlanBuilder) -> None:
     facts, workload = builder.facts, builder.deployment.workload
     _check_arithmetic(builder, facts.checkpoint, builder.deployment.checkpoint, "hardware.gpu")
     _check_support(builder, facts.checkpoint, "engine.release")
+    _check_format(builder, facts.checkpoint, "checkpoint")
     if facts.checkpoint.is_bare:
         what = "its folder holds no weights: their sizes are assumed to be the architecture's"
         builder.warn("checkpoint", what, "copy the weights and the tokenizer before you start it")
@@ -45,6 +47,7 @@ def check_draft(builder: PlanBuilder) -> None:
     where = "draft.checkpoint"
     _check_arithmetic(builder, draft, builder.deployment.draft.checkpoint, where)
     _check_support(builder, draft, where)
+    _check_format(builder, draft, where)
     sizes = [model.text_config.get("vocab_size") for model in (draft, facts)]
     if builder.deployment.draft.method == "draft_target" and sizes[0] != sizes[1]:
         what = f"{draft.name} has {sizes[0]} tokens in its vocabulary, {facts.name} has {sizes[1]}"
@@ -53,13 +56,25 @@ def check_draft(builder: PlanBuilder) -> None:
 
 
 def _check_arithmetic(builder: PlanBuilder, checkpoint: Checkpoint, name: str, where: str) -> None:
-    precision, gpu = checkpoint.precision, builder.facts.gpu
-    if precision not in gpu.precisions.value:
+    precision, gpu = checkpoint.quantization.arithmetic, builder.facts.gpu
+    if precision not in (None, *gpu.precisions.value):
         what = f"{gpu.name} has no {precision} arithmetic, which {name} needs"
         remedy = (
             f"use a checkpoint in {', '.join(gpu.precisions.value)}, or a GPU that has {precision}"
         )
         builder.refuse(where, what, remedy)
+
+
+def _check_format(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> None:
+    """A format that the release does not read on this GPU is an error; a rule warns of one of which
+    nothing is known."""
+    release, gpu = builder.facts.release, builder.facts.gpu
+    has_experts = checkpoint.architecture.experts_field is not None
+    known = release, checkpoint.quantization, has_experts, gpu.sm.value
+    found = weight_formats.reading(*known)
+    if found is not None and found.state == "unsupported":
+        what = f"release {release.name} does not read weights in {found.weights} on {gpu.name}"
+        builder.refuse(where, f"{what}: {found.evidence}", weight_formats.remedy(*known))
 
 
 def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil, prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .context import RuleContext
+
+if TYPE_CHECKING:
+    from ..facts.release.weight_formats import Reading
 
 
 class Inputs(Protocol):
@@ -111,7 +114,43 @@ def _nodes(inputs: Inputs) -> int | None:
     return None if gpus is None or not size else ceil(gpus / size)
 
 
+def _arithmetic(inputs: Inputs) -> str | None:
+    """What the checkpoint needs a GPU to compute with."""
+    model = inputs.context.checkpoint
+    return None if model is None else model.quantization.arithmetic
+
+
+def _weights(inputs: Inputs) -> Reading | None:
+    """What is known of the format of the weights in this release, on the GPU if there is one."""
+    context = inputs.context
+    if context.checkpoint is None:
+        return None
+    # Most files that are checked name no model.
+    from ..facts.release.weight_formats import reading
+
+    return reading(context.release, context.checkpoint.quantization, *_where(context))
+
+
+def _weights_remedy(inputs: Inputs) -> str | None:
+    context = inputs.context
+    if context.checkpoint is None:
+        return None
+    from ..facts.release.weight_formats import remedy
+
+    return remedy(context.release, context.checkpoint.quantization, *_where(context))
+
+
+def _where(context: RuleContext) -> tuple[bool, int | None]:
+    """Whether the model has experts, and the compute capability if a GPU is known."""
+    return bool(context.has_experts), context.gpu.sm.value if context.gpu else None
+
+
 DERIVED: Mapping[str, Callable[[Inputs], Any]] = {
+    "arithmetic": _arithmetic,
+    "weights_format": lambda inputs: getattr(_weights(inputs), "weights", None),
+    "weights_support": lambda inputs: getattr(_weights(inputs), "state", None),
+    "weights_evidence": lambda inputs: getattr(_weights(inputs), "evidence", None),
+    "weights_remedy": _weights_remedy,
     "attention_dp": _attention_dp,
     "requests_per_rank": _requests_per_rank,
     "world_size": _world_size,

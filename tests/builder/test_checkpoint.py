@@ -331,7 +331,7 @@ def test_a_large_tokenizer_is_no_fault(folder: Path) -> None:
     assert checkpoint.gather(str(folder)).precision == "NVFP4"
 
 
-@pytest.mark.parametrize("method", ["compressed-tensors", "gptq", "awq"])
+@pytest.mark.parametrize("method", ["compressed-tensors", "bitsandbytes"])
 def test_an_unknown_quantization_is_refused(method: str, folder: Path) -> None:
     (folder / "hf_quant_config.json").unlink()
     change(folder / "config.json", lambda c: c.update(quantization_config={"quant_method": method}))

@@ -109,6 +109,19 @@ FP8_KV = {"type": "float", "num_bits": 8, "strategy": "tensor"}
         (compressed("float8 block", "float8 group"), "FP8_BLOCK_SCALES", None),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "FP8_BLOCK_SCALES", None),
         ({"quant_method": "fp8", "activation_scheme": "static"}, "FP8", None),
+        (compressed("float4 tensor_group", None), "W4A16_NVFP4", None),
+        (compressed("float8 tensor", "float8 tensor"), "FP8", None),
+        (compressed("int4 group", None, format="pack-quantized"), "W4A16", None),
+        (compressed("int8 channel", None), "W8A16", None),
+        (compressed("int8 channel", "int8 token"), "W8A8_INT8", None),
+        (compressed("float8 group", "float8 group"), "MXFP8", None),
+        (compressed("float4 group", None), "MXFP4", None),
+        ({"quant_method": "mxfp8", "weight_block_size": [1, 32]}, "MXFP8", None),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "W4A16_AWQ", None),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 64}, "W4A16_GPTQ", None),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "W8A16_GPTQ", None),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, "FP8_BLOCK_SCALES", None),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "W4A8_AWQ", None),
         ({"quant_method": None}, "BF16", None),
     ],
 )
@@ -122,10 +135,10 @@ def test_the_format_of_the_weights_is_what_its_writer_says(
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        (compressed("int4 group", None, format="pack-quantized"), "weights int4 by group"),
-        (compressed("float4 tensor_group", None), "weights float4 by tensor_group"),
-        (compressed("float8 tensor", "float8 tensor"), "weights float8 by tensor, inputs"),
-        ({"quant_method": "awq", "bits": 4}, "quant_method awq"),
+        (compressed("int4 group", "float8 token"), "weights int4 by group, inputs float8"),
+        (compressed("int3 group", None, format="pack-quantized"), "weights int3 by group"),
+        ({"quant_method": "awq", "bits": 3}, "quant_method awq of 3 bits"),
+        ({"quant_method": "gptq"}, "quant_method gptq of None bits"),
         ({"load_in_8bit": True, "bits": None}, "load_in_8bit without quant_method"),
         ({"quant_method": "odd", "kv_cache_scheme": {"num_bits": [8]}}, "quant_method odd"),
         (
@@ -146,9 +159,9 @@ def test_another_format_is_refused_by_the_file_that_says_it(
 
 
 def test_the_language_model_inside_may_be_the_one_that_is_quantized(tmp_path: Path) -> None:
-    inner = {**LLAMA, "quantization_config": {"quant_method": "awq"}}
+    inner = {**LLAMA, "quantization_config": {"quant_method": "odd"}}
     config = {"architectures": ["LlavaForConditionalGeneration"], "text_config": inner}
-    with pytest.raises(BadFacts, match=r"text_config.quantization_config: quant_method awq"):
+    with pytest.raises(BadFacts, match=r"text_config.quantization_config: quant_method odd"):
         facts_of(config, tmp_path)
 
 
@@ -158,6 +171,64 @@ def test_a_mixture_of_formats_needs_the_gpu_of_its_narrowest(tmp_path: Path) -> 
     formats = {name: {"quant_algo": algorithm} for name, algorithm in layers.items()}
     mixed = {"quant_algo": "MIXED_PRECISION", "quantized_layers": formats}
     assert facts_of(LLAMA, tmp_path, mixed).precision == "NVFP4"
+
+
+QWEN25_32B: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    **dict(zip(COMMON, (64, 5120, 40, 8, 27648, 152064), strict=True)),
+}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "modules_to_not_convert": None}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
+
+
+QWEN2_7B: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    **dict(zip(COMMON, (28, 3584, 28, 4, 18944, 152064), strict=True)),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "written", "published_gb"), [(QWEN25_32B, GPTQ, 19.34), (QWEN2_7B, GPTQ, 5.57)]
+)
+def test_sizes_are_those_of_published_checkpoints(
+    model: dict[str, Any], written: dict[str, Any], published_gb: float, tmp_path: Path
+) -> None:
+    """Qwen2.5-32B-Instruct-GPTQ-Int4 and Qwen2-7B-Instruct-GPTQ-Int4: the sums of their files."""
+    facts = facts_of({**model, "quantization_config": written}, tmp_path)
+    assert facts.nbytes / 1e9 == pytest.approx(published_gb, rel=2e-3)
+
+
+def test_what_awq_and_gptq_leave_as_it_is_is_named_by_parts_or_patterns(tmp_path: Path) -> None:
+    ruled = {**GPTQ, "dynamic": {"-:.*down_proj": {}}}
+    for written, name in (({**AWQ, "modules_to_not_convert": ["down"]}, "awq"), (ruled, "gptq")):
+        folder = tmp_path / name
+        folder.mkdir()
+        quantization = facts_of({**LLAMA, "quantization_config": written}, folder).quantization
+        assert quantization.format_of("model.layers.0.mlp.down_proj") is None
+        assert quantization.format_of("model.layers.0.mlp.gate") is None
+        assert quantization.format_of("lm_head") is None
+        assert quantization.format_of("model.layers.0.mlp.up_proj") == quantization.quant_algo
+
+
+def test_groups_of_modules_have_the_first_pattern_that_fits_them(tmp_path: Path) -> None:
+    """As compressed-tensors orders them: names, then patterns by their letters."""
+    fp8 = compressed("float8 channel", "float8 token")["config_groups"]["group_0"]
+    fp4 = compressed("float4 tensor_group", "float4 tensor_group")["config_groups"]["group_0"]
+    late = r"re:.*layers\.(30|31)\.mlp\.(gate|up|down)_proj$"
+    fp8["targets"], fp4["targets"] = ["re:.*self_attn.*", late], ["re:.*mlp.*_proj$"]
+    written = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"a": fp8, "b": fp4},
+        "ignore": ["lm_head", "model.layers.0.self_attn.q_proj"],
+    }
+    facts = facts_of({**LLAMA, "quantization_config": written}, tmp_path)
+    found = facts.quantization.format_of
+    assert facts.precision == "NVFP4"
+    assert found("model.layers.1.self_attn.q_proj") == "FP8"
+    assert found("model.layers.1.mlp.up_proj") == "NVFP4"
+    assert found("model.layers.31.mlp.up_proj") == "FP8"
+    assert found("model.layers.0.self_attn.q_proj") is None
+    assert found("lm_head") is None
 
 
 def test_the_exporters_word_for_the_kv_cache_is_taken_as_its_scheme(tmp_path: Path) -> None:

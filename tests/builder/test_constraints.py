@@ -21,6 +21,7 @@ from builder.documents import DATA, load_yaml
 from builder.facts import checkpoint, data_file, engines, hardware, release
 from builder.facts.architecture import ARCHITECTURES
 from builder.facts.checkpoint import gather
+from builder.facts.quantization import Quantization
 from builder.facts.release import Release, support
 from builder.rules import constraints
 from builder.rules.constraints import Rule, disagreements, violations
@@ -68,7 +69,10 @@ def context(facts: Mapping[str, Any]) -> RuleContext:
         known["architecture"] = replace(like, name=model)
     table = release.load(MAIN if name == "main" else name, engine=engine)
     if "checkpoint" in known:
-        return RuleContext.of(table, gather(known.pop("checkpoint")), gpu=gpu, **known)
+        model = gather(known.pop("checkpoint"))
+        if "quantization" in known:
+            model = replace(model, quantization=Quantization(**known.pop("quantization")))
+        return RuleContext.of(table, model, gpu=gpu, **known)
     return RuleContext(table, gpu=gpu, **known)
 
 

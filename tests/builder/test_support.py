@@ -9,9 +9,10 @@ import pytest
 
 from builder import pipeline
 from builder.errors import BadInput
-from builder.facts import hardware, release
+from builder.facts import engines, hardware, release, weight_layouts
 from builder.facts.hardware import Gpu
-from builder.facts.release import support
+from builder.facts.quantization import Quantization
+from builder.facts.release import support, weight_formats
 from builder.planning import Facts, Plan, plan
 from builder.rules.constraints import violations
 from builder.rules.context import RuleContext
@@ -52,6 +53,55 @@ def test_an_architecture_that_no_source_names_warns_with_what_is_known() -> None
 def test_an_architecture_that_the_release_refuses_is_an_error() -> None:
     with pytest.raises(BadInput, match="does not serve Qwen3_5MoeForConditionalGeneration"):
         with_architecture("Qwen3_5MoeForConditionalGeneration")
+
+
+AWQ = Quantization("W4A16_AWQ", writer=weight_layouts.AWQ)
+PACKED = Quantization("NVFP4", writer=weight_layouts.COMPRESSED_TENSORS)
+STATIC = Quantization("FP8", writer=weight_layouts.STATIC_FP8)
+MIXED = Quantization("NVFP4", parts={"a": "NVFP4", "b": "MXFP8"})
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "quantization", "experts", "sm", "state"),
+    [
+        ("1.2.1", "tensorrt_llm", AWQ, False, 90, "unsupported"),
+        ("0.32.0", "vllm", AWQ, True, 90, "supported"),
+        ("1.2.1", "tensorrt_llm", Quantization("W4A16_AWQ"), False, 90, "supported"),
+        ("1.2.1", "tensorrt_llm", Quantization("W4A16_AWQ"), True, 90, "unknown"),
+        ("1.3.0rc24", "tensorrt_llm", Quantization("W4A16_AWQ"), True, 90, "unsupported"),
+        ("1.2.1", "tensorrt_llm", Quantization("W4A8_AWQ"), True, 80, "unsupported"),
+        ("1.2.1", "tensorrt_llm", Quantization("W4A8_AWQ"), True, None, "supported"),
+        ("1.2.1", "tensorrt_llm", PACKED, False, 100, "unsupported"),
+        ("1.3.0rc17", "tensorrt_llm", PACKED, False, 100, "unknown"),
+        ("1.3.0rc23", "tensorrt_llm", PACKED, False, 100, "supported"),
+        ("main-00043967", "tensorrt_llm", PACKED, False, 100, "supported"),
+        ("1.2.1", "tensorrt_llm", STATIC, False, 90, "unknown"),
+        ("1.3.0rc23", "tensorrt_llm", MIXED, True, 100, "supported"),
+        ("1.3.0rc23", "tensorrt_llm", MIXED, True, 90, "unsupported"),
+        ("1.2.1", "tensorrt_llm", Quantization(), False, 90, None),
+    ],
+)
+def test_weights_are_read_by_release_writer_layers_and_gpu(
+    name: str,
+    engine: str,
+    quantization: Quantization,
+    experts: bool,
+    sm: int | None,
+    state: str | None,
+) -> None:
+    table = release.load(name, engine=engines.load(engine))
+    found = weight_formats.reading(table, quantization, experts, sm)
+    assert getattr(found, "state", None) == state
+
+
+def test_weights_that_the_release_does_not_read_name_who_does() -> None:
+    model = replace(pipeline.plan(DEEPSEEK_GB200).plan.facts.checkpoint, quantization=AWQ)
+    with pytest.raises(BadInput) as caught:
+        planned(DEEPSEEK_GB200, checkpoint=model)
+    assert "does not read weights in W4A16_AWQ (AutoAWQ) on gb200" in str(caught.value)
+    assert "serve it with vLLM 0.14.1, 0.20.0, 0.32.0; or export it" in str(caught.value)
+    fix = weight_formats.remedy(release.load("1.2.1"), PACKED, False, 100)
+    assert fix.startswith("choose release 1.3.0rc23, 1.3.0rc24, 1.3.0rc29, main-00043967")
 
 
 def test_an_architecture_that_the_release_lists_is_served_without_a_word() -> None:

@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 from builder.facts import checkpoint
 from builder.facts.checkpoint_files import read_header
-from builder.facts.quantization import NVFP4_GROUP
+from builder.facts.weight_layouts import NVFP4_GROUP
 from tensorrt_llm import LLM, SamplingParams
 from tests.conftest import Run
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from ...facts.architecture import Attention
 from ...facts.checkpoint import Checkpoint
 from ...facts.release import ServerRole
+from ...facts.weight_layouts import FORMATS
 from .weights import Sharding
 
 GIB = 2**30
@@ -53,8 +54,6 @@ _ATTENTION_DP_UNCERTAINTY_GIB = 9.0
 
 # Compute capabilities of the GPUs in those logs and tables: Hopper and Blackwell for servers.
 MEASURED_SM = (90, 100, 103)
-
-_ACTIVATION_BYTES = {"NVFP4": 0.5, "MXFP4": 1.0, "FP8": 1.0, "FP8_BLOCK_SCALES": 1.0}
 
 
 def activations_gib(checkpoint: Checkpoint, sharding: Sharding, max_num_tokens: int) -> float:
@@ -105,7 +104,7 @@ def expert_workspace_gib(
     )
     if not plain and moe_backend in (None, "TRTLLM"):
         return float(tokens * 4 * 2 * hidden / GIB)
-    inputs = 2.0 if plain else _ACTIVATION_BYTES[checkpoint.precision]
+    inputs = 2.0 if plain else FORMATS[checkpoint.precision].activation_bytes
     slots = tokens * config["num_experts_per_tok"]
     return float(slots * ((inputs + 2) * hidden + 4 * width) / GIB)
 

@@ -17,7 +17,7 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadFacts
 from builder.facts import checkpoint as checkpoints
 from builder.facts.checkpoint import Checkpoint
-from builder.facts.quantization import FP8_BLOCK, NVFP4_GROUP
+from builder.facts.weight_layouts import FP8_BLOCK, NVFP4_GROUP
 
 from .logger import logger
 

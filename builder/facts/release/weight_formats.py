@@ -1,0 +1,134 @@
+"""Which quantized weights a release reads: rows of `builder/data/weight_formats`, one file for each
+engine.
+
+What no row says is unknown. It is said to be unknown, and never taken for supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from ...documents import DATA
+from .. import data_file
+from ..quantization import Quantization
+from ..schema import Check, Text
+from ..weight_layouts import FORMATS
+from . import Release, of_all_engines
+from .support import SupportState, compute_capability
+from .version import order
+
+Layers = Literal["linear", "experts"]
+_Format = Annotated[str, Check(lambda name: name in FORMATS, "must be the name of a format")]
+_Version = Annotated[str, Check(lambda text: order(text) is not None, "must be a version")]
+
+_WORST: tuple[SupportState, ...] = ("unsupported", "unknown", "supported")
+
+
+@dataclass(frozen=True, slots=True)
+class FormatRow:
+    """What is known of formats as some writers lay them out; see the files."""
+
+    formats: tuple[_Format, ...]
+    writers: tuple[Text | None, ...]
+    state: Literal["supported", "unsupported"]
+    source: Text
+    confidence: Literal["read", "inferred"]
+    layers: Layers | None = None
+    since: _Version | None = None
+    until: _Version | None = None
+    sm: tuple[int, ...] | None = None
+
+    def fits(self, position: str, sm: int | None) -> bool:
+        """Whether it is of a release and a GPU; where none is named, kernels of some GPU count."""
+        here = order(position)
+        first, last = (None if each is None else order(each) for each in (self.since, self.until))
+        if (first or last) and here is None:
+            return False
+        if here and ((first and here < first) or (last and here > last)):
+            return False
+        if self.sm is None:
+            return True
+        return self.state == "supported" if sm is None else sm in self.sm
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormats:
+    """What is known of an engine; `conversion` says how a checkpoint becomes one that it reads."""
+
+    conversion: Text
+    rows: tuple[FormatRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is known of the weights of a checkpoint; `weights` names those that it is about."""
+
+    weights: str
+    state: SupportState
+    evidence: str
+
+
+def table(release: Release) -> WeightFormats:
+    """What is known of the engine of a release."""
+    path = DATA / release.engine.weight_formats
+    found: WeightFormats = data_file.load(path, WeightFormats)
+    return found
+
+
+def reading(
+    release: Release, quantization: Quantization, has_experts: bool, sm: int | None
+) -> Reading | None:
+    """What is known of the least known format of a checkpoint; `None` for one in BF16."""
+    found = list(_readings(release, quantization, has_experts, sm))
+    return min(found, key=lambda row: _WORST.index(row.state), default=None)
+
+
+def _readings(
+    release: Release, quantization: Quantization, has_experts: bool, sm: int | None
+) -> Iterator[Reading]:
+    writer = quantization.writer
+    for name in quantization.formats:
+        weights = f"{name} ({writer})" if writer else name
+        for layers in _layers(quantization, name, has_experts):
+            row = _row(release, name, writer, layers, sm)
+            if row is None:
+                where = "" if sm is None else f" on compute capability {compute_capability(sm)}"
+                nobody = f"no source says whether it reads them{where}"
+                yield Reading(weights, "unknown", nobody)
+            else:
+                yield Reading(weights, row.state, row.source)
+
+
+def _layers(quantization: Quantization, name: str, has_experts: bool) -> tuple[Layers, ...]:
+    """Where weights of a format are; of a mixture, the main one is that of the experts."""
+    if not has_experts:
+        return ("linear",)
+    if not quantization.parts:
+        return ("linear", "experts")
+    return ("experts",) if name == quantization.quant_algo else ("linear",)
+
+
+def _row(
+    release: Release, name: str, writer: str | None, layers: Layers, sm: int | None
+) -> FormatRow | None:
+    for row in table(release).rows:
+        known = name in row.formats and writer in row.writers
+        if known and row.layers in (None, layers) and row.fits(release.position, sm):
+            return row
+    return None
+
+
+def remedy(release: Release, quantization: Quantization, has_experts: bool, sm: int | None) -> str:
+    """The releases that read such a checkpoint on the same GPU, and what else is left."""
+    readers: dict[str, list[str]] = {}
+    for other in of_all_engines():
+        found = reading(other, quantization, has_experts, sm)
+        if found is not None and found.state == "supported":
+            readers.setdefault(other.engine.title, []).append(other.name)
+    title = release.engine.title
+    own = readers.pop(title, None)
+    ways = [f"choose release {', '.join(own)}, known to read it"] if own else []
+    ways += [f"serve it with {name} {', '.join(names)}" for name, names in readers.items()]
+    return "; or ".join([*ways, table(release).conversion])
