@@ -128,13 +128,15 @@ def _modelopt(
         return _mixed(_parts(fields), kv_cache, excluded, source)
     name, writer = _MODELOPT_NAMES.get(str(algorithm).upper(), (algorithm, None))
     named = None if name is None else str(name)
-    return Quantization(
-        named, kv_cache, excluded, source, writer=writer, group_size=_group_size(fields)
-    )
+    size = _group_size(fields, named)
+    return Quantization(named, kv_cache, excluded, source, writer=writer, group_size=size)
 
 
-def _group_size(fields: Mapping[str, Any]) -> int | None:
-    """How many weights share a scale: as the whole says it, or its only group."""
+def _group_size(fields: Mapping[str, Any], name: str | None) -> int | None:
+    """How many weights share a scale, as the whole says it, or its only group: of a format that
+    does not fix it."""
+    if name is None or name not in FORMATS or FORMATS[name].arithmetic:
+        return None
     groups = _mapping(fields, "config_groups")
     weights = _mapping(_mapping(groups, next(iter(groups))), "weights") if groups else {}
     size = fields.get("group_size", weights.get("group_size"))
@@ -176,13 +178,14 @@ def _weight_only(fields: Mapping[str, Any], source: str) -> Quantization:
     # GPTQModel: "-:" stands before a regular expression of what is left as it is.
     ruled = (name for name in _mapping(fields, "dynamic") if str(name).startswith("-:"))
     plain = (*listed, *(f"re:.*{str(name)[2:]}" for name in ruled), *_ROUTERS)
+    name = _WEIGHT_ONLY.get(f"{method} {bits}", f"quant_method {method} of {bits} bits")
     return Quantization(
-        _WEIGHT_ONLY.get(f"{method} {bits}", f"quant_method {method} of {bits} bits"),
+        name,
         None,
         plain if fields.get("lm_head") is True else (*plain, "*lm_head"),
         source,
         writer=AWQ if method == "awq" else GPTQ,
-        group_size=_group_size(fields),
+        group_size=_group_size(fields, name),
     )
 
 
@@ -209,7 +212,7 @@ def _compressed(
     if len(found) == 1 and found[0] is not None:
         name, writer = found[0]
         zeros = any(_mapping(group, "weights").get("symmetric") is False for group in groups)
-        size = _group_size(fields)
+        size = _group_size(fields, name)
         return Quantization(name, kv_cache, excluded, source, {}, None, writer, size, zeros)
     forms = {form for form in found if form is not None}
     if len(found) > 1 and None not in found and {row for _, row in forms} == {COMPRESSED_TENSORS}:
@@ -268,14 +271,12 @@ def _compressed_parts(
                 rest = name
             else:
                 parts[target] = name
-    # Of formats whose scales stand for as many weights as a checkpoint likes.
     sizes = (
-        _group_size({"config_groups": {"": group}})
+        _group_size({"config_groups": {"": group}}, name)
         for group, name in zip(groups, formats, strict=True)
-        if FORMATS[name].arithmetic is None
     )
     mixed = _mixed(parts, kv_cache, excluded, source, rest)
-    return replace(mixed, writer=COMPRESSED_TENSORS, group_size=next(sizes, None))
+    return replace(mixed, writer=COMPRESSED_TENSORS, group_size=next(filter(None, sizes), None))
 
 
 def _words(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:

@@ -188,12 +188,19 @@ QWEN2_7B: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("model", "written", "published_gb"), [(QWEN25_32B, GPTQ, 19.34), (QWEN2_7B, GPTQ, 5.57)]
+    ("model", "written", "published_gb"),
+    [
+        (QWEN25_32B, AWQ, 19.33),
+        (QWEN25_32B, GPTQ, 19.34),
+        (QWEN25_32B, {**GPTQ, "bits": 8}, 35.04),
+        (QWEN2_7B, AWQ, 5.57),
+    ],
 )
 def test_sizes_are_those_of_published_checkpoints(
     model: dict[str, Any], written: dict[str, Any], published_gb: float, tmp_path: Path
 ) -> None:
-    """Qwen2.5-32B-Instruct-GPTQ-Int4 and Qwen2-7B-Instruct-GPTQ-Int4: the sums of their files."""
+    """Qwen2.5-32B-Instruct-AWQ, -GPTQ-Int4 and -GPTQ-Int8, Qwen2-7B-Instruct-AWQ: the sums of the
+    files that the hub lists."""
     facts = facts_of({**model, "quantization_config": written}, tmp_path)
     assert facts.nbytes / 1e9 == pytest.approx(published_gb, rel=2e-3)
 

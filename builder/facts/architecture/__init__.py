@@ -13,9 +13,11 @@ from . import (
     deepseek,
     deepseek_v4,
     exaone,
+    gemma4,
     granite,
     grouped_query,
     hybrid,
+    ling,
     mixtures,
     nemotron_nas,
 )
@@ -35,7 +37,7 @@ __all__ = [
 
 _PARTS = (
     *(deepseek, grouped_query, mixtures, hybrid, deepseek_v4),
-    *(exaone, granite, nemotron_nas),
+    *(exaone, granite, nemotron_nas, gemma4, ling),
 )
 
 ARCHITECTURES: dict[str, Architecture] = {row.name: row for part in _PARTS for row in part.ROWS}

@@ -24,7 +24,7 @@ from .tensors import (
 )
 
 _TWO_NORMS = ("input_layernorm", "post_attention_layernorm")
-_FOUR_NORMS = (*_TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
+FOUR_NORMS = (*_TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
 _AFTER = ("post_attention_layernorm", "post_feedforward_layernorm")
 
 Layers = tuple[int, ...]
@@ -180,8 +180,8 @@ def _cohere(config: Config) -> list[Tensors]:
 
 _LLAMA = Decoder()
 _QWEN2, _QWEN3 = Decoder(bias="qkv"), Decoder(qk_norm="head")
-_GEMMA2 = Decoder(norms=_FOUR_NORMS, tied=True)
-_GEMMA3 = Decoder(norms=_FOUR_NORMS, qk_norm="head", tied=True)
+_GEMMA2 = Decoder(norms=FOUR_NORMS, tied=True)
+_GEMMA3 = Decoder(norms=FOUR_NORMS, qk_norm="head", tied=True)
 HUNYUAN = Decoder(qk_norm="head", qk_norm_names=("query_layernorm", "key_layernorm"), tied=True)
 _OLMO2 = Decoder(norms=_AFTER, qk_norm="width")
 _GLM4 = Decoder(
@@ -201,6 +201,7 @@ _MULTIMODAL: tuple[tuple[str, Decoder, str, str, Attention], ...] = (
     ("Qwen2VLForConditionalGeneration", _QWEN2, "model", "lm_head", "gqa"),
     ("Qwen2_5_VLForConditionalGeneration", _QWEN2, "model", "lm_head", "gqa"),
     ("Qwen3VLForConditionalGeneration", _QWEN3, "model.language_model", "lm_head", "gqa"),
+    ("Glm4vForConditionalGeneration", _GLM4, "model.language_model", "lm_head", "gqa"),
     ("Gemma3ForConditionalGeneration", _GEMMA3, *_LLAVA, "gqa_window"),
     ("Mistral3ForConditionalGeneration", _LLAMA, *_LLAVA, "gqa"),
     ("LlavaForConditionalGeneration", _LLAMA, *_LLAVA, "gqa"),
@@ -232,6 +233,13 @@ ROWS = (
     _row("Exaone4ForCausalLM", Decoder(norms=_AFTER, qk_norm="head", bias="none")),
     _row("Glm4ForCausalLM", _GLM4),
     _row("GlmForCausalLM", Decoder(bias="qkv", fused_mlp=True)),
+    _row("ArceeForCausalLM", Decoder(mlp="plain")),
+    _row(
+        "ApertusForCausalLM",
+        Decoder(
+            norms=("attention_layernorm", "feedforward_layernorm"), qk_norm="head", mlp="plain"
+        ),
+    ),
     _row("NemotronForCausalLM", Decoder(norm_bias=True, mlp="plain")),
     _row("HunYuanDenseV1ForCausalLM", HUNYUAN),
     _row(

@@ -95,7 +95,8 @@ def _first_dense(config: Config, layer: int) -> bool:
     return layer < int(config.get("first_k_dense_replace", 0))
 
 
-def _shared(config: Config) -> int:
+def shared_width(config: Config) -> int:
+    """The channels of the expert that every token takes."""
     return int(config["moe_intermediate_size"] * config.get("n_shared_experts", 0))
 
 
@@ -164,19 +165,19 @@ _PHI_MOE = replace(_MIXTRAL, norm_bias=True)
 _GLM4_EXPERTS = Experts(
     "n_routed_experts",
     score="gate.e_score_correction_bias",
-    shared_width=_shared,
+    shared_width=shared_width,
     is_dense=_first_dense,
 )
 _ERNIE_EXPERTS = Experts(
     "num_experts",
     score="moe_statics.e_score_correction_bias",
     score_rank=2,
-    shared_width=_shared,
+    shared_width=shared_width,
     is_dense=lambda config, layer: layer < int(config.get("moe_layer_start_index", 1)),
 )
 _HUNYUAN_MOE = replace(
     HUNYUAN,
-    mlps=Experts("num_experts", gate="gate.wg", shared="shared_mlp", shared_width=_shared),
+    mlps=Experts("num_experts", gate="gate.wg", shared="shared_mlp", shared_width=shared_width),
 )
 _LLAMA4 = Decoder(
     root="language_model.model",
@@ -199,15 +200,23 @@ _LLAMA4 = Decoder(
 )
 
 
-def _glm4_moe(config: Config) -> list[Tensors]:
-    """GLM-4.5 to 4.7; the MTP layer follows the last decoder layer in the numbering."""
-    qk_norm = bool(config.get("use_qk_norm"))
-    bias = bool(config.get("attention_bias"))
-    decoder = Decoder(
-        qk_norm="head" if qk_norm else "none",
-        bias="qkv" if bias else "none",
+def _glm4_decoder(config: Config, root: str = "model") -> Decoder:
+    return Decoder(
+        root=root,
+        qk_norm="head" if config.get("use_qk_norm") else "none",
+        bias="qkv" if config.get("attention_bias") else "none",
         mlps=_GLM4_EXPERTS,
     )
+
+
+def _glm4v_moe(config: Config) -> list[Tensors]:
+    """GLM-4.5V and 4.6V, which have no MTP layer."""
+    return _glm4_decoder(config, "model.language_model")(config)
+
+
+def _glm4_moe(config: Config) -> list[Tensors]:
+    """GLM-4.5 to 4.7; the MTP layer follows the last decoder layer in the numbering."""
+    decoder = _glm4_decoder(config)
     layer, hidden = "model.layers.{layer}", config["hidden_size"]
     first = config["num_hidden_layers"]
     mtp = tuple(range(first, first + config.get("num_nextn_predict_layers", 0)))
@@ -331,6 +340,13 @@ ROWS = (
         "n_routed_experts",
         *("first_k_dense_replace", "n_shared_experts", _WIDE, _WIDTH),
         mtp="num_nextn_predict_layers",
+    ),
+    _row(
+        "Glm4vMoeForConditionalGeneration",
+        _glm4v_moe,
+        "n_routed_experts",
+        *("first_k_dense_replace", "n_shared_experts", _WIDE, _WIDTH),
+        nested="text_config",
     ),
     _row(
         "Dots1ForCausalLM",
