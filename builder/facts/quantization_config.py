@@ -115,6 +115,13 @@ def _from_modelopt(fields: Mapping[str, Any]) -> Quantization:
     return _modelopt(fields, _none(fields.get("kv_cache_quant_algo")), excluded, source)
 
 
+def modelopt_name(quantization: Quantization) -> str | None:
+    """What ModelOpt calls the main format."""
+    known = (quantization.quant_algo, quantization.writer)
+    named = (name for name, meant in _MODELOPT_NAMES.items() if meant == known)
+    return next(named, quantization.quant_algo)
+
+
 def _none(name: Any) -> Any:
     """Some exporters write the word for nothing."""
     return None if isinstance(name, str) and name.lower() in ("none", "null", "") else name

@@ -22,6 +22,7 @@ from ..facts.architecture import Architecture, Tensors
 from ..facts.checkpoint import Checkpoint
 from ..facts.checkpoint_files import Stored, write_safetensors
 from ..facts.quantization import Quantization
+from ..facts.quantization_config import modelopt_name
 from ..facts.weight_layouts import NVFP4_GROUP
 from .sizes import shrunk
 from .vocabulary import BOS, EOS, Vocabulary
@@ -34,6 +35,10 @@ E4M3_TOP = 448.0
 _QUANTIZED_BY = ("quantization_config", "compression_config")
 E2M1_RMS = sqrt(sum(v * v for v in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)
 E4M3_RMS = 22.0  # of bytes drawn by `_E4M3_BYTES`: magnitudes 8 to 30
+_INT4_RMS = 4.6  # of the sixteen codes
+# Of drawn weights by their dtype; codes of FP4 have scales that say it otherwise.
+_RMS = {"F8_E4M3": E4M3_RMS, "U8": _INT4_RMS, "I32": _INT4_RMS, "I8": 74.0}
+_ZERO_POINTS = 0x88  # two zero points of INT4 in the middle of their range
 
 
 def write(
@@ -125,12 +130,14 @@ def _inline(fields: Mapping[str, Any], quantization: Quantization) -> dict[str, 
 
 def _hf_quant_config(quantization: Quantization) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "quant_algo": quantization.quant_algo,
+        "quant_algo": modelopt_name(quantization),
         "kv_cache_quant_algo": quantization.kv_cache_quant_algo,
-        "group_size": NVFP4_GROUP,
+        "group_size": NVFP4_GROUP
+        if quantization.quant_algo == "NVFP4"
+        else quantization.group_size,
         "exclude_modules": list(quantization.exclude_modules),
     }
-    if quantization.quant_algo != "NVFP4":
+    if fields["group_size"] is None:
         del fields["group_size"]
     if quantization.parts:
         parts = {name: {"quant_algo": part} for name, part in quantization.parts.items()}
@@ -161,6 +168,16 @@ def _tensors(
 # Bytes whose values have random signs and magnitudes in a narrow range, by `bytes.translate`.
 _E4M3_BYTES = bytes((byte & 0x80) | 0x50 | (byte & 0x0F) for byte in range(256))
 _E4M3_SCALES = bytes(0x78 | (byte & 0x06) for byte in range(256))  # 256, 320, 384 and 448
+
+
+def _whole_numbers(stored: Stored, shape: tuple[int, ...]) -> bytes:
+    """What INT4 checkpoints hold beside weights and scales: the weight's shape, which group each of
+    its inputs is of, and zero points."""
+    if stored.name.endswith("weight_shape"):
+        return struct.pack(f"<{len(shape)}q", *shape)
+    if stored.name.endswith("g_idx"):
+        return bytes(stored.nbytes)  # one group, as miniatures are narrow
+    return bytes([_ZERO_POINTS]) * stored.nbytes
 
 
 class _Draw:
@@ -210,8 +227,12 @@ class _Draw:
         rms = LINEAR_GAIN / sqrt(tensors.shape[1])  # the input features, fused experts or not
         weight, rest = stored[0], stored[1:]
         raw = self._rng.randbytes(weight.nbytes)
-        yield weight, raw if weight.dtype == "U8" else raw.translate(_E4M3_BYTES)
+        yield weight, raw.translate(_E4M3_BYTES) if weight.dtype == "F8_E4M3" else raw
+        value = _RMS[weight.dtype]
         for tensor in rest:
+            if tensor.dtype in ("I32", "I64"):
+                yield tensor, _whole_numbers(tensor, tensors.shape)
+                continue
             if tensor.dtype == "F8_E4M3":
                 yield tensor, self._rng.randbytes(tensor.nbytes).translate(_E4M3_SCALES)
             elif tensor.dtype == "U8":
@@ -224,7 +245,7 @@ class _Draw:
             elif tensor.name.endswith(("input_scale", "input_global_scale", "activation_scale")):
                 yield tensor, struct.pack("<f", 1.0 / E4M3_TOP)
             else:
-                yield tensor, self._constant(tensor, rms / E4M3_RMS)
+                yield tensor, self._constant(tensor, rms / value)
 
     def _bf16(self, count: int, rms: float) -> bytes:
         """BF16 values of random sign in one binade, `[2^e, 2^(e+1))`, of about the given RMS.
@@ -241,6 +262,8 @@ class _Draw:
 
     def _constant(self, stored: Stored, value: float) -> bytes:
         count = prod(stored.shape)
+        if stored.dtype == "F16":
+            return struct.pack("<e", value) * count
         single = struct.pack("<f", value)
         return (single if stored.dtype == "F32" else single[2:]) * count
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from builder import miniature
 from builder.errors import BadFacts
+from builder.facts import checkpoint
 from tensorrt_llm import weights
 from tests.reference.conftest import DEEPSEEK
 
@@ -74,6 +78,71 @@ def test_mxfp4_means_what_transformers_reads(make_miniature: Callable[[str], Pat
     parts = (stored[f"{module}_blocks"], stored[f"{module}_scales"])
     theirs = mxfp4.convert_moe_packed_tensors(*parts, dtype=torch.float32)
     assert torch.equal(weights.dequantize_mxfp4(*parts), theirs)
+
+
+def test_int4_pairs_are_twos_complement_rows_with_a_scale_for_each_group() -> None:
+    # Two rows in one of bytes: the even row in the low nibbles. 0x8 is -8, 0xF is -1.
+    packed = torch.tensor([[0x81, 0xF2, 0x73, 0x04]], dtype=torch.uint8)
+    scales = torch.tensor([[1.0, 10.0], [0.5, 2.0]], dtype=torch.bfloat16)
+    plain = weights.dequantize_fp8(packed, scales)
+    assert plain.tolist() == [[1.0, 2.0, 30.0, 40.0], [-4.0, -0.5, 14.0, 0.0]]
+    with_fp8_inputs = weights.dequantize_nvfp4(packed, scales, torch.tensor(7.0))
+    assert torch.equal(plain, with_fp8_inputs)
+
+
+def test_int8_has_a_scale_for_each_row() -> None:
+    raw = torch.tensor([[-128, 127], [1, -1]], dtype=torch.int8)
+    assert weights.dequantize_fp8(raw, torch.tensor([1.0, 3.0])).tolist() == [[-128, 127], [3, -3]]
+
+
+QWEN = "Qwen/Qwen3-32B"
+UP = "model.layers.0.mlp.up_proj.weight"
+FORMATS = [
+    *("W4A16_AWQ", "W4A8_AWQ", "W8A16", "W4A16", "MXFP8", "W4A8_MXFP4_FP8", "W4A8_NVFP4_FP8"),
+    *("FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"),
+]
+
+
+def exported(algorithm: str, folder: Path, **fields: Any) -> Path:
+    """A miniature in a format of ModelOpt, or else in what `fields` of the configuration say."""
+    quantized, written = folder / "quantized", folder / "written"
+    for path in (quantized, written):
+        path.mkdir()
+    config = {**checkpoint.gather(QWEN).config}
+    if fields:
+        config["quantization_config"] = fields
+    else:
+        quantization = {"quant_algo": algorithm, "group_size": 32, "exclude_modules": ["lm_head"]}
+        document = json.dumps({"quantization": quantization})
+        (quantized / "hf_quant_config.json").write_text(document)
+    (quantized / "config.json").write_text(json.dumps(config))
+    miniature.write(checkpoint.gather(str(quantized)), written)
+    return written
+
+
+@pytest.mark.parametrize("algorithm", FORMATS)
+def test_what_modelopt_writes_in_other_formats_is_read(algorithm: str, tmp_path: Path) -> None:
+    _, main, _ = weights.load(exported(algorithm, tmp_path))
+    assert main[UP].shape == (96, 64)
+    assert 0.02 < main[UP].square().mean().sqrt() < 0.4
+    assert main[UP].mean().abs() < 0.02
+
+
+def test_what_comes_in_is_scaled_where_awq_says_so(tmp_path: Path) -> None:
+    folder = exported("W4A16_AWQ", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    _, before, _ = weights.load(folder)
+    tensors[UP.replace("weight", "pre_quant_scale")] = torch.arange(64, dtype=torch.bfloat16)
+    save_file(tensors, folder / "model.safetensors")
+    _, after, _ = weights.load(folder)
+    assert torch.equal(after[UP], before[UP] * torch.arange(64))
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+def test_what_the_engine_does_not_read_is_refused(method: str, tmp_path: Path) -> None:
+    folder = exported("", tmp_path, quant_method=method, bits=4, group_size=32)
+    with pytest.raises(BadFacts, match="is stored as qweight, qzeros, scales"):
+        weights.load(folder)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The weights of a checkpoint folder as plain float32 tensors, whatever format they are stored in.
 
-Layouts as in `builder/quantization.py`. Scales of activations and of the KV cache have no use here,
-because everything is computed in float32.
+Layouts as in `builder/facts/weight_layouts.py`. Scales of activations and of the KV cache have no
+use here, because everything is computed in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadFacts
 from builder.facts import checkpoint as checkpoints
 from builder.facts.checkpoint import Checkpoint
-from builder.facts.weight_layouts import FP8_BLOCK, NVFP4_GROUP
+from builder.facts.weight_layouts import FP8_BLOCK
 
 from .logger import logger
 
@@ -36,18 +36,47 @@ _IGNORED = re.compile(
 def dequantize_nvfp4(
     weight: torch.Tensor, weight_scale: torch.Tensor, weight_scale_2: torch.Tensor
 ) -> torch.Tensor:
-    """float32 `[out, in]` from codes uint8 `[out, in/2]`, block scales `[out, in/16]` and a scalar.
+    """float32 `[out, in]` from codes uint8 `[out, in/2]`, block scales of 16 or 32 and a scalar.
 
     The low nibble of a byte is the value of the even index.
     """
+    if weight_scale.dtype != torch.float8_e4m3fn:
+        return dequantize_int(weight, weight_scale)  # the scalar makes FP8 of the scales
     codes = torch.stack((weight & 0xF, weight >> 4), dim=-1).flatten(-2)
     values = torch.tensor(E2M1, device=weight.device)[codes.int()]
-    scales = weight_scale.float().repeat_interleave(NVFP4_GROUP, dim=-1)
+    group = codes.shape[-1] // weight_scale.shape[-1]
+    scales = weight_scale.float().repeat_interleave(group, dim=-1)
     return values * scales * weight_scale_2.float()
 
 
+def dequantize_int(weight: torch.Tensor, weight_scale: torch.Tensor) -> torch.Tensor:
+    """float32 `[out, in]` from int8 values, or from pairs of them in uint8 `[out/2, in]`, and a
+    scale for each output or each group of inputs.
+
+    The low nibble of a byte is the value of the even output.
+    """
+    values = weight.float()
+    if weight.dtype == torch.uint8:
+        pairs = torch.stack((weight & 0xF, weight >> 4), dim=1).flatten(0, 1).int()
+        values = torch.where(pairs < 8, pairs, pairs - 16).float()
+    scales = weight_scale.float().reshape(len(values), -1)
+    return values * scales.repeat_interleave(values.shape[1] // scales.shape[1], dim=1)
+
+
 def dequantize_fp8(weight: torch.Tensor, weight_scale: torch.Tensor) -> torch.Tensor:
-    """float32 `[out, in]` from E4M3 values and one scale, or one for each output or each block."""
+    """float32 `[out, in]` from E4M3 values and one scale, or one for each output or each block.
+
+    Values of other types, which have no more tensors than these, follow their own rules.
+    """
+    if weight.dtype in (torch.uint8, torch.int8):
+        whole = weight.dtype == torch.int8 or weight_scale.is_floating_point()
+        return (dequantize_int if whole else dequantize_scales_of_32)(weight, weight_scale)
+    if weight_scale.dtype == torch.uint8:
+        return dequantize_scales_of_32(weight, weight_scale)
+    if weight_scale.dim() == _OF_MODELOPT_BLOCKS:
+        weight_scale = weight_scale[:, 0, :, 0]
+    elif weight_scale.dim() == 1 and len(weight_scale) == len(weight):
+        weight_scale = weight_scale.unsqueeze(-1)
     of_blocks = weight_scale.dim() > 1 and weight_scale.shape[-2] != weight.shape[-2]
     if of_blocks:
         return dequantize_fp8_block(weight, weight_scale)
@@ -99,6 +128,8 @@ def dequantize_scales_of_32(weight: torch.Tensor, weight_scale: torch.Tensor) ->
     return torch.ldexp(values, weight_scale.int().repeat_interleave(32, dim=-1) - 127)
 
 
+_OF_MODELOPT_BLOCKS = 4  # dimensions of such scales, two of them of size one
+
 # By the suffixes of the tensors that a format stores.
 _DEQUANTIZE: dict[tuple[str, ...], Callable[..., torch.Tensor]] = {
     ("weight", "weight_scale", "weight_scale_2"): dequantize_nvfp4,
@@ -134,6 +165,9 @@ def load(folder: Path) -> tuple[Checkpoint, Weights, Weights]:
             for scale in checkpoint.quantization.kv_scales(checkpoint.architecture, tensors, name):
                 stored.pop(scale.name, None)
             weight = parts[name].float() if len(parts) == 1 else _plain(name, parts)
+            inputs = stored.pop(f"{name.removesuffix('.weight')}.pre_quant_scale", None)
+            if inputs is not None:  # AWQ scales what comes in
+                weight = weight * inputs.float()
             (mtp if tensors.mtp else main)[name] = weight
     _refuse_unexpected(folder, stored)
     return checkpoint, main, mtp
@@ -146,10 +180,10 @@ def _plain(name: str, parts: Weights) -> torch.Tensor:
         for part, tensor in parts.items()
         if not part.endswith(_OF_ACTIVATIONS)
     }
-    dequantize = _DEQUANTIZE[tuple(used)]
-    _, scale, *_ = used.values()
-    if dequantize is dequantize_fp8 and scale.dtype == torch.uint8:
-        dequantize = dequantize_scales_of_32
+    dequantize = _DEQUANTIZE.get(tuple(used))
+    if dequantize is None:
+        what = f"is stored as {', '.join(used)}, which the engine does not read"
+        raise BadFacts(Diagnostic(name, what, "export the checkpoint with ModelOpt"))
     return dequantize(*used.values())
 
 
