@@ -10,6 +10,7 @@ from functools import partial
 
 from .deepseek import mla
 from .fields import Config, layer_kinds
+from .mamba2 import Mamba2, layers_of_kind
 from .tensors import (
     COMMON,
     GQA,
@@ -157,38 +158,7 @@ def _qwen_row(
 # NVIDIA Nemotron-H
 
 
-# Names of the kinds in files that transformers 5.23 wrote.
-_WRITTEN = {"linear_attention": "mamba", "full_attention": "attention"}
-
-
-def _kinds(config: Config, kind: str) -> tuple[int, ...]:
-    found = enumerate(layer_kinds(config))
-    return tuple(i for i, name in found if _WRITTEN.get(name, name) == kind)
-
-
-def _mamba_sizes(config: Config) -> tuple[int, int]:
-    """Inner channels of a Mamba-2 layer, and of what its convolution mixes."""
-    inner = config["mamba_num_heads"] * config["mamba_head_dim"]
-    return inner, inner + 2 * config["n_groups"] * config["ssm_state_size"]
-
-
-def _nemotron_recurrent(config: Config) -> Recurrent:
-    inner, mixed = _mamba_sizes(config)
-    window = (config["conv_kernel"] - 1) * mixed
-    return Recurrent(len(_kinds(config, "mamba")), inner * config["ssm_state_size"], window)
-
-
-def _mamba2(mixer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
-    hidden, heads, role = config["hidden_size"], config["mamba_num_heads"], _LINEAR_ATTENTION
-    inner, mixed = _mamba_sizes(config)
-    return [
-        linear(f"{mixer}.in_proj", inner + mixed + heads, hidden, role, layers),
-        Tensors(f"{mixer}.conv1d.weight", (mixed, 1, config["conv_kernel"]), role, layers),
-        Tensors(f"{mixer}.conv1d.bias", (mixed,), role, layers),
-        *(Tensors(f"{mixer}.{name}", (heads,), role, layers) for name in ("dt_bias", "A_log", "D")),
-        Tensors(f"{mixer}.norm.weight", (inner,), "norm", layers),
-        linear(f"{mixer}.out_proj", hidden, inner, role, layers),
-    ]
+_MAMBA = Mamba2("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
 
 
 def _nemotron_moe(mixer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
@@ -231,13 +201,13 @@ def _nemotron_attention(mixer: str, config: Config, layers: tuple[int, ...]) -> 
 def _nemotron_h(config: Config) -> list[Tensors]:
     layer, hidden = "backbone.layers.{layer}", config["hidden_size"]
     mixer, width = f"{layer}.mixer", config.get("intermediate_size", 0)
-    moe = _kinds(config, "moe")
+    moe = layers_of_kind(config, "moe")
     tensors = [
         *ends(config, "backbone", names=("embeddings", "norm_f")),
         Tensors(f"{layer}.norm.weight", (hidden,), "norm", _layers(config)),
-        *_mamba2(mixer, config, _kinds(config, "mamba")),
-        *_nemotron_attention(mixer, config, _kinds(config, "attention")),
-        *plain_mlp(mixer, hidden, width, "dense_mlp", _kinds(config, "mlp")),
+        *_MAMBA.tensors(mixer, config),
+        *_nemotron_attention(mixer, config, layers_of_kind(config, "attention")),
+        *plain_mlp(mixer, hidden, width, "dense_mlp", layers_of_kind(config, "mlp")),
         *(_nemotron_moe(mixer, config, moe) if moe else []),
     ]
     if not (config.get("num_nextn_predict_layers") and moe):
@@ -255,10 +225,7 @@ def _nemotron_h(config: Config) -> list[Tensors]:
     )
 
 
-_NEMOTRON = (
-    *(*COMMON, *GQA, "mamba_num_heads", "mamba_head_dim"),
-    *("ssm_state_size", "n_groups", "conv_kernel"),
-)
+_NEMOTRON = (*COMMON, *GQA, *_MAMBA.fields)
 
 # Kimi-Linear and Kimi-K3
 
@@ -381,8 +348,8 @@ ROWS = (
         experts_field="n_routed_experts",
         optional_experts=True,
         mtp_field="num_nextn_predict_layers",
-        cached_layers=lambda config: len(_kinds(config, "attention")),
-        recurrent=_nemotron_recurrent,
+        cached_layers=lambda config: len(layers_of_kind(config, "attention")),
+        recurrent=_MAMBA.recurrent,
     ),
     _kimi_row("KimiLinearForCausalLM", nested=False),
     _kimi_row("KimiK3ForConditionalGeneration", nested=True),
