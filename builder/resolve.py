@@ -153,8 +153,9 @@ def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
             what = f"{name} does not serve the {request.role} side of disaggregated serving"
             remedy = f"name {', '.join(able)} only, or give role agg"
             if not able:
-                title = engines.load(request.engine.name).title
-                remedy = f"give role agg: no server of {title} does one side alone here"
+                engine = engines.load(request.engine.name)
+                remedy = f"give role agg: no server of {engine.title} does one side alone here"
+                remedy += f"; {engine.sides_remedy}" if engine.sides_remedy else ""
             yield Diagnostic("targets", what, remedy)
 
 

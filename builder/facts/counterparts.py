@@ -61,4 +61,4 @@ def of(path: str, engine: str) -> tuple[Counterpart, ...]:
     ]
     exact = [row for row in rows if row.path == path]
     inside = [row for row in rows if row.path.startswith(f"{path}.")]
-    return tuple(exact or inside or [row for row in rows if row.path.endswith(f".{path}")])
+    return tuple([*exact, *inside] or [row for row in rows if row.path.endswith(f".{path}")])

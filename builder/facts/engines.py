@@ -75,7 +75,8 @@ class Engine:
     says it, it reads long prompts in parts if it `chunks_prompts`, and batches of up to
     `largest_graph` requests run as CUDA graphs. Its `memory_share` is of what is left beside the
     model, or of all of a GPU; `memory_source` says who says so, `memory_doubt` how far logs do
-    not confirm it.
+    not confirm it. `sides_remedy` says what to do where none of its servers does one side of
+    prefill and decode alone.
 
     `cpu_build` is one that runs without a GPU, where there is one. `other_meanings` tells what
     words of the planner mean here, where that is not quite what they mean elsewhere.
@@ -109,6 +110,7 @@ class Engine:
     rank_variable: Text | None
     telemetry_variables: tuple[Text, ...]
     default: bool = False
+    sides_remedy: Text | None = None
     cpu_build: CpuBuild | None = None
     other_meanings: Mapping[str, Text] = field(default_factory=dict, hash=False)
 

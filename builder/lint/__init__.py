@@ -109,7 +109,10 @@ def _check(
     others: list[EngineVerdict] = []
     if source.form != MODEL_CONFIG and not kinds.holds_deployment(source.documents):
         asked = request.other_releases
-        others = list(other_engines.verdicts(source, target, asked, releases[0], surroundings))
+        told = () if request.releases or target.context else tuple(asked)
+        others = list(
+            other_engines.verdicts(source, target, asked, releases[0], told, surroundings)
+        )
     if any(row.is_alone for row in others):
         other_engines.report_alone(name, others, None, report)
     else:

@@ -99,6 +99,21 @@ def _has_words(text: str) -> bool:
     return re.search(r"\s", text.strip()) is not None
 
 
+def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+    """Words of a container's command that are no texts: Kubernetes and Compose refuse the file."""
+    for document in documents:
+        for data, path, _ in objects(document):
+            for key in COMMANDS if "image" in data else ():
+                words = data.get(key)
+                for index, word in enumerate(words if isinstance(words, list) else ()):
+                    if isinstance(word, int | float):
+                        where = below(path, f"{key}.{index}")
+                        shown = str(word).lower() if isinstance(word, bool) else str(word)
+                        what = f"{shown} is no text, and a container's words are texts"
+                        fix = f'write "{shown}"'
+                        yield located(document.locate(where), where, what, fix, "no-text")
+
+
 def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Ports of containers at which their server does not listen."""
     for document in documents:

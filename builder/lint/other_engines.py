@@ -54,11 +54,13 @@ def _others() -> tuple[tuple[Engine, ModuleType], ...]:
     return tuple((row, import_module(f"{__package__}.{row.name}")) for row in found)
 
 
-def _readers(source: Text) -> Iterator[tuple[Engine, ModuleType]]:
+def _readers(source: Text, told: Collection[str]) -> Iterator[tuple[Engine, ModuleType]]:
     """The engines of which a file may hold something, each with the module that reads it."""
     data = source.documents[0].data if source.documents else None
     for engine, package in _others():
-        if source.form != PROSE and package.may_hold(source.path.name, source.text, data):
+        if source.form != PROSE and (
+            engine.name in told or package.may_hold(source.path.name, source.text, data)
+        ):
             yield engine, import_module(f"{package.__name__}.reader")
 
 
@@ -102,15 +104,17 @@ def verdicts(
     target: SourceFile,
     asked: Mapping[str, tuple[str, ...]],
     default: Release,
+    told: Collection[str],
     surroundings: Surroundings,
 ) -> Iterator[EngineVerdict]:
     """What each engine that has something in a file says of it. `asked` are releases by engine,
-    `default` is the one that the file would be judged by."""
-    for engine, reader in _readers(source):
-        is_alone = reader.is_alone(source, default)
+    `default` is the one that the file would be judged by; files of options are of an engine that
+    is `told`, as far as they can be."""
+    for engine, reader in _readers(source, told):
+        names, is_told = asked.get(engine.name, ()), engine.name in told
+        is_alone = reader.is_alone(source, default, is_told)
         if is_alone or not reader.is_options(source):
-            names = asked.get(engine.name, ())
-            verdict = _verdict(engine, reader, source, target, names, surroundings)
+            verdict = _verdict(engine, reader, source, target, names, is_told, surroundings)
             if verdict.kind:
                 yield replace(verdict, is_alone=is_alone)
 
@@ -121,6 +125,7 @@ def _verdict(
     source: Text,
     target: SourceFile,
     asked: tuple[str, ...],
+    is_told: bool,
     surroundings: Surroundings,
 ) -> EngineVerdict:
     context, name = target.context, str(target.path)
@@ -138,7 +143,7 @@ def _verdict(
     named = stated.named if stated else ()
 
     def judge(table: Release) -> Verdict:
-        verdict: Verdict = reader.validate(source, surroundings(table))
+        verdict: Verdict = reader.validate(source, surroundings(table), is_told)
         return verdict
 
     notes: list[str] = []

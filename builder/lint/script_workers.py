@@ -26,7 +26,7 @@ def in_script(text: str) -> list[Worker]:
     gpus, gpu = _visible(text), None
     is_job = job_script.is_job(text)
     if is_job:
-        gpus, gpu = _of_job(text)
+        gpus, gpu = of_job(text)
     found = []
     for words, earlier in _started(text, START, {}):
         own = None if is_job else _given(earlier)
@@ -96,7 +96,7 @@ def docker_gpus(words: Sequence[tuple[str, Location]]) -> Place | None:
     return Place(len(found[1].split(",")) if found[1] else int(found[2]), place, "--gpus")
 
 
-def _of_job(text: str) -> tuple[Place | None, str | None]:
+def of_job(text: str) -> tuple[Place | None, str | None]:
     """The GPUs of a whole job and their kind, as far as its directives say it."""
     job = job_script.read(text)
     given = {row.name: row for row in job.parts[0]} if len(job.parts) == 1 else {}

@@ -219,6 +219,7 @@ def _around(
     yield from surroundings.recipe_diagnostics(content.document, content.sections)
     for document in source.documents if "trtllm-" in source.text else ():
         yield from containers.misspelt_programs(document)
+    yield from containers.no_texts(source.documents)
     if servers:
         yield from containers.misspelt_resources(source.documents)
         yield from containers.unreached_ports(source.documents)

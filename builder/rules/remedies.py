@@ -53,7 +53,7 @@ def unknown_key(
         or age(release, others)
         or _of_flag(release, key, inner)
         or of_other_engine(release, inner.schema)
-        or _elsewhere(release, key, near)
+        or elsewhere(release, key, near)
         or (near and f"did you mean {near}?")
         or of_other_engine(release, key)
         or _of_group(place.path, key, fields)
@@ -126,7 +126,18 @@ def of_other_engine(release: Release, path: str) -> str:
     return f"{what} ({rows[0].note})" if len(rows) == 1 and rows[0].note else what
 
 
-def _elsewhere(release: Release, key: str, near: str | None) -> str:
+def without_counterpart(release: Release, option: str) -> str:
+    """What has to be said of an option that only another engine has."""
+    for name in engines.names() if _others(release) else ():
+        engine = engines.load(name)
+        other = releases.load(releases.newest_stable(engine), engine=engine)
+        known = {*other.top_level, *(flag.name for flag in other.serve_flags)}
+        if engine != release.engine and option in known:
+            return f"that is {engine.title}'s; {release.engine.title} has none like it, drop it"
+    return ""
+
+
+def elsewhere(release: Release, key: str, near: str | None = None) -> str:
     """An option that has its place elsewhere; and the one that may have been meant here."""
     homes = _homes(release).get(key, ())
     if not homes:

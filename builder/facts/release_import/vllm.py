@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -29,7 +29,11 @@ _METRIC = "vllm:"
 _PARSER = "vllm.utils.argparse_utils"
 
 # Values that newer parts of the engine add to an option, by the name of their register.
-_PARSERS = {"tool_call_parser": "vllm.tool_parsers", "reasoning_parser": "vllm.reasoning"}
+_REGISTERED = {
+    "tool_call_parser": "vllm.tool_parsers",
+    "reasoning_parser": "vllm.reasoning",
+    "kv_connector": "vllm.distributed.kv_transfer.kv_connector.factory",
+}
 
 # Given as 8k or 1M as well; the engine's own parser has the list.
 _COUNTS = "human_readable_int_args"
@@ -129,7 +133,7 @@ class _Engine:
         ]
         self._root = self._root_fields()
         self._frontend = self._classes.fields(self._server.needed_class(SERVER_ROOT))
-        self._name_parsers()
+        self._name_registered()
 
     def types(self) -> dict[str, Row]:
         roots = {ROOT: {"fields": self._root}, SERVER_ROOT: {"fields": self._frontend}}
@@ -157,11 +161,12 @@ class _Engine:
                 return {"max_model_len", *(value if value is not UNKNOWN else ())}
         return {"max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes"}
 
-    def _name_parsers(self) -> None:
-        """The parsers that the release registers; plug-ins may add others."""
-        for option, module in _PARSERS.items():
+    def _name_registered(self) -> None:
+        """What the release registers of a kind; plug-ins may add others."""
+        transfer = self._classes.types.get("KVTransferConfig", {"fields": {}})["fields"]
+        for option, module in _REGISTERED.items():
             names = sorted(self._registered(module))
-            for rows in (self._root, self._frontend):
+            for rows in (self._root, self._frontend, transfer):
                 if names and option in rows:
                     kept = {k: v for k, v in rows[option].items() if k not in ("type", "values")}
                     rows[option] = {"type": "enum", "values": names, "open": True, **kept}
@@ -169,11 +174,13 @@ class _Engine:
     def _registered(self, module: str) -> Iterator[str]:
         found = self._sources.module(module)
         for node in found.tree.body if found else ():
-            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-            if isinstance(value, ast.Dict):
-                for key in value.keys:
-                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                        yield key.value
+            value = getattr(node, "value", None)
+            keys: Sequence[ast.expr | None] = value.keys if isinstance(value, ast.Dict) else []
+            if isinstance(value, ast.Call) and dotted(value.func).endswith("register_connector"):
+                keys = value.args[:1]
+            for key in keys:
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value
 
     def flags(self) -> list[Row]:
         """All flags of `vllm serve`, the server's own first."""

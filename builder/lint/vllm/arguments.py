@@ -94,6 +94,8 @@ def _long(flag: Flag) -> str:
 def _kind(flag: Flag, field: Field) -> Kind:
     if flag.type == "flag":
         return "switch"
+    if flag.name in formats().json_flags:
+        return "json"
     if flag.multiple or any(row["type"] == "list" for row in _alternatives(field)):
         return "many"
     if {"bool", "str"} <= {row["type"] for row in _alternatives(field)}:

@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 from ...diagnostics import Location
-from ...documents import START, Yaml, value_at
-from .. import script
+from ...documents import START, Yaml
+from .. import job_script, script, script_workers
+from ..containers import around_of
 from ..script import HereDocument, Statement, Word
-from ..section import below
 from ..server_commands import COMMANDS, containers, words_of
 from ..shell_values import Values
 from ..workers import Place
@@ -24,7 +24,6 @@ _PLACEHOLDER = re.compile(r"<\w[\w .|/-]*>|(?<=\s)\{\w+(?:\|\w+)+\}")  # what a 
 _VISIBLE = re.compile(r"(CUDA_VISIBLE_DEVICES)=(\d+(?:,\d+)*)")
 _ELSEWHERE = frozenset(("docker", "podman", "ssh", "kubectl"))  # the shell's variables end there
 _DEVICES = re.compile(r"device=(\d+(?:,\d+)*)|(\d+)")
-_GPU = "nvidia.com/gpu"
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _FENCE = re.compile(
@@ -80,6 +79,8 @@ def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]
             inner += [Command(more, is_open=is_open, is_part=True)] if more else []
         found += inner
     found += _in_variables(rows, named)
+    if len(found) == 1 and depth == 0 and job_script.is_job(text):  # several share its GPUs
+        found = [replace(row, gpus=row.gpus or script_workers.of_job(text)[0]) for row in found]
     for document in here:
         if depth < _MAX_DEPTH and _runs(document):
             at = Location(document.start.line + start.line - 1, document.start.column)
@@ -217,7 +218,8 @@ def in_containers(document: Yaml) -> Iterator[Command]:
         if not inner and not texts and image and _starts_server(container) and _are_flags(words):
             inner = [Command(tuple(words), is_open=image["own"] is None)]
         for command in (*texts, *inner):
-            gpus = command.gpus or _gpus_of(container, path, document)
+            around = around_of(document, path)
+            gpus = command.gpus or (around.total if around else None)
             yield replace(command, path=command.path or path, gpus=gpus)
 
 
@@ -233,17 +235,6 @@ def _starts_server(container: Mapping[str, Any]) -> bool:
     return ("args" in container and "command" not in container) or (
         "command" in container and "args" not in container
     )
-
-
-def _gpus_of(container: Mapping[str, Any], path: str, document: Yaml) -> Place | None:
-    """The GPUs that a container of Kubernetes asks for."""
-    for kind in ("limits", "requests"):
-        rows = value_at(container, f"resources.{kind}")
-        count = str(rows.get(_GPU, "")) if isinstance(rows, Mapping) else ""
-        if count.isdigit():
-            where = below(path, f"resources.{kind}.{_GPU}")
-            return Place(int(count), document.locate(where), where)
-    return None
 
 
 def image_of(container: Mapping[str, Any]) -> str:

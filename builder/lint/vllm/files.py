@@ -48,14 +48,16 @@ def is_extended(text: str) -> bool:
     return any(word in text for word in formats().extensions)
 
 
-def of_document(document: Yaml, text: str, release: Release, name: str = "") -> list[Given]:
-    """The options in a document; `name` is that of its file."""
+def of_document(
+    document: Yaml, text: str, release: Release, name: str = "", is_told: bool = False
+) -> list[Given]:
+    """The options in a document; `name` is that of its file, which `is_told` to be the engine's."""
     data = document.data
     if not isinstance(data, Mapping):
         return []
     if _is_engine_file(name, data):
         return [_engine_file(document, release, "")]
-    if is_configuration(data, release):
+    if is_configuration(data, release, is_told):
         return [_configuration(document, data, "", release, "", False)]
     extended = is_extended(text)
     found = [_of_command(row, release, extended) for row in commands.in_containers(document)]
@@ -87,15 +89,26 @@ def hits(data: Any, release: Release) -> int:
     return sum(arguments.find(arguments.spelled(f"--{key}"), release) is not None for key in keys)
 
 
-def is_configuration(data: Any, release: Release) -> bool:
+def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool:
     """Whether a mapping is a configuration file of the server: most keys are its flags, and one of
-    them is nobody else's or has dashes."""
+    them is nobody else's or has dashes. Of one that `is_told` to be the engine's, most keys are
+    whole flags with a value that they may have."""
     if not isinstance(data, Mapping) or not data:
         return False
     names = [str(key).replace("-", "_").removeprefix("no_") for key in data]
     own = any(name in formats().signature for name in names)
     dashed = any("-" in str(key) for key in data)
-    return (own or dashed) and hits(data, release) * 2 >= len(data)
+    found = hits(data, release) if own or dashed else is_told and _whole_hits(data, release)
+    return found * 2 >= len(data)
+
+
+def _whole_hits(data: Mapping[str, Any], release: Release) -> int:
+    known = arguments.known(release)
+    rows = ((known.get(arguments.spelled(f"--{key}")), value) for key, value in data.items())
+    return sum(
+        row is not None and (row.kind == "json" or not isinstance(value, Mapping))
+        for row, value in rows
+    )
 
 
 def _configuration(

@@ -35,8 +35,11 @@ class Formats:
     signature: tuple[Text, ...]
     marks: tuple[Text, ...]
     converted: tuple[Text, ...]
+    json_flags: tuple[Text, ...]
+    brought_by: dict[str, Text]
     lifted: dict[str, Text]
     former: dict[str, Text]
+    former_variables: dict[str, Text]
     foreign: dict[str, Text]
 
 

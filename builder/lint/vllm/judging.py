@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Any
 
 from ...diagnostics import NOWHERE, Diagnostic, closest, located, nearest
-from ...documents import Variable, Yaml
+from ...documents import Variable, Yaml, value_at
 from ...facts import release as releases
 from ...facts.release import Release
 from ...facts.release.version import order
 from ...rules import constraints
 from ...rules.context import RuleContext
 from ...rules.options import SHAPES, WRONG_VALUES, wrong_type
-from ...rules.remedies import age, of_other_engine
+from ...rules.remedies import age, elsewhere, of_other_engine, without_counterpart
 from ...rules.validation import validate
 from .. import serving
 from ..section import Section, below
@@ -86,6 +86,8 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
     section = Section(options, Yaml(options, {"": start, **arguments.places}))
     found = [*validate(release, options), *validate(_server(release), server)]
     found += _of_commands(judged, release)
+    by = formats().brought_by
+    found = [row for row in found if value_at(every, by.get(row.where, "-")) is None]
     yield from map(section.locate, found)
     if arguments.is_open:
         return
@@ -190,10 +192,12 @@ def _remedy(name: str, release: Release, near: str | None) -> str:
     short = next((text for text in known(release) if text == f"-{option}"), "")
     return (
         told
-        or of_other_engine(release, name.lstrip("-").replace("-", "_"))
         or formats().foreign.get(option, "")
+        or of_other_engine(release, name.lstrip("-").replace("-", "_"))
+        or elsewhere(release, option)
         or (f"did you mean {short}?" if short else "")
         or (f"did you mean {near}?" if near else "")
+        or without_counterpart(release, option)
     )
 
 
@@ -226,6 +230,8 @@ def _flags_of(text: str, release: Release) -> str:
         return f"{flags[top]}{dot}{rest}" if top in flags else match[0]
 
     meant = re.sub(
-        r"(?<=did you mean )\w+(?=\?)", lambda found: flags.get(found[0], found[0]), text
+        r"(did you mean |; \w+ has )([a-z]+)\b",
+        lambda found: found[1] + flags.get(found[2], found[2]),
+        text,
     )
     return _NAME.sub(flag, meant)

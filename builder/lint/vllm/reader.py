@@ -14,7 +14,7 @@ from ..script_judging import SCRIPT
 from ..surroundings import rank_diagnostics
 from ..validate import DOCKERFILE, Text
 from ..variables import variable_paths
-from . import files, gpus
+from . import files, gpus, variables
 from .formats import ENGINE, ENGINE_FILE, formats
 from .judging import Given, diagnostics
 from .releases import naming, stating
@@ -26,18 +26,20 @@ MODEL = f"Triton {ENGINE_FILE}"
 RECIPE = "vLLM recipe"
 
 
-def is_options(source: Text) -> bool:
+def is_options(source: Text, is_told: bool = False) -> bool:
     """Whether a file holds options and nothing else, those of some engine."""
     return len(source.documents) == 1 and (
-        _is_model(source) or files.is_configuration(source.documents[0].data, _newest())
+        _is_model(source) or files.is_configuration(source.documents[0].data, _newest(), is_told)
     )
 
 
-def is_alone(source: Text, table: Release) -> bool:
+def is_alone(source: Text, table: Release, is_told: bool) -> bool:
     """Whether a file of options is this engine's and not that of `table`, which knows fewer of
-    them."""
-    if not is_options(source):
+    them; `is_told` if no other engine is asked for."""
+    if not is_options(source, is_told):
         return False
+    if is_told:
+        return True
     data = source.documents[0].data
     known = sum(str(key) in table.top_level for key in data)
     own = files.hits(data, _newest())
@@ -58,7 +60,7 @@ def _newest() -> Release:
     return release.load(release.newest_stable(engine), engine=engine)
 
 
-def validate(source: Text, rule_context: RuleContext) -> Verdict:
+def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
     """One file by one release; of no kind where it holds nothing of the engine."""
     table = rule_context.release
     if source.form in (SCRIPT, DOCKERFILE):
@@ -67,7 +69,7 @@ def validate(source: Text, rule_context: RuleContext) -> Verdict:
         given = [
             row
             for document in source.documents
-            for row in files.of_document(document, source.text, table, source.path.name)
+            for row in files.of_document(document, source.text, table, source.path.name, is_told)
         ]
     if not given:
         return Verdict(None, [])
@@ -75,6 +77,7 @@ def validate(source: Text, rule_context: RuleContext) -> Verdict:
     lifted |= {"duplicate-key"} if source.is_template else set()  # branches, of which one counts
     every = (row for each in given for row in diagnostics(each, rule_context))
     found = [row for row in every if row.rule not in lifted]
+    found += variables.diagnostics(source.text, table)
     held = [(row.role, gpus.ranks(row.arguments.options, table)) for row in given if row.role]
     if held:
         found += rank_diagnostics(source.documents[0], held)

@@ -52,8 +52,7 @@ RIGHT = (
     "--speculative-config.method mtp --speculative-config.num_speculative_tokens 3",
     "--hf-overrides '{\"max_position_embeddings\": 131072}'",
     "--limit-mm-per-prompt '{\"image\": 2}'",
-    "--tool-call-parser of_a_plugin --enable-auto-tool-choice",
-    "--quantization of_a_plugin",
+    "--tool-call-parser its_own --enable-auto-tool-choice --tool-parser-plugin /its/own.py",
     "--port $PORT --max-num-seqs ${SEQS:-64} $EXTRA",
     "--allowed-origins '[\"*\"]'",
     "--lora-modules one=/lora/one two=/lora/two --enable-lora",
@@ -106,6 +105,15 @@ WRONG = {
     "--max-num-sequences 64": ("--max-num-sequences", "did you mean --max-num-seqs?"),
     "--lora-modules one=/lora/one": ("--lora-modules", "give --enable-lora too"),
     "--mem-fraction-static 0.8": ("--mem-fraction-static", "--gpu-memory-utilization"),
+    "--extra_llm_api_options a.yaml": ("--extra_llm_api_options", "vLLM has --config"),
+    "--server_role CONTEXT": ("--server_role", "--kv-transfer-config.kv_role"),
+    "--moe_cluster_parallel_size 2": ("--moe_cluster_parallel_size", "has none like it"),
+    "--num-redundant-experts 32": (
+        "--num-redundant-experts",
+        "its place is --eplb-config.num_redundant_experts",
+    ),
+    "--kv-cache-dtype int8": ("--kv-cache-dtype", "int8_per_token_head"),
+    "--allowed-origins *.example.com": ("--allowed-origins", "single quotes"),
     "--limit-mm-per-prompt image=2": ("--limit-mm-per-prompt", "single quotes"),
     "--compilation-config '{\"full_cuda_graph\": true}'": (
         "--compilation-config.full_cuda_graph",
@@ -431,10 +439,59 @@ def test_a_file_of_both_engines_is_judged_by_both(tmp_path: Path) -> None:
     assert len(row.releases) == 2
 
 
-def test_a_near_miss_of_a_value_that_plugins_may_add_to_is_warned_of(tmp_path: Path) -> None:
-    flags = "--tool-call-parser hermess --enable-auto-tool-choice"
+BROUGHT = {
+    "--tool-call-parser hermess --enable-auto-tool-choice": "did you mean hermes?",
+    "--tokenizer-mode fast": "Known: auto, cohere, deepseek_v32",
+    "--kv-transfer-config.kv_connector NixlConnecter --kv-transfer-config.kv_role kv_both": (
+        "did you mean NixlConnector?"
+    ),
+}
+
+
+@pytest.mark.parametrize("flags", BROUGHT)
+def test_a_value_that_only_a_plugin_may_bring_is_warned_of(flags: str, tmp_path: Path) -> None:
     (found,) = checked(tmp_path, "serve.sh", command(flags), NEWEST).findings
-    assert (found.severity, found.fix) == ("warning", "did you mean hermes?")
+    assert found.severity == "warning"
+    assert BROUGHT[flags] in found.fix
+
+
+# Lines of files beside a server, and what is said of the variable in them.
+VARIABLES = {
+    "export VLLM_LOGING_LEVEL=DEBUG": "did you mean VLLM_LOGGING_LEVEL?",
+    "export VLLM_ATTENTION_BACKEND=FLASHINFER": (
+        "it is gone since release 0.20.0; give --attention-backend"
+    ),
+    "docker run -e VLLM_USE_V1=0 some/image": "there is no other engine any more; drop it",
+    "export VLLM_LOGGING_LEVEL=DEBUG": "",
+    "# VLLM_USE_V1=0": "",
+    "export VLLM_OMNI_DEPTH=2": "",
+    'VLLM_LOGING_LEVEL=DEBUG; echo "$VLLM_LOGING_LEVEL"': "",
+}
+
+
+@pytest.mark.parametrize("line", VARIABLES)
+def test_a_variable_that_the_release_does_not_read_is_warned_of(line: str, tmp_path: Path) -> None:
+    text = f"#!/bin/bash\n{line}\nvllm serve some/model\n"
+    found = checked(tmp_path, "serve.sh", text, NEWEST).findings
+    said = [VARIABLES[line]] if VARIABLES[line] else []
+    assert [row.fix for row in found] == said
+    assert all((row.severity, row.location.line) == ("warning", 2) for row in found)
+
+
+def test_words_of_a_container_are_texts(tmp_path: Path) -> None:
+    container = {"image": "vllm/vllm-openai:v0.32.0", "args": ["--model", "m", "-tp", 8, True]}
+    text = yaml.safe_dump({**POD, "spec": {"containers": [container]}}, sort_keys=False)
+    found = [row for row in errors(tmp_path, "pod.yaml", text) if row.rule == "no-text"]
+    assert [row.fix for row in found] == ['write "8"', 'write "true"']
+    assert [text.splitlines()[row.location.line - 1].strip() for row in found] == ["- 8", "- true"]
+
+
+def test_a_file_is_of_the_engine_whose_release_alone_is_asked_for(tmp_path: Path) -> None:
+    """It has no option that tells it from one of the other engine."""
+    text = "model: m\nhost: 0.0.0.0\ncuda_graph_config: {batch_sizes: [1, 2]}\n"
+    (found,) = errors(tmp_path, "config.yaml", text, NEWEST)
+    assert found.path == "cuda_graph_config"
+    assert "cudagraph_capture_sizes" in found.fix
 
 
 GPUS = {
@@ -448,6 +505,10 @@ GPUS = {
     "CUDA_VISIBLE_DEVICES=0,1,2,3 vllm serve m -tp 2 -dp 2": "",
     "CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp 4 --nnodes 2 --node-rank 0": "",
     "CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp $TP": "",
+    "#SBATCH --nodes=1 --gpus-per-node=4\nsrun vllm serve m -tp 8": "gpus-below-ranks",
+    "#SBATCH --nodes=1 --gpus-per-node=4\nsrun --overlap vllm serve m -tp 2 &\n"
+    "srun --overlap vllm serve m -tp 2": "",
+    "#SBATCH --nodes=2 --gpus-per-node=4\nsrun vllm serve m -tp 8 --nnodes 2": "",
     "docker run --gpus 2 vllm/vllm-openai:v0.32.0 --model m -tp 4": "gpus-below-ranks",
     "docker run --gpus '\"device=0,1\"' vllm/vllm-openai:v0.32.0 --model m -tp 2": "",
     "docker run --gpus all vllm/vllm-openai:v0.32.0 --model m -tp 2": "",
