@@ -28,7 +28,7 @@ LAST_STREAM = 2  # the number of stderr
 OF_THE_MACHINE = frozenset(
     (
         *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES),
-        *(errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE),
+        *(errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ENAMETOOLONG),
     )
 )
 # What a verb makes, it mostly keeps until it ends: to look for circles of garbage after every 700

@@ -76,7 +76,7 @@ def read(folder: Path) -> Contents:
         raise DamagedBundle(Diagnostic(where, f"cannot be read: {reason}")) from None
     used = {str(above) for name in (*files, *forbidden) for above in PurePosixPath(name).parents}
     for name in folders:
-        if name not in used | {*forbidden}:
+        if name not in used | {*forbidden} and str(PurePosixPath(name).parent) in used:
             forbidden[name] = ("is a folder without files", "remove it")
     rows = (Diagnostic(name, *forbidden[name]) for name in sorted(forbidden))
     return Contents(folder, files, tuple(rows))
@@ -105,6 +105,8 @@ def _forbidden(mode: int) -> tuple[str, str] | None:
         return "is a link", "remove it, or put the file there"
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         return "is not a file", "remove it, or put the file there"
+    if not mode & stat.S_IRUSR:  # only root could
+        return "cannot be read by its owner", "chmod u+r"
     if mode & stat.S_IWOTH:
         return "can be written by every user", "chmod o-w"
     if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):

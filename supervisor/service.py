@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from .checks import Probe, canary_error, count_connections
@@ -22,6 +23,7 @@ from .state import (
     CANARY,
     DRAIN,
     FORMAT,
+    LEASE_S,
     PREDECESSOR,
     PROMOTE,
     SMOKE,
@@ -34,6 +36,7 @@ from .steps import Steps
 TICK_S = 0.2
 SLURM_GRACE_S = 10.0  # for steps when Slurm ends the job: it kills all after its KillWait
 END_MARGIN_S = 5.0  # between the planned end of a job and its time limit
+MAX_ANSWER_S = LEASE_S / 2  # for a request without which no heartbeat is written meanwhile
 SMOKE_LINES = 20  # of a failed suite that are recorded
 
 
@@ -236,10 +239,20 @@ class Service:
             self._stop_serving(JobExit("time_limit", f"no successor took over; submitted: {tried}"))
 
     def _check_job(self) -> None:
-        self._allocation.poll()
+        self._allocation.poll(self._answers)
         until = timestamp(self._allocation.until)
         if until != self._record.run["until"]:
             self._record.update(until=until)
+
+    def _answers(self) -> bool:
+        """Whether text is generated for clients now, though a node is silent."""
+        if not self._record.run["published"]:
+            return False
+        frontend, request = self._steps.frontend, self._spec.canary_request
+        request = replace(request, timeout_s=min(request.timeout_s, MAX_ANSWER_S))
+        fault = canary_error(frontend.address, frontend.ports["http"], request)
+        self._record.event("node_silent", service=fault or "answers")
+        return fault is None
 
     def _stop_serving(self, job_exit: JobExit) -> None:
         """Without a successor: what is in flight is answered, new requests find no endpoint."""

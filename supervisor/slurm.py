@@ -178,12 +178,16 @@ class Cluster:
         newer = [int(one) for one in ids if one.isdecimal() and int(one) > int(self.job_id)]
         return str(max(newer)) if newer else None
 
-    def lost_nodes(self, nodes: Iterable[str]) -> list[str]:
-        """Those that are down or do not answer (`*`)."""
+    def lost_nodes(self, nodes: Iterable[str], *, also_silent: bool = True) -> list[str]:
+        """Those that are down or, where that counts, do not answer the controller (`*`)."""
         listed = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}"]
         rows = [row.split() for row in self.command(*listed, "--format=%N %t").stdout.splitlines()]
         states = dict(row for row in rows if len(row) == 2)
-        return [name for name, state in states.items() if state.endswith("*") or "down" in state]
+        return [
+            name
+            for name, state in states.items()
+            if "down" in state or (also_silent and state.endswith("*"))
+        ]
 
     def times(self) -> tuple[float | None, float | None]:
         """When a running job began, and its time limit; `None` where Slurm does not say."""
@@ -247,8 +251,12 @@ class Allocation:
     def left_s(self) -> float:
         return self.until - self._began - (time.monotonic() - self._began_steady_s)
 
-    def poll(self) -> None:
-        """Its time limit and its nodes, as Slurm sees them."""
+    def poll(self, answers: Callable[[], bool] = lambda: False) -> None:
+        """Its time limit and its nodes, as Slurm sees them.
+
+        A node that does not answer the controller is not lost while the service `answers`: Slurm's
+        daemon alone may be away, and Slurm itself ends the job where it gives the node up.
+        """
         if time.monotonic() < self._next_poll:
             return
         self._next_poll = time.monotonic() + JOB_PERIOD_S
@@ -259,7 +267,8 @@ class Allocation:
         self.until = min(limit, end or limit)
         # This node is not: Slurm's daemon may be away while all else on it answers.
         others = [node for node in self.cluster.nodes if node != self.cluster.node]
-        if lost := self.cluster.lost_nodes(others) if others else []:
+        lost = self.cluster.lost_nodes(others) if others else []
+        if lost and (self.cluster.lost_nodes(lost, also_silent=False) or not answers()):
             raise JobExit("node_lost", f"{', '.join(lost)} is lost")
 
     def handle_signal(self) -> None:

@@ -208,6 +208,7 @@ ATTACKS: dict[str, Attack] = {
     "a file that everybody writes": mode("launch.json", 0o666),
     "a script that everybody writes": mode("triton/serve.sh", 0o777),
     "a script with setuid": mode("triton/serve.sh", 0o4755),
+    "a file that its owner cannot read": mode("trtllm_serve/config.yaml", 0o044),
     "a script with setgid": mode("triton/serve.sh", 0o2755),
     "a manifest that everybody writes": mode(MANIFEST, 0o666),
     "a list that everybody writes": mode(SUMS, 0o646),

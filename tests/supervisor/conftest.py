@@ -18,8 +18,18 @@ from tests.supervisor.one_node import NODE, SCRIPTS, Job
 
 Answer = Callable[[socket.socket], None]
 Commands = Callable[..., Cluster]
-SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+NAMES = ("USR1", "USR2", "TERM", "INT", "QUIT", "HUP", "XCPU")
+SIGNALS = [signal.Signals[f"SIG{name}"] for name in NAMES]
 HOSTS = "echo node1; echo node2"
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Those that a job takes or ignores end this process again, also where it has to be ended."""
+    handlers = {one: signal.getsignal(one) for one in SIGNALS}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -45,7 +55,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """Job 7 on one node; its clocks run fast, so that a life of it takes little time."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -71,10 +81,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     monkeypatch.setattr(slurm, "JOB_PERIOD_S", 0.2)
     # A cluster's name of the node means nothing here.
     monkeypatch.setattr(Cluster, "address", lambda self, node: "127.0.0.1")
-    handlers = {one: signal.getsignal(one) for one in SIGNALS}
-    yield Job(tmp_path)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return Job(tmp_path)
 
 
 @pytest.fixture

@@ -43,6 +43,17 @@ def test_the_service_is_served_until_its_end(job: Job, call: Call) -> None:
     assert job.record["outcome"] == "stopped"
 
 
+def test_a_script_serves_the_folder_that_holds_the_package(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = []
+    monkeypatch.setitem(
+        commands.COMMANDS, "serve", (lambda folder: served.append(folder), ["[folder]"])
+    )
+    call("serve")
+    assert served == [Path(commands.__file__).parent.parent]
+
+
 def test_a_step_drains_a_job_by_its_folder(tmp_path: Path, call: Call) -> None:
     assert call("drain", tmp_path) == 0
     assert (tmp_path / "drain").is_file()

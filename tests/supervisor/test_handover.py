@@ -205,6 +205,7 @@ def test_a_lost_endpoint_is_left_to_a_newer_job_that_serves(
 ) -> None:
     job = make_job(squeue=squeue)
     job.leave(newer, **run)
+    job.leave("12", state="starting")
     assert job.publication.owner_or_own(job.frontend) == owner
     assert job.service.owner == (None if owner == "9" else "7")
 

@@ -222,6 +222,16 @@ def test_a_server_of_the_old_internet_protocol_on_a_socket_of_the_new_one_is_fou
         assert checks.foreign_listener(port, OWN, "127.0.0.2") is None
 
 
+def test_a_listener_of_this_user_whose_process_is_gone_is_nobodys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks, "_sockets", lambda *_: [("0100007F", "1", 1000)])
+    monkeypatch.setattr(checks, "_holders", lambda _: [])
+    for user, found in ((1000, None), (1001, "a process of user 1000"), (0, None)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert checks.foreign_listener(1, OWN) == found
+
+
 def test_a_parent_is_found_behind_a_name_with_brackets(
     listen: Callable[..., tuple[int, int]], tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -280,6 +281,22 @@ def test_clients_of_a_successor_that_died_during_the_drain_come_back(job: Job) -
     assert [row["after"] for row in job.rows if row["event"] == "resumed"] == ["8"]
 
 
+def test_a_drain_whose_clients_cannot_be_counted_takes_its_whole_time() -> None:
+    """On another node, where no step can be started for it."""
+
+    def refused(*_: object) -> None:
+        raise OSError("no more processes")
+
+    frontend = SimpleNamespace(ports={"http": 1}, nodes=["other"])
+    job: Any = SimpleNamespace(
+        _steps=SimpleNamespace(frontend=frontend),
+        _cluster=SimpleNamespace(node=NODE),
+        _spec=SimpleNamespace(limits=SimpleNamespace(drain_s=9)),
+        _auxiliary=SimpleNamespace(start=refused),
+    )
+    assert service.Service._idle_check(job)() is False
+
+
 def test_a_drain_waits_until_the_last_client_has_left(job: Job) -> None:
     job.document["time"]["drain_s"] = 10
     held: list[socket.socket] = []
@@ -476,6 +493,14 @@ def test_a_lost_node_ends_the_job(job: Job) -> None:
     job.once("published", lambda: job.slurm(nodes="node2 down*\n"))
     assert job.run() == 75
     assert job.record["why"] == "node2 is lost"
+
+
+def test_a_silent_node_ends_no_service_that_answers(job: Job) -> None:
+    job.command("scontrol", SCONTROL.replace("echo node1", "echo node1 node2"))
+    job.once("published", lambda: job.slurm(nodes="node2 alloc*\n"))
+    job.once("node_silent", job.stop)
+    assert (job.run(), job.record["outcome"]) == (0, "stopped")
+    assert next(row["service"] for row in job.rows if row["event"] == "node_silent") == "answers"
 
 
 def test_a_node_whose_slurm_daemon_is_away_is_not_lost_to_what_runs_on_it(job: Job) -> None:

@@ -299,7 +299,8 @@ class Answers:
     def __init__(self, code: int, *rows: state.Json) -> None:
         self._answer = code, "".join(f"{json.dumps(row)}\n" for row in rows)
 
-    def run(self, *_: object) -> tuple[int, str]:
+    def run(self, *call: Any) -> tuple[int, str]:
+        self.argv = call[2]
         return self._answer
 
 
@@ -323,6 +324,7 @@ def test_a_process_of_another_node_that_answers_in_a_servers_place_is_named(step
     server.spec = replace(server.spec, ready={"port": "http"})
     free: Any = Answers(0, {"foreign": None})
     steps.check_listeners(free)
+    assert free.argv[-3:] == ["listener", "8001", server.mark]
     taken: Any = Answers(0, {"foreign": None}, {"foreign": "nc (7)"})
     with pytest.raises(JobExit) as ended:
         steps.check_listeners(taken)
@@ -346,6 +348,18 @@ def test_a_small_step_that_does_not_end_has_no_code(
     small = AuxiliarySteps(cluster, tmp_path, tmp_path, lambda: ticks.append(1))
     assert small.run("try", ["node1"], ["true"], 0.3) == (None, "begun\n")
     assert ticks
+
+
+def test_a_small_step_whose_output_is_lost_says_why(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = AuxiliarySteps(commands(srun="exit 3"), tmp_path, tmp_path, lambda: None)
+
+    def lost(_: slurm.Output) -> str:
+        raise OSError("stale")
+
+    monkeypatch.setattr(slurm.Output, "read", lost)
+    assert small.run("try", ["node1"], ["true"], 10) == (3, "stale")
 
 
 def test_a_small_step_that_cannot_be_started_says_why(
