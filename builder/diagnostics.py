@@ -24,7 +24,7 @@ NOWHERE = Location(0, 0)
 MAX_CHARACTERS = 4_000  # of one text of a diagnostic, which may list dozens of vulnerabilities
 MAX_NAME_CHARACTERS = 200  # that is compared with others
 MOST_LISTED = 19  # names of which all are told
-MOST_ALIKE = 4  # names that share a word with another one, of which so many are told
+MOST_ALIKE = 4  # names with all words of another one, of which so many are told
 
 # What moves a cursor, colours a line, hides a letter, turns the direction of writing, or is no
 # letter at all, such as a byte of a file's name that is not UTF-8.
@@ -112,7 +112,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return f"did you mean {close}? {listing if len(names) <= 8 else ''}".rstrip()
     if len(names) <= MOST_LISTED:
         return listing
-    alike = [other for other in names if _words(name) & _words(other)][:MOST_ALIKE]
+    own = _words(name)
+    alike = [other for other in names if own and own <= _words(other)][:MOST_ALIKE]
     told = f", as {either(alike)}" if alike else ""
     return f"one of {len(names)} known names is expected{told}"
 
@@ -153,7 +154,7 @@ def is_misspelling(name: str, other: str) -> bool:
 
 _RUNS = re.compile(r"[a-z]+|[0-9]+")
 _LONG = 8  # letters of a name of which two may be wrong
-_LEAST_WORD = 4  # letters of a word that names have in common
+_LEAST_WORD = 4  # letters of a word that says something
 _LEAST_PART = 4  # letters that say which name they begin
 
 

@@ -120,7 +120,9 @@ def check_gpus(builder: PlanBuilder) -> None:
         remedy = f"give at most {limit}"
         if takers:
             remedy += f", or add the target {' or '.join(sorted(takers))}, which takes several"
-        elif total % limit == 0:
+        elif (alone := _of_one_node(builder)) < given & set(servers.names()):
+            remedy += f", or leave {' and '.join(sorted(alone))} out, of one node only"
+        if not takers and total % limit == 0:
             remedy += f"; instances: {total // limit} are so many servers, one on each node"
         builder.refuse("hardware.num_gpus", what, remedy)
     elif gpus % limit:
@@ -132,8 +134,13 @@ def _takers(builder: PlanBuilder) -> set[str]:
     """The targets that can start a server on several nodes: by ranks, or by a command on each."""
     if builder.facts.release.engine.rank_launcher:
         return _SEVERAL_NODES
+    return set() if _of_one_node(builder) else _SEVERAL_NODES
+
+
+def _of_one_node(builder: PlanBuilder) -> set[str]:
+    """The servers of the deployment that no command on each node starts."""
     known = builder.deployment.targets.keys() & set(servers.names())
-    return _SEVERAL_NODES if all(servers.load(name).node_command for name in known) else set()
+    return {name for name in known if servers.load(name).node_command is None}
 
 
 # What tensor parallelism splits; key-value heads may also be duplicated evenly.

@@ -58,6 +58,7 @@ def unknown_key(
         or of_other_engine(release, key)
         or _of_group(place.path, key, fields)
         or _misspelt_elsewhere(release, key)
+        or (without_counterpart(release, key) if not place.path else "")
     )
     open_keys = record.get("open_keys", ())
     unsure = key in open_keys or (ANY_KEY in open_keys and (others or not remedy))

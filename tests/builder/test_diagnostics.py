@@ -120,3 +120,5 @@ def test_without_a_suggestion_a_short_list_is_given_whole() -> None:
     assert nearest("fp4", ["auto", "fp8"]) == "Known: auto, fp8"
     many = [f"name_{letter}" for letter in "abcdefghijklmnopqrst"]
     assert nearest("other", many) == "one of 20 known names is expected"
+    told = nearest("eagle9", [*many, "eagle", "eagle_3", "beagle"])
+    assert told == "one of 23 known names is expected, as eagle or eagle_3"

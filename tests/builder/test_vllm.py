@@ -148,6 +148,7 @@ def test_groups_are_json_text_for_a_release_that_reads_no_others(tmp_path: Path)
     [
         ("{vllm_serve: {}}", "add the target kubernetes or slurm, which takes several"),
         ("{triton_vllm: {}}", "give at most 8; instances: 2 are so many servers"),
+        ("{vllm_serve: {}, triton_vllm: {}}", "or leave triton_vllm out, of one node only"),
     ],
 )
 def test_a_server_on_several_nodes_is_refused_where_nothing_starts_it(
