@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..diagnostics import either
 from ..facts import release as releases
 from ..facts import servers
 from ..facts.checkpoint import Checkpoint
-from ..facts.release import weight_formats
+from ..facts.engines import Engine
+from ..facts.release import Release, weight_formats
 from ..facts.release.support import architecture, architectures
 from .decision import gpus_per_instance
 from .plan_builder import PlanBuilder
@@ -86,11 +87,20 @@ def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> 
         builder.refuse(where, what, "choose a later release")
     elif support.state == "unknown":
         what = f"nothing is known of {name} in release {release.name}: {support.evidence}"
-        known = releases.of_engine(release.engine)
-        others = [other.name for other in known if name in architectures(other)]
         remedy = "start it with the real engine before you rely on this plan"
-        remedy += f", or choose release {either(others)}, which names it" if others else ""
-        builder.warn(where, what, remedy)
+        builder.warn(where, what, "; or ".join([remedy, *_readers(release, name)]))
+
+
+def _readers(release: Release, name: str) -> Iterator[str]:
+    """Releases of which a source names an architecture: of the engine itself, and of others."""
+    found: dict[Engine, list[str]] = {}
+    for other in releases.of_all_engines():
+        if name in architectures(other):
+            found.setdefault(other.engine, []).append(other.name)
+    if own := found.pop(release.engine, []):
+        yield f"choose release {either(own)}, which names it"
+    for engine, names in found.items():
+        yield f"serve it with {engine.title} {either(names)}, which names it"
 
 
 def check_batch(builder: PlanBuilder) -> bool:

@@ -48,6 +48,7 @@ def test_an_architecture_that_no_source_names_warns_with_what_is_known() -> None
     assert "nothing is known of GlmMoeDsaForCausalLM in release 1.2.1" in warning.message
     assert "DeepseekV32ForCausalLM" in warning.message
     assert "release 1.3.0rc23, 1.3.0rc24, 1.3.0rc29 or main-00043967, which names it" in warning.fix
+    assert "; or serve it with vLLM 0.20.0 or 0.32.0, which names it" in warning.fix
 
 
 def test_an_architecture_that_the_release_refuses_is_an_error() -> None:

@@ -20,6 +20,7 @@ _MXFP4 = ("W4A16_MXFP4", "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8")
 
 # What a cell of the support matrix says before its condition in brackets.
 _CELLS: Mapping[str, SupportState] = {"yes": "supported", "no": "unsupported", "n/a": "unsupported"}
+_MOST_NAMED = 20  # of the architectures that sources name
 _SM_ONLY = re.compile(r"\bSM(\d+(?:/\d+)*)")
 
 
@@ -56,7 +57,8 @@ def architecture(release: Release, name: str) -> Support:
     known = architectures(release)
     if name in known:
         return Support("supported", known[name])
-    return Support("unknown", f"its sources name {', '.join(sorted(known)) or 'no architecture'}")
+    names = ", ".join(sorted(known)) if len(known) <= _MOST_NAMED else f"{len(known)} others"
+    return Support("unknown", f"its sources name {names or 'no architecture'}")
 
 
 def features(release: Release) -> tuple[str, ...]:
