@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from ..diagnostics import Diagnostic
-from ..documents import Yaml
+from ..documents import DATA, Yaml
+from ..facts import data_file
 from ..facts.release import Release, ServerRole
+from ..facts.release.table import FORMAT_TABLE
 from .section import Section
 
 _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
@@ -23,7 +26,7 @@ class Content:
     """What a file was taken for, and what in it is to be checked.
 
     `diagnostics` are those of the file's own format, which `is_read` even if it has no options.
-    `document` is the one whose paths they name.
+    `document` is the one whose paths they name, `unread` what has more options elsewhere.
     """
 
     kind: str
@@ -31,10 +34,23 @@ class Content:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     document: Yaml = field(default_factory=Yaml)
     is_read: bool = False
+    unread: list[str] = field(default_factory=list)
 
 
 # A kind by name: whether a mapping is of it, and how to read it.
 Kind = tuple[str, Callable[[Mapping[str, Any], Release], bool], Callable[[Yaml], Content]]
+
+
+@cache
+def format_table(name: str) -> Release:
+    """The keys of a file format, in the words of a release table."""
+    path = DATA / "formats" / f"{name}.yaml"
+    return Release(data_file.load(path, FORMAT_TABLE), path)
+
+
+def fields_of(table: Release, name: str) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = table.table["types"][name]["fields"]
+    return fields
 
 
 def role_of(name: str) -> ServerRole | None:

@@ -14,7 +14,7 @@ class Judged:
 
     `variables` are the paths of options whose value is not in the file: a shell or a template puts
     it in. Their names are judged, their values are not. `unread` says what writes options or flags
-    in a way that is not read.
+    in a way that is not read, or has them in another file.
     """
 
     sections: int = 0

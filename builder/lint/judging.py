@@ -40,7 +40,7 @@ def by_others(
     newer = [row for row in found if row.rule in _OF_TABLES and any(_takes(x, row) for x in near)]
     doubtful = [
         replace(row, severity="warning", message=f"{row.message} {guess}")
-        if row in newer or (newer and _may_be_new(row))
+        if row in newer or (newer and (_may_be_new(row) or _is_of(row, near)))
         else row
         for row in found
     ]
@@ -78,6 +78,12 @@ _OF_TABLES = ("unknown-key", "unknown-value", "unknown-flag", "missing-key")
 def _may_be_new(row: Diagnostic) -> bool:
     """Whether a key that no table knows may be one of a release to come, as it resembles none."""
     return row.rule == "unknown-key" and "did you mean" not in row.fix
+
+
+def _is_of(row: Diagnostic, others: Sequence[Sequence[Diagnostic]]) -> bool:
+    """Whether a warning is one that only the release has which was assumed."""
+    said = {(other.rule, other.path) for rows in others for other in rows}
+    return row.severity == "warning" and (row.rule, row.path) not in said
 
 
 def _takes(diagnostics: Sequence[Diagnostic], row: Diagnostic) -> bool:

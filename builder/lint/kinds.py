@@ -8,20 +8,17 @@ from functools import cache
 from typing import Any
 
 from ..diagnostics import Diagnostic, is_misspelling, located
-from ..documents import DATA, Variable, Yaml, value_at
-from ..facts import data_file, engines
+from ..documents import Variable, Yaml, value_at
+from ..facts import engines
 from ..facts.engines import Engine
 from ..facts.release import Release, ServerRole, known, load
-from ..facts.release.table import FORMAT_TABLE
 from ..rules.remedies import former_options
 from ..rules.validation import validate
-from .content import Content, Kind, role_of, split
+from .content import Content, Kind, fields_of, format_table, role_of, split
 from .inner_places import inside
-from .launchers import LAUNCHERS, is_mapping
+from .launchers import AUTODEPLOY_BACKEND, LAUNCHERS, is_mapping
 from .section import Section, below
 from .variables import SHELL, MaskedText
-
-FORMATS = DATA / "formats"
 
 ENGINE = "engine options"
 TRITON = "Triton model.yaml"
@@ -31,7 +28,6 @@ DISAGGREGATED = "disaggregated servers"
 KUBERNETES = "Kubernetes manifest"
 # Kinds of which nothing is judged but the options and commands in them.
 SURROUNDINGS = (KUBERNETES, f"{KUBERNETES} without engine options")
-AUTODEPLOY_BACKEND = "_autodeploy"
 AUTODEPLOY_RULE = "autodeploy-backend"
 
 
@@ -72,18 +68,6 @@ def stated_engine(documents: Sequence[Yaml]) -> Engine:
     """The engine that a deployment file asks for; the default one for a name that is none."""
     name = value_at(documents[0].data, "engine.name")
     return engines.load(name) if name in engines.names() else engines.default()
-
-
-@cache
-def _format(name: str) -> Release:
-    """The keys of a file format, in the words of a release table."""
-    path = FORMATS / f"{name}.yaml"
-    return Release(data_file.load(path, FORMAT_TABLE), path)
-
-
-def _fields(table: Release, name: str) -> Mapping[str, Any]:
-    fields: Mapping[str, Any] = table.table["types"][name]["fields"]
-    return fields
 
 
 def _has(data: Mapping[str, Any], *names: str) -> bool:
@@ -128,7 +112,7 @@ _AUTODEPLOY_MARKS = ("model_factory", "compile_backend", "skip_loading_weights")
 
 def _is_autodeploy(data: Mapping[str, Any], release: Release) -> bool:
     """Whether a file is for the AutoDeploy backend, and the release's server has that."""
-    own = _fields(_format("autodeploy"), "AutoDeploy")
+    own = fields_of(format_table("autodeploy"), "AutoDeploy")
     marked = any(key in data for key in _AUTODEPLOY_MARKS) or is_mapping(data, "transforms")
     hits = sum(key in own or key in release.top_level for key in data)
     return marked and hits * 2 >= len(data) and AUTODEPLOY_BACKEND in _backends(release)
@@ -145,13 +129,13 @@ def _engine(document: Yaml) -> Content:
 
 def _autodeploy(document: Yaml) -> Content:
     """Options that the PyTorch backend, which is the default, would refuse."""
-    table = _format("autodeploy")
-    own, options = split(document.data, _fields(table, "AutoDeploy"))
+    table = format_table("autodeploy")
+    own, options = split(document.data, fields_of(table, "AutoDeploy"))
     what = f"is an option of the {AUTODEPLOY_BACKEND} backend only"
     remedy = f"start the server with --backend {AUTODEPLOY_BACKEND}"
     hint = Diagnostic(next(iter(own)), what, remedy, AUTODEPLOY_RULE, "warning")
     content = Content(AUTODEPLOY, diagnostics=_located(document, [hint, *validate(table, own)]))
-    content.sections = [Section(options, document, beside=list(_fields(table, "AutoDeploy")))]
+    content.sections = [Section(options, document, beside=list(fields_of(table, "AutoDeploy")))]
     return content
 
 
@@ -160,10 +144,10 @@ def _deployment(document: Yaml) -> Content:
 
 
 def _triton(document: Yaml) -> Content:
-    table = _format("triton_model")
-    own, options = split(document.data, _fields(table, "TritonModel"))
+    table = format_table("triton_model")
+    own, options = split(document.data, fields_of(table, "TritonModel"))
     content = Content(TRITON, diagnostics=_located(document, validate(table, own)))
-    content.sections = [Section(options, document, beside=list(_fields(table, "TritonModel")))]
+    content.sections = [Section(options, document, beside=list(fields_of(table, "TritonModel")))]
     if "model" not in document.data:
         what, remedy = "model is required here", "add model: NAME_OR_FOLDER"
         content.diagnostics += _located(document, [Diagnostic("", what, remedy, "missing-key")])
@@ -172,9 +156,9 @@ def _triton(document: Yaml) -> Content:
 
 def _disaggregated(document: Yaml) -> Content:
     """Servers with their options; what stands at the top goes to the servers of both kinds."""
-    table = _format("disaggregated")
-    server_keys = _fields(table, "Servers")
-    own, shared = split(document.data, _fields(table, "Disaggregated"))
+    table = format_table("disaggregated")
+    server_keys = fields_of(table, "Servers")
+    own, shared = split(document.data, fields_of(table, "Disaggregated"))
     both = {key: value for key, value in own.items() if key in server_keys}
     content = Content(DISAGGREGATED)
     servers: tuple[tuple[str, ServerRole], ...]
@@ -194,11 +178,13 @@ def _disaggregated(document: Yaml) -> Content:
             name,
             role=role,
             inherited=inherited,
-            beside=[*server_keys, *_fields(table, "Disaggregated")],
+            beside=[*server_keys, *fields_of(table, "Disaggregated")],
         )
         content.sections.append(section)
     if not content.sections and shared:
-        content.sections = [Section(shared, document, beside=list(_fields(table, "Disaggregated")))]
+        content.sections = [
+            Section(shared, document, beside=list(fields_of(table, "Disaggregated")))
+        ]
     content.diagnostics += _located(document, validate(table, own))
     return content
 

@@ -7,8 +7,11 @@ from typing import Any
 
 from ..documents import Yaml, value_at
 from ..facts.release import Release
-from .content import Content, Kind, role_of, split
+from ..rules.validation import validate
+from .content import Content, Kind, fields_of, format_table, role_of, split
 from .section import Section, StatedWorkload, below, int_at
+
+AUTODEPLOY_BACKEND = "_autodeploy"
 
 
 def is_mapping(data: Mapping[str, Any], path: str) -> bool:
@@ -53,17 +56,31 @@ def _recipe() -> Kind:
     return name, fits, parse
 
 
-# Keys of a performance suite's entry that are not the server's.
-_SUITE_KEYS = ("name", "model_name", "client_configs", "match_mode", "concurrency", "gpus", "env")
+# Keys of a performance suite's entry that are not the server's: those that NVIDIA/TensorRT-LLM
+# tests/integration/defs/perf/test_perf_sanity.py keeps from it, and `env`, which it had before.
+_SUITE_KEYS = (
+    *("mode", "concurrency", "name", "model_name", "disagg_run_type", "gpus", "gpus_per_node"),
+    *("match_mode", "client_configs", "backend", "server_env_var", "env"),
+)
+_SUITE_FILE = "extra_llm_api_config_path"  # a file with more options
 
 
 def _suite(document: Yaml) -> Content:
-    sections = [
-        Section(split(row, _SUITE_KEYS)[1], document, f"server_configs.{index}")
-        for index, row in enumerate(document.data["server_configs"])
-        if isinstance(row, Mapping)
-    ]
-    return Content("performance suite", sections)
+    content = Content("performance suite")
+    for index, row in enumerate(document.data["server_configs"]):
+        if not isinstance(row, Mapping):
+            continue
+        path, is_open = f"server_configs.{index}", _SUITE_FILE in row
+        if is_open:
+            content.unread.append(f"{path}: {row[_SUITE_FILE]} has more options")
+        options = split(row, (*_SUITE_KEYS, _SUITE_FILE))[1]
+        if row.get("backend") == AUTODEPLOY_BACKEND:
+            table = format_table("autodeploy")
+            own, options = split(options, fields_of(table, "AutoDeploy"))
+            given = Section(own, document, path)
+            content.diagnostics += map(given.locate, validate(table, own))
+        content.sections.append(Section(options, document, path, is_open=is_open))
+    return content
 
 
 def _is_suite(data: Mapping[str, Any], release: Release) -> bool:

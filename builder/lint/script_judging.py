@@ -11,6 +11,7 @@ from ..diagnostics import Diagnostic
 from ..rules.context import RuleContext
 from . import (
     kinds,
+    launchers,
     launching,
     nim,
     python_api,
@@ -146,7 +147,7 @@ def _settle_backend(content: Content, commands: Sequence[Command]) -> None:
     """Whether options of one backend only go to that backend, where the commands say it."""
     rest = [row for row in content.diagnostics if row.rule != kinds.AUTODEPLOY_RULE]
     hints = [row for row in content.diagnostics if row.rule == kinds.AUTODEPLOY_RULE]
-    if commands and all(row.value("backend") == kinds.AUTODEPLOY_BACKEND for row in commands):
+    if commands and all(row.value("backend") == launchers.AUTODEPLOY_BACKEND for row in commands):
         hints = []
     elif commands:
         hints = [replace(hint, severity="error") for hint in hints]

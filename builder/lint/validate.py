@@ -161,6 +161,7 @@ def validate(
         len(content.sections),
         images=named,
         variables=tuple(script_judging.variables(content.sections)),
+        unread=tuple(content.unread),
     )
     own = kind not in (kinds.ENGINE, *kinds.SURROUNDINGS, *embedded.KINDS)
     judged += Judged(itself=own or content.is_read)

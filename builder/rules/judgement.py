@@ -21,7 +21,7 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
     """One list of what each release found, oldest release first.
 
     An error stays one where all releases have one at its place or above it. Where only some have,
-    it is a warning that names them.
+    it is a warning that names them, as are warnings of some.
     """
     if len(found) == 1:
         return list(*found.values())
@@ -34,6 +34,10 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
                 what = f"{name} refuses it, {' and '.join(accepting)} not: {row.message}"
                 doubtful.append(replace(row, message=what, severity="warning"))
                 continue
+            if row.severity == "warning" and (silent := _silent(found, row)):
+                what = f"{name} warns of it, {' and '.join(silent)} not: {row.message}"
+                doubtful.append(replace(row, message=what))
+                continue
             key = (*_place(row), row.rule, row.severity)
             if key not in said or said[key][0] != name:  # said once, in the newest one's words
                 said[key] = name, []
@@ -41,6 +45,15 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
     rows = [*(row for _, rows in said.values() for row in rows), *doubtful]
     wrong = {_place(row) for row in rows if row.severity == "error"}
     return [row for row in rows if row.severity == "error" or _place(row) not in wrong]
+
+
+def _silent(found: Mapping[str, Sequence[Diagnostic]], row: Diagnostic) -> list[str]:
+    """The releases that have nothing at the place of a finding."""
+    return [
+        name
+        for name, rows in found.items()
+        if not any(_place(other) == _place(row) for other in rows)
+    ]
 
 
 def refuses(diagnostics: Iterable[Diagnostic], row: Diagnostic) -> bool:

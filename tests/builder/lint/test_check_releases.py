@@ -121,6 +121,23 @@ def test_a_warning_says_which_neighbour_refuses(tmp_path: Path) -> None:
     assert row.message.startswith("1.2.1 refuses it, 1.3.0rc23 not: MARLIN is not allowed")
 
 
+DRAFTS = "speculative_config: {decoding_type: MTP, max_draft_len: 3}\n"
+
+
+def test_so_does_a_warning_that_only_one_neighbour_has(tmp_path: Path) -> None:
+    text = f"max_batch_size: 8\n{DRAFTS}"
+    (row,) = check(tmp_path, text, "f.yaml", "1.3.0rc17").findings
+    assert row.message.startswith("1.2.1 warns of it, 1.3.0rc23 not: 3 is ignored")
+
+
+def test_a_warning_of_the_assumed_release_alone_says_so_where_a_later_one_is_meant(
+    tmp_path: Path,
+) -> None:
+    text = f"max_batch_size: 8\n{DRAFTS}kv_cache_config: {{use_kv_cache_manager_v2: true}}\n"
+    rows = {row.rule: row for row in check(tmp_path, text, "f.yaml").findings}
+    assert rows["mtp-len-old"].message.endswith("(release 1.2.1 is assumed)")
+
+
 def test_how_a_release_without_a_table_is_judged_is_said_once(tmp_path: Path) -> None:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text("# tensorrt_llm==1.3.0rc17\nmax_batch_size: 8\n")

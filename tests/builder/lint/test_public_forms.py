@@ -377,6 +377,38 @@ def test_of_files_of_one_name_each_worker_has_that_of_its_own_config_map(
     assert 'gpu: "1"' in places["gpus-below-ranks"]
 
 
+SUITE = """\
+metadata: {{model_name: one}}
+hardware: {{gpus_per_node: 4}}
+server_configs:
+  - name: one
+    model_name: one
+    server_env_var: "A=1"
+    disagg_run_type: aggr
+    gpus: 4
+    gpus_per_node: 4
+    tensor_parallel_size: 4
+    max_num_tokens: {tokens}
+    client_configs: [{{name: two, concurrency: 8, isl: 1024, osl: 1024}}]
+  - name: two
+    backend: _autodeploy
+    extra_llm_api_config_path: configs/two.yaml
+    world_size: {world}
+"""
+
+
+def test_the_entries_of_a_suite_have_keys_that_are_none_of_the_servers(
+    builder: Run, tmp_path: Path
+) -> None:
+    assert findings(builder, tmp_path, SUITE.format(tokens=8192, world=4)) == []
+    assert "not read: server_configs.1: configs/two.yaml" in builder("check", "f.yaml").stdout
+    rows = findings(builder, tmp_path, SUITE.format(tokens="many", world="all"))
+    assert [row["path"] for row in rows] == [
+        "server_configs.0.max_num_tokens",
+        "server_configs.1.world_size",
+    ]
+
+
 def test_the_coordinator_of_two_sides_has_no_model_of_its_own(builder: Run, tmp_path: Path) -> None:
     (tmp_path / "up.sh").write_text("#!/bin/sh\ntrtllm-serve disaggregated -c both.yaml\n")
     assert "is unknown here" not in builder("check", "up.sh").stdout
