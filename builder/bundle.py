@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,6 +141,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _replace(folder: Path, files: Mapping[str, File]) -> None:
     """Write beside the folder, then swap; what was there comes back if that fails."""
+    import tempfile  # only what is written needs it
+
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     old = staging.with_name(f"{staging.name}.old")
     try:
@@ -232,6 +233,8 @@ def _below(folder: Path, name: str) -> list[str]:
 
 def _swap_evidence(folder: Path, files: Mapping[str, File]) -> None:
     """Write beside the bundle, then swap; the evidence before comes back if that fails."""
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
         staging, current = Path(beside), folder / EVIDENCE
         new, old = staging / EVIDENCE, staging / "old"

@@ -115,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> None:
-    options = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = parser(words[:1]).parse_args(words)
     with ExitStack() as stack:
         if folder := getattr(options, "advisories", None):
             from ..facts import advisories
@@ -140,7 +141,8 @@ def _warn_of_old_advisories() -> None:
         print(f"{row.severity}: {row}", file=sys.stderr)
 
 
-def parser() -> command.Parser:
+def parser(named: Sequence[str] = ()) -> command.Parser:
+    """That of all verbs; where a command begins with one, only that one has its arguments."""
     parser = command.Parser(
         prog="python -m builder",
         description="From a checkpoint, GPUs and a workload to a deployment.",
@@ -150,5 +152,6 @@ def parser() -> command.Parser:
     for name, (text, add_arguments, run) in VERBS.items():
         sub = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         sub.set_defaults(run=run)
-        add_arguments(sub)
+        if name in named or VERBS.keys().isdisjoint(named):
+            add_arguments(sub)
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
+from itertools import islice
 from math import exp, log, log2
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from .roofline import Load
 from .shapes import Shape, Speeds, speeds
 from .surface import Surface, doublings, knots
 
-MOST_ROWS = 140  # that carry the answers of a cell
+# That carry the answers of a cell: all of its own, and others while there are fewer.
+ENOUGH_ROWS = 100
 # A public row whose log residual is so far off the median of its cell carries nothing: 85 ms a
 # token where four times the load has 21 ms. It stays in the file, and is asked about like others.
 TPOT_OFF, TTFT_OFF = 0.95, 2.0
@@ -152,8 +154,9 @@ class Cell:
                 + (row.precision != self.key.precision) * scales.precision
             )
 
-        rows = [*self.own, *sorted(self._others, key=apart)]
-        return [row for row in rows if is_held(row, self.shape)][:MOST_ROWS]
+        own = [row for row in self.own if is_held(row, self.shape)]
+        others = (row for row in sorted(self._others, key=apart) if is_held(row, self.shape))
+        return [*own, *islice(others, max(0, ENOUGH_ROWS - len(own)))]
 
     def _field(
         self, fit: Fit, rows: Sequence[Row], terms: Terms, times: Sequence[float], limit: float

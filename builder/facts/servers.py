@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
-from urllib.parse import quote
 
 from ..documents import DATA
 from .data_file import load as load_file
@@ -123,7 +122,10 @@ class Server:
         front = f":{ports['http']}" if "http" in ports else ""
         others = [name for name in self.ports if name != "http" or not front]
         query = [f"{name}={ports.get(name, 'off')}" for name in others]
-        query += [f"model={quote(model)}"] if model else []
+        if model:
+            from urllib.parse import quote  # takes long to import
+
+            query.append(f"model={quote(model)}")
         return f"{self.url_scheme}://{host}{front}" + (f"?{'&'.join(query)}" if query else "")
 
 

@@ -16,7 +16,7 @@ from ..documents import scan_yaml, value_at
 from ..errors import BadFacts, BadInput, ToolkitError
 from ..facts import advisories, engines
 from ..facts.release import ServerRole
-from ..files import is_folder, load_json_mapping, read_text
+from ..files import is_folder, is_there, load_json_mapping, read_text
 from .dockerfile import is_dockerfile
 from .python_api import may_hold
 from .section import StatedWorkload, int_at
@@ -183,6 +183,8 @@ def _request(path: Path) -> Any:
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
+    if not is_there(path):
+        return {}  # an error of each folder around a file would be made to be thrown away
     try:
         return load_json_mapping(path)
     except BadFacts:

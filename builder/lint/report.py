@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from .. import __version__
 from ..diagnostics import Diagnostic
@@ -290,6 +289,8 @@ def _uri(file: str, root: Path) -> str:
     path = Path(root, file).absolute()
     if not path.is_relative_to(root):
         return path.as_uri()
+    from urllib.parse import quote  # for SARIF alone
+
     return quote(os.fsencode(path.relative_to(root)))
 
 

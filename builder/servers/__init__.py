@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from ipaddress import ip_address
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -39,8 +38,17 @@ Host = Annotated[str, Bounds(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:-]*$")]
 Port = Annotated[int, Bounds(ge=1, le=65535)]
 
 
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches an IP address. Raises `ValueError` for a name."""
+    from ipaddress import ip_address
+
+    return ip_address(address).is_loopback
+
+
 def is_address(host: str) -> bool:
     """Whether a host is given by an IP address, and not by a name."""
+    from ipaddress import ip_address  # for those who ask
+
     try:
         ip_address(host)
     except ValueError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -22,6 +21,7 @@ from . import (
     RenderedServer,
     ServerOptions,
     is_address,
+    is_loopback,
     with_reasons,
 )
 
@@ -140,7 +140,7 @@ class Options(ServerOptions):
             raise ValueError(f"{names} collide; give each its own number")
         if self.grpc_tls and not self.grpc:
             raise ValueError("grpc_tls is there, but grpc is off; set grpc: true")
-        if self.grpc_tls and self.http and not ip_address(self.host).is_loopback:
+        if self.grpc_tls and self.http and not is_loopback(self.host):
             what = f"grpc_tls protects gRPC only, and HTTP on {self.host} would stay readable"
             raise ValueError(f"{what}; set http: false")
 
