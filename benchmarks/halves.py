@@ -19,9 +19,12 @@ from maintenance import fit_estimates
 HALVES = (0, 1)
 
 
+def run_of(row: Row) -> tuple[str, ...]:
+    return (*key_of(row), row.date, row.release)
+
+
 def half(row: Row) -> int:
-    run = (*key_of(row), row.date, row.release)
-    return int(hashlib.sha256(repr(run).encode()).hexdigest(), 16) % len(HALVES)
+    return int(hashlib.sha256(repr(run_of(row)).encode()).hexdigest(), 16) % len(HALVES)
 
 
 def fitted(rows: Sequence[Row]) -> list[Fits]:

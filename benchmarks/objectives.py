@@ -237,7 +237,11 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def outcome(asked: Sequence[Objective], choose: Chooser) -> dict[str, float]:
-    """How often the chosen point kept the objective, and its speed over that of the best."""
+    """How often the chosen point kept the objective, and its speed over that of the best.
+
+    Objectives of a workload fall together, so the runs are counted that the chosen are of, and
+    those of them that missed any.
+    """
     chosen = [(objective, choose(objective)) for objective in asked]
     named = [(objective, point) for objective, point in chosen if point is not None]
     ratios = [
@@ -245,9 +249,12 @@ def outcome(asked: Sequence[Objective], choose: Chooser) -> dict[str, float]:
         for objective, point in named
         if objective.is_kept(point)
     ]
+    missed = {halves.run_of(point.row) for one, point in named if not one.is_kept(point)}
     return {
         "objectives": len(asked),
         "chosen": len(named),
+        "runs": len({halves.run_of(point.row) for _, point in named}),
+        "runs_missed": len(missed),
         "kept_percent": 100 * len(ratios) / len(named) if named else 0.0,
         "ratio_median": median(ratios) if ratios else 0.0,
         "ratio_p10": quantile(ratios, 0.1) if ratios else 0.0,
@@ -336,14 +343,15 @@ def misses(document: Mapping[str, Any]) -> Iterator[str]:
 def table(document: Mapping[str, Any]) -> str:
     """Markdown, as the documentation has it."""
     lines = [
-        "| chosen so | objectives | chosen | kept | tokens/s/GPU over the best (median, p10) |",
-        "| --- | --- | --- | --- | --- |",
+        "| chosen so | objectives | chosen | kept | runs that missed "
+        "| tokens/s/GPU over the best (median, p10) |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, row in document["choosers"].items():
         ratios = f"{row['ratio_median']:.2f}, {row['ratio_p10']:.2f}"
         lines.append(
             f"| {name} | {row['objectives']} | {row['chosen']} | {row['kept_percent']:.1f} % "
-            f"| {ratios} |"
+            f"| {row['runs_missed']} of {row['runs']} | {ratios} |"
         )
     reasons = (f"{why}: {count}" for why, count in document["refused"].items())
     limits = (

@@ -20,6 +20,7 @@ from .errors import BadFacts, BadInput, ToolkitError
 # What a person writes. The index of a checkpoint with hundreds of thousands of tensors is larger.
 MAX_BYTES = 10_000_000
 MAX_JSON_BYTES = 64_000_000
+MAX_JSON_DIGITS = 1000  # of a whole number; Python refuses a few thousand, in words of its own
 MAX_JSON_VALUES = 1_500_000  # each takes up to 80 bytes and more once it is read
 
 _HERE = Path(__file__).parent
@@ -129,9 +130,15 @@ def parse_json(
         raise ValueError(f"it has more than {max_values} values")
     try:
         pairs = _unique if unique_keys else None
-        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+        return json.loads(text, object_pairs_hook=pairs, parse_int=_whole, parse_constant=constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_JSON_DIGITS:
+        raise ValueError(f"it has a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

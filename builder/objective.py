@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from .diagnostics import Diagnostic
@@ -22,6 +23,8 @@ class Slo(Strict):
 
     `itl_ms` bounds the mean time between the tokens of a request, `e2e_ms` its whole time.
     """
+
+    other_names = MappingProxyType({"tpot_ms": "itl_ms", "tbt_ms": "itl_ms", "e2el_ms": "e2e_ms"})
 
     ttft_ms: Milliseconds | None = None
     itl_ms: Milliseconds | None = None

@@ -50,7 +50,8 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         [":7: tragets: unknown key; did you mean targets?"],
     ),
     "words of other tools": (
-        "model: nvidia/DeepSeek-V3.2-NVFP4\nhardware: {gpu_type: gb200, gpus: 4}\ntp: 4\n",
+        "model: nvidia/DeepSeek-V3.2-NVFP4\nhardware: {gpu_type: gb200, gpus: 4}\ntp: 4\n"
+        "slo: {tpot_ms: 50}\n",
         2,
         [
             ": name: is missing; write name: my-deployment",
@@ -61,6 +62,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
             ":2: hardware.gpu_type: unknown key; write gpu",
             ":2: hardware.gpus: unknown key; write num_gpus",
             ":3: tp: unknown key; write engine_config",
+            ":4: slo.tpot_ms: unknown key; write itl_ms",
         ],
     ),
     "misspelt GPU": (

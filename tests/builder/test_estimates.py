@@ -574,6 +574,7 @@ class TestBatch:
         ("text", "words"),
         [
             ("{", "is not JSON"),
+            (f'{{"isl": {"9" * 5000}}}', "is not JSON: it has a number of 5000 digits; write"),
             ("[]", "is not an object"),
             (line(GPT, tp="8"), 'tp is "8"'),
             (line(GPT, concurrency=0), "concurrency is 0"),
