@@ -99,12 +99,13 @@ def worker_pod(workload: Workload) -> dict[str, Any]:
     server = {
         name: value
         for name, value in found["containers"][0].items()
-        if name not in ("ports", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
+        if name not in ("startupProbe", "livenessProbe", "lifecycle")
     }
     if workload.container.is_started_from_first_node:
         server["ports"] = [{"name": "ssh", "containerPort": SSH_PORT, "protocol": "TCP"}]
         server["readinessProbe"] = {"tcpSocket": {"port": "ssh"}, **READINESS}
     else:
+        del server["ports"], server["readinessProbe"]
         stay = ["bash", "-c", f"while getent hosts ${LEADER_HOST} >/dev/null; do sleep 1; done"]
         server["lifecycle"] = {"preStop": CommentedValue({"exec": {"command": stay}}, STAYS)}
     found.pop("topologySpreadConstraints", None)  # it belongs to its group, wherever that is
