@@ -122,9 +122,6 @@ run_on_vllm() {
       --durations 5 tests/vllm
 }
 
-# Tests that were never imported are compiled once, not by all workers at the same time.
-compile_tests() { run_pytest -p no:cacheprovider --collect-only -qq >"$beside/collected"; }
-
 # Many tests wait for servers: five workers for two processors. Tests that share servers stay
 # together, and those that wait run beside those that compute (tests/groups.py).
 workers=$(($(nproc) * 5 / 2))
@@ -165,7 +162,6 @@ if [[ -n $vllm_wanted ]]; then
 else
   missing+=("vLLM's CPU build, 2.3 GB, is not wanted: no tests on it (TEST_VLLM=1)")
 fi
-[[ -d tests/__pycache__ ]] || compile_tests
 step "pytest" run_all "${side_by_side[@]}"
 join "mypy"
 if [[ -n $vllm_wanted ]]; then
