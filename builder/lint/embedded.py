@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,10 @@ EMBEDDED = "file with engine options"
 COMPOSE = "Compose file"
 TRUSS = "Truss configuration"
 KINDS = (EMBEDDED, COMPOSE, TRUSS)
+
+# A part of a recipe for Slurm: NVIDIA/srt-slurm examples/features/override.yaml@b9947a0.
+_ZIPPED = "zip_override_"
+_MAX_VARIANTS = 50
 
 
 def read(documents: Sequence[Yaml], release: Release) -> Content | None:
@@ -52,7 +56,8 @@ def _walk(data: Any, path: str, document: Yaml, content: Content, release: Relea
     if isinstance(data, Mapping):
         holder = path.rpartition(".")[2] in names("holders")
         if path and _is_options(data, holder, release):
-            content.sections.append(Section(data, document, path))
+            variants = _zipped(data) if path.startswith(_ZIPPED) else [data]
+            content.sections += (Section(row, document, path) for row in variants)
             return
         for key, value in data.items():
             inner = below(path, str(key))
@@ -67,6 +72,29 @@ def _walk(data: Any, path: str, document: Yaml, content: Content, release: Relea
         if inner_content.sections:
             content.sections += inner_content.sections
             content.diagnostics += inner_content.diagnostics
+
+
+def _zipped(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The options of each variant of a recipe that lists their values beside each other; a list of
+    one value stands for all."""
+    count = max(_lengths(data), default=1)
+    return [_of_variant(data, index) for index in range(min(count, _MAX_VARIANTS))]
+
+
+def _lengths(data: Any) -> Iterator[int]:
+    if isinstance(data, Mapping):
+        for value in data.values():
+            yield from _lengths(value)
+    elif isinstance(data, list):
+        yield len(data)
+
+
+def _of_variant(data: Any, index: int) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _of_variant(value, index) for key, value in data.items()}
+    if isinstance(data, list) and data:
+        return data[min(index, len(data) - 1)]
+    return data
 
 
 def _is_options(data: Mapping[str, Any], holder: bool, release: Release) -> bool:

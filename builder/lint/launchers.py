@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..documents import Yaml, value_at
+from ..documents import Variable, Yaml, value_at
 from ..facts.release import Release
 from ..rules.validation import validate
 from .content import Content, Kind, fields_of, format_table, role_of, split
@@ -34,10 +34,21 @@ def _launcher(name: str, options: str, isl: str, osl: str, gpu: str = "", inside
             given, role = value_at(row, inside) if inside else row, role_of(str(role_name))
             if isinstance(given, Mapping) and role:
                 where = below(below(options, str(role_name)), inside)
+                given = _swept(given, data.get("sweep"))
                 sections.append(Section(given, document, where, role=role, workload=load))
         return Content(name, sections)
 
     return name, lambda data, release: is_mapping(data, options), parse
+
+
+def _swept(value: Any, swept: Any) -> Any:
+    """Options with a variable for each `{name}` that stands for the values of a sweep."""
+    if isinstance(value, Mapping):
+        return {key: _swept(item, swept) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_swept(item, swept) for item in value]
+    is_one = isinstance(value, str) and isinstance(swept, Mapping) and value[1:-1] in swept
+    return Variable(value) if is_one and value == f"{{{value[1:-1]}}}" else value
 
 
 def _recipe() -> Kind:

@@ -409,6 +409,38 @@ def test_the_entries_of_a_suite_have_keys_that_are_none_of_the_servers(
     ]
 
 
+ZIPPED = """\
+base:
+  model: {path: one, container: trtllm, precision: fp8}
+  backend:
+    type: trtllm
+    trtllm_config:
+      decode: {tensor_parallel_size: 8, max_num_tokens: 8192}
+zip_override_batch:
+  name: [small, large]
+  backend:
+    trtllm_config:
+      decode:
+        max_batch_size: [32, 64]
+        cuda_graph_config: {batch_sizes: [[1, 32], [1, 64]], enable_padding: [true]}
+"""
+
+
+def test_values_of_several_variants_are_judged_one_by_one(builder: Run, tmp_path: Path) -> None:
+    assert findings(builder, tmp_path, ZIPPED) == []
+    (row,) = findings(builder, tmp_path, ZIPPED.replace("[32, 64]", "[32, many]"))
+    assert (row["line"], row["message"]) == (12, "is many")
+    (row,) = findings(builder, tmp_path, ZIPPED.replace("[1, 64]", "[1, 48]"))
+    assert row["rule"] == "graph-below-batch" and "64" in row["message"]
+
+
+def test_names_of_a_sweep_stand_for_its_values(builder: Run, tmp_path: Path) -> None:
+    swept = edited(RECIPE_2, "max_batch_size: 64", 'max_batch_size: "{batch}"')
+    (row,) = findings(builder, tmp_path, swept)
+    assert row["message"].startswith("is {batch}")
+    assert findings(builder, tmp_path, f"{swept}sweep: {{batch: [32, 64]}}\n") == []
+
+
 def test_the_coordinator_of_two_sides_has_no_model_of_its_own(builder: Run, tmp_path: Path) -> None:
     (tmp_path / "up.sh").write_text("#!/bin/sh\ntrtllm-serve disaggregated -c both.yaml\n")
     assert "is unknown here" not in builder("check", "up.sh").stdout
