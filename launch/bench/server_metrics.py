@@ -56,7 +56,7 @@ def perf_row(document: Mapping[str, Any]) -> Row:
     groups = _mapping(document.get("perf_metrics"))
     found = {}
     for name, (group, key, factor) in PLACES.items():
-        value = _mapping(groups.get(group)).get(key)
+        value: Any = _mapping(groups.get(group)).get(key)
         if _is_number(value):
             found[name] = value * factor
     return found

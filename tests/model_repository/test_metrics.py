@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing, suppress
 
 import grpc  # type: ignore[import-untyped]
@@ -69,12 +70,14 @@ def test_what_the_engine_reports_is_passed_on(measured: Served) -> None:
 
 def test_a_stream_counts_while_it_runs(start: Serve) -> None:
     served = start()
-    prompt = "tokens=10000 step_ms=1"
+    prompt, began_s = "tokens=10000 step_ms=1", time.monotonic()
     with closing(served.client.stream(prompt, streaming=True, max_tokens=10000)) as responses:
         next(responses)
         served.wait_for_metrics({"requests_running": 1})
         first = served.metrics()["generated_tokens_total"]
         assert any(served.metrics()["generated_tokens_total"] > first for _ in responses)
+        most = (time.monotonic() - began_s) / 0.001
+        assert served.metrics()["generated_tokens_total"] <= most, "each counts once"
     with suppress(StopIteration):
         next(responses)
 
