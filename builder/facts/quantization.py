@@ -22,6 +22,7 @@ PLAIN_DTYPES = frozenset({"BF16", "F16", "F32"})
 
 _FP32_SUFFIXES = (".e_score_correction_bias", ".A_log")
 _PATTERN = "re:"  # before a regular expression in the place of a name
+MAX_REPETITIONS = 4  # in such an expression, and groups of alternatives: compared in about 0.01 s
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,25 @@ class Quantization:
         return []
 
 
+def is_slow(pattern: str) -> bool:
+    """Whether comparing a name with an expression may take more than a moment.
+
+    Python tries every way to share a name among repetitions and alternatives: with `.*.*!` as many
+    as the square of its length, with `(.*)*!` twice as many for each letter.
+    """
+    if not pattern.startswith(_PATTERN):
+        return False
+    signs = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
+    signs = signs.replace("(?", "(")
+    repetitions = len(re.findall(r"(?:[*+?]|\{\d*,?\d*\})[?+]?", signs))
+    alternatives = len(re.findall(r"\([^()]*\|", signs))
+    of_groups = re.search(r"\)(?:[*+]|\{)", signs) is not None
+    return of_groups or max(repetitions, alternatives) > MAX_REPETITIONS
+
+
 def _expression(pattern: str) -> str:
     """A regular expression for a name of an exclude list; one that is none stands for itself."""
-    if not pattern.startswith(_PATTERN):
+    if not pattern.startswith(_PATTERN) or is_slow(pattern):
         return translate(pattern)
     try:
         return f"(?:{re.compile(pattern.removeprefix(_PATTERN)).pattern})"

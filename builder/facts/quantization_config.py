@@ -14,7 +14,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic
 from .architecture import NESTED
-from .quantization import Quantization, general_name
+from .quantization import MAX_REPETITIONS, Quantization, general_name, is_slow
 from .weight_layouts import (
     AWQ,
     COMPRESSED_BY_TENSOR,
@@ -81,6 +81,10 @@ def read_quantization(
         what = f"{len(spoiled)} names of modules go on after a NUL, which fit no module"
         kept = spoiled[0].partition(_NUL)[0].rstrip(".")
         remedy = f"cut them off there, here and in config.json: the first is {kept}"
+        wrong.append(Diagnostic(found.source, what, remedy))
+    if slow := [name for name in (*found.exclude_modules, *found.parts) if is_slow(name)]:
+        what = f"{slow[0]} could take hours to compare with a name"
+        remedy = f"write at most {MAX_REPETITIONS} repetitions, none of a group, and as many groups"
         wrong.append(Diagnostic(found.source, what, remedy))
     return found, [replace(row, where=f"{folder}{row.where}") for row in wrong]
 

@@ -133,6 +133,22 @@ def test_the_format_of_the_weights_is_what_its_writer_says(
 
 
 @pytest.mark.parametrize(
+    "expression",
+    [r".*layers\.(0|1)\.(mlp|self_attn)\.(gate|up)_proj.*", r".*[*+?|()]{1,3}\.(?:q|k)_proj$"],
+)
+def test_an_expression_for_modules_is_taken(expression: str, tmp_path: Path) -> None:
+    written = compressed("float4 tensor_group", "float4 tensor_group", ignore=[f"re:{expression}"])
+    assert facts_of({**LLAMA, "quantization_config": written}, tmp_path).precision == "NVFP4"
+
+
+@pytest.mark.parametrize("expression", [r"(layers\.\d+\.)+mlp", ".*a.*b.*c.*d.*", "(a|b)" * 5])
+def test_an_expression_that_could_take_hours_is_refused(expression: str, tmp_path: Path) -> None:
+    written = compressed("float4 tensor_group", "float4 tensor_group", ignore=[f"re:{expression}"])
+    with pytest.raises(BadFacts, match="could take hours to compare with a name; write at most 4"):
+        facts_of({**LLAMA, "quantization_config": written}, tmp_path)
+
+
+@pytest.mark.parametrize(
     ("written", "said"),
     [
         (compressed("int4 group", "float8 token"), "weights int4 by group, inputs float8"),

@@ -180,6 +180,19 @@ FIELDS: Mapping[str, dict[str, Any]] = {
         **LLAMA,
         "quantization_config": {"quant_algo": "NVFP4", "ignore": ["*a" * 30 + "b"] * 20},
     },
+    **{
+        f"excluded modules that hang as {expression}": {
+            **LLAMA,
+            "quantization_config": {"quant_algo": "NVFP4", "ignore": [f"re:{expression}"]},
+        }
+        for expression in (
+            "(.*)*!",
+            "(.|..)+!",
+            ".*" * 30 + "!",
+            ".?" * 60 + "!",
+            "(.|.)" * 40 + "!",
+        )
+    },
     "a text config of another kind": {
         **MIXTURE,
         "architectures": ["Qwen3_5MoeForConditionalGeneration"],
