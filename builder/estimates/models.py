@@ -62,8 +62,9 @@ def listed(name: str) -> str | None:
 
 
 def plain_name(name: str) -> str:
-    """A checkpoint's name without vendor and precision, in small letters."""
-    return _PRECISION.sub("", name.strip("/").rpartition("/")[2]).casefold()
+    """A checkpoint's name without vendor and precision, in small letters and with hyphens."""
+    name = re.sub(r"[\s_]+", "-", name.strip("/ ").rpartition("/")[2])
+    return _PRECISION.sub("", name).casefold()
 
 
 @cache
@@ -167,5 +168,5 @@ def engine_name(name: str) -> str:
 
 
 def release_name(name: str | None) -> str | None:
-    """1.2.1 for v1.2.1."""
-    return re.sub(r"^v(?=\d)", "", name) if name else None
+    """1.2.1 for v1.2.1 and for an image or a package of that version."""
+    return re.sub(r"^(?:.*[\s:=])?v?(?=\d)", "", name) if name else None
