@@ -23,6 +23,7 @@ from .weight_layouts import (
     GPTQ,
     MODELOPT_BY_BLOCK,
     MODELOPT_BY_CHANNEL,
+    PUBLISHED_MXFP8,
     STATIC_FP8,
 )
 
@@ -315,7 +316,8 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
     if fields["quant_method"] != "fp8":
         ignored = _names(fields, "ignored_layers")
         name = str(fields["quant_method"]).upper()
-        return Quantization(name, None, (*listed, *ignored), source)
+        writer = PUBLISHED_MXFP8 if name == "MXFP8" else None
+        return Quantization(name, None, (*listed, *ignored), source, writer=writer)
     plain = tuple(dict.fromkeys((*listed, *_FP8_BLOCK_EXCLUDED)))
     if fields.get("weight_block_size") is None:
         return Quantization("FP8", None, plain, source, writer=STATIC_FP8)

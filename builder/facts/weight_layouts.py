@@ -21,6 +21,7 @@ from .checkpoint_files import Stored
 COMPRESSED_TENSORS = "compressed-tensors"
 COMPRESSED_BY_TENSOR = "compressed-tensors by tensor"
 STATIC_FP8 = "static fp8"
+PUBLISHED_MXFP8 = "published mxfp8"
 MODELOPT_BY_CHANNEL = "ModelOpt by channel"
 MODELOPT_BY_BLOCK = "ModelOpt by block"
 AWQ = "AutoAWQ"
@@ -206,6 +207,13 @@ def _mxfp8(weight: Weight) -> Iterator[Stored]:
     yield weight.tensor(".weight_scale", "U8", rows, columns // MXFP4_BLOCK)
 
 
+def _mxfp8_published(weight: Weight) -> Iterator[Stored]:
+    """As its quant_method has them in MiniMax-M3 and in what NeMo-RL writes (mxfp8_setup.py)."""
+    rows, columns = weight.shape
+    yield weight.tensor(".weight", "F8_E4M3", rows, columns)
+    yield weight.tensor(".weight_scale_inv", "U8", rows, columns // MXFP4_BLOCK)
+
+
 def _groups(weight: Weight) -> int:
     """How many groups of weights a row has; a size of -1 makes a row one group."""
     columns, size = weight.shape[-1], weight.group_size
@@ -317,6 +325,7 @@ _WRITERS: Mapping[tuple[str | None, str | None, int], Layout] = {
     (COMPRESSED_TENSORS, "W8A16", 2): _packed(8),
     (COMPRESSED_TENSORS, "W8A8_INT8", 2): _int8_compressed,
     (STATIC_FP8, "FP8", 2): _fp8_static,
+    (PUBLISHED_MXFP8, "MXFP8", 2): _mxfp8_published,
     (MODELOPT_BY_CHANNEL, "FP8", 2): _fp8_row,
     (MODELOPT_BY_BLOCK, "FP8_BLOCK_SCALES", 2): _fp8_block_modelopt,
     (AWQ, "W4A16_AWQ", 2): _awq,

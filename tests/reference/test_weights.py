@@ -138,6 +138,14 @@ def test_what_comes_in_is_scaled_where_awq_says_so(tmp_path: Path) -> None:
     assert torch.equal(after[UP], before[UP] * torch.arange(64))
 
 
+def test_mxfp8_of_publishers_has_its_scales_under_another_name(tmp_path: Path) -> None:
+    folder = exported("", tmp_path, quant_method="mxfp8", ignored_layers=["lm_head"])
+    stored = load_file(folder / "model.safetensors")
+    assert stored[f"{UP}_scale_inv"].dtype == torch.uint8
+    _, main, _ = weights.load(folder)
+    assert 0.02 < main[UP].square().mean().sqrt() < 0.4
+
+
 @pytest.mark.parametrize("method", ["awq", "gptq"])
 def test_what_the_engine_does_not_read_is_refused(method: str, tmp_path: Path) -> None:
     folder = exported("", tmp_path, quant_method=method, bits=4, group_size=32)
