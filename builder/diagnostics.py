@@ -147,6 +147,54 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return begun[0] if len(begun) == 1 else None
 
 
+def of_same_words(name: str, known: Iterable[str]) -> str:
+    """The known name that has all words of `name` in their order, or that is shorter so; of two
+    that are as near both, of more none.
+
+    A word may be shortened: `ctx` is context, `mem` memory.
+
+    >>> of_same_words("max_tokens", ["max_num_tokens", "max_seq_len"])
+    'max_num_tokens'
+    >>> of_same_words("ctx_servers", ["context_servers", "generation_servers"])
+    'context_servers'
+    >>> of_same_words("--tp", ["--tp_size", "--pp_size"])
+    '--tp_size'
+    """
+    given = _in_words(name)
+    rows = sorted(
+        (abs(len(words) - len(given)), other)
+        for other in known
+        if (words := _in_words(other))
+        and (_in_order(given, words) or _in_order(words, given))
+        and (min(len(given), len(words)) > 1 or (words[:1] == given and len(words) == 2))
+    )
+    nearest_rows = [other for distance, other in rows if distance == rows[0][0]]
+    return " or ".join(nearest_rows) if len(nearest_rows) <= 2 else ""
+
+
+def _in_words(name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+
+
+def _in_order(few: list[str], many: list[str]) -> bool:
+    rest = iter(many)
+    return 2 * len(few) >= len(many) and all(
+        any(_is_same_word(word, other) for other in rest) for word in few
+    )
+
+
+def _is_same_word(one: str, other: str) -> bool:
+    """Whether two words are the same, or one is the other shortened, letters left out anywhere."""
+    short, long = sorted((one, other), key=len)
+    letters = iter(long)
+    return one == other or (
+        len(short) >= _LEAST_SHORTENED
+        and short[0] == long[0]
+        and short.isalpha()
+        and all(letter in letters for letter in short)
+    )
+
+
 def is_misspelling(name: str, other: str) -> bool:
     """Whether a name is another one with slips of the fingers, or that name itself."""
     return len(name) <= MAX_NAME_CHARACTERS and _slips(name.lower(), other.lower()) is not None
@@ -155,6 +203,7 @@ def is_misspelling(name: str, other: str) -> bool:
 _RUNS = re.compile(r"[a-z]+|[0-9]+")
 _LONG = 8  # letters of a name of which two may be wrong
 _LEAST_WORD = 4  # letters of a word that says something
+_LEAST_SHORTENED = 3
 _LEAST_PART = 4  # letters that say which name they begin
 
 

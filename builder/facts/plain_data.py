@@ -166,8 +166,20 @@ JOB_SCRIPTS_FILE: Any = {
 FORMER_OPTIONS: Any = {"source": Text, "options": {"*": Text}}
 
 # What stands around engine options: the sections of launchers' files, the engine's variables.
-LAYOUT: Any = {"source": Text, "marks": Names, "keys": {"*": Names}}
-SURROUNDINGS_FILE: Any = {"layouts": {"*": LAYOUT}, "variables": {"*": Text}}
+LAYOUT: Any = {
+    "source": Text,
+    "marks": Names,
+    "keys": {"*": Names},
+    "values?": {"*": Names},
+    "counts?": Names,
+}
+SURROUNDINGS_FILE: Any = {
+    "models": {"source": Text, "names": {"*": Text}},
+    "layouts": {"*": LAYOUT},
+    "variables": {"*": Text},
+    "switches": {"source": Text, "names": Names},
+    "choices": {"source": Text, "names": {"*": Names}},
+}
 
 BENCHMARK_TOOLS: Any = {"*": [{"statement": Text, "source": Text}]}
 DASHBOARDS: Any = {"dashboards": [DASHBOARD]}

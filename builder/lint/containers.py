@@ -24,8 +24,10 @@ _GPU = "nvidia.com/gpu"
 _RESOURCES = ("limits", "requests", "claims")
 _DEFAULT_PORT = "8000"
 _PRODUCT = "nvidia.com/gpu.product"
-# How a service of dstack asks for GPUs: `H100:8`, or the number first.
-_SERVICE_GPUS = re.compile(r"(?:(?P<first>\d+):[A-Za-z]\w*|[A-Za-z]\w*:(?P<last>\d+))(?::\d+GB)?")
+# How a service of dstack or a Truss asks for GPUs: `H100:8`, or the number first.
+_SERVICE_GPUS = re.compile(
+    r"(?:(?P<first>\d+):(?P<kind>[A-Za-z]\w*)|(?P<kind_first>[A-Za-z]\w*):(?P<last>\d+))(?::\d+GB)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,30 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
             if key and key != _GPU and not above.endswith(".limits") and closest(key, [_GPU]):
                 what, fix = "is no resource of a node", f"did you mean {_GPU}?"
                 yield located(place, path, what, fix, "misspelt-name")
+
+
+def domain_nodes(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+    """A compute domain of fewer nodes than the servers of the graph beside it need."""
+    domains = [row for row in documents if _is(row, "ComputeDomain")]
+    graphs = [row for row in documents if _is(row, "DynamoGraphDeployment")]
+    if len(domains) != 1 or len(graphs) != 1:
+        return
+    services = value_at(graphs[0].data, "spec.services")
+    needed = 0
+    for service in services.values() if isinstance(services, Mapping) else ():
+        if _number(value_at(service, "resources.limits.gpu")):
+            nodes = _number(value_at(service, "multinode.nodeCount")) or 1
+            needed += nodes * (_number(value_at(service, "replicas")) or 1)
+    path = "spec.numNodes"
+    given = _number(value_at(domains[0].data, path))
+    if given and needed > given:
+        what = f"{given} nodes, and the services of the graph take {needed}"
+        place = domains[0].locate(path)
+        yield located(place, path, what, f"give {needed}", "domain-nodes", "warning")
+
+
+def _is(document: Yaml, kind: str) -> bool:
+    return isinstance(document.data, Mapping) and document.data.get("kind") == kind
 
 
 def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
@@ -171,10 +197,12 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
         where = below(path, "multinode.nodeCount")
         role = ROLES.get(str(data.get("subComponentType") or data.get("type")))
         around = replace(around, nodes=(count, where) if count else None, gpus=None, role=role)
-    named = _SERVICE_GPUS.fullmatch(str(value_at(data, "resources.gpu")))
-    if named and (count := _number(named["first"] or named["last"])):
-        where = below(path, "resources.gpu")
-        around = replace(around, gpus=Place(count, document.locate(where), where))
+    for key in ("resources.gpu", "resources.accelerator"):
+        named = _SERVICE_GPUS.fullmatch(str(value_at(data, key)))
+        if named and (count := _number(named["first"] or named["last"])):
+            where, kind = below(path, key), str(named["kind"] or named["kind_first"]).lower()
+            gpu = kind if kind in hardware.known() else around.gpu
+            around = replace(around, gpu=gpu, gpus=Place(count, document.locate(where), where))
     limits = value_at(data, "resources.limits")
     for key in (_GPU, "gpu"):
         if isinstance(limits, Mapping) and (count := _number(limits.get(key))):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic
-from ..documents import Yaml
+from ..documents import Yaml, value_at
 from ..facts.release import Release
 from ..rules import flags as server_flags
 from . import kinds, nim, truss
@@ -34,9 +34,25 @@ def read(documents: Sequence[Yaml], release: Release) -> Content | None:
             truss.read(document, content, release)
         else:
             _walk(document.data, "", document, content, release)
+    targets = _targets(documents[0]) if content.kind == COMPOSE else {}
+    content.sections = [
+        replace(row, file=targets[row.within]) if row.within in targets else row
+        for row in content.sections
+    ]
     if nim.may_hold(documents):
         nim.in_documents(documents, content, release)
     return content if content.sections or content.diagnostics or content.is_read else None
+
+
+def _targets(document: Yaml) -> dict[str, str]:
+    """Where the services of a Compose file find the files that stand in it, by their path there."""
+    targets = {}
+    for service in document.data["services"].values():
+        rows = service.get("configs") if isinstance(service, Mapping) else None
+        for row in rows if isinstance(rows, list) else ():
+            source = value_at(row, "source") or row
+            targets[f"configs.{source}.content"] = str(value_at(row, "target") or source)
+    return targets
 
 
 def empty(documents: Sequence[Yaml]) -> Content:
@@ -101,12 +117,13 @@ def _is_options(data: Mapping[str, Any], holder: bool, release: Release) -> bool
     """Whether a mapping holds options of this engine; names that other engines share do not say
     it, unless the key above is one that holds options and nothing of theirs is among them."""
     keys = [str(key) for key in data]
-    signed = any(key in names("signature") for key in keys)
+    signed = sum(key in names("signature") for key in keys)
     if not (signed or holder) or not kinds.is_engine(data, release):
         return False
     if holder:
-        return signed or not any(key in names("others") for key in keys)
-    return sum(kinds.is_option(key, release) for key in keys) * 4 >= len(keys) * 3
+        return signed > 0 or not any(key in names("others") for key in keys)
+    others = sum(not kinds.is_option(key, release) for key in keys)
+    return others * 4 <= len(keys) or others < signed
 
 
 def _mentions(text: str, release: Release) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from ..documents import DATA
-from ..facts import data_file
+from ..facts import data_file, plain_data
 from ..facts.schema import Text
 
 FORMAT = DATA / "formats" / "embedded.yaml"
+SURROUNDINGS = DATA / "formats" / "surroundings.yaml"
 WORKERS = DATA / "formats" / "dynamo_worker.yaml"
 
 
@@ -65,3 +67,10 @@ def _document() -> EmbeddedFormats:
 def worker_flags() -> WorkerFlags:
     document: WorkerFlags = data_file.load(WORKERS, WorkerFlags)
     return document
+
+
+@cache
+def surroundings() -> Mapping[str, Any]:
+    """What stands around engine options in files of others."""
+    found: Mapping[str, Any] = data_file.load(SURROUNDINGS, plain_data.SURROUNDINGS_FILE)
+    return found

@@ -48,7 +48,9 @@ def _tasks(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
     world = _world_size(launched, job, folder)
     if tasks is not None and world is not None and tasks != world:
         what = f"{tasks} tasks for a server of {world} ranks"
-        yield job_diagnostic("job-ranks", step.location, what, "srun --ntasks")
+        inherited = None if "ntasks" in step.options else job.option("ntasks")
+        place = inherited.location if inherited else step.location
+        yield job_diagnostic("job-ranks", place, what, "srun --ntasks")
     words = [word for words in (step.command, *step.inner) for word in words]
     spawned = any(word.text.rpartition("/")[2] in _SPAWNERS for word in words)
     started, own = _server(step)

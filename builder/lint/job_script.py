@@ -107,10 +107,15 @@ class Job:
         found = (_step(row, index) for index, row in enumerate(self.commands))
         return [step for step in found if step]
 
+    def option(self, name: str) -> Option | None:
+        """What sbatch is given for an option, in a job of one part."""
+        rows = [row for row in self.parts[0] if row.name == name]
+        return rows[-1] if rows and len(self.parts) == 1 else None
+
     def number(self, name: str) -> int | None:
         """The number that sbatch is given for an option, in a job of one part."""
-        values = [row.value for row in self.parts[0] if row.name == name]
-        return whole(values[-1]) if values and len(self.parts) == 1 else None
+        row = self.option(name)
+        return whole(row.value) if row else None
 
 
 def whole(value: str | None) -> int | None:

@@ -106,13 +106,14 @@ def _names_of_all_releases() -> Mapping[str, Any]:
     return {key: None for name in known() for key in load(name).top_level}
 
 
+_AUTODEPLOY, _ARGUMENTS = "AutoDeploy", "args"
 # Nobody else has these.
 _AUTODEPLOY_MARKS = ("model_factory", "compile_backend", "skip_loading_weights")
 
 
 def _is_autodeploy(data: Mapping[str, Any], release: Release) -> bool:
     """Whether a file is for the AutoDeploy backend, and the release's server has that."""
-    own = fields_of(format_table("autodeploy"), "AutoDeploy")
+    own = fields_of(format_table("autodeploy"), _AUTODEPLOY)
     marked = any(key in data for key in _AUTODEPLOY_MARKS) or is_mapping(data, "transforms")
     hits = sum(key in own or key in release.top_level for key in data)
     return marked and hits * 2 >= len(data) and AUTODEPLOY_BACKEND in _backends(release)
@@ -129,13 +130,43 @@ def _engine(document: Yaml) -> Content:
 
 def _autodeploy(document: Yaml) -> Content:
     """Options that the PyTorch backend, which is the default, would refuse."""
-    table = format_table("autodeploy")
-    own, options = split(document.data, fields_of(table, "AutoDeploy"))
+    content = _for_autodeploy(document, document.data, "")
     what = f"is an option of the {AUTODEPLOY_BACKEND} backend only"
     remedy = f"start the server with --backend {AUTODEPLOY_BACKEND}"
-    hint = Diagnostic(next(iter(own)), what, remedy, AUTODEPLOY_RULE, "warning")
-    content = Content(AUTODEPLOY, diagnostics=_located(document, [hint, *validate(table, own)]))
-    content.sections = [Section(options, document, beside=list(fields_of(table, "AutoDeploy")))]
+    first = next(
+        key for key in document.data if key in fields_of(format_table("autodeploy"), _AUTODEPLOY)
+    )
+    hint = Diagnostic(first, what, remedy, AUTODEPLOY_RULE, "warning")
+    content.diagnostics += _located(document, [hint])
+    return content
+
+
+def _is_experiment(data: Mapping[str, Any], release: Release) -> bool:
+    """Whether a file is an experiment of AutoDeploy's own launcher, which has the options below."""
+    return is_mapping(data, _ARGUMENTS) and _is_autodeploy(data[_ARGUMENTS], release)
+
+
+def _experiment(document: Yaml) -> Content:
+    return _for_autodeploy(document, document.data[_ARGUMENTS], _ARGUMENTS)
+
+
+def _for_autodeploy(document: Yaml, given: Mapping[str, Any], path: str) -> Content:
+    """The options of that backend at a path, and what it shares with the default one."""
+    table = format_table("autodeploy")
+    own, shared = split(given, fields_of(table, _AUTODEPLOY))
+    refused, options = split(shared, fields_of(table, "Refused"))
+    what = "is refused: AutoDeploy spreads the model by world_size alone"
+    fix = "remove it, and give the number of GPUs as world_size"
+    found = [
+        Diagnostic(key, what, fix, "autodeploy-parallel")
+        for key, value in refused.items()
+        if value not in (None, 1, -1, False)
+    ]
+    beside = list(fields_of(table, _AUTODEPLOY))
+    content = Content(AUTODEPLOY, [Section(options, document, path, beside=beside)])
+    content.diagnostics = [
+        content.sections[0].locate(row) for row in (*validate(table, own), *found)
+    ]
     return content
 
 
@@ -305,5 +336,6 @@ _KINDS: tuple[Kind, ...] = (
     ),
     *LAUNCHERS,
     (AUTODEPLOY, _is_autodeploy, _autodeploy),
+    (AUTODEPLOY, _is_experiment, _experiment),
     (ENGINE, is_engine, _engine),
 )

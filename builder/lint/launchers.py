@@ -10,6 +10,7 @@ from ..facts.release import Release
 from ..rules.validation import validate
 from .content import Content, Kind, fields_of, format_table, role_of, split
 from .section import Section, StatedWorkload, below, int_at
+from .serving import named_gpu
 
 AUTODEPLOY_BACKEND = "_autodeploy"
 
@@ -18,17 +19,15 @@ def is_mapping(data: Mapping[str, Any], path: str) -> bool:
     return isinstance(value_at(data, path), Mapping)
 
 
-def _launcher(name: str, options: str, isl: str, osl: str, gpu: str = "", inside: str = "") -> Kind:
+def _launcher(name: str, options: str, isl: str, osl: str, inside: str = "") -> Kind:
     """A file of a launcher: where it has the options by role, and what else it says of them.
 
     The options of a role stand at `inside` of it, beside what the launcher takes for itself.
     """
 
     def parse(document: Yaml) -> Content:
-        data, kind_of_gpu = document.data, value_at(document.data, gpu)
-        load = StatedWorkload(
-            int_at(data, isl), int_at(data, osl), gpu=kind_of_gpu and str(kind_of_gpu)
-        )
+        data = document.data
+        load = StatedWorkload(int_at(data, isl), int_at(data, osl), gpu=_gpu(document))
         sections = []
         for role_name, row in value_at(data, options).items():
             given, role = value_at(row, inside) if inside else row, role_of(str(role_name))
@@ -51,11 +50,16 @@ def _swept(value: Any, swept: Any) -> Any:
     return Variable(value) if is_one and value == f"{{{value[1:-1]}}}" else value
 
 
+def _gpu(document: Yaml) -> str | None:
+    """The kind of GPU that the servers of a file run on, if it is one."""
+    named = named_gpu(document)
+    return named.name.lower() if named else None
+
+
 def _recipe() -> Kind:
     """A recipe of the second schema, which has workers of several engines."""
     name, _, parse = _launcher(
         *("SLURM recipe, schema 2", "roles", "benchmark.isl", "benchmark.osl"),
-        gpu="resources.gpu_type",
         inside="args",
     )
 
@@ -77,7 +81,7 @@ _SUITE_FILE = "extra_llm_api_config_path"  # a file with more options
 
 
 def _suite(document: Yaml) -> Content:
-    content = Content("performance suite")
+    content, load = Content("performance suite"), StatedWorkload(gpu=_gpu(document))
     for index, row in enumerate(document.data["server_configs"]):
         if not isinstance(row, Mapping):
             continue
@@ -90,7 +94,7 @@ def _suite(document: Yaml) -> Content:
             own, options = split(options, fields_of(table, "AutoDeploy"))
             given = Section(own, document, path)
             content.diagnostics += map(given.locate, validate(table, own))
-        content.sections.append(Section(options, document, path, is_open=is_open))
+        content.sections.append(Section(options, document, path, workload=load, is_open=is_open))
     return content
 
 
@@ -100,10 +104,7 @@ def _is_suite(data: Mapping[str, Any], release: Release) -> bool:
 
 
 LAUNCHERS: tuple[Kind, ...] = (
-    _launcher(
-        *("SLURM recipe", "backend.trtllm_config", "benchmark.isl", "benchmark.osl"),
-        gpu="resources.gpu_type",
-    ),
+    _launcher("SLURM recipe", "backend.trtllm_config", "benchmark.isl", "benchmark.osl"),
     _recipe(),
     _launcher(
         *("disaggregated benchmark", "worker_config"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
+from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
 from ..facts.release import Release
@@ -36,9 +37,15 @@ _LAST_PORT = 65535
 
 
 def diagnostics(
-    found: Script, commands: Sequence[Command], values: Values, text: str, release: Release
+    found: Script,
+    commands: Sequence[Command],
+    values: Values,
+    text: str,
+    release: Release,
+    options: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Diagnostic]:
-    """All of that in a script. `commands` are those of its servers, in their order."""
+    """All of that in a script. `commands` are those of its servers, in their order, `options` those
+    of each file that it writes, by the last part of its name."""
     rows = found.statements
     yield from _lost_flags(rows)
     yield from _ends(found)
@@ -55,7 +62,7 @@ def diagnostics(
     for each, command in runs:
         words = values.words(before(each))
         yield from _published(words, command, release)
-        yield from _ranks(words, command, release)
+        yield from _ranks(words, command, options, release)
     direct = {each[0]: command for each, command in runs if len(each) == 1}
     starts = [
         (row, optional)
@@ -194,13 +201,20 @@ def _published(words: Sequence[Word], command: Command, release: Release) -> Ite
         yield located(given[0].location, "--publish", what, fix, "port-unreached", "warning")
 
 
-def _ranks(words: Sequence[Word], command: Command, release: Release) -> Iterator[Diagnostic]:
+def _ranks(
+    words: Sequence[Word],
+    command: Command,
+    options: Mapping[str, Mapping[str, Any]],
+    release: Release,
+) -> Iterator[Diagnostic]:
     """The processes that MPI starts against the ranks of the server. `words` stand before it."""
     names = [word.text.rpartition("/")[2] for word in words]
-    if LAUNCHER not in names or not set(_STARTERS) & set(names) or command.option_file:
+    file = command.option_file
+    given = options.get(file.text.rpartition("/")[2]) if file else {}
+    if LAUNCHER not in names or not set(_STARTERS) & set(names) or given is None:
         return  # a file may give parallel sizes as well
     flags = {row.spelling: row.value.text for row in command.given if row.value}
-    world = world_size(server_flags.with_flags(flags, {}, release))
+    world = world_size(server_flags.with_flags(flags, given, release))
     for word, following in pairwise(words):
         count = whole(following.text) if word.text in ("-n", "-np") else None
         if count and world and world > 1 and count != world and following.certain:

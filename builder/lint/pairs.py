@@ -79,7 +79,9 @@ def diagnostics(sides: Sequence[Side]) -> Iterator[Diagnostic]:
             continue
         contexts = [replace(two.rule_context, release=table) for table in two.others]
         found = {
-            context.release.name: list(disagreements([one.section, two.section], context))
+            context.release.name: list(
+                disagreements([one.section, two.section], context, at_both=False)
+            )
             for context in (two.rule_context, *contexts)
         }
         for diagnostic in agreed(found):

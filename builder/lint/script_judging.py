@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic
+from ..diagnostics import Diagnostic, either, located
+from ..documents import value_at
 from ..rules.context import RuleContext
 from . import (
     kinds,
@@ -15,6 +16,7 @@ from . import (
     launching,
     nim,
     python_api,
+    python_writing,
     script,
     serving,
     structured_output,
@@ -37,11 +39,13 @@ def written_options(
     found: script.Script, rule_context: RuleContext
 ) -> dict[str, Mapping[str, Any]]:
     """The options of each file that a script writes, by the last part of its name."""
-    return {
-        file.name.rpartition("/")[2]: section.options
-        for file in written.files(found.here, found.statements, environment=found.environment)
-        for section in _written(file, rule_context).sections
-    }
+    options: dict[str, Mapping[str, Any]] = {}
+    for file in written.files(found.here, found.statements, environment=found.environment):
+        sections = _written(file, rule_context).sections
+        name = file.name.rpartition("/")[2]
+        options.setdefault(name, {})
+        options[name] = sections[-1].options if sections else options[name]
+    return options
 
 
 def content_diagnostics(
@@ -61,7 +65,7 @@ def python_verdict(text: str, rule_context: RuleContext) -> Verdict:
     """What is wrong with the options that a program of the LLM API gives."""
     sections = python_api.sections(text, rule_context.release)
     if not sections:
-        return Verdict(None, [])
+        return _of_writer(text, rule_context)
     found = list(content_diagnostics(Content(python_api.KIND, sections), rule_context))
     if not any(structured_output.OPTION in section.options for section in sections):
         asked = structured_output.diagnostic(text, "the engine has")
@@ -74,6 +78,32 @@ def python_verdict(text: str, rule_context: RuleContext) -> Verdict:
     )
 
 
+def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
+    """What is wrong with the options that a program writes, and with the servers that it starts."""
+    if not python_writing.may_hold(text):
+        return Verdict(None, [])
+    found = python_writing.started(text)
+    rows = {
+        row.name: _written(written.WrittenFile(row.name, [row.data], row.is_open), rule_context)
+        for row in python_writing.documents(text)
+    }
+    given = {name: content for name, content in rows.items() if content.sections}
+    if not given and not found.commands:
+        return Verdict(None, [])
+    servers = [
+        Worker([(script.COMMAND, place), *((word.text, word.location) for word in words)])
+        for words, place in zip(found.commands, found.starts, strict=True)
+    ]
+    ran = verdict(found, "", Path(), given, rule_context, servers)
+    diagnostics = list(ran.diagnostics)
+    for content in given.values():
+        diagnostics += content_diagnostics(content, rule_context, servers)
+    if not rule_context.checkpoint:
+        diagnostics += workers.unknown_models(servers)
+    judged = ran.judged + Judged(sum(len(row.sections) for row in given.values()))
+    return Verdict("Python program", diagnostics, judged)
+
+
 def verdict(
     found: script.Script,
     text: str,
@@ -84,11 +114,13 @@ def verdict(
 ) -> Verdict:
     """What is wrong with the server commands of a script, and with the files that it writes, beside
     those that it is given."""
+    values = Values(found.statements, found.environment)
+    filled = [values.words(words) for words in found.commands]
+    commands = [parse(words, rule_context.release) for words in filled]
     rows = [
-        (each.name, _written(each, rule_context))
+        (each.name, _written(each, rule_context, any(_names(row, each.name) for row in commands)))
         for each in written.files(found.here, found.statements, text, found.environment)
     ]
-    values = Values(found.statements, found.environment)
     if "NIM_" in text:
         containers = Content(SCRIPT)
         filled_rows = (replace(x, words=tuple(values.words(x.words))) for x in found.statements)
@@ -97,8 +129,6 @@ def verdict(
     sections = [section for _, content in rows for section in content.sections]
     if not (sections or found.commands or servers):
         return Verdict(None, [])
-    filled = [values.words(words) for words in found.commands]
-    commands = [parse(words, rule_context.release) for words in filled]
     later = [row for words in filled for row in unread.of_command(words)]
     altered = unread.of_script(found.statements, found.here, {name for name, _ in rows})
     judged = Judged(
@@ -109,7 +139,11 @@ def verdict(
     )
     for command, place in zip(commands, found.starts, strict=False):
         command.start = place
-    result = list(launching.diagnostics(found, commands, values, text, rule_context.release))
+    options_of = _by_name(rows)
+    result = list(
+        launching.diagnostics(found, commands, values, text, rule_context.release, options_of)
+    )
+    result += _urls(rows, commands)
     for name, content in rows:
         _settle_backend(content, [row for row in commands if _names(row, name)])
         result += content_diagnostics(content, rule_context, servers)
@@ -130,6 +164,33 @@ def verdict(
     if unguided and (asked := structured_output.diagnostic(text, "the server has")):
         result.append(asked)
     return Verdict(SCRIPT, result, judged)
+
+
+def _by_name(rows: Sequence[tuple[str, Content]]) -> dict[str, dict[str, Any]]:
+    """All options that a script writes into each file, by the last part of its name."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, content in rows:
+        options = found.setdefault(Path(name).name, {})
+        for section in content.sections:
+            options.update(section.options)
+    return found
+
+
+def _urls(rows: Sequence[tuple[str, Content]], commands: Sequence[Command]) -> Iterator[Diagnostic]:
+    """Addresses on this machine at which none of the servers that a script starts listens."""
+    ports = [row.value("port") for row in commands if row.subcommand == "serve"]
+    for _, content in rows if ports and all(port.isdigit() for port in ports) else ():
+        data = content.document.data
+        for side in ("context_servers", "generation_servers"):
+            urls = value_at(data, f"{side}.urls") if content.kind == kinds.DISAGGREGATED else None
+            for index, url in enumerate(urls if isinstance(urls, list) else ()):
+                host, _, port = str(url).rpartition(":")
+                if host not in ("localhost", "127.0.0.1") or not port.isdigit() or port in ports:
+                    continue
+                where = f"{side}.urls.{index}"
+                what, fix = f"no server of this script listens at {port}", f"give {either(ports)}"
+                place = content.document.locate(where)
+                yield located(place, where, what, fix, "port-unreached", "warning")
 
 
 def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
@@ -160,9 +221,15 @@ def _names(command: Command, name: str) -> bool:
     return bool(word and name and Path(name).name == Path(word.text).name)
 
 
-def _written(file: written.WrittenFile, rule_context: RuleContext) -> Content:
-    """A file that a script writes."""
+def _written(
+    file: written.WrittenFile, rule_context: RuleContext, is_given: bool = False
+) -> Content:
+    """A file that a script writes; one that `is_given` to a server has its options, whatever they
+    are called."""
     content = kinds.read(file.documents, rule_context.release)
+    if content is None and is_given and isinstance(file.documents[0].data, Mapping):
+        document = file.documents[0]
+        content = Content(kinds.ENGINE, [Section(document.data, document)])
     if content is None and not file.name.endswith((".yaml", ".yml")):
         return Content(kinds.ENGINE)
     content = content or Content(kinds.ENGINE)

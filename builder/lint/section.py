@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
 
-from ..diagnostics import Diagnostic, closest, located, nearest
+from ..diagnostics import Diagnostic, closest, located, nearest, of_same_words
 from ..documents import Yaml, value_at
 from ..facts import hardware
 from ..facts.release import Release, ServerRole
@@ -36,9 +36,10 @@ class Section:
     """Engine options and where they stand.
 
     `path` is their place in `document`, `within` names the document in its file if it is embedded
-    there, as in a `config_map`. Keys in `inherited` stand at the top of the document instead.
-    `beside` are the names of the surrounding format, of which a misspelt key may be one. `is_open`
-    if something else may add options: what these are with others is not judged then.
+    there, as in a `config_map`, and `file` the file that it is for a server, where that is said
+    elsewhere. Keys in `inherited` stand at the top of the document instead. `beside` are the names
+    of the surrounding format, of which a misspelt key may be one. `is_open` if something else may
+    add options: what these are with others is not judged then.
     """
 
     options: Mapping[str, Any]
@@ -46,6 +47,7 @@ class Section:
     path: str = ""
     within: str = ""
     config_map: str = ""
+    file: str = ""
     role: ServerRole | None = None
     workload: StatedWorkload = StatedWorkload()
     inherited: frozenset[str] = frozenset()
@@ -90,22 +92,33 @@ def section_diagnostics(section: Section, rule_context: RuleContext) -> Iterator
         section.options, section_context(section, rule_context)
     ):
         if diagnostic.where not in values:  # a wrong value is one error, not two
-            yield _of_model(section.locate(diagnostic), section)
+            yield from _of_model(section.locate(diagnostic), section)
 
 
-def _of_model(diagnostic: Diagnostic, section: Section) -> Diagnostic:
-    """An error of the model at its place, which may be beside the options."""
+def _of_model(diagnostic: Diagnostic, section: Section) -> Iterator[Diagnostic]:
+    """An error of the model at its place, which may be beside the options, and at its GPU's."""
     model = serving.named_model(section.options, section.document, section.path)
-    return serving.at_model(diagnostic, model)
+    yield (found := serving.at_model(diagnostic, model))
+    gpu = serving.named_gpu(section.document)
+    if model and gpu and diagnostic.rule == serving.ON_GPU:
+        yield replace(found, location=gpu.location, path=gpu.path)
 
 
-def disagreements(sections: Sequence[Section], rule_context: RuleContext) -> Iterator[Diagnostic]:
-    """What the prefill and decode workers of one file should have in common and have not."""
+def disagreements(
+    sections: Sequence[Section], rule_context: RuleContext, at_both: bool = True
+) -> Iterator[Diagnostic]:
+    """What the prefill and decode workers of one file should have in common and have not: at the
+    decode worker, and `at_both` of them, as nothing says which is meant."""
     workers = {role: [s for s in sections if s.role == role] for role in ("prefill", "decode")}
     for prefill, decode in product(workers["prefill"][:1], workers["decode"]):
         here = section_context(decode, rule_context)
         for diagnostic in constraints.disagreements(prefill.options, decode.options, here):
-            yield decode.locate(diagnostic)
+            found = decode.locate(diagnostic)
+            yield found
+            if not at_both:
+                continue
+            what = f"is not what the decode worker has in line {found.location.line}"
+            yield prefill.locate(replace(diagnostic, message=f"{what}: {found.message}"))
 
 
 def section_context(section: Section, rule_context: RuleContext) -> RuleContext:
@@ -134,6 +147,11 @@ def _suggest(diagnostic: Diagnostic, section: Section, release: Release) -> Diag
     """For an unknown key at the top, the names of the surrounding format count too."""
     if diagnostic.rule != "unknown-key" or "." in diagnostic.where:
         return diagnostic
-    if closest(diagnostic.where, [*section.beside, *release.top_level]) not in section.beside:
-        return diagnostic
-    return replace(diagnostic, fix=nearest(diagnostic.where, section.beside))
+    if closest(diagnostic.where, [*section.beside, *release.top_level]) in section.beside:
+        return replace(diagnostic, fix=nearest(diagnostic.where, section.beside))
+    near = (
+        None
+        if closest(diagnostic.where, release.top_level)
+        else of_same_words(diagnostic.where, section.beside)
+    )
+    return replace(diagnostic, fix=f"did you mean {near}?") if near else diagnostic

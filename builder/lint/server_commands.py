@@ -85,6 +85,9 @@ def parse(words: Sequence[Word], release: Release) -> Command:
         if value is None or value.certain:
             found = server_flags.flag_faults(name, text, release, command.subcommand)
             command.diagnostics += (_at_location(row, (value or word).location) for row in found)
+        elif name not in known:
+            found = server_flags.flag_faults(name, None, release, command.subcommand)
+            command.diagnostics += (_at_location(row, word.location) for row in found)
     return command
 
 

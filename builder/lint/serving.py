@@ -9,11 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..diagnostics import Diagnostic, Location, closest, located
+from ..diagnostics import Diagnostic, Location, Severity, closest, located, nearest
 from ..documents import Variable, Yaml, value_at
 from ..errors import BadFacts
 from ..facts import hardware, model_names
 from ..rules.context import RuleContext
+from .embedded_formats import surroundings
 
 if TYPE_CHECKING:
     from ..facts.checkpoint import Checkpoint
@@ -22,9 +23,16 @@ UNKNOWN = "unknown-model"
 ON_GPU = "model-on-gpu"
 
 # Where files name them beside the options, the most certain place first.
-_MODELS = ("model.path", "model", "environment.model_path", "metadata.model_dir_name")
+_MODELS = (
+    "identity.model.repo",
+    "model.path",
+    "model",
+    "environment.model_path",
+    "metadata.model_dir_name",
+    "metadata.model_name",
+)
 _PRECISIONS = ("model.precision", "metadata.precision")
-_GPUS = ("resources.gpu_type",)
+_GPUS = ("resources.gpu_type", "metadata.supported_gpus")
 # Launchers write a precision in their own words.
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "fp4": ("NVFP4", "FP4"),
@@ -33,6 +41,7 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
     "fp8": ("FP8",),
     "bf16": ("BF16",),
 }
+_OTHER_PRECISIONS = ("fp16", "fp32", "int8", "int4", "mxfp8", "w4a8", "w4a16", "auto")
 _VARIABLE = re.compile(r"[$<>{}`]")
 _PREFIX = "hf:"
 
@@ -84,15 +93,37 @@ def named_model(options: Mapping[str, Any], document: Yaml, path: str) -> Named 
     for where in _MODELS:
         value = value_at(document.data, where)
         if isinstance(value, str) and value and not is_open(value):
-            return Named(value, document.locate(where), where)
+            return _of_launcher(Named(value, document.locate(where), where), document)
     return None
+
+
+def _of_launcher(model: Named, document: Yaml) -> Named:
+    """The model that a launcher calls by a name of its own, or by that and a precision."""
+    names = surroundings()["models"]["names"]
+    if model.name in names:
+        return replace(model, name=names[model.name])
+    for where in _PRECISIONS:
+        if found := names.get(f"{model.name} {value_at(document.data, where)}"):
+            return Named(found, document.locate(where), where)
+    return model
+
+
+def named_gpus(document: Yaml) -> list[Named]:
+    """The kinds of GPU that a file names."""
+    for where in _GPUS:
+        value = value_at(document.data, where)
+        if isinstance(value, str):
+            return [Named(value, document.locate(where), where)]
+        if isinstance(value, list):
+            rows = [(f"{where}.{n}", row) for n, row in enumerate(value) if isinstance(row, str)]
+            return [Named(row, document.locate(at), at) for at, row in rows]
+    return []
 
 
 def named_gpu(document: Yaml) -> Named | None:
-    for where in _GPUS:
-        if isinstance(value := value_at(document.data, where), str):
-            return Named(value, document.locate(where), where)
-    return None
+    """The kind of GPU that a file is for, if that is one."""
+    rows = named_gpus(document)
+    return rows[0] if len(rows) == 1 else None
 
 
 def serving(rule_context: RuleContext, model: Named | None) -> RuleContext:
@@ -120,17 +151,42 @@ def at_model(diagnostic: Diagnostic, model: Named | None) -> Diagnostic:
 def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> list[Diagnostic]:
     """A model that is not known, a precision that it has not, and a GPU that does not exist."""
     found = []
-    model, gpu = named_model(options, document, path), named_gpu(document)
+    model, gpus = named_model(options, document, path), named_gpus(document)
+    for where in _PRECISIONS:
+        given = value_at(document.data, where)
+        known = (*_FORMATS, *_OTHER_PRECISIONS)
+        if isinstance(given, str) and not is_open(given) and given.lower() not in known:
+            what, fix = f"{given[:60]} is no precision that is known here", nearest(given, _FORMATS)
+            place = document.locate(where)
+            found.append(located(place, where, what, fix, "model-precision", "warning"))
     if model:
         facts = find(model.name)
         found += [unknown(model)] if facts is None else _precisions(document, facts)
-        found += _arithmetic(document, gpu) if facts is None and gpu else []
-    if gpu and gpu.name.lower() not in hardware.known():
+        for gpu in gpus:
+            found += _arithmetic(document, gpu) if facts is None else []
+            found += _on_one(gpu, facts) if facts and len(gpus) > 1 else []
+    for gpu in gpus:
+        if gpu.name.lower() in hardware.known():
+            continue
         near = closest(gpu.name, hardware.known())
-        if near:
-            what, fix = f"no GPU is called {gpu.name}", f"did you mean {near}?"
-            found.append(located(gpu.location, gpu.path, what, fix, "unknown-gpu"))
+        severity: Severity = "error" if near else "warning"
+        what = f"no GPU is called {gpu.name}" + (
+            "" if near else " here: no rule of GPUs was applied"
+        )
+        fix = f"did you mean {near}?" if near else f"Known: {', '.join(hardware.known())}"
+        found.append(located(gpu.location, gpu.path, what, fix, "unknown-gpu", severity))
     return found
+
+
+def _on_one(gpu: Named, facts: Checkpoint) -> list[Diagnostic]:
+    """One of several kinds of GPU that has no arithmetic for the model."""
+    name = gpu.name.lower()
+    has = hardware.load(name).precisions.value if name in hardware.known() else ()
+    if not has or facts.precision is None or facts.precision in has:
+        return []
+    what = f"{facts.name} has {facts.precision} weights, and {gpu.name} has no such arithmetic"
+    fix = f"remove it, or take a checkpoint in {', '.join(has)}"
+    return [located(gpu.location, gpu.path, what, fix, ON_GPU, "warning")]
 
 
 def unknown(model: Named) -> Diagnostic:

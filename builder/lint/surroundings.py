@@ -5,26 +5,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from math import ceil
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
-from ..documents import DATA, Yaml, value_at
-from ..facts import data_file, hardware, plain_data
+from ..documents import Variable, Yaml, value_at
+from ..facts import hardware
+from ..rules.options import TRUE
+from .content import role_of
+from .embedded_formats import surroundings as table
 from .section import Section, below, int_at
 from .serving import named_gpu
 
-FORMAT = DATA / "formats" / "surroundings.yaml"
-
 _VARIABLE = re.compile(r"(?<![\w$.{/-])T[A-Z]*L[A-Z]*(?:_[A-Z0-9]+)+(?![\w/-])")
+# A variable with its value: in a shell, in a mapping, or with the value below the name.
+_SETTING = re.compile(
+    r"(?<![\w$.{/-])(?P<name>T[A-Z]*LLM_[A-Z0-9_]+)"
+    r"[\"']?(?:=|[ \t]*:[ \t]+|,?\s*[\"']?value[\"']?[ \t]*:[ \t]*)"
+    r"[\"']?(?P<value>\w+)[\"']?(?=[\s,;}\])]|$)"
+)
+_OF_NODE = ("resources.gpus_per_node", "hardware.gpus_per_node")
+_PLACEHOLDER = re.compile(r"[$<>{}`]")
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
-
-
-@cache
-def table() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = data_file.load(FORMAT, plain_data.SURROUNDINGS_FILE)
-    return found
 
 
 def layout(document: Yaml) -> str:
@@ -45,7 +47,7 @@ def misspelt_keys(document: Yaml) -> Iterator[Diagnostic]:
         inside = value_at(document.data, path) if path else document.data
         for key in inside if isinstance(inside, Mapping) else ():
             left = [other for other in known if other not in inside]
-            if key in known or not (near := closest(str(key), left)):
+            if key in known or not (near := closest(str(key), left) or _of_role(key, left)):
                 continue
             where = below(path, str(key))
             what = "is no section of such a file: nothing below it is read"
@@ -55,7 +57,61 @@ def misspelt_keys(document: Yaml) -> Iterator[Diagnostic]:
             yield located(document.locate(where), where, what, fix, "misspelt-name")
 
 
-def misspelt_variables(text: str) -> Iterator[Diagnostic]:
+def _of_role(key: Any, known: Iterable[str]) -> str | None:
+    """The name of a role here that is called otherwise elsewhere: `generation` is `gen`."""
+    role = role_of(str(key))
+    return next((name for name in known if role and role == role_of(name)), None)
+
+
+def wrong_values(document: Yaml) -> Iterator[Diagnostic]:
+    """Values of a launcher's file that its keys do not take."""
+    row = table()["layouts"].get(layout(document), {})
+    for path, allowed in row.get("values", {}).items():
+        value = value_at(document.data, path)
+        if not isinstance(value, str) or isinstance(value, Variable) or value in allowed:
+            continue
+        if near := closest(value, allowed):
+            what, place = f"{value[:60]} is none of what it takes", document.locate(path)
+            yield located(place, path, what, f"did you mean {near}?", "unknown-value")
+    for path in row.get("counts", ()):
+        value = value_at(document.data, path)
+        if isinstance(value, Variable | Mapping | list) or _is_count(value):
+            continue
+        if value is not None and not _PLACEHOLDER.search(str(value)):
+            what, place = f"is {str(value)[:60]}", document.locate(path)
+            yield located(place, path, what, "give a whole number above zero", "value-type")
+
+
+def _is_count(value: Any) -> bool:
+    text = str(value).strip()
+    return text.isascii() and text.isdigit() and text.strip("0") != ""
+
+
+def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
+    """Variables of the engine that are misspelt, or have a value that it does not know."""
+    yield from _misspelt_variables(text)
+    switches, choices = table()["switches"]["names"], table()["choices"]["names"]
+    for found in _SETTING.finditer(text):
+        name, value = found["name"], found["value"]
+        line_start = text.rfind("\n", 0, found.start()) + 1
+        if text[line_start : found.start()].lstrip().startswith("#"):
+            continue
+        if name in switches and value.lower() in TRUE - {"1"}:
+            what, fix = f"{value} is not 1: the engine takes {name} for off", "give 1"
+        elif name in choices and value.lower() not in map(str.lower, choices[name]):
+            near = closest(value, choices[name])
+            what, fix = f"{value} is none of what {name} takes", f"did you mean {near}?"
+            if near is None:
+                continue
+        else:
+            continue
+        at = found.start("value")
+        start = text.rfind("\n", 0, at) + 1
+        place = Location(text.count("\n", 0, at) + 1, at - start + 1)
+        yield located(place, name, what, fix, "variable-value", "warning")
+
+
+def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
     """Variables that are one of the engine's, misspelt: it does not read them."""
     known = table()["variables"]
     for number, line in enumerate(text.splitlines(), 1):
@@ -63,12 +119,18 @@ def misspelt_variables(text: str) -> Iterator[Diagnostic]:
             continue
         for found in _VARIABLE.finditer(line):
             name = found.group()
-            if name in known or not (near := closest(name, known)):
+            if name in known or not (near := closest(name, known) or _but_one(name, known)):
                 continue
             place = Location(number, found.start() + 1)
             what = f"the engine reads no variable {name}"
             fix = f"did you mean {near}?"
             yield located(place, name, what, fix, "misspelt-variable", "warning")
+
+
+def _but_one(name: str, known: Iterable[str]) -> str | None:
+    """The only name that this one is with a letter or digit too many or too few at its end."""
+    rows = [row for row in known if row == name[:-1] or row[:-1] == name]
+    return rows[0] if len(rows) == 1 else None
 
 
 def world_size(options: Mapping[str, Any]) -> int | None:
@@ -82,6 +144,19 @@ def world_size(options: Mapping[str, Any]) -> int | None:
             return None
         size *= number
     return size
+
+
+def _node_gpus(document: Yaml) -> Iterator[Diagnostic]:
+    """More GPUs in a node than one of the kind that the file names has."""
+    gpu = named_gpu(document)
+    if gpu is None or gpu.name.lower() not in hardware.known():
+        return
+    most = hardware.load(gpu.name.lower()).gpus_per_node.value
+    for path in _OF_NODE:
+        if (given := int_at(document.data, path)) and given > most:
+            what = f"{given} GPUs in a node, and one of {gpu.name} has {most}"
+            fix = f"give {most}, and as many nodes as that takes"
+            yield located(document.locate(path), path, what, fix, "node-gpus", "warning")
 
 
 def gpu_diagnostic(
@@ -110,6 +185,7 @@ def rank_diagnostics(
 ) -> Iterator[Diagnostic]:
     """The workers, nodes and GPUs of a recipe, against each other and the `ranks` of a server of
     each role, as far as they are known. They stand with the resources, or with each role."""
+    yield from _node_gpus(document)
     if not isinstance(value_at(document.data, "resources"), Mapping):
         return
     by_role = isinstance(value_at(document.data, "roles"), Mapping)
@@ -120,13 +196,7 @@ def rank_diagnostics(
     def place(path: str) -> tuple[Location, str]:
         return document.locate(path), path
 
-    of_node, gpu = number("resources.gpus_per_node"), named_gpu(document)
-    if gpu and of_node and gpu.name.lower() in hardware.known():
-        most = hardware.load(gpu.name.lower()).gpus_per_node.value
-        if of_node > most:
-            what = f"{of_node} GPUs in a node, and one of {gpu.name} has {most}"
-            fix = f"give {most}, and as many nodes as that takes"
-            yield located(*place("resources.gpus_per_node"), what, fix, "node-gpus", "warning")
+    of_node = number("resources.gpus_per_node")
     for role, world in ranks:
         asked = f"roles.{role}.gpus" if by_role else f"resources.gpus_per_{role}"
         on = f"roles.{role}.nodes" if by_role else f"resources.{role}_nodes"

@@ -23,6 +23,7 @@ from . import (
     kinds,
     named_images,
     python_api,
+    python_writing,
     script,
     script_judging,
     script_workers,
@@ -81,7 +82,8 @@ def read(path: Path) -> Text:
     if form == DOCKERFILE:
         text = dockerfile.as_shell(text)
     silent = form == SCRIPT and not _is_telling(text)
-    if silent or (form == PYTHON and not python_api.may_hold(text)):
+    holds = python_api.may_hold(text) or python_writing.may_hold(text)
+    if silent or (form == PYTHON and not holds):
         return Text(path, "", form)
     if form and len(text) > MAX_CHARACTERS:
         what = f"{len(text)} characters are too many for a {form}"
@@ -210,8 +212,9 @@ def _around(
     if content.kind == kinds.DEPLOYMENT:
         return
     if content.kind or servers or surroundings.layout(content.document):
-        yield from surroundings.misspelt_variables(source.text)
+        yield from surroundings.variable_diagnostics(source.text)
         yield from surroundings.misspelt_keys(content.document)
+        yield from surroundings.wrong_values(content.document)
     if not rule_context.checkpoint:
         first = content.sections[0] if content.sections else Section({}, content.document)
         if content.kind and first.document.data is content.document.data:
@@ -224,6 +227,7 @@ def _around(
     if servers:
         yield from containers.misspelt_resources(source.documents)
         yield from containers.unreached_ports(source.documents)
+        yield from containers.domain_nodes(source.documents)
     else:
         yield from _gpus_beside(content)
     options = workers.by_file(content.sections)
@@ -287,7 +291,7 @@ def _around_script(
     source: Text, servers: Sequence[Worker], found: script.Script, rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
     """What is wrong around the commands of a script: names, models and numbers of GPUs."""
-    yield from surroundings.misspelt_variables(source.text)
+    yield from surroundings.variable_diagnostics(source.text)
     if not rule_context.checkpoint:
         yield from workers.unknown_models(servers)
     options = _on_disk(source, servers) | script_judging.written_options(found, rule_context)
@@ -312,7 +316,7 @@ def _run(
     """The errors of what a container runs, beside the files that config maps give it."""
     mounted = {name for server in servers for name in server.config_maps.values()}
     given = {
-        section.within.partition("data.")[2]: Content(kinds.ENGINE, [section])
+        workers.file_name(section): Content(kinds.ENGINE, [section])
         for section in content.sections
         if section.config_map in mounted or not (mounted and section.config_map)
     }

@@ -25,7 +25,9 @@ _CONTROL = re.compile(
 
 # Characters of private use stand for what is not known, so that lines and columns stay.
 _FIRST, _COUNT = 0xE000, 6400
+_MARK = "#"  # before a line that is read as a comment
 _MASKED = re.compile(f"([{chr(_FIRST)}-{chr(_FIRST + _COUNT - 1)}])\\1*")
+_HIDDEN = re.compile(rf"^\s*{_MARK}(?={_MASKED.pattern})")  # by a text around this one
 
 
 class MaskedText:
@@ -39,7 +41,7 @@ class MaskedText:
         for index, line in enumerate(lines):
             if self._is_alone(line) and not (before.endswith((":", "-")) and self._is_value(line)):
                 self.is_open |= not all(_CONTROL.match(each) for each in self._in(line))
-                lines[index] = "#" + line[1:] if line.strip() else line
+                lines[index] = _commented(line)
             elif line.strip():
                 before = line.rstrip()
         self.text = "\n".join(lines)
@@ -72,7 +74,8 @@ class MaskedText:
         return (self._at(found[1]) for found in _MASKED.finditer(line))
 
     def _is_alone(self, line: str) -> bool:
-        return bool(_MASKED.search(line)) and not _MASKED.sub("", line).strip()
+        bare = _HIDDEN.sub("", line)
+        return bool(_MASKED.search(bare)) and not _MASKED.sub("", bare).strip()
 
     def _is_value(self, line: str) -> bool:
         return not any(_CONTROL.match(each) for each in self._in(line))
@@ -93,6 +96,12 @@ class MaskedText:
         if isinstance(data, list):
             return [self._restored(item) for item in data]
         return data
+
+
+def _commented(line: str) -> str:
+    """A line of actions only as a comment, which stays in the block that it stands in."""
+    start = len(line) - len(line.lstrip())
+    return line if line[start] == _MARK else f"{line[:start]}{_MARK}{line[start:]}"
 
 
 def value_of(text: str) -> Any:

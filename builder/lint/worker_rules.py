@@ -3,21 +3,30 @@ GPUs against ranks, a side that is not that of its service, an option file that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..diagnostics import Diagnostic, Location, closest, is_misspelling, located
+from ..diagnostics import (
+    Diagnostic,
+    Location,
+    closest,
+    is_misspelling,
+    located,
+    nearest,
+    of_same_words,
+)
 from ..documents import Yaml, value_at
 from ..rules import constraints
 from ..rules.context import RuleContext
-from . import workers
+from . import serving, workers
 from .embedded_formats import worker_flags
 from .section import Section, section_diagnostics
 from .surroundings import gpu_diagnostic, world_size
 from .variables import SHELL, TEMPLATE, value_of
-from .workers import FILE_FLAGS, MODE_FLAG, WORKER, Worker
+from .workers import MODE_FLAG, WORKER, Worker
 
+_BLOCKS = "--kv-block-size"
 _WITHIN = f"the flags of {WORKER}"
 
 
@@ -59,7 +68,8 @@ def diagnostics(
             yield from _misspelt(worker)
             yield from _other_side(worker)
             yield from _options(own, own.section(worker), worker, files, rule_context)
-        yield from _missing_file(worker, files)
+            yield from _block_size(worker, own, files)
+        yield from _missing_file(worker, files, {row.file for row in servers})
         if not (in_job and len(servers) > 1):
             yield from _gpus(worker, files, own)
     yield from _models(servers)
@@ -163,6 +173,19 @@ def _gpus(
         yield found
 
 
+def _block_size(
+    worker: Worker, own: _Own, files: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Diagnostic]:
+    """Blocks of the router that are not those of the engine: it then routes by prefixes of none."""
+    given = worker.flag((_BLOCKS,))
+    size = value_at(own.over(worker.given(files) or {}), "kv_cache_config.tokens_per_block")
+    text = given[0].strip("\"'") if given else ""
+    if given and text.isdecimal() and isinstance(size, int) and int(text) != size:
+        what = f"{_BLOCKS} {text}, but the engine's tokens_per_block is {size}"
+        fix = f"give {_BLOCKS} {size}: the router looks for blocks of the engine's size"
+        yield located(given[1], worker.path, what, fix, "router-blocks", "warning")
+
+
 def _models(servers: Sequence[Worker]) -> Iterator[Diagnostic]:
     """Models that differ between the two sides of one service."""
     prefill = [row.model for row in servers if row.role == "prefill" and row.model]
@@ -182,7 +205,7 @@ def _misspelt(worker: Worker) -> Iterator[Diagnostic]:
         if not name.startswith("--") or name in known or name.startswith(table.prefix):
             continue
         near = next((flag for flag in known if is_misspelling(name, flag)), None)
-        if near:
+        if near := near or of_same_words(name, known):
             what = f"{name} is no flag of {WORKER}"
             yield located(place, worker.path, what, f"did you mean {near}?", "unknown-flag")
 
@@ -192,21 +215,26 @@ def _other_side(worker: Worker) -> Iterator[Diagnostic]:
     given = worker.flag((MODE_FLAG,))
     side = given[0].strip("\"'") if given else ""
     modes = worker_flags().modes
-    if given and side not in modes and (near := closest(side, modes)):
-        what = f"{MODE_FLAG} {side} is no side of a worker"
-        yield located(given[1], worker.path, what, f"did you mean {near}?", "disagg-mode")
+    if given and side not in modes and not serving.is_open(side):
+        what, fix = f"{MODE_FLAG} {side} is no side of a worker", nearest(side, modes)
+        yield located(given[1], worker.path, what, fix, "disagg-mode")
     if given and {side, worker.role} == {"prefill", "decode"}:
         what = f"{MODE_FLAG} {side}, but the service is one of {worker.role} workers"
         fix = f"give {worker.role}, or correct the service"
         yield located(given[1], worker.path, what, fix, "disagg-mode")
 
 
-def _missing_file(worker: Worker, files: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
-    """A file that nothing gives, where one of almost the same name is given."""
-    given = worker.flag(FILE_FLAGS)
-    if not given or not worker.file or worker.given(files) is not None:
+def _missing_file(
+    worker: Worker, files: Mapping[str, Mapping[str, Any]], read_files: Collection[str]
+) -> Iterator[Diagnostic]:
+    """A file that nothing gives, where one of almost the same name is given, or one that no server
+    reads."""
+    given = worker.file_flag
+    is_known = worker.given(files) is not None or serving.is_open(worker.file_path)
+    if not given or not worker.file or is_known:
         return
-    if near := closest(worker.file, files):
+    left = [name for name in files if name not in read_files and "." in name]
+    if near := closest(worker.file, files) or (left[0] if len(left) == 1 else None):
         what = f"{given[0]} is not among the files that are given here"
         fix = f"did you mean {near}?"
         yield located(given[1], worker.path, what, fix, "missing-option-file")

@@ -23,6 +23,7 @@ SPAWNERS = ("mpirun", "srun", script.LAUNCHER)  # they start a server on other n
 MODE_FLAG = "--disaggregation-mode"
 MODEL_FLAGS = ("--model-path", "--model")
 FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
+_SERVER_LISTS = ("-c", "--config_file")  # of a server in front of others
 # Those of the server that have no model behind them.
 DISAGGREGATED = ("disaggregated", "disaggregated_mpi_worker")
 _SUBCOMMANDS = (*DISAGGREGATED, "mm_embedding_serve")
@@ -81,9 +82,14 @@ class Worker:
         return None
 
     @property
+    def file_flag(self) -> tuple[str, Location] | None:
+        """Its option file with its place."""
+        return self.flag((*FILE_FLAGS, *_SERVER_LISTS) if self.is_disaggregated else FILE_FLAGS)
+
+    @property
     def file_path(self) -> str:
         """Its option file as the command names it."""
-        found = self.flag(FILE_FLAGS)
+        found = self.file_flag
         return found[0].strip("\"'") if found else ""
 
     @property
@@ -156,7 +162,8 @@ def by_file(sections: Iterable[Section]) -> dict[str, Mapping[str, Any]]:
 
 def file_name(section: Section) -> str:
     """The name of the file that a section is in, inside of another one."""
-    return section.within.partition("data.")[2] or section.within.rpartition("/")[2]
+    inside = section.within.partition("data.")[2] or section.within.rpartition("/")[2]
+    return section.file.rpartition("/")[2] or inside
 
 
 def of_file(workers: Sequence[Worker], section: Section) -> Worker | None:

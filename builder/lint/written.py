@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -12,8 +10,9 @@ from typing import Any
 
 from ..diagnostics import NOWHERE, Location
 from ..documents import Variable, Yaml
+from . import python_writing
 from .script import HereDocument, Statement, Word
-from .shell_values import Values
+from .shell_values import Values, with_branches
 from .variables import SHELL, MaskedText, value_of
 
 _PYTHON = re.compile(r"(?:^|[/\s;&|(])python[\d.]*(?:\s|$)")
@@ -24,14 +23,13 @@ _BEFORE = ("then", "else", "do", "{", "sudo", "!")
 _YQ = re.compile(r"\s*((?:\.\[?\"?[\w-]+\"?\]?)+)\s*=(?![=])\s*(.+)", re.S)
 _YQ_KEY = re.compile(r"\.\[?\"?([\w-]+)")
 MAX_NESTED = 8  # braces around braces
-_DUMPS = ("dump", "safe_dump", "dumps")
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """What a script puts into a file: lines, each with its place, or `data` that it sets.
 
-    `expands` if the shell puts values into the lines.
+    `expands` if the shell puts values into the lines, `optional` if only some runs write them.
     """
 
     name: str
@@ -40,6 +38,7 @@ class Fragment:
     appends: bool = False
     expands: bool = True
     data: Yaml | None = None
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,15 @@ def files(
     values = Values(rows, environment)
     fragments = [row for each in here for row in _of_here_document(each, text)]
     fragments += _of_statements(rows, text.splitlines())
-    fragments = [replace(row, name=values.expanded(row.name)) for row in fragments]
+    branches = {row.words[0].location.line for row, optional in with_branches(rows) if optional}
+    fragments = [
+        replace(
+            row,
+            name=values.expanded(row.name),
+            optional=not branches.isdisjoint((row.start.line - 1, row.start.line)),
+        )
+        for row in fragments
+    ]
     open_files: dict[str, list[Fragment]] = {}
     complete: list[list[Fragment]] = []
     for fragment in sorted(fragments, key=lambda row: row.start):
@@ -116,10 +123,16 @@ def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
             alone = _read(name, [fragment])
             yield WrittenFile(name, alone.documents, True)
         return
-    for document in whole.documents:  # what branches write twice is written once
-        document.diagnostics = [
-            row for row in document.diagnostics if row.rule != "duplicate-key" or len(texts) == 1
-        ]
+    certain = [row for row in texts if not row.optional]
+    if len(certain) < len(texts):  # what branches write twice is written once
+        again = _read(name, certain).documents if certain else ()
+        kept = {row.message for each in again for row in each.diagnostics}
+        for document in whole.documents:
+            document.diagnostics = [
+                row
+                for row in document.diagnostics
+                if row.rule != "duplicate-key" or row.message in kept
+            ]
     yield whole
 
 
@@ -302,60 +315,6 @@ def _code_of(words: Sequence[Word]) -> Word | None:
 
 
 def _of_python(text: str, start: Location, expands: bool) -> Iterator[Fragment]:
-    """The mappings that a Python program writes as YAML or JSON, as far as they are literal."""
-    code = SHELL.sub(_as_name, text) if expands else text
-    dedented = textwrap.dedent(code)
-    shift = len(code.lstrip("\n").partition("\n")[0]) - len(
-        dedented.lstrip("\n").partition("\n")[0]
-    )
-    try:
-        tree = ast.parse(dedented)
-    except (SyntaxError, ValueError):
-        return
-    known: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            known[node.targets[0].id] = node.value
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not node.args or _name_of(node.func) not in _DUMPS:
-            continue
-        given = node.args[0]
-        if isinstance(given, ast.Name):
-            given = known.get(given.id, given)
-        if not isinstance(given, ast.Dict):
-            continue
-        document = Yaml()
-        document.data = _value(given, "", document, start, shift)
-        yield Fragment("python", start, data=document)
-
-
-def _as_name(found: re.Match[str]) -> str:
-    """A variable of the shell as a name of Python, as long as it was."""
-    return re.sub(r"\W", "_", found[0])
-
-
-def _name_of(function: ast.expr) -> str:
-    return str(getattr(function, "attr", getattr(function, "id", "")))
-
-
-def _value(node: ast.expr, path: str, document: Yaml, start: Location, shift: int) -> Any:
-    column = node.col_offset + shift + (start.column if node.lineno == 1 else 1)
-    document.places.setdefault(path, Location(start.line + node.lineno - 1, column))
-    if isinstance(node, ast.Dict):
-        data = {}
-        for key, item in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant):
-                inner = f"{path}.{key.value!s}" if path else str(key.value)
-                column = key.col_offset + shift + (start.column if key.lineno == 1 else 1)
-                document.places[inner] = Location(start.line + key.lineno - 1, column)
-                data[str(key.value)] = _value(item, inner, document, start, shift)
-        return data
-    if isinstance(node, ast.List | ast.Tuple):
-        return [
-            _value(item, f"{path}.{index}", document, start, shift)
-            for index, item in enumerate(node.elts)
-        ]
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return Variable(ast.unparse(node))
+    """The mappings that a Python program writes; the shell may put in its variables."""
+    for document in python_writing.documents(text, start, expands):
+        yield Fragment(document.name or "python", start, data=document.data)

@@ -23,7 +23,7 @@ from ..facts.release import Release
 from ..facts.schema import Text
 from .context import RuleContext
 from .evaluation import all_hold, condition_faults, holds, same, word_faults
-from .rule_inputs import MISSING, RuleInputs, option_of
+from .rule_inputs import MISSING, RuleInputs, draft_tokens_path, option_of
 
 _WORD = re.compile(r"\w+")
 _PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
@@ -268,6 +268,8 @@ def disagreements(
         values["release"] = context.release.name
         if _is_below(values) if rule.least else same(values["prefill"], values["decode"]) is False:
             where = rule.where or rule.agree.removeprefix("effective.")
+            if rule.agree == "draft_tokens":
+                where = draft_tokens_path(decode)
             yield rule.problem(where, values.__getitem__)
 
 

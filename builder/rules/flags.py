@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from ..diagnostics import Diagnostic, closest, nearest
+from ..diagnostics import Diagnostic, closest, nearest, of_same_words
 from ..facts import counterparts, engines
 from ..facts.release import Flag, Release, of_engine
 from . import remedies
@@ -111,7 +111,10 @@ def _of_option(spelling: str, release: Release, known: Mapping[str, Flag]) -> st
         return (
             f"that is {engines.load(rows[0].engine).title}'s; {max(flag.spellings, key=len)} here"
         )
-    return remedies.of_other_engine(release, name) or remedies.former(release, name)
+    if remedy := remedies.of_other_engine(release, name) or remedies.former(release, name):
+        return remedy
+    near = of_same_words(spelling, (text for text in known if text.startswith("--")))
+    return f"did you mean {near}?" if near else ""
 
 
 def with_flags(flags: Flags, options: Mapping[str, Any], release: Release) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from ..diagnostics import Diagnostic, closest, nearest
+from ..diagnostics import Diagnostic, closest, nearest, of_same_words
 from ..documents import DATA
 from ..facts import counterparts, data_file, engines, plain_data
 from ..facts import release as releases
@@ -58,6 +58,8 @@ def unknown_key(
         or of_other_engine(release, key)
         or _of_group(place.path, key, fields)
         or _misspelt_elsewhere(release, key)
+        or _of_words(key, fields)
+        or _of_later(release, inner)
         or (without_counterpart(release, key) if not place.path else "")
     )
     open_keys = record.get("open_keys", ())
@@ -153,6 +155,22 @@ def _of_group(group: str, key: str, fields: Iterable[str]) -> str:
     again = set(group.rpartition(".")[2].split("_"))
     rest = "_".join(word for word in key.split("_") if word not in again)
     return f"did you mean {rest}?" if rest in fields else ""
+
+
+def _of_words(key: str, fields: Iterable[str]) -> str:
+    near = of_same_words(key, fields)
+    return f"did you mean {near}?" if near else ""
+
+
+def _of_later(release: Release, place: OptionPath) -> str:
+    """An option of another release that was misspelt."""
+    group, _, key = place.schema.rpartition(".")
+    for other in _others(release):
+        paths = [path for path in other.paths if path.rpartition(".")[0] == group]
+        names = {path.rpartition(".")[2] for path in paths}
+        if near := closest(key, names) or of_same_words(key, names):
+            return f"did you mean {near}, of release {other.name}?"
+    return ""
 
 
 def _misspelt_elsewhere(release: Release, key: str) -> str:

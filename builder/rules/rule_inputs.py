@@ -14,10 +14,8 @@ from itertools import pairwise
 from math import prod
 from typing import Any, Final
 
-from ..documents import Variable
 from ..facts.release import support
-from ..facts.release.support import Support
-from . import model_inputs
+from . import model_inputs, moe_inputs
 from .context import RuleContext
 from .options import FALSE, TRUE
 
@@ -227,6 +225,14 @@ def _draft_tokens(inputs: RuleInputs) -> int | None:
     return next((n for path in paths if (n := inputs.count(path)) is not None), None)
 
 
+def draft_tokens_path(options: Mapping[str, Any]) -> str:
+    """Where options say how many tokens are drafted per step."""
+    given = options.get(_SPECULATION)
+    names = ("num_nextn_predict_layers", "max_draft_len")
+    found = (name for name in names if isinstance(given, Mapping) and name in given)
+    return ".".join((_SPECULATION, *list(found)[:1]))
+
+
 def _tokens_per_step(inputs: RuleInputs) -> float | None:
     """Tokens of one decode step with a full batch: each request's own and its draft tokens."""
     drafts = _draft_tokens(inputs)
@@ -282,34 +288,6 @@ def _schedule(inputs: RuleInputs) -> dict[int, int]:
         return {}
     keys, values = _whole_numbers(list(given)), _whole_numbers(list(given.values()))
     return dict(sorted(dict(zip(keys, values, strict=True)).items())) if keys and values else {}
-
-
-def _moe_backends(inputs: RuleInputs) -> list[str] | None:
-    """Backends with kernels for the checkpoint on the GPU, best first."""
-    context = inputs.context
-    if context.gpu is None or context.precision is None:
-        return None
-    rows = support.moe_backends(context.release, context.quant_algo, context.gpu.sm.value)
-    return [row["backend"] for row in rows] or None
-
-
-def _moe_backend_support(inputs: RuleInputs) -> Support | None:
-    """What is known of the given backend for the checkpoint on the GPU."""
-    context, name = inputs.context, inputs.value("moe_config.backend")
-    if context.gpu is None or not isinstance(name, str) or isinstance(name, Variable):
-        return None
-    sm = context.gpu.sm.value
-    if context.precision is None:
-        return support.moe_backend_on_gpu(context.release, name.upper(), sm)
-    return support.moe_backend(context.release, name.upper(), context.quant_algo, sm)
-
-
-def _moe_backend_remedy(inputs: RuleInputs) -> str:
-    """Which backend to name instead."""
-    if names := _moe_backends(inputs):
-        return f"known to work there: {', '.join(names)}"
-    default = inputs.context.release.moe_engine_default
-    return f"no source names one; without the key the engine uses {default}"
 
 
 def _pool_ratio_sum(inputs: RuleInputs) -> float | None:
@@ -374,6 +352,7 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "moe_ranks": _moe_ranks,
     "moe_product": _moe_product,
     **model_inputs.DERIVED,
+    **moe_inputs.DERIVED,
     "draft_tokens": _draft_tokens,
     "tokens_per_step": _tokens_per_step,
     "draft_model_path": _draft_model_path,
@@ -386,9 +365,5 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "schedule_of_batch_1": lambda inputs: _schedule(inputs).get(1),
     "schedule_of_smallest_batch": lambda inputs: next(iter(_schedule(inputs).values()), None),
     "schedule_largest": lambda inputs: max(_schedule(inputs).values(), default=None),
-    "moe_backends": _moe_backends,
-    "moe_backend_support": lambda inputs: getattr(_moe_backend_support(inputs), "state", None),
-    "moe_backend_evidence": lambda inputs: getattr(_moe_backend_support(inputs), "evidence", None),
-    "moe_backend_remedy": _moe_backend_remedy,
     "pool_ratio_sum": _pool_ratio_sum,
 }

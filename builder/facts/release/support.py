@@ -101,6 +101,18 @@ def moe_backend(release: Release, name: str, quant_algo: str | None, sm: int) ->
     return moe_backend_on_gpu(release, name, sm) or Support("unknown", "no source names it")
 
 
+def moe_backends_by_precision(release: Release) -> dict[str, list[str]]:
+    """The MoE backends that the rows name for each precision, whatever the GPU; MXFP4 checkpoints
+    leave the type of activations to the engine."""
+    found: dict[str, list[str]] = {}
+    for row in release.table["moe"]["rows"]:
+        algo = row["quant_algo"]
+        for precision in ("BF16",) if algo is None else (algo, *("MXFP4",) * (algo in _MXFP4)):
+            names = found.setdefault(precision, [])
+            names += [row["backend"]] * (row["backend"] not in names)
+    return found
+
+
 def moe_backend_on_gpu(release: Release, name: str, sm: int) -> Support | None:
     """That a MoE backend has no kernels for a GPU at all; `None` where it has some, or unknown."""
     only = release.table["moe"].get("only_on", {}).get(name)

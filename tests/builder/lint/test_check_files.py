@@ -309,12 +309,19 @@ CASES: dict[str, tuple[str, str, str, list[tuple[int, int, str, str, str]]]] = {
         "NIXL, max_tokens_in_buffer: 2048}\nbenchmark",
         [
             (
+                10,
+                34,
+                "backend.trtllm_config.prefill.cache_transceiver_config.backend",
+                "disagg-transceiver-backend",
+                "give both the same",
+            ),
+            (
                 13,
                 34,
                 "backend.trtllm_config.decode.cache_transceiver_config.backend",
                 "disagg-transceiver-backend",
                 "give both the same",
-            )
+            ),
         ],
     ),
     "an option of a worker misspelt": (
