@@ -61,9 +61,9 @@ def shape_of(facts: Checkpoint) -> Shape:
     heads, size = _heads(config)
     is_latent = "kv_lora_rank" in config
     values = (
-        config["kv_lora_rank"] + config["qk_rope_head_dim"]
+        layers * (config["kv_lora_rank"] + config["qk_rope_head_dim"]) * _window_share(config)
         if is_latent
-        else 2 * int(config["num_key_value_heads"]) * size
+        else _grouped_values(facts)
     )
     return Shape(
         layers=int(config["num_hidden_layers"]),
@@ -71,7 +71,7 @@ def shape_of(facts: Checkpoint) -> Shape:
         routed=routed,
         experts=experts,
         experts_per_token=int(config.get("num_experts_per_tok") or 1) if routed else 1,
-        kv_values=layers * values * _window_share(config),
+        kv_values=values,
         is_latent=is_latent,
         attention=2.0 * layers * heads * size,
     )
@@ -82,6 +82,18 @@ def _heads(config: Config) -> tuple[int, int]:
     if "qk_nope_head_dim" in config:
         return heads, int(config["qk_nope_head_dim"]) + int(config["qk_rope_head_dim"])
     return heads, int(config.get("head_dim") or config["hidden_size"] // heads)
+
+
+def _grouped_values(facts: Checkpoint) -> float:
+    """Of the layers without a sliding window, which may have heads of their own."""
+    config, architecture = facts.text_config, facts.architecture
+    heads, kinds = architecture.key_value_heads(config), config.get("layer_types")
+    if architecture.cached_heads is None or not kinds:
+        return sum(2 * count * width for count, width in heads) * _window_share(config)
+    layers = zip(heads, kinds, strict=False)  # the last ones may use the cache of others
+    return sum(
+        2.0 * count * width for (count, width), kind in layers if kind != "sliding_attention"
+    )
 
 
 def _window_share(config: Config) -> float:

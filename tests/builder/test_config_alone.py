@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from builder.errors import BadFacts
+from builder.estimates.shapes import shape_of
 from builder.facts import checkpoint, model_names
+from builder.planning.memory import Sharding, kv_bytes_per_token, state_bytes_per_request
 from tests.conftest import ROOT, Run
 
 SHAPES = yaml.safe_load((ROOT / "tests/builder/published_shapes.yaml").read_text())
@@ -71,6 +73,41 @@ def test_it_is_planned_and_says_what_is_assumed(
         assert ";" in done.stderr
     else:
         assert "its folder holds no weights" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ranks", "windows", "per_token", "per_request"),
+    [
+        (1, (), 50 * 2 * 16 * 256 + 10 * 2 * 4 * 512, 0),
+        (8, (), 50 * 2 * 2 * 256 + 10 * 2 * 1 * 512, 0),  # four heads: each is kept twice
+        (1, (1024,) * 5 + (8192,), 10 * 2 * 4 * 512, 50 * 1024 * 2 * 16 * 256),
+    ],
+)
+def test_layers_of_two_kinds_are_cached_with_the_heads_of_each(
+    ranks: int, windows: tuple[int, ...], per_token: int, per_request: int, tmp_path: Path
+) -> None:
+    """Gemma 4 of 60 layers: every sixth sees all tokens, with 4 heads of 512 for 16 of 256."""
+    row = next(row for row in SHAPES if row[0] == "gemma-4-31b")
+    facts, sharding = checkpoint.gather(str(folder_of(row, tmp_path))), Sharding(ranks)
+    assert kv_bytes_per_token(facts, sharding, 1, 0, max_attention_window=windows) == per_token
+    assert state_bytes_per_request(facts, sharding, 1, windows) == per_request
+
+
+def test_layers_that_use_the_cache_of_others_have_none(tmp_path: Path) -> None:
+    """Of 35 layers, 15 keep keys and values: three see all tokens, and an estimate counts those."""
+    kinds = ["full_attention" if layer % 5 == 4 else "sliding_attention" for layer in range(35)]
+    config = {
+        "architectures": ["Gemma4ForCausalLM"],
+        **dict(zip(COMMON, (35, 1536, 8, 1, 6144, 262144), strict=True)),
+        "layer_types": kinds,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "num_kv_shared_layers": 20,
+        "hidden_size_per_layer_input": 256,
+    }
+    facts = facts_of(config, tmp_path)
+    assert kv_bytes_per_token(facts, Sharding(1), 1, 0) == 12 * 2 * 256 + 3 * 2 * 512
+    assert shape_of(facts).kv_values == 3 * 2 * 512
 
 
 LLAMA: dict[str, Any] = {

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from .fields import Config, layer_kinds
 from .grouped_query import FOUR_NORMS, REQUIRED, Layers
-from .tensors import Architecture, Tensors, ends, gated_mlp, linear
+from .tensors import Architecture, Tensors, ends, gated_mlp, head_dim, linear
 
 _PERIOD = 6  # every sixth layer sees all tokens, where the file does not list them
 _GLOBAL_HEAD_DIM = 512
@@ -28,15 +28,27 @@ def _cached_layers(config: Config) -> int:
     return int(config["num_hidden_layers"] - config.get("num_kv_shared_layers", 0))
 
 
+def _key_value_heads(config: Config, is_global: bool) -> tuple[int, int]:
+    """Those of a layer, and the channels of one of its heads, be they of queries or of keys."""
+    keys = int(config["num_key_value_heads"])
+    if not is_global:
+        return keys, head_dim(config)
+    own = config.get("num_global_key_value_heads") if config.get("attention_k_eq_v") else None
+    return int(own or keys), int(config.get("global_head_dim") or _GLOBAL_HEAD_DIM)
+
+
+def _cached_heads(config: Config) -> list[tuple[int, int]]:
+    """Where values are made of the keys, both are kept: each has a norm of its own."""
+    cached = range(_cached_layers(config))
+    return [_key_value_heads(config, _is_global(config, layer)) for layer in cached]
+
+
 def _attention(layer: str, config: Config, layers: Layers, is_global: bool) -> list[Tensors]:
     """Layers of one kind. Those that see all tokens have heads of their own width, and may take
     the keys for values too."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    width, keys = config.get("head_dim") or hidden // heads, config["num_key_value_heads"]
+    keys, width = _key_value_heads(config, is_global)
     shared = bool(config.get("attention_k_eq_v")) and is_global
-    if is_global:
-        width = config.get("global_head_dim") or _GLOBAL_HEAD_DIM
-        keys = (config.get("num_global_key_value_heads") if shared else None) or keys
     module, own = f"{layer}.self_attn", tuple(i for i in layers if i < _cached_layers(config))
     tensors = [
         linear(f"{module}.q_proj", heads * width, hidden, "attention", layers),
@@ -125,6 +137,7 @@ ROWS = tuple(
         optional_experts=True,
         text_config=nested,
         cached_layers=_cached_layers,
+        cached_heads=_cached_heads,
     )
     for name, root, nested in (
         ("Gemma4ForCausalLM", "model", None),

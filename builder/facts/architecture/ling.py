@@ -1,8 +1,11 @@
 """Mixtures of experts whose attention has parts or names of its own: Ling of inclusionAI, and
 Trinity of Arcee.
 
-Names and shapes: modeling_bailing_moe_v2.py beside the weights of inclusionAI/Ling-mini-2.0, its
-reading in vllm/model_executor/models/bailing_moe.py, and afmoe of Hugging Face transformers 5.23.
+Names and shapes: models/modeling_bailing_moe.py of github.com/inclusionAI/Ling and
+models/modeling_bailing_moe_v2.py of github.com/inclusionAI/Ling-V2, the width of the shared expert
+and the router's bias as SGLang reads them (python/sglang/srt/models/bailing_moe.py), and afmoe of
+Hugging Face transformers 5.23. Layers for multi-token prediction, which no published file of either
+was seen to have, are left out.
 """
 
 from __future__ import annotations

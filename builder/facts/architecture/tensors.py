@@ -217,7 +217,8 @@ class Architecture:
     A `draft_head` guesses tokens for another model and cannot be served alone. `text_config` is
     where the config nests the language model. `cached_layers` counts the layers that have a KV
     cache, `cached_values` the values that one of them keeps of a token where it is neither
-    grouped-query nor plain latent attention, `recurrent` tells of the layers that have none.
+    grouped-query nor plain latent attention, `cached_heads` lists the key-value heads of each of
+    them and their width where they differ, `recurrent` tells of the layers that have none.
     """
 
     name: str
@@ -232,6 +233,7 @@ class Architecture:
     draft_head: bool = False
     cached_layers: Callable[[Config], int] | None = None
     cached_values: Callable[[Config], float] | None = None
+    cached_heads: Callable[[Config], list[tuple[int, int]]] | None = None
     recurrent: Callable[[Config], Recurrent] | None = None
 
     def text(self, config: Config) -> Config:
@@ -264,6 +266,14 @@ class Architecture:
         """The layers that keep every token in the KV cache."""
         count = self.cached_layers or (lambda fields: int(fields["num_hidden_layers"]))
         return count(text)
+
+    def key_value_heads(self, text: Config) -> list[tuple[int, int]]:
+        """The key-value heads of each of those layers with grouped-query attention, and the
+        channels of one."""
+        if self.cached_heads:
+            return self.cached_heads(text)
+        alike = int(text["num_key_value_heads"]), head_dim(text)
+        return [alike] * self.attention_layers(text)
 
     def missing_fields(self, config: Config) -> list[str]:
         """Fields that the toolkit computes with and that are missing or no plausible count."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from statistics import fmean
 from typing import Literal
 
-from ...facts.architecture import Config
 from ...facts.checkpoint import Checkpoint
 from .weights import Sharding
 
@@ -57,25 +57,26 @@ def kv_bytes_per_token(
     engine does so too (a temporary pool of 131,072 tokens of gpt-oss on 36 layers in a GB200 log).
     """
     drafts = min(1, mtp_draft_tokens) if mtp_kv_layers == "one" else mtp_draft_tokens
-    layers = checkpoint.architecture.attention_layers(checkpoint.text_config)
+    layers = layer_bytes(checkpoint, sharding, kv_dtype_bytes)
+    whole = layers
     if max_attention_window:
-        longest = max(max_attention_window)
-        layers = sum(window == longest for window in _windows(max_attention_window, layers))
-    share = ceil(layers / sharding.pipeline_parallel_size) + drafts
-    return ceil(share * layer_bytes(checkpoint, sharding, kv_dtype_bytes))
+        longest, windows = max(max_attention_window), _windows(max_attention_window, len(layers))
+        whole = [size for size, window in zip(layers, windows, strict=True) if window == longest]
+    share = ceil(len(whole) / sharding.pipeline_parallel_size) + drafts
+    return ceil(share * fmean(whole or layers))
 
 
-def layer_bytes(checkpoint: Checkpoint, sharding: Sharding, kv_dtype_bytes: float) -> float:
-    """KV-cache bytes of one token in one layer on one GPU.
+def layer_bytes(checkpoint: Checkpoint, sharding: Sharding, kv_dtype_bytes: float) -> list[float]:
+    """KV-cache bytes of one token on one GPU, of each layer that has a KV cache.
 
     With sparse attention the indexer keeps FP8 keys and FP32 scales whatever the KV dtype; the
     engine charges them by that dtype all the same.
     """
-    config = checkpoint.text_config
-    cached_values = checkpoint.architecture.cached_values
-    if cached_values is not None:
-        return cached_values(config) * kv_dtype_bytes
-    match checkpoint.architecture.attention:
+    config, architecture = checkpoint.text_config, checkpoint.architecture
+    layers = architecture.attention_layers(config)
+    if architecture.cached_values is not None:
+        return [architecture.cached_values(config) * kv_dtype_bytes] * layers
+    match architecture.attention:
         case "mla" | "mla_hybrid":
             elements = config["kv_lora_rank"] + config["qk_rope_head_dim"]
         case "mla_dsa":
@@ -83,14 +84,13 @@ def layer_bytes(checkpoint: Checkpoint, sharding: Sharding, kv_dtype_bytes: floa
             elements = config["kv_lora_rank"] + config["qk_rope_head_dim"]
             elements += index_dim + 4 * index_dim // _INDEXER_BLOCK
         case _:
-            elements = _gqa_elements(config, sharding.attention_ranks)
-    return float(elements * kv_dtype_bytes)
-
-
-def _gqa_elements(config: Config, ranks: int) -> int:
-    """Keys and values of one layer; heads are duplicated when there are fewer than ranks."""
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    return 2 * ceil(int(config["num_key_value_heads"]) / ranks) * int(head_dim)
+            # Keys and values; heads are duplicated when there are fewer than ranks.
+            ranks = sharding.attention_ranks
+            return [
+                2 * ceil(heads / ranks) * width * kv_dtype_bytes
+                for heads, width in architecture.key_value_heads(config)
+            ]
+    return [float(elements * kv_dtype_bytes)] * layers
 
 
 def _windows(pattern: Sequence[int], layers: int) -> list[int]:
@@ -111,10 +111,10 @@ def state_bytes_per_request(
     """
     config = checkpoint.text_config
     if max_attention_window:
-        layers = checkpoint.architecture.attention_layers(config)
-        windows = _windows(max_attention_window, layers)
-        short = sum(window for window in windows if window < max(windows))
-        return ceil(short * layer_bytes(checkpoint, sharding, kv_dtype_bytes))
+        layers = layer_bytes(checkpoint, sharding, kv_dtype_bytes)
+        windows = _windows(max_attention_window, len(layers))
+        pairs = zip(layers, windows, strict=True)
+        return ceil(sum(size * window for size, window in pairs if window < max(windows)))
     recurrent = checkpoint.architecture.recurrent
     if recurrent is None:
         return 0
