@@ -89,7 +89,9 @@ class Yaml:
 def value_at(data: Any, path: str) -> Any:
     """The value at a dotted path of nested mappings, or `None`."""
     for key in path.split("."):
-        data = data.get(key) if isinstance(data, Mapping) else None
+        if data is None or not isinstance(data, Mapping):
+            return None
+        data = data.get(key)
     return data
 
 

@@ -126,7 +126,7 @@ def _read(path: Path, text: str, kind: Any) -> tuple[Any, list[Diagnostic]]:
         value, found = build(kind, document.data)
         # JSON is YAML too, so that the same reader knows its lines.
         places = scan_yaml(text)[0] if is_json and found else document
-        if not path.is_relative_to(DATA):
+        if not found and not path.is_relative_to(DATA):
             found += _held(document.data)
         diagnostics += [replace(row, location=places.locate(row.path)) for row in found]
     diagnostics.sort(key=lambda diagnostic: diagnostic.location)

@@ -16,7 +16,7 @@ from . import script, script_workers
 from .inner_places import inside
 from .script import Statement
 from .section import below
-from .server_commands import COMMANDS, environment, words_of
+from .server_commands import COMMANDS, containers, environment, words_of
 from .shell_values import Values
 from .workers import ROLES, WORKER, Place, Worker
 
@@ -128,7 +128,7 @@ def _has_words(text: str) -> bool:
 def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Words of a container's command that are no texts: Kubernetes and Compose refuse the file."""
     for document in documents:
-        for data, path, _ in objects(document):
+        for path, data in containers(document.data, ""):
             for key in COMMANDS if "image" in data else ():
                 words = data.get(key)
                 for index, word in enumerate(words if isinstance(words, list) else ()):
