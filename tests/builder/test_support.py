@@ -59,6 +59,9 @@ def test_an_architecture_that_the_release_refuses_is_an_error() -> None:
 AWQ = Quantization("W4A16_AWQ", writer=weight_layouts.AWQ)
 PACKED = Quantization("NVFP4", writer=weight_layouts.COMPRESSED_TENSORS)
 STATIC = Quantization("FP8", writer=weight_layouts.STATIC_FP8)
+MXFP4_PACKED = replace(PACKED, quant_algo="MXFP4")
+BY_BLOCK = Quantization("FP8_BLOCK_SCALES", writer="ModelOpt by block")
+PUBLISHED_MXFP8 = Quantization("MXFP8", writer="published mxfp8")
 MIXED = Quantization("NVFP4", parts={"a": "NVFP4", "b": "MXFP8"})
 
 
@@ -78,7 +81,16 @@ MIXED = Quantization("NVFP4", parts={"a": "NVFP4", "b": "MXFP8"})
         ("main-00043967", "tensorrt_llm", PACKED, False, 100, "supported"),
         ("1.2.1", "tensorrt_llm", STATIC, False, 90, "unknown"),
         ("1.3.0rc23", "tensorrt_llm", MIXED, True, 100, "supported"),
-        ("1.3.0rc23", "tensorrt_llm", MIXED, True, 90, "unsupported"),
+        ("1.3.0rc23", "tensorrt_llm", MIXED, True, 90, "unknown"),
+        ("1.3.0rc23", "tensorrt_llm", Quantization("MXFP8"), True, 90, "unsupported"),
+        ("1.3.0rc24", "tensorrt_llm", AWQ, False, 90, "unsupported"),
+        ("1.3.0rc29", "tensorrt_llm", AWQ, False, 90, "unknown"),
+        ("0.14.1", "vllm", MXFP4_PACKED, False, 90, "supported"),
+        ("0.14.1", "vllm", MXFP4_PACKED, True, 90, "unsupported"),
+        ("0.32.0", "vllm", BY_BLOCK, False, 90, "supported"),
+        ("0.32.0", "vllm", BY_BLOCK, True, 90, "unknown"),
+        ("0.20.0", "vllm", PUBLISHED_MXFP8, True, 100, "unknown"),
+        ("0.32.0", "vllm", PUBLISHED_MXFP8, True, 100, "supported"),
         ("1.2.1", "tensorrt_llm", Quantization(), False, 90, None),
     ],
 )
@@ -93,6 +105,12 @@ def test_weights_are_read_by_release_writer_layers_and_gpu(
     table = release.load(name, engine=engines.load(engine))
     found = weight_formats.reading(table, quantization, experts, sm)
     assert getattr(found, "state", None) == state
+
+
+@pytest.mark.parametrize("name", engines.names())
+def test_what_an_engine_refuses_was_read(name: str) -> None:
+    rows = weight_formats.table(release.of_engine(engines.load(name))[0]).rows
+    assert not [row for row in rows if row.state == "unsupported" and row.confidence != "read"]
 
 
 def test_weights_that_the_release_does_not_read_name_who_does() -> None:
