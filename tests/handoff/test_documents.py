@@ -355,3 +355,32 @@ def test_all_targets_are_rendered_within_a_second(tmp_path: Path) -> None:
         pipeline.render(str(tmp_path / "request.yaml"), tmp_path / str(turn))
         times.append(time.process_time() - start)
     assert min(times) < 1.0
+
+
+# Prefill and decode servers with their router
+
+SIDES = "deepseek-v3.2-nvfp4-gb200x32"
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    folder = tmp_path_factory.mktemp("sides") / "bundle"
+    secret = "targets.kubernetes.ssh_secret=our-ssh"
+    return pipeline.render(SIDES, folder, [secret], more_targets=["handoff", "monitoring"])
+
+
+def test_it_waits_for_the_router_as_long_as_its_deployment_does(sides: Bundle) -> None:
+    file = sides.folder / "kubernetes/base/workload.yaml"
+    rows = yaml.safe_load_all(file.read_text())
+    [router] = [row for row in rows if row["kind"] == "Deployment"]
+    waits = [
+        line
+        for line in text(sides, "runbook.md").splitlines()
+        if "rollout status deployment" in line
+    ]
+    limit_s = router["spec"]["progressDeadlineSeconds"]
+    assert waits and all(f"--timeout={limit_s}s" in line for line in waits)
+
+
+def test_it_names_every_secret_that_pods_mount(sides: Bundle) -> None:
+    assert "| Secret `our-ssh` | type `kubernetes.io/ssh-auth`" in text(sides, "runbook.md")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ... import site
 from ...servers import PORT_STEP, RenderContext, RenderedServer
+from . import cluster
 from .document import Block, Section, code, note, paragraph, table
 from .runbook_text import fill, section
 
@@ -129,6 +130,10 @@ def _secrets(context: RenderContext) -> Iterator[tuple[str, ...]]:
             host = image.name.partition("/")[0]
             words = f"where {host} asks for one: in the store of the container runtime"
             yield ("registry login", f"image of {server.record.title}", words)
+
+    for name, use in cluster.secrets(cluster.objects(context)).items():
+        place = "a Secret of its namespace, made by you before the start"
+        yield "Secret " + code(name), fill(use, {}), place
 
 
 def _secret(name: str, use: str, file: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ..kubernetes.workload import object_name
 from ..monitoring.monitored import TARGET as MONITORING
 from ..monitoring.monitored import MonitoringOptions
 from ..monitoring.rules import Rules
-from . import network, plan_sections, shell_settings
+from . import cluster, network, plan_sections, shell_settings
 from .document import (
     Block,
     Document,
@@ -128,6 +128,7 @@ def _values(context: RenderContext) -> dict[str, object]:
     deployment, facts = context.deployment, context.plan.facts
     concurrency = deployment.workload.concurrency
     settings = [server.settings for server in context.servers.values()]
+    objects = cluster.objects(context)
     return {
         "name": deployment.name,
         "object": object_name(deployment.name),
@@ -139,6 +140,8 @@ def _values(context: RenderContext) -> dict[str, object]:
         "where": _where(context),
         "weights_gb": f"{facts.checkpoint.nbytes / 1e9:,.3g}",
         "start_timeout_s": START_TIMEOUT_S,
+        "cluster_start_timeout_s": cluster.start_timeout_s(objects, START_TIMEOUT_S),
+        "cluster_stop_timeout_s": cluster.stop_timeout_s(objects, START_TIMEOUT_S),
         "drain_timeout_s": max((row["drain_timeout_s"] for row in settings if row), default=0),
         "concurrency": concurrency,
         "concurrencies": ",".join(map(str, dict.fromkeys((1, concurrency)))),

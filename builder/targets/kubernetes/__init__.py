@@ -14,7 +14,7 @@ from typing import Any
 
 from ...contents import File
 from ...files import resource_root
-from ...render import yaml_document
+from ...render import plain, yaml_document
 from ...servers import RenderContext
 from ..container import Container, container
 from ..disaggregated import PREFILL_FOLDER
@@ -24,7 +24,7 @@ from .options import diagnostics, warnings
 from .router import Router
 from .workload import DECODE, PREFILL, SERVER, Workload
 
-__all__ = ["Options", "diagnostics", "render", "warnings"]
+__all__ = ["Options", "all_objects", "diagnostics", "render", "warnings"]
 
 
 FOLDER = "kubernetes"
@@ -34,10 +34,16 @@ GROUP_SCRIPTS = ("group.sh", "rank.sh")
 Documents = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
+def all_objects(context: RenderContext, options: Options) -> list[Mapping[str, Any]]:
+    """The objects of all folders as plain data, for targets that speak of them."""
+    folders = _folders(*_components(context, options))
+    return [plain(row) for files in folders.values() for rows in files.values() for row in rows]
+
+
 def render(context: RenderContext, options: Options) -> dict[str, File]:
     """A folder for each part, and one file that joins them."""
-    workloads, name = list(_workloads(context, options)), context.deployment.name
-    router = Router(*workloads) if len(workloads) > 1 else None
+    name = context.deployment.name
+    workloads, router = _components(context, options)
     rendered: dict[str, File] = router.files if router else {}
     for workload in workloads:
         rendered |= {**workload.scripts, **workload.lists}
@@ -48,6 +54,12 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
             rendered[f"{FOLDER}/{folder}/{file}.yaml"] = yaml_document(title, *content)
     rendered |= dict(_kustomizations(name, folders))
     return rendered
+
+
+def _components(context: RenderContext, options: Options) -> tuple[list[Workload], Router | None]:
+    """The servers, and the router before them if there are two sides."""
+    workloads = list(_workloads(context, options))
+    return workloads, Router(*workloads) if len(workloads) > 1 else None
 
 
 def _workloads(context: RenderContext, options: Options) -> Iterator[Workload]:
