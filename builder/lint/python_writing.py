@@ -7,7 +7,9 @@ import ast
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,20 @@ from .script import Script, Word, is_server, statements
 from .variables import SHELL
 
 _DUMPS = ("dump", "safe_dump", "dumps")
-_WRITES = re.compile(r"\bya?ml\b.*\bdump|\bjson\b.*\bdumps?\b", re.S)
+# A library, and what it writes by: one pattern of both would read a long text once for each name.
+_WRITERS = (
+    (re.compile(r"\bya?ml\b"), re.compile(r"\bdump")),
+    (re.compile(r"\bjson\b"), re.compile(r"\bdumps?\b")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The value that a name has from a place on, or that one `key` of it has."""
+
+    end: tuple[int, int]
+    key: ast.Constant | None
+    value: ast.expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +49,12 @@ class Dumped:
 
 def may_hold(text: str) -> bool:
     """Whether a program may write options or start a server."""
-    return _WRITES.search(text) is not None or "trtllm-serve" in text
+    if "trtllm-serve" in text:
+        return True
+    return any(
+        (found := library.search(text)) is not None and dump.search(text, found.end()) is not None
+        for library, dump in _WRITERS
+    )
 
 
 def documents(text: str, start: Location = START, expands: bool = False) -> Iterator[Dumped]:
@@ -43,22 +63,19 @@ def documents(text: str, start: Location = START, expands: bool = False) -> Iter
     tree, shift = _parsed(code)
     if tree is None:
         return
-    known, files = _literals(tree), _opened(tree)
+    names = _names(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not node.args or _name_of(node.func) not in _DUMPS:
             continue
-        given = node.args[0]
-        name = ast.unparse(given)
+        name = _source(node.args[0])
         is_open = re.search(rf"\b{re.escape(name)}\.(?:update|setdefault)\(", code) is not None
-        if isinstance(given, ast.Name):
-            given = known.get(given.id, given)
+        given = _meant(node.args[0], node, names)
         if isinstance(given, ast.Dict):
             document = Yaml()
             document.data = _value(given, "", document, start, shift)
-            target = node.args[1] if len(node.args) > 1 else None
             is_open |= any(None in row.keys for row in ast.walk(given) if isinstance(row, ast.Dict))
-            name = files.get(ast.unparse(target), "") if target else ""
-            yield Dumped(name, document, is_open)
+            target = _meant(node.args[1], node, names) if len(node.args) > 1 else None
+            yield Dumped(_opened(target), document, is_open)
 
 
 def started(text: str) -> Script:
@@ -92,45 +109,84 @@ def _parsed(code: str) -> tuple[ast.Module | None, int]:
         return None, 0
 
 
-def _literals(tree: ast.Module) -> dict[str, ast.expr]:
-    """The last value of each name, with the keys that are set in it one by one."""
-    known: dict[str, ast.expr] = {}
-    rows = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    for node in sorted(rows, key=lambda row: row.lineno):
-        target = node.targets[0]
-        if isinstance(target, ast.Name):
-            known[target.id] = node.value
-        elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-            holder = known.get(target.value.id)
-            if isinstance(holder, ast.Dict) and isinstance(target.slice, ast.Constant):
-                holder.keys.append(target.slice)
-                holder.values.append(node.value)
-    return known
-
-
-def _opened(tree: ast.Module) -> dict[str, str]:
-    """The files that a program opens, by the name that each has there."""
-    found = {}
+def _names(tree: ast.Module) -> dict[str, list[_Given]]:
+    """What each name is given, in the order of the program."""
+    found: dict[str, list[_Given]] = defaultdict(list)
     for node in ast.walk(tree):
-        for item in node.items if isinstance(node, ast.With) else ():
-            call, target = item.context_expr, item.optional_vars
-            if isinstance(call, ast.Call) and isinstance(target, ast.Name) and call.args:
-                path = call.args[0]
-                if isinstance(path, ast.Constant) and isinstance(path.value, str):
-                    found[target.id] = path.value
-    return found
+        rows: list[tuple[ast.expr | None, ast.expr | None]] = []
+        if isinstance(node, ast.Assign):
+            rows = [(target, node.value) for target in node.targets]
+        elif isinstance(node, ast.AnnAssign):
+            rows = [(node.target, node.value)]
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            rows = [(item.optional_vars, item.context_expr) for item in node.items]
+        for target, value in rows:
+            if isinstance(target, ast.Name) and value:
+                found[target.id].append(_Given(_end(value), None, value))
+            elif (
+                isinstance(target, ast.Subscript)
+                and isinstance(target.value, ast.Name)
+                and isinstance(target.slice, ast.Constant)
+                and value
+            ):
+                found[target.value.id].append(_Given(_end(value), target.slice, value))
+    return {name: sorted(rows, key=lambda row: row.end) for name, rows in found.items()}
+
+
+def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) -> ast.expr:
+    """What an argument of a call stands for: the value that its name was given last, with the keys
+    that were set in it since; what a function uses may be given below it."""
+    rows = names.get(node.id, []) if isinstance(node, ast.Name) else []
+    before = bisect_right(rows, (call.lineno, call.col_offset), key=lambda row: row.end)
+    for end in (before, len(rows)):
+        first = next((n for n in range(end - 1, -1, -1) if rows[n].key is None), None)
+        if first is None:
+            continue
+        value = rows[first].value
+        if not isinstance(value, ast.Dict):
+            return value
+        # A copy: the program's own mapping may be written before and after a key is set.
+        value = ast.copy_location(ast.Dict([*value.keys], [*value.values]), value)
+        for row in rows[first + 1 : end]:
+            value.keys.append(row.key)
+            value.values.append(row.value)
+        return value
+    return node
+
+
+def _end(node: ast.expr) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+
+
+def _opened(node: ast.expr | None) -> str:
+    """The file that an expression opens, as far as it says that itself."""
+    if not isinstance(node, ast.Call) or _name_of(node.func) != "open":
+        return ""
+    holder = getattr(node.func, "value", None)
+    given = holder.args if isinstance(holder, ast.Call) else node.args
+    is_path = holder is None or isinstance(holder, ast.Call) or len(given) > 1
+    path = given[0] if given and is_path else None
+    return path.value if isinstance(path, ast.Constant) and isinstance(path.value, str) else ""
+
+
+def _source(node: ast.expr) -> str:
+    try:
+        return ast.unparse(node)
+    except (ValueError, RecursionError):  # a number of thousands of digits, a sum of thousands
+        return "..."
 
 
 def _word(node: ast.expr, shift: int) -> Word:
     place = Location(node.lineno, node.col_offset + shift + 1)
     certain = isinstance(node, ast.Constant)
-    text = str(node.value) if isinstance(node, ast.Constant) else f"${{{ast.unparse(node)}}}"
+    source = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+    text = source or (_source(node) if certain else f"${{{_source(node)}}}")
     return Word(text, place, certain)
 
 
 def _of_line(node: ast.Constant, shift: int) -> list[Word]:
     text = str(node.value)
-    if not re.match(r"\s*(?:\S+=\S+\s+)*trtllm-serve\s", text):
+    if not re.match(r"\s*(?:[^\s=]+=\S*\s+)*trtllm-serve\s", text):
         return []
     place = Location(node.lineno, node.col_offset + shift + 1)
     rows = statements(text)
@@ -165,5 +221,5 @@ def _value(node: ast.expr, path: str, document: Yaml, start: Location, shift: in
         ]
     try:
         return ast.literal_eval(node)
-    except ValueError:
-        return Variable(ast.unparse(node))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return Variable(_source(node))

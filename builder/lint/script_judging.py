@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,24 +84,24 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
     if not python_writing.may_hold(text):
         return Verdict(None, [])
     found = python_writing.started(text)
-    rows = {
-        row.name: _written(written.WrittenFile(row.name, [row.data], row.is_open), rule_context)
+    files = [
+        (row.name, _written(written.WrittenFile(row.name, [row.data], row.is_open), rule_context))
         for row in python_writing.documents(text)
-    }
-    given = {name: content for name, content in rows.items() if content.sections}
-    if not given and not found.commands:
+    ]
+    rows = [(name, content) for name, content in files if content.sections]
+    if not rows and not found.commands:
         return Verdict(None, [])
     servers = [
         Worker([(script.COMMAND, place), *((word.text, word.location) for word in words)])
         for words, place in zip(found.commands, found.starts, strict=True)
     ]
-    ran = verdict(found, "", Path(), given, rule_context, servers)
+    ran = verdict(found, "", Path(), _known(rows), rule_context, servers)
     diagnostics = list(ran.diagnostics)
-    for content in given.values():
+    for _, content in rows:
         diagnostics += content_diagnostics(content, rule_context, servers)
     if not rule_context.checkpoint:
         diagnostics += workers.unknown_models(servers)
-    judged = ran.judged + Judged(sum(len(row.sections) for row in given.values()))
+    judged = ran.judged + Judged(sum(len(row.sections) for _, row in rows))
     return Verdict("Python program", diagnostics, judged)
 
 
@@ -147,8 +148,7 @@ def verdict(
     for name, content in rows:
         _settle_backend(content, [row for row in commands if _names(row, name)])
         result += content_diagnostics(content, rule_context, servers)
-    # Of a file that is written in several ways, none is known to be the one.
-    once = {name: content for name, content in rows if [row for row, _ in rows].count(name) == 1}
+    once = _known(rows)
     result += _between(once, rule_context)
     unguided = not later and any(row.subcommand == "serve" for row in commands)
     for index, command in enumerate(commands):
@@ -164,6 +164,12 @@ def verdict(
     if unguided and (asked := structured_output.diagnostic(text, "the server has")):
         result.append(asked)
     return Verdict(SCRIPT, result, judged)
+
+
+def _known(rows: Sequence[tuple[str, Content]]) -> dict[str, Content]:
+    """Files by their names: of one that is written in several ways, none is known to be the one."""
+    times = Counter(name for name, _ in rows)
+    return {name: content for name, content in rows if times[name] == 1}
 
 
 def _by_name(rows: Sequence[tuple[str, Content]]) -> dict[str, dict[str, Any]]:

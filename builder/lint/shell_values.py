@@ -22,7 +22,7 @@ _READS = ("read", "mapfile", "readarray", "getopts", "unset", "for", "select")
 _BEFORE = ("then", "else", "elif", "do", "{", "!", ":", "if", "while", "until")
 _OPENS, _CLOSES = ("if", "case", "for", "while", "until", "select"), ("fi", "esac", "done")
 _USE = re.compile(
-    r"(?<!\\)\$(?:\(\((?P<sum>[^()$]*(?:\$\{?\w+\}?[^()$]*)*)\)\)"
+    r"(?<!\\)\$(?:\(\((?P<sum>[^()$]*(?:\$\{?\w[^()$]*)*)\)\)"
     r"|\{(?P<name>\w+)(?:(?P<way>:?[-=+?])(?P<other>(?:[^{}]|\{[^{}]*\})*))?\}"
     r"|(?P<plain>\w+)|\((?P<later>\w+)\))"
 )

@@ -547,6 +547,24 @@ def test_the_model_that_a_command_names_has_its_say(tmp_path: Path) -> None:
     assert "length-beyond-model" not in {row.rule for row in errors(tmp_path, "x.sh", allowed)}
 
 
+MODEL_FORMATS = {
+    # Whether the release reads the weights of the model that a configuration file names.
+    ("nvidia/MiniMax-M3-NVFP4", "0.14.1"): ["error"],
+    ("nvidia/MiniMax-M3-NVFP4", NEWEST): [],
+    ("openai/gpt-oss-120b", "0.14.1"): [],
+}
+
+
+@pytest.mark.parametrize(("model", "release"), MODEL_FORMATS)
+def test_the_weights_of_the_model_in_a_configuration_file_are_those_that_the_release_reads(
+    model: str, release: str, tmp_path: Path
+) -> None:
+    text = f"model: {model}\nmax-num-seqs: 8\ngpu-memory-utilization: 0.9\n"
+    found = checked(tmp_path, "config.yaml", text, release).findings
+    assert [row.severity for row in found] == MODEL_FORMATS[model, release]
+    assert {row.rule for row in found} <= {"weights-format"}
+
+
 def test_what_a_configuration_file_lacks_its_command_may_have(tmp_path: Path) -> None:
     text = "max-num-seqs: 64\nenable-auto-tool-choice: true\n"
     (found,) = checked(tmp_path, "config.yaml", text, NEWEST).findings

@@ -90,6 +90,69 @@ def test_a_misspelt_option_is_found_however_a_script_writes_it(
     assert row["rule"] == "unknown-key" and row["fix"].startswith("did you mean ")
 
 
+OPTIONS = '{"max_num_tokens": 64, "tensor_parallel_size": 4, "%s": %s}'
+WRONG, RIGHT = OPTIONS % ("max_bach_size", 8), OPTIONS % ("max_batch_size", 8)
+DUMPED = 'with open("{0}.yaml", "w") as f:\n    yaml.dump({1}, f)\n'
+
+# How a program writes options, and the lines and the files of the misspelt ones.
+PROGRAMS: dict[str, tuple[str, list[tuple[int, str]]]] = {
+    "two files by one name": (
+        f"a = {WRONG}\nb = {RIGHT}\n" + DUMPED.format("a", "a") + DUMPED.format("b", "b"),
+        [(2, "a.yaml")],
+    ),
+    "two files without a name": (
+        f'yaml.dump({WRONG}, open("a.yaml", "w"))\nyaml.dump({RIGHT}, open("b.yaml", "w"))\n',
+        [(2, "a.yaml")],
+    ),
+    "a file that is opened before": (
+        f'f = open("a.yaml", "w")\nyaml.dump({WRONG}, f)\nf = open("b.yaml", "w")\n',
+        [(3, "a.yaml")],
+    ),
+    "a path that opens": (
+        f'with Path("a.yaml").open("w") as f:\n    yaml.dump({WRONG}, f)\n',
+        [(3, "a.yaml")],
+    ),
+    "a name that is used again": (
+        f"c = {WRONG}\n{DUMPED.format('a', 'c')}c = {RIGHT}\n{DUMPED.format('b', 'c')}",
+        [(2, "a.yaml")],
+    ),
+    "a key that is set between": (
+        f'c = {RIGHT}\n{DUMPED.format("a", "c")}c["bach"] = 8\n{DUMPED.format("b", "c")}',
+        [(5, "b.yaml")],
+    ),
+    "an annotated name": (f"c: dict = {WRONG}\n{DUMPED.format('a', 'c')}", [(2, "a.yaml")]),
+    "a name that a function finds below": (
+        f"def write():\n    yaml.dump(c, open('a.yaml', 'w'))\nc = {WRONG}\nwrite()\n",
+        [(4, "a.yaml")],
+    ),
+    "a value that cannot be": (f"yaml.dump({OPTIONS % ('max_batch_size', '{[1]}')}, f)\n", []),
+}
+
+
+@pytest.mark.parametrize("way", PROGRAMS)
+def test_of_all_files_that_a_program_writes_the_misspelt_option_is_found(
+    way: str, builder: Run, tmp_path: Path
+) -> None:
+    text, places = PROGRAMS[way]
+    (tmp_path / "f.py").write_text(f"import yaml\n{text}")
+    rows = checked(builder("check", "f.py", "--release", "1.2.1", "--json"))["findings"]
+    assert [(row["line"], row["within"]) for row in rows] == places
+
+
+# Each would take hours by a pattern that can read a text in many ways.
+HARD = {
+    "f.py": f'import os\ns = "{"x=" + "a=a" * 30} " * 8\ns = "{"x=a=a=a=a=a=a=a " * 30}"\n'
+    'os.system(["trtllm-serve", "m"])\n',
+    "f.sh": f'#!/bin/bash\nN="$(({"$abcdefgh" * 30}("\ntrtllm-serve m --tp_size 1\n',
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_no_text_takes_long_to_be_read(name: str, builder: Run, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(HARD[name])
+    assert builder("check", name).returncode == 0
+
+
 VARIABLE = """\
 cat > options.yaml <<EOF
 enable_attention_dp: $DP
