@@ -257,6 +257,11 @@ class Document:
         """The value at a dotted path, or `None`."""
         return value_at(self.data, path)
 
+    def home(self, path: str) -> Path:
+        """Where names in a field are relative to: the file's folder, or this one by `--set`."""
+        given = (path == item or path.startswith(f"{item}.") for item in self.overridden)
+        return Path() if any(given) else self.folder
+
     def locate_all(self, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
         """The errors in the order of the file, each with file and line before its path."""
         ordered = sorted(diagnostics, key=lambda diagnostic: self._line(diagnostic.where))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -127,14 +128,11 @@ def _plan_role(
 
 def _named_prefill(targets: Mapping[str, Any]) -> dict[str, Any]:
     """The prefill servers that targets name, by the path of each name."""
-    options = {name: targets.get(name) for name in disaggregated.TARGETS}
-    prefill = {
-        name: given.get("prefill") for name, given in options.items() if isinstance(given, Mapping)
-    }
+    prefill = {name: disaggregated.named(targets, name) or {} for name in disaggregated.TARGETS}
     return {
         disaggregated.path(name): given["deployment"]
         for name, given in prefill.items()
-        if isinstance(given, Mapping) and given.get("deployment") is not None
+        if given.get("deployment") is not None
     }
 
 
@@ -146,23 +144,34 @@ def _prefill_document(document: Document) -> Document | None:
     """
     if not (named := _named_prefill(document.targets())):
         return None
-    (where, given), *others = named.items()
+    found = {path: _prefill_name(document, path, given) for path, given in named.items()}
+    (where, given), *others = found.items()
     if different := [
         Diagnostic(
             other, f"is not what {where} names", "name the same: a bundle has one prefill side"
         )
         for other, value in others
-        if value != given
+        if _real(value) != _real(given)
     ]:
         raise BadInput(document.locate_all(different))
     if isinstance(given, str):
-        home = Path() if where in document.overridden else document.folder
-        preset = given in deployment.preset_names()
-        other = deployment.read(given if preset else str(home / given))
+        other = deployment.read(given)
     else:
-        other = Document(f"{document.name}: {where}", given, folder=document.folder)
+        other = Document(f"{document.name}: {where}", given, folder=document.home(where))
     served = {name: other.get(f"targets.{name}") or {} for name in servers.with_role("prefill")}
     return replace(other, data={**other.data, "targets": served})
+
+
+def _prefill_name(document: Document, path: str, given: Any) -> Any:
+    """The preset or file of prefill servers, as it is found from here; or the given data."""
+    if not isinstance(given, str) or given in deployment.preset_names():
+        return given
+    return str(document.home(path) / given)
+
+
+def _real(named: Any) -> Any:
+    """One spelling for each file."""
+    return os.path.realpath(named) if isinstance(named, str) else named
 
 
 def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
@@ -193,6 +202,7 @@ def _disagreements(prefill: ServicePlan, decode: ServicePlan) -> Iterator[Diagno
         if values[0] != values[1]:
             what = f"is {values[0]}, the decode servers have {values[1]}"
             yield Diagnostic(f"{where}.{path}", what, "give both the same")
+    yield from target_table.prefill_diagnostics(two, one)
     context = decode.plan.facts.rule_context(two)
     for diagnostic in constraints.disagreements(
         prefill.engine.options, decode.engine.options, context

@@ -52,10 +52,10 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
             return None
 
     gpu = attempt("hardware.gpu", hardware.load)
-    home = _home(document, "engine.release")
+    home = document.home("engine.release")
     engine = _engine(document)
     table = attempt("engine.release", lambda name: release.load(name, home, engine))
-    folder = _home(document, "checkpoint")
+    folder = document.home("checkpoint")
     facts = attempt("checkpoint", lambda name: known.get(name) or _gather_checkpoint(name, folder))
     if table and isinstance(overrides := document.get("engine_config"), dict):
         errors.append(BadInput(_wrong_overrides(table, overrides)))
@@ -74,7 +74,7 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
     published = published_results.published(
         facts, gpu.name, request.hardware.num_gpus, request.role
     )
-    draft = _gather_draft(request, _home(document, "draft.checkpoint"), known)
+    draft = _gather_draft(request, document.home("draft.checkpoint"), known)
     return _resolved(request, table, facts, draft), Facts(facts, gpu, table, published, draft)
 
 
@@ -105,11 +105,6 @@ def for_engine(document: Document) -> Document:
     if moved == targets:
         return document
     return replace(document, data={**document.data, "targets": moved})
-
-
-def _home(document: Document, path: str) -> Path:
-    """Where names in a field are relative to: the file's folder, or this one for an override."""
-    return Path() if path in document.overridden else document.folder
 
 
 def _resolved(

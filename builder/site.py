@@ -145,9 +145,8 @@ def with_profile(document: Document) -> Document:
     given = document.get(PATH)
     if not isinstance(given, str):
         return document
-    home = Path() if PATH in document.overridden else document.folder
     try:
-        profile = read(home / given)
+        profile = read(document.home(PATH) / given)
     except BadInput as error:
         raise BadInput(_with_remedy(row) for row in error.diagnostics) from None
     options: Mapping[str, Any] = document.data["targets"][TARGET]

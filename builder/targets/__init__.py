@@ -2,7 +2,8 @@
 
 A target module offers `Options`, the options of the target in a deployment file, and
 `render(context, options)`, its files. It may also offer `diagnostics(deployment)`, why it cannot be
-rendered, and `warnings(context, options)`, what a reader should know of it.
+rendered, `prefill_diagnostics(deployment, prefill)`, why not with these prefill servers, and
+`warnings(context, options)`, what a reader should know of it.
 """
 
 from __future__ import annotations
@@ -52,6 +53,14 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
         found: Callable[[Deployment], Iterator[Diagnostic]] | None
         if found := getattr(module, "diagnostics", None):
             yield from found(deployment)
+
+
+def prefill_diagnostics(deployment: Deployment, prefill: Deployment) -> Iterator[Diagnostic]:
+    """Why targets that run prefill servers beside those of a deployment cannot."""
+    for module in _around(deployment).values():
+        found: Callable[[Deployment, Deployment], Iterator[Diagnostic]] | None
+        if found := getattr(module, "prefill_diagnostics", None):
+            yield from found(deployment, prefill)
 
 
 def warnings(context: RenderContext) -> list[Diagnostic]:

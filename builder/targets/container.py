@@ -237,7 +237,7 @@ def diagnostics(
     server = selected_server(deployment, options.server)
     yield from _image_diagnostics(deployment, server)
     refused = list(host_diagnostics(deployment, target, server, options.host))
-    yield from refused or _port_diagnostics(deployment, server)
+    yield from refused or port_diagnostics(deployment, server)
 
 
 def warnings(context: RenderContext, options: ContainerOptions) -> Iterator[Diagnostic]:
@@ -256,7 +256,7 @@ def _image_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnost
         yield Diagnostic("images", what, f"add {server}: REFERENCE@sha256:DIGEST")
 
 
-def _port_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnostic]:
+def port_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnostic]:
     """The server has no rights of its own in its container."""
     for name, port in options_of(deployment, server).ports.items():
         if port < FIRST_FREE_PORT:

@@ -5,7 +5,7 @@ A deployment of role decode names its prefill servers in the options of a target
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from ..deployment import Deployment, Strict
@@ -41,6 +41,13 @@ class Prefill(Strict):
 def path(target: str) -> str:
     """Where a deployment names its prefill servers."""
     return f"targets.{target}.prefill.deployment"
+
+
+def named(targets: Mapping[str, Any], target: str) -> Mapping[str, Any] | None:
+    """What a target says of its prefill servers, as far as it can be read; `None` without any."""
+    options = targets.get(target)
+    given = options.get("prefill") if isinstance(options, Mapping) else None
+    return given if isinstance(given, Mapping) else None
 
 
 def router_command(server: Server, file: str, start_timeout_s: int | None = None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from builder import pipeline
 from builder.deployment import PRESETS
 from builder.errors import BadInput
 
+SITE = Path(__file__).parents[1] / "golden" / "site.yaml"
 IMAGE = f"registry.example/server@sha256:{'0' * 64}"
 
 
@@ -158,6 +160,68 @@ def test_targets_that_name_different_prefill_servers_are_refused(tmp_path: Path)
     [said] = [line for line in found if "is not what" in line]
     assert "targets.kubernetes.prefill.deployment" in said
     assert "targets.slurm.prefill.deployment names; name the same" in said
+
+
+def changed(preset: str, **changes: Any) -> str:
+    """A preset as the text of a file, changed."""
+    return yaml.safe_dump({**yaml.safe_load((PRESETS / f"{preset}.yaml").read_text()), **changes})
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "override", "same"),
+    [
+        ("p.yaml", "p.yaml", "kubernetes.prefill.deployment=p.yaml", False),
+        ("p.yaml", "p.yaml", "kubernetes.prefill={deployment: p.yaml}", False),
+        ("p.yaml", "p.yaml", "kubernetes.prefill.deployment=there/p.yaml", True),
+        ("p.yaml", "./p.yaml", None, True),
+    ],
+)
+def test_prefill_servers_are_the_same_where_their_files_are(
+    there: str,
+    here: str,
+    override: str | None,
+    same: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One name in the file and one on the command line are relative to different folders."""
+    sides = {
+        "trtllm_serve": {},
+        "slurm": {"site": str(SITE), "prefill": {"deployment": there}},
+        "kubernetes": {"prefill": {"deployment": here}},
+    }
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/p.yaml").write_text(changed(OTHER))
+    (tmp_path / "p.yaml").write_text(changed(OTHER, name="another"))
+    (tmp_path / "there/d.yaml").write_text(changed(DECODE, targets=sides))
+    monkeypatch.chdir(tmp_path)
+    given = [f"targets.{override}"] if override else []
+    found = pipeline.deployment_diagnostics(Path("there/d.yaml"), given)
+    errors = [str(row) for row in found if row.severity == "error"]
+    assert same == (not errors), errors
+    assert same or "is not what targets.slurm.prefill.deployment names" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"targets": {"trtllm_serve": {"port": 80}}},
+            "prefill.deployment.targets.trtllm_serve: port 80 for http needs rights",
+        ),
+        (
+            {"images": {"trtllm_serve": "registry.local/x/trtllm:own"}},
+            "prefill.deployment.images.trtllm_serve: is registry.local/x/trtllm:own, the decode",
+        ),
+    ],
+)
+def test_prefill_servers_run_in_the_containers_of_the_decode_servers(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "p.yaml").write_text(changed(OTHER, **changes))
+    given = SIDES.replace(OTHER, str(tmp_path / "p.yaml"))
+    found = refusals(tmp_path, given, preset=DECODE)
+    assert any(said in line for line in found), found
 
 
 def test_prefill_servers_are_warned_of_where_they_are_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from ...facts.images import Image
 from ...observability.alerts import Alert
 from ...servers import START_TIMEOUT_S, RenderContext
 from ...site import TARGET
+from .. import disaggregated
 from ..kubernetes.options import TARGET as KUBERNETES
 from ..kubernetes.workload import object_name
 from ..monitoring.monitored import TARGET as MONITORING
@@ -113,7 +114,7 @@ def _runs_alone(context: RenderContext) -> bool:
 
 def _has_sides(context: RenderContext) -> bool:
     """Whether Kubernetes runs prefill and decode servers."""
-    return bool((context.deployment.targets.get(KUBERNETES) or {}).get("prefill"))
+    return disaggregated.named(context.deployment.targets, KUBERNETES) is not None
 
 
 def _state_folder(context: RenderContext) -> str | None:

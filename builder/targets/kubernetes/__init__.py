@@ -20,11 +20,11 @@ from ..container import Container, container
 from ..disaggregated import PREFILL_FOLDER
 from . import gateway, objects
 from .options import KubernetesOptions as Options
-from .options import diagnostics, warnings
+from .options import diagnostics, prefill_diagnostics, warnings
 from .router import Router
 from .workload import DECODE, PREFILL, SERVER, Workload
 
-__all__ = ["Options", "all_objects", "diagnostics", "render", "warnings"]
+__all__ = ["Options", "all_objects", "diagnostics", "prefill_diagnostics", "render", "warnings"]
 
 
 FOLDER = "kubernetes"

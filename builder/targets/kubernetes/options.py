@@ -150,6 +150,19 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
     yield from found or _own_diagnostics(deployment, options)
 
 
+def prefill_diagnostics(deployment: Deployment, prefill: Deployment) -> Iterator[Diagnostic]:
+    """Why prefill servers cannot run in the containers of the decode servers, whose image and
+    options they have."""
+    where = disaggregated.path(TARGET)
+    server = selected_server(deployment, KubernetesOptions.of(deployment.targets[TARGET]).server)
+    for row in container.port_diagnostics(prefill, server):
+        yield replace(row, where=f"{where}.{row.where}")
+    given, other = prefill.images.get(server), deployment.images.get(server)
+    if given and given != other:
+        what = f"is {given}, the decode servers have {other or 'that of their release'}"
+        yield Diagnostic(f"{where}.images.{server}", what, "give both the same")
+
+
 def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Diagnostic]:
     """What a reader should know of the images, and of what servers need of a cluster."""
     yield from container.warnings(context, options)
