@@ -31,7 +31,7 @@ MAX_BYTES = 20_000_000
 OWN = "own"  # the source of the user's own rows
 ENGINES = (*engines.names(), "sglang")
 LARGEST = 10_000_000  # of a size: beyond every deployment, and far from overflow
-PRECISIONS = ("bf16", "fp8", "fp4", "int4")
+PRECISIONS = ("bf16", "fp8", "fp4", "int4", "int8", "w4a8", "w8a16")
 
 
 # The schema of `index.yaml`.

@@ -11,7 +11,7 @@ from ..errors import BadFacts
 from ..facts import checkpoint, data_file, engines, hardware, model_names
 from ..facts.checkpoint import Checkpoint
 from ..facts.schema import Text
-from .measurements import MEASUREMENTS, PRECISIONS
+from .measurements import MEASUREMENTS
 
 MODELS = MEASUREMENTS / "models.yaml"
 
@@ -28,10 +28,17 @@ _MEMORY = re.compile(r"_(\d+)gb")
 MEMORY_APART = 0.1  # 180, 183 and 192 GB are one board's; H100 has 80 GB, and 94 GB with NVL
 _PRECISIONS = {
     **dict.fromkeys(("nvfp4", "mxfp4", "mixed_nvfp4"), "fp4"),
-    **dict.fromkeys(("fp8_block", "fp8_block_scales", "fp8_pb_wo", "fp8_e4m3"), "fp8"),
+    **dict.fromkeys(("fp8_block", "fp8_block_scales", "fp8_pb_wo", "fp8_e4m3", "mxfp8"), "fp8"),
     **dict.fromkeys(("bfloat16", "float16", "fp16"), "bf16"),
     **dict.fromkeys(("w4a16", "w4a16_awq", "awq", "int4_wo"), "int4"),
+    **dict.fromkeys(("w4a16_gptq", "gptq", "w4a16_nvfp4"), "int4"),  # 4 bits, 16-bit arithmetic
+    **dict.fromkeys(("w4a8_awq", "w4a8_nvfp4_fp8", "w4a8_mxfp4_fp8"), "w4a8"),
+    "w8a16_gptq": "w8a16",
+    "w8a8_int8": "int8",
 }
+# A version in a text: of an image it is in the tag, behind the registry and the repository.
+_VERSION = re.compile(r"(?<![a-z0-9.])v?(\d+(?:\.\d+)+(?:[.+-]?[a-z0-9]+)*)", re.I)
+_SAID = ("bf16", "fp8", "fp4", "int4")  # what sources call weights that are of one precision
 _ENGINES = dict.fromkeys(("trt", "trtllm", "trt_llm", "tensorrtllm"), engines.default().name)
 
 
@@ -150,7 +157,10 @@ def _words(name: str) -> str:
 
 
 def weight_precision(name: str) -> str:
-    """The precision of weights in the rows' words: fp4 for NVFP4 and MXFP4."""
+    """The precision of weights in the rows' words: fp4 for NVFP4 and MXFP4.
+
+    Formats of as many bytes and of the same arithmetic run at one speed.
+    """
     name = name.strip().lower()
     return _PRECISIONS.get(name, name)
 
@@ -158,7 +168,7 @@ def weight_precision(name: str) -> str:
 def precision_of(model: str, name: str) -> str:
     """The same of a model of the rows, by their name of it."""
     known, found = measured_models().get(model), weight_precision(name)
-    return known.precision if known and known.precision and found in PRECISIONS else found
+    return known.precision if known and known.precision and found in _SAID else found
 
 
 def engine_name(name: str) -> str:
@@ -168,5 +178,8 @@ def engine_name(name: str) -> str:
 
 
 def release_name(name: str | None) -> str | None:
-    """1.2.1 for v1.2.1 and for an image or a package of that version."""
-    return re.sub(r"^(?:.*[\s:=])?v?(?=\d)", "", name) if name else None
+    """1.2.1 for v1.2.1, and for an image, a package or a sentence whose first version it is."""
+    if not name:
+        return None
+    found = _VERSION.search(re.sub(r"\S*/|@sha256:\S*", "", name))
+    return found[1] if found else name

@@ -160,8 +160,8 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         "subject.model": bool(subject.get("model")),
         "subject.gpu": bool(subject.get("gpu")),
         "subject.num_gpus": bool(subject.get("num_gpus")),
-        "subject.precision": precision in PRECISIONS,
-        "subject.engine.used": name in ENGINES,
+        "subject.precision": bool(precision),
+        "subject.engine.used": bool(name),
     }
     if missing := [field for field, known in said.items() if not known]:
         what = f"does not say {', '.join(missing)}"
@@ -173,7 +173,7 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     options = {"tensor_parallel_size": subject["num_gpus"], **(subject.get("options") or {})}
     tp, attention_dp, ep, drafts = layout_of(options)
     gpu = models.gpu_name(subject["gpu"])
-    if unusable := list(_unusable(path, model, gpu)):
+    if unusable := list(_unusable(path, model, gpu, name, precision)):
         raise BadInput(unusable)
     if (stages := options.get(STAGES, 1)) > 1:
         what = f"splits the layers into {stages} stages, which no estimate is of"
@@ -195,7 +195,9 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _unusable(path: Path, model: str, gpu: str) -> Iterator[Diagnostic]:
+def _unusable(
+    path: Path, model: str, gpu: str, engine: str, precision: str
+) -> Iterator[Diagnostic]:
     """Why the physics of a run are not known: a row without them would end every answer."""
     if models.facts_of(model) is None:
         what = f"is of {model}, a model without facts"
@@ -205,6 +207,10 @@ def _unusable(path: Path, model: str, gpu: str) -> Iterator[Diagnostic]:
         what = f"was measured on {gpu}, a GPU without facts"
         remedy = "add it to builder/data/hardware, or remove the run from the folder"
         yield Diagnostic(str(path), what, remedy)
+    for name, known in ((engine, ENGINES), (precision, PRECISIONS)):
+        if name not in known:
+            what = f"was measured with {name}, which estimates do not know: {', '.join(known)}"
+            yield Diagnostic(str(path), what, "remove the run from the folder")
 
 
 def _middle(values: Mapping[str, Any] | None) -> float | None:

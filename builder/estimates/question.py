@@ -14,7 +14,7 @@ class Question:
     """How fast is this deployment of one engine on one pool of GPUs under this load?
 
     `model` is the name of a checkpoint, in whatever precision; `precision` is that of its weights
-    (bf16, fp8, fp4, int4). `tp` GPUs share the attention of a request and `attention_dp` such
+    (`measurements.PRECISIONS`). `tp` GPUs share the attention of a request and `attention_dp` such
     groups take requests in turn, so that the pool has `tp` times `attention_dp` GPUs; `ep` of them
     share the routed experts as a whole. `isl` and `osl` are tokens of a prompt and of an answer,
     `concurrency` is requests at a time over the whole pool. `mtp` is the number of draft tokens of

@@ -10,7 +10,14 @@ from ..facts.architecture import Config
 from ..facts.checkpoint import Checkpoint
 
 # Bytes of a weight with the scales of its block.
-WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5625, "int4": 0.53}
+WEIGHT_BYTES = {
+    "bf16": 2.0,
+    **dict.fromkeys(("fp8", "int8", "w8a16"), 1.0),
+    "fp4": 0.5625,
+    **dict.fromkeys(("int4", "w4a8"), 0.53),
+}
+# What a GPU multiplies them with, the first of these that it has; BF16 where it has none.
+_ARITHMETIC = {"fp4": ("fp4", "fp8"), "fp8": ("fp8",), "w4a8": ("fp8",), "int8": ("int8",)}
 
 _ROUTED = frozenset({"routed_expert"})
 _UNTOUCHED = frozenset({"embedding"})  # a step reads a few rows of it
@@ -109,6 +116,6 @@ def speeds(gpu: str, precision: str) -> Speeds:
     weights are unpacked to the next."""
     facts = hardware.load(gpu)
     flops = facts.tflops_dense.value
-    order = {"fp4": ("fp4", "fp8", "bf16"), "fp8": ("fp8", "bf16")}.get(precision, ("bf16",))
+    order = (*_ARITHMETIC.get(precision, ()), "bf16")
     tflops = next(value for name in order if (value := flops.get(name)))  # type: ignore[call-overload]
     return Speeds(facts.hbm_bandwidth_gb_per_s.value * 1e6, tflops * 1e9)

@@ -26,8 +26,9 @@ from builder.estimates import (
 )
 from builder.estimates.measurements import Row, time_text
 from builder.estimates.models import facts_of
-from builder.estimates.shapes import Speeds, shape_of, speeds
+from builder.estimates.shapes import WEIGHT_BYTES, Speeds, shape_of, speeds
 from builder.facts import hardware
+from builder.facts.weight_layouts import FORMATS
 
 GPT = Question("openai/gpt-oss-120b", "b200", "fp4", "tensorrt_llm", 4, 1, 1, 1024, 1024, 16)
 R1 = Question(
@@ -510,6 +511,45 @@ class TestOwnRuns:
         with pytest.raises(BadInput, match=rf"bad/bench\.json: .*{words}"):
             own_runs.read(tmp_path)
 
+    @pytest.mark.parametrize("name", FORMATS)
+    def test_every_format_of_weights_that_is_planned_can_be_measured(
+        self, name: str, tmp_path: Path, estimator: Estimator
+    ) -> None:
+        bench(tmp_path / "bench.json", 16, 5, 100, precision=name)
+        (row,) = own_runs.read(tmp_path)
+        weights = FORMATS[name]
+        assert int(WEIGHT_BYTES[row.precision] * 8) == weights.bits
+        found = answer(Estimator([row], estimator.fits), replace(V32, precision=name))
+        assert found.tpot_ms.value == pytest.approx(5, rel=0.1)
+
+    @pytest.mark.parametrize(
+        ("name", "gpu", "flops"),
+        [
+            *[("W4A16_GPTQ", "b200", "bf16"), ("W8A16_GPTQ", "b200", "bf16")],
+            *[("W4A8_AWQ", "b200", "fp8"), ("MXFP8", "b200", "fp8"), ("W8A8_INT8", "a100", "int8")],
+        ],
+    )
+    def test_a_format_is_computed_with_the_arithmetic_of_its_inputs(
+        self, name: str, gpu: str, flops: Any
+    ) -> None:
+        tflops = hardware.load(gpu).tflops_dense.value[flops]
+        assert tflops
+        assert speeds(gpu, models.weight_precision(name)).flops_per_ms == tflops * 1e9
+
+    @pytest.mark.parametrize(
+        ("subject", "words"),
+        [
+            ({"precision": "W9A9"}, "was measured with w9a9, which estimates do not know: bf16, "),
+            ({"engine": {"used": "TGI"}}, "was measured with tgi, which estimates do not know: "),
+        ],
+    )
+    def test_what_a_run_says_is_not_called_missing(
+        self, subject: dict[str, object], words: str, tmp_path: Path
+    ) -> None:
+        bench(tmp_path / "bench.json", 4, 5, 100, **subject)
+        with pytest.raises(BadInput, match=words):
+            own_runs.read(tmp_path)
+
     def test_servers_that_share_gpus_are_measured_one_by_one(self, tmp_path: Path) -> None:
         options = {"tensor_parallel_size": 2}
         bench(tmp_path / "bench.json", 4, 5, 100, options=options)
@@ -660,6 +700,21 @@ class TestBatch:
         )
         assert found.notes and found.notes == same.notes
         assert found.tpot_ms == same.tpot_ms
+
+    @pytest.mark.parametrize(
+        ("text", "release"),
+        [
+            ("vllm/vllm-openai:v0.14.1@sha256:3ab4c0", "0.14.1"),
+            ("10.0.0.5:5000/vllm/vllm-openai:v0.14.1", "0.14.1"),
+            ("vLLM 0.14.1 on CUDA 12.9", "0.14.1"),
+            ("1.3.0rc23 (commit 12ab)", "1.3.0rc23"),
+            ("1.2.0rc6.post3", "1.2.0rc6.post3"),
+            ("0.14.1+cu129, built here", "0.14.1+cu129"),
+            ("main-00043967", "main-00043967"),
+        ],
+    )
+    def test_the_first_version_of_a_text_is_the_release(self, text: str, release: str) -> None:
+        assert models.release_name(text) == release
 
     def test_a_name_that_no_file_can_have_ends_no_batch(self, estimator: Estimator) -> None:
         found, _ = batch.answer(
