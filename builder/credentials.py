@@ -142,15 +142,47 @@ _BASE64_PREFIXES = (
     *("ewogICJ0eXBlIjogInNlcnZpY2VfYWNjb3VudC", "eyJ0eXBlIjogInNlcnZpY2VfYWNjb3VudC"),
 )
 _RUN = r"(?=[A-Za-z]{0,11}[0-9])(?=[0-9]{0,11}[A-Za-z])[A-Za-z0-9]{12}"
-# A variable, a place holder or a path in the place of a credential.
-_ELSEWHERE = (
-    r"[\"']?(?:\$[A-Za-z_{(]|[<\[*]|\{\{|none\b|/[\w.-]{1,99}/|(?i:your|change|replace)[_-])"
+# A variable, a place holder or a path in the place of a credential, as the whole value.
+_ROOTS = (
+    "app|config|data|etc|home|mnt|models|opt|proc|root|run|secrets|shared|srv|tmp|usr|var|vault"
+    "|workspace"
 )
-# Words and numbers as names of files, releases and objects have them, and their whole.
-_WORD = r"(?>[A-Z]?[a-z]{1,20}|[A-Z]{1,12})?+(?>[0-9]{1,6}+(?>[A-Za-z][a-z]{0,19}+)?+)?+"
-_NAME = rf"[\"']?(?>{_WORD}(?:[-_./]{_WORD})++)(?![A-Za-z0-9%+/=_~.-])"
+_PATHS = (
+    rf"/(?:{_ROOTS})(?:/[\w.-]{{1,99}})+|(?:/[a-z][a-z_-]{{1,40}}){{2,}}/[\w.-]{{1,99}}"
+    r"|(?:/[\w.-]{1,99})+\.[a-z]{2,5}"
+)
+_ASKED = r"(?:[_-](?:[A-Z]?[a-z]{1,15}|[A-Z]{2,15}))"
+_PLACE_HOLDERS = (
+    r"\*{3,}|\[[A-Za-z _.-]{1,60}\]|<[^<>\n\"']{1,80}>|\{\{[^{}\n]{1,99}\}\}"
+    r"|(?i:none|null|change[_-]?(?:me|it))"
+    rf"|(?i:your|change|replace){_ASKED}{{1,6}}"
+)
+# The default within a variable may be one itself.
+_VARIABLE = r"\$(?:[A-Za-z_]\w{0,99}|\{(?![^}\n]{0,99}:-[^}\n]{0,99}[0-9])[^}\n\"']{1,199}\}\}?)"
+_ELSEWHERE = (
+    rf"[\"']?(?:\$\(|(?:{_VARIABLE}(?:[/:@.-](?:{_VARIABLE}|[\w.-]{{1,40}}))?"
+    rf"|{_PLACE_HOLDERS}|{_PATHS})"
+    r"(?=[\"'](?![A-Za-z0-9])|[`)\]}>.:\\|]{0,9}(?:[\s;,&\"']|$)))"
+)
+# Words and numbers as names of files, releases and objects have them, and their whole. Keys that
+# are written in groups have no word of small letters, or groups of one length.
+_PART = (
+    r"(?>[a-z]{1,20})?+(?>(?:20[0-9]{6}|[0-9]{1,4})(?![0-9])"
+    r"(?>rc[0-9]{1,3}|x[0-9]{1,3}b|[a-z]{1,20})?+)?+"
+)
+_NAME_END = r"(?![A-Za-z0-9%+/=_~.-])"
+_GROUPED = "|".join(rf"(?:[a-z0-9]{{{n}}}[-_./]){{1,9}}[a-z0-9]{{{n}}}" for n in range(3, 9))
+_NAME = (
+    r"[\"']?(?=[a-z0-9_./-]{0,99}?(?<![a-z0-9])(?=[a-z]{0,19}[aeiou])[a-z]{3,20}(?![a-z0-9]))"
+    rf"(?!(?=[a-z_./-]{{0,99}}(?!(?:19|20)[0-9]{{2}}(?![0-9]))[0-9])(?:{_GROUPED}){_NAME_END})"
+    rf"(?>{_PART}(?:[-_./]{_PART})++){_NAME_END}"
+)
 _NAMES = re.compile(_NAME)
-_NAME_OR_WORD = rf"(?>{_WORD}(?:[-_./]{_WORD})*+)(?![A-Za-z0-9%+/=_~.-])"
+# What follows "basic" in a sentence is no base64, whose length is a multiple of four.
+_TITLE = (
+    rf"(?!(?:[A-Za-z0-9+/]{{4}})+{_NAME_END})"
+    rf"[A-Za-z0-9]{{1,20}}(?:[-.][A-Za-z0-9]{{1,12}})*+{_NAME_END}"
+)
 
 
 def _begun(prefixes: tuple[str, ...]) -> str:
@@ -221,8 +253,10 @@ _SHAPES = (
     rf"(?!{_NAME})[A-Za-z0-9%+/=_-]{{12,}}|"
     r"(?i:[?&]code=)[A-Za-z0-9%+/=_-]{40,}",
     r"\bcurl\b[^\n]{0,200}\s(?:-u|--user)[ =]?[^\s:]{1,99}:(?!\$)\S{4,}"
-    r"|\b(?:sshpass|mysql\w*\b[^\n]{0,200}?|(?:docker|podman|helm|skopeo|oras)[^\n]{0,100}? login"
-    r"\b[^\n]{0,200}?)\s-p\s*(?![\"']?\$|-)\S{4,}"
+    r"|\b(?:sshpass|(?:docker|podman|helm|skopeo|oras)[^\n]{0,100}? login\b[^\n]{0,200}?)"
+    r"\s-p\s*(?![\"']?\$|-)\S{4,}"
+    # A space would end the option; docker's -p gives ports.
+    r"|\bmysql\w*\b[^\n]{0,200}?\s-p(?![\"']?\$|-|[0-9.:]{1,30}(?:/\w{1,4})?(?:\s|$))\S{4,}"
     r"|\bmachine\s+\S+\s+login\s+\S+\s+password\s+\S{4,}",
     # The same words as keys of YAML and of files of settings; a digit tells it from a sentence.
     r"(?i:\b(?:[a-z_-]{0,40}secret_?access_?key|api_?key|private_?key|client-key-data)"
@@ -239,7 +273,7 @@ _SHAPES = (
     r"(?i:\b(?:(?:proxy-)?authorization|x-api-key|api-key|cookie(?=\s?:\s?[^\s=;]{1,99}=)"
     r"|private-token|job-token|x-[a-z-]{1,40}-token|ocp-apim-subscription-key)\s?:\s?"
     rf"(?:(?:bearer|basic|token|apikey|negotiate) )?+)(?!{_ELSEWHERE})\S{{8,}}",
-    rf"(?i:\b(?:bearer|basic) )(?!{_NAME_OR_WORD})"
+    rf"(?i:\b(?:bearer |basic (?!{_TITLE})))(?!{_NAME})"
     r"(?=[a-z+/=_.~-]{0,99}[0-9A-Z])[A-Za-z0-9+/=_.~-]{16,}",
     r"(?i:[\"'](?:auth|token|secret|identitytoken)\\{0,3}[\"']"
     rf"\s*:\s*\\{{0,3}}(?=[\"']))(?!{_ELSEWHERE})(?!{_NAME})[\"'][^\"'\s]{{4,}}[\"']",

@@ -120,6 +120,7 @@ TEXTS = {
     "AWS Bedrock with a slash": f"ABSK{BASE64[:9]}/{BASE64}",
     "curl": f"curl -u bob:{WORD} https://x.example",
     "docker login": f"docker login -u bob -p {WORD} registry.example",
+    "mysql": f"mysql -u bob -p{WORD} db",
     "NGC's user": f"$oauthtoken:{BASE64[:40]}",
     "registry of packages": f"//registry.example/:_authToken={HEX[:8]}-4e5f-6789",
     "JSON of Python": repr({"db_password": WORD}),
@@ -239,6 +240,8 @@ PLAIN_TEXTS = (
     ),
     *("token=tokenizer_v3_tekken.json", "Basic Training2026Dataset", 'client(api_key="none")'),
     *("--api-key ${VLLM_API_KEY}", "sshpass -p $PASSWORD_2 ssh node"),
+    *("docker run --name mysql-exporter -p 9104:9104 x", "mysqld --port 3306 -p 33060x"),
+    *("docker run --name mysql -p3306:3306 x", "docker run mysql -p127.0.0.1:3306:3306/tcp"),
 )
 # Paths, names of models, hosts and images that begin as some credentials do.
 PLAIN_NAMES = """
@@ -322,6 +325,61 @@ def test_a_text_of_such_a_shape_is_found_and_masked(kind: str) -> None:
         said = str(Diagnostic(given, f"is {given}", f"write {given}"))
         for part in (BASE64[:16], HEX[:16], WORD, "MIIEvQ", "A1B2" * 2):
             assert part not in said
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("your-Xk29dk2Pz8s1q", "your-XkQzTbLmWw", "none-Xk29dk2Pz8s1q", "changeme8sdf7GhQ"),
+        *("[Xk29dk2Pz8s1q", "<Xk29dk2Pz8s1q", "{{Xk29dk2Pz8s1q", "${Xk29dk2Pz8s1q", "<x>8sdf7GhQ"),
+        *("*Xk29dk2Pz8s1q", "***8sdf7GhQ", "/abc/def123456", "${DB_PW:-Xk29dk2Pz8}"),
+    ],
+)
+def test_a_value_that_only_begins_as_a_place_holder_is_masked(value: str) -> None:
+    for text in (f"password={value}", f"--password={value}", f"DB_PASS={value}"):
+        assert value not in credentials.mask(text)
+        assert value not in credentials.mask(f'{{"password": "{value}"}}')
+
+
+PLACE_HOLDERS = (
+    *("your-api-key", "YOUR_TOKEN_HERE", "changeme", "replace-with-your-secret", "none", "******"),
+    *("<from-vault-2>", "[REDACTED]", "{{.Values.token2}}", "${DB_PASSWORD_2:?}", "$PASS_2"),
+    *("/run/secrets/key_2", "/opt/team/keys/db.txt", "/home/ci/.cache/token2", "$(cat"),
+)
+
+
+@pytest.mark.parametrize("value", PLACE_HOLDERS)
+def test_place_holders_and_paths_pass(value: str) -> None:
+    quoted = (f'{{"password":"{value}","x":1}}', f'client(api_key="{value}").run()')
+    for text in (f"password={value}", f"--password={value};x", f"DB_PASS={value}", *quoted):
+        assert credentials.mask(text) == text
+
+
+KEYS_IN_GROUPS = """
+abcd-1234-efgh-5678 Correct-Horse-Battery-9 ABCDEF-123456-ABCDEF Sun.Moon.Stars.88
+abc123-def456-ghi789 qwer-7741-tyui-0093 ABCDE-FGHIJ-12345-KLMNO abc-123-def-456-ghi
+KLMN8821-QRST4410 qazwsx-112233-edcrfv Staple-Horse-2024-Xyz abcdef123456-ghijkl
+Abcdefghijklmnop1234 Maple-Syrup-Fort-19 550e8400-e29b-41d4-a716-446655440000 tgbn-yhnm-8812-ujmk
+PQRS/8841/TUVW/1123
+"""
+NAMES_OF_OBJECTS = """
+hf-token-secret-v1 wikitext-103-raw-v1 ngc-registry-secret-2 tensorrt-llm-1.3.0rc23
+llama-3.3-70b-instruct mixtral-8x7b-instruct-v0.1 qwen3-235b-a22b-instruct oauth2-proxy-keycloak-1
+ngc-registry-2025-prod step-1-of-2-in-runbook secret/data/llm/prod-2 vault-approle-1
+phi-4-mini-128k llm-gateway-jwt-signing-2 gateway-tls-2025 deepseek-v3.2-nvfp4
+ceval-2024-validation
+"""
+OF_KEYS = ("token: {}", "secret: {}", "https://x.example/?key={}", "/x?secret={}", "Bearer {}")
+
+
+@pytest.mark.parametrize("value", KEYS_IN_GROUPS.split())
+def test_a_key_in_groups_is_no_name_of_an_object(value: str) -> None:
+    assert [form for form in OF_KEYS if value in credentials.mask(form.format(value))] == []
+
+
+@pytest.mark.parametrize("name", NAMES_OF_OBJECTS.split())
+def test_names_of_objects_pass(name: str) -> None:
+    assert [form for form in OF_KEYS if name not in credentials.mask(form.format(name))] == []
 
 
 @pytest.mark.parametrize("text", [*PLAIN_TEXTS, PLAIN_NAMES])
