@@ -384,3 +384,27 @@ def test_it_waits_for_the_router_as_long_as_its_deployment_does(sides: Bundle) -
 
 def test_it_names_every_secret_that_pods_mount(sides: Bundle) -> None:
     assert "| Secret `our-ssh` | type `kubernetes.io/ssh-auth`" in text(sides, "runbook.md")
+
+
+def test_it_counts_the_gpus_of_both_sides(sides: Bundle) -> None:
+    found = text(sides, "runbook.md")
+    assert "- **GPUs**: 32x GB200\n" in found and "Decode server\n" not in found
+    gate = "targets.kubernetes.gateway={image: a.example/b:1, tls_secret: door}"
+    given, more = ["targets.kubernetes.replicas=3", gate], sides.folder.parent / "more"
+    other = pipeline.render(SIDES, more, given, more_targets=["handoff"])
+    assert "| Secret `door` |" in text(other, "runbook.md")
+    assert "- **GPUs**: 32x GB200 (slurm), 40x GB200 (kubernetes)\n" in text(other, "runbook.md")
+
+
+def test_it_lists_the_ports_of_every_component(sides: Bundle) -> None:
+    found = text(sides, "runbook.md")
+    name = "deepseek-v3-2-nvfp4-gb200x32"
+    services = f"{name}-prefill-0, {name}-prefill-1, {name}-prefill-pods"
+    for row in (
+        f"| `8000` | HTTP | router | {name}, {name}-pods |",
+        f"| HTTP | prefill | {services} |",
+        "| HTTP | prefill | prefill0, prefill1 |",
+        "| HTTP | decode | decode0, decode1 |",
+        "| `9000` | HTTP | router | router |",
+    ):
+        assert row in found, row

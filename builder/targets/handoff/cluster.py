@@ -1,17 +1,26 @@
-"""What the runbook says of the objects of Kubernetes, read from those that are rendered."""
+"""What the runbook says of the servers of a cluster, read from what is rendered for it.
+
+That are the objects of Kubernetes and the steps of a job of Slurm.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ... import site
 from ...servers import RenderContext
-from .. import kubernetes
+from .. import kubernetes, slurm
 from ..kubernetes.objects import IMAGE_FETCH_S
 from ..kubernetes.options import TARGET, KubernetesOptions
+from ..kubernetes.workload import COMPONENT_LABEL
 
 Object = Mapping[str, Any]
+# By the component of a service and its port: the port's protocol, and who has it.
+Listeners = dict[tuple[str, int], tuple[str, list[str]]]
 
+# The option that says how many servers a target runs, without those of prefill.
+NUMBERS = {site.TARGET: "servers", TARGET: "replicas"}
 # What a pod reads from the Secret of a volume, by the volume's name.
 USES = {
     "server-key": "`key`: the key of the closed APIs",
@@ -28,6 +37,48 @@ def objects(context: RenderContext) -> list[Object]:
     """None where the deployment does not run under Kubernetes."""
     given = context.deployment.targets.get(TARGET)
     return [] if given is None else kubernetes.all_objects(context, KubernetesOptions.of(given))
+
+
+def service_listeners(context: RenderContext) -> Listeners:
+    """The Services of Kubernetes that clients, routers and Prometheus ask."""
+    found: Listeners = {}
+    for row in objects(context):
+        if row["kind"] == "Service":
+            component = row["metadata"]["labels"][COMPONENT_LABEL]
+            for port in row["spec"]["ports"]:
+                listener = found.setdefault((component, port["port"]), (port["name"], []))
+                listener[1].append(row["metadata"]["name"])
+    return found
+
+
+def step_listeners(context: RenderContext) -> Listeners:
+    """The steps of a job of Slurm that listen."""
+    found: Listeners = {}
+    if given := context.deployment.targets.get(site.TARGET):
+        for step in slurm.steps(context, slurm.Options.of(given)):
+            for name, port in step["ports"].items():
+                found.setdefault((step["role"], port), (name, []))[1].append(step["name"])
+    return found
+
+
+def gpus(context: RenderContext) -> str:
+    """The number of GPUs of the service, for each target that runs it where they differ."""
+    deployment = context.deployment
+    one = deployment.hardware.num_gpus // deployment.instances
+    found = {}
+    for target, number in NUMBERS.items():
+        if given := deployment.targets.get(target):
+            servers = given[number] or deployment.instances
+            if target == site.TARGET and not given["prefill"]:
+                servers = deployment.instances
+            found[target] = one * servers
+            if context.prefill and given["prefill"]:
+                other = context.prefill.deployment.hardware.num_gpus
+                found[target] += other * given["prefill"]["servers"]
+    kind = deployment.hardware.gpu.upper()
+    if len(set(found.values())) > 1:
+        return ", ".join(f"{count}x {kind} ({target})" for target, count in found.items())
+    return f"{next(iter(found.values()), deployment.hardware.num_gpus)}x {kind}"
 
 
 def secrets(rows: list[Object]) -> dict[str, str]:

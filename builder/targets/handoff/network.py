@@ -21,17 +21,50 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def ports(context: RenderContext) -> Section:
-    rows = tuple(_row(server, name) for server in context.servers.values() for name in server.ports)
-    columns = ("port", "protocol", "server", "listens on", "clients", "protected by")
-    blocks: list[Block] = [table("Ports", columns, rows)]
+    blocks: list[Block] = list(_of_sides(context) if context.prefill else [_of_servers(context)])
     blocks += [paragraph(words) for words in _notes(context)]
-    if any(server.entry["host"] not in LOOPBACK for server in context.servers.values()):
+    if context.prefill or any(
+        server.entry["host"] not in LOOPBACK for server in context.servers.values()
+    ):
         text = (
             "A server listens beyond its own machine. Neither knows users or rates: put a gateway "
             "that does before it, and let nothing else reach its ports."
         )
         blocks.append(note("Reachable by others", text))
     return section("network", {}, *blocks)
+
+
+def _of_servers(context: RenderContext) -> Block:
+    rows = tuple(_row(server, name) for server in context.servers.values() for name in server.ports)
+    columns = ("port", "protocol", "server", "listens on", "clients", "protected by")
+    return table("Ports", columns, rows)
+
+
+def _of_sides(context: RenderContext) -> Iterator[Block]:
+    """Each component of a service of prefill and decode servers has ports of its own."""
+    given = {
+        ("Ports under Slurm", "steps"): cluster.step_listeners(context),
+        ("Ports under Kubernetes", "Services"): cluster.service_listeners(context),
+    }
+    for (title, named), listeners in given.items():
+        rows = [
+            (
+                code(port),
+                PROTOCOLS.get(name, name),
+                component,
+                ", ".join(owners),
+                _askers(component, name),
+            )
+            for (component, port), (name, owners) in listeners.items()
+        ]
+        if rows:
+            yield table(title, ("port", "protocol", "component", named, "clients"), tuple(rows))
+
+
+def _askers(component: str, name: str) -> str:
+    if component not in ("prefill", "decode") or name == "metrics":
+        return CLIENTS.get(name, "clients")
+    return "the router; Prometheus where it shows metrics here"
 
 
 def _row(server: RenderedServer, name: str) -> tuple[str, ...]:
@@ -65,7 +98,9 @@ def _notes(context: RenderContext) -> Iterator[str]:
             f"One server spans {context.nodes} nodes. Between them all ports must be open: MPI and "
             "NCCL choose their own."
         )
-    if deployment.role != "agg":
+    if context.prefill:
+        yield "Between the sides the KV cache travels over ports that the transfer library chooses."
+    elif deployment.role != "agg":
         yield (
             f"This is the {deployment.role} side of disaggregated serving: between both sides the "
             "KV cache travels over ports that the transfer library chooses."
@@ -81,6 +116,13 @@ def _notes(context: RenderContext) -> Iterator[str]:
 def _behind(context: RenderContext) -> Iterator[str]:
     """Where the servers listen that something else runs."""
     targets = context.deployment.targets
+    if context.prefill:
+        if "kubernetes" in targets:
+            yield (
+                "Under Kubernetes pods have the ports of their Services; who may reach them is in "
+                "kubernetes/shared/network-policy.yaml."
+            )
+        return
     if slurm := targets.get(site.TARGET):
         router = ", ".join(f"{name} {port}" for name, port in slurm["router"].items())
         yield (

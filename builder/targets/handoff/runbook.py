@@ -33,6 +33,7 @@ from .runbook_text import errors, fill, procedures, section
 # Where a deployment can run, in the order of its sections.
 RUNS_ON = ("node", "slurm", "kubernetes", "compose")
 KINDS = {"agg": "Inference service", "prefill": "Prefill server", "decode": "Decode server"}
+SIDES = "Inference service of prefill and decode servers, behind a router"
 
 
 def runbook(context: RenderContext) -> Document:
@@ -68,9 +69,10 @@ def runbook(context: RenderContext) -> Document:
 
 def _subject(context: RenderContext) -> tuple[str, ...]:
     facts, hardware = context.plan.facts, context.deployment.hardware
+    own = f"{hardware.num_gpus}x {facts.gpu.product}"
     return (
         f"{facts.checkpoint.name}, {facts.checkpoint.precision}",
-        f"{hardware.num_gpus}x {facts.gpu.product}",
+        cluster.gpus(context) if context.prefill else own,
         f"{context.engine_record.title} {context.release.name}",
     )
 
@@ -162,10 +164,11 @@ def _where(context: RenderContext) -> str:
 
 def _overview(context: RenderContext, values: Mapping[str, object]) -> Section:
     deployment, budget = context.deployment, context.plan.budget
+    of_one = ", per decode server" if context.prefill else ""
     glance = (
-        ("GPUs", f"{deployment.hardware.num_gpus}x {deployment.hardware.gpu.upper()}"),
+        ("GPUs", cluster.gpus(context)),
         ("Weights", f"{values['weights_gb']} GB"),
-        ("Requests at once", f"{budget.max_concurrency:,}"),
+        (f"Requests at once{of_one}", f"{budget.max_concurrency:,}"),
         ("KV tokens per GPU", f"{budget.kv_tokens:,}"),
     )
     blocks: list[Block] = [facts(glance), facts(_identity(context))]
@@ -182,7 +185,7 @@ def _identity(context: RenderContext) -> Iterator[tuple[str, str]]:
     deployment, checkpoint = context.deployment, context.plan.facts.checkpoint
     workload = deployment.workload
     yield "Name", code(deployment.name)
-    yield "Does", KINDS[deployment.role]
+    yield "Does", SIDES if context.prefill else KINDS[deployment.role]
     yield "Checkpoint", code(deployment.checkpoint) + f"; {checkpoint.source}"
     if deployment.draft:
         yield "Draft model", code(deployment.draft.checkpoint)

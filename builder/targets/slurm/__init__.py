@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Any
 
 from ...bundle import to_json
 from ...contents import File
@@ -23,7 +24,7 @@ from .options import SlurmOptions as Options
 from .options import diagnostics, warnings
 from .service import ServingSide, SlurmService
 
-__all__ = ["Options", "diagnostics", "render", "warnings"]
+__all__ = ["Options", "diagnostics", "render", "steps", "warnings"]
 
 FOLDER = "slurm"
 SUPERVISOR = "supervisor"
@@ -56,6 +57,11 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
         script = resource_root("templates") / FOLDER / name
         files[name] = File(script.read_bytes(), executable=True)
     return {f"{FOLDER}/{name}": file for name, file in files.items()}
+
+
+def steps(context: RenderContext, options: Options) -> list[dict[str, Any]]:
+    """The steps of a job as `service.json` has them, for targets that speak of them."""
+    return service.steps(_service(context, options))
 
 
 def _supervisor() -> dict[str, File]:
