@@ -72,8 +72,12 @@ def _walk(data: Any, path: str, document: Yaml, content: Content, release: Relea
     if isinstance(data, Mapping):
         holder = path.rpartition(".")[2] in names("holders")
         if path and _is_options(data, holder, release):
-            variants = _zipped(data) if path.startswith(_ZIPPED) else [data]
-            content.sections += (Section(row, document, path) for row in variants)
+            variants = max((1, *_lengths(data))) if path.startswith(_ZIPPED) else 0
+            rows = [_of_variant(data, n) for n in range(min(variants, _MAX_VARIANTS))] or [data]
+            content.sections += (Section(row, document, path) for row in rows)
+            if variants > _MAX_VARIANTS:
+                last = f"{_MAX_VARIANTS + 1} to {variants}"
+                content.unread.append(f"{path}: variants {last}")
             return
         for key, value in data.items():
             inner = below(path, str(key))
@@ -90,14 +94,9 @@ def _walk(data: Any, path: str, document: Yaml, content: Content, release: Relea
             content.diagnostics += inner_content.diagnostics
 
 
-def _zipped(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The options of each variant of a recipe that lists their values beside each other; a list of
-    one value stands for all."""
-    count = max(_lengths(data), default=1)
-    return [_of_variant(data, index) for index in range(min(count, _MAX_VARIANTS))]
-
-
 def _lengths(data: Any) -> Iterator[int]:
+    """How many variants each list has values for: they stand beside each other, a list of one value
+    stands for all."""
     if isinstance(data, Mapping):
         for value in data.values():
             yield from _lengths(value)

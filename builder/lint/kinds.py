@@ -160,7 +160,7 @@ def _for_autodeploy(document: Yaml, given: Mapping[str, Any], path: str) -> Cont
     found = [
         Diagnostic(key, what, fix, "autodeploy-parallel")
         for key, value in refused.items()
-        if value not in (None, 1, -1, False)
+        if value is not None and not _is_same(value, fields_of(table, "Refused")[key]["default"])
     ]
     beside = list(fields_of(table, _AUTODEPLOY))
     content = Content(AUTODEPLOY, [Section(options, document, path, beside=beside)])
@@ -168,6 +168,11 @@ def _for_autodeploy(document: Yaml, given: Mapping[str, Any], path: str) -> Cont
         content.sections[0].locate(row) for row in (*validate(table, own), *found)
     ]
     return content
+
+
+def _is_same(one: Any, two: Any) -> bool:
+    """Whether two values are one, where `true` is no number."""
+    return bool(one == two) and isinstance(one, bool) == isinstance(two, bool)
 
 
 def _deployment(document: Yaml) -> Content:

@@ -182,7 +182,8 @@ def _on_one(gpu: Named, facts: Checkpoint) -> list[Diagnostic]:
     """One of several kinds of GPU that has no arithmetic for the model."""
     name = gpu.name.lower()
     has = hardware.load(name).precisions.value if name in hardware.known() else ()
-    if not has or facts.precision is None or facts.precision in has:
+    arithmetic = facts.quantization.arithmetic
+    if not has or arithmetic is None or arithmetic in has:
         return []
     what = f"{facts.name} has {facts.precision} weights, and {gpu.name} has no such arithmetic"
     fix = f"remove it, or take a checkpoint in {', '.join(has)}"

@@ -28,6 +28,7 @@ from .rule_inputs import MISSING, RuleInputs, draft_tokens_path, option_of
 _WORD = re.compile(r"\w+")
 _PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
 _SHOWN = 60
+_OWN_WORDS = ("_evidence", "_remedy")  # sentences of the data, which are shown whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,10 @@ class Rule:
         """The rule's words, with `{name}` replaced by what `named` says."""
 
         def fill(template: str) -> str:
-            return _PLACEHOLDER.sub(lambda match: _show(named(match[1])), template)
+            return _PLACEHOLDER.sub(lambda match: shown(match[1]), template)
+
+        def shown(name: str) -> str:
+            return _show(named(name), is_whole=name.endswith(_OWN_WORDS))
 
         return Diagnostic(where, fill(self.message), fill(self.fix), self.id, self.severity)
 
@@ -279,7 +283,7 @@ def _is_below(values: Mapping[str, Any]) -> bool:
     return all(type(size) is int for size in sizes) and sizes[0] < sizes[1]
 
 
-def _show(value: Any) -> str:
+def _show(value: Any, is_whole: bool) -> str:
     if value is MISSING:
         return "not given"
     if isinstance(value, list | tuple) and not any(isinstance(item, list | dict) for item in value):
@@ -290,4 +294,4 @@ def _show(value: Any) -> str:
         text = str(int(value))
     else:
         text = json.dumps(value, default=str)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if is_whole or len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -112,6 +112,24 @@ def test_shared_options_of_an_autodeploy_file_are_judged(builder: Run, tmp_path:
     assert (row["path"], row["rule"]) == ("runtime", "unknown-value")
 
 
+DEFAULTS = {
+    "enable_attention_dp: false": [],
+    "enable_attention_dp: true": ["enable_attention_dp"],
+    "tensor_parallel_size: 1": [],
+    "tensor_parallel_size: 4": ["tensor_parallel_size"],
+    "moe_expert_parallel_size: 1": ["moe_expert_parallel_size"],
+    "cp_config: {}": [],
+}
+
+
+@pytest.mark.parametrize("line", DEFAULTS)
+def test_autodeploy_takes_the_default_alone_of_what_it_refuses(
+    line: str, builder: Run, tmp_path: Path
+) -> None:
+    rows = errors(findings(builder, tmp_path, f"{AUTODEPLOY}world_size: 8\n{line}\n"))
+    assert [row["path"] for row in rows] == DEFAULTS[line]
+
+
 def test_a_server_without_that_backend_refuses_autodeploy_options(
     builder: Run, tmp_path: Path
 ) -> None:
@@ -432,6 +450,18 @@ def test_values_of_several_variants_are_judged_one_by_one(builder: Run, tmp_path
     assert (row["line"], row["message"]) == (12, "is many")
     (row,) = findings(builder, tmp_path, ZIPPED.replace("[1, 64]", "[1, 48]"))
     assert row["rule"] == "graph-below-batch" and "64" in row["message"]
+
+
+def test_no_variant_goes_unsaid(builder: Run, tmp_path: Path) -> None:
+    empty = ZIPPED.replace("[[1, 32], [1, 64]]", "[]").replace("[true]", "true")
+    wrong = empty.replace("max_batch_size: [32, 64]", "max_batch_sizes: 32")
+    assert [row["rule"] for row in findings(builder, tmp_path, wrong)] == ["unknown-key"]
+    many = empty.replace("[32, 64]", str(list(range(1, 61))))
+    (tmp_path / "f.yaml").write_text(many)
+    (file,) = checked(builder("check", "f.yaml", "--json"))["files"]
+    assert file["not_read"] == [
+        "zip_override_batch.backend.trtllm_config.decode: variants 51 to 60"
+    ]
 
 
 def test_names_of_a_sweep_stand_for_its_values(builder: Run, tmp_path: Path) -> None:
