@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from .checks import Probe, canary_error, count_connections
@@ -23,7 +22,6 @@ from .state import (
     CANARY,
     DRAIN,
     FORMAT,
-    LEASE_S,
     PREDECESSOR,
     PROMOTE,
     SMOKE,
@@ -36,7 +34,6 @@ from .steps import Steps
 TICK_S = 0.2
 SLURM_GRACE_S = 10.0  # for steps when Slurm ends the job: it kills all after its KillWait
 END_MARGIN_S = 5.0  # between the planned end of a job and its time limit
-MAX_ANSWER_S = LEASE_S / 2  # for a request without which no heartbeat is written meanwhile
 SMOKE_LINES = 20  # of a failed suite that are recorded
 
 
@@ -54,6 +51,7 @@ class Service:
         self._publication = Publication(spec, self._allocation, self._record)
         self._successor = Successor(spec, cluster, self._record)
         self._canary: Probe | None = None
+        self._silent_nodes: list[str] = []
 
     def run(self) -> int:
         """The exit code of the job."""
@@ -134,11 +132,15 @@ class Service:
         self._record.update(state="serving", published=timestamp())
         self._record.event("published", endpoint=str(self._spec.service.endpoint_file))
         self._successor.release_lock()
-        if (request := self._spec.generation) and self._canary is None:
-            where = (frontend.address, frontend.ports["http"])
-            check = functools.partial(canary_error, *where, request)
-            self._canary = Probe(check, request.period_s, request.failures, is_ready=True)
-            self._canary.start()
+        if self._spec.generation and self._canary is None:
+            self._canary = self._start_canary()
+
+    def _start_canary(self) -> Probe:
+        frontend, request = self._steps.frontend, self._spec.canary_request
+        check = functools.partial(canary_error, frontend.address, frontend.ports["http"], request)
+        canary = Probe(check, request.period_s, request.failures, is_ready=True)
+        canary.start()
+        return canary
 
     def _serve(self) -> str:
         """Until another job, the one returned, has the endpoint. The end comes as `JobExit`."""
@@ -220,7 +222,10 @@ class Service:
         if self._canary and self._canary.error:
             raise self._canary.error
         if self._canary and self._canary.is_lost:
-            raise JobExit("health_lost", f"generation: {self._canary.last}")
+            why = f"generation: {self._canary.last}"
+            if self._silent_nodes:
+                raise JobExit("node_lost", f"{', '.join(self._silent_nodes)} is lost; {why}")
+            raise JobExit("health_lost", why)
 
     @property
     def _stop_file(self) -> Path | None:
@@ -239,20 +244,29 @@ class Service:
             self._stop_serving(JobExit("time_limit", f"no successor took over; submitted: {tried}"))
 
     def _check_job(self) -> None:
-        self._allocation.poll(self._answers)
+        self._allocation.poll()
+        self._check_silent_nodes()
         until = timestamp(self._allocation.until)
         if until != self._record.run["until"]:
             self._record.update(until=until)
 
-    def _answers(self) -> bool:
-        """Whether text is generated for clients now, though a node is silent."""
-        if not self._record.run["published"]:
-            return False
-        frontend, request = self._steps.frontend, self._spec.canary_request
-        request = replace(request, timeout_s=min(request.timeout_s, MAX_ANSWER_S))
-        fault = canary_error(frontend.address, frontend.ports["http"], request)
-        self._record.event("node_silent", service=fault or "answers")
-        return fault is None
+    def _check_silent_nodes(self) -> None:
+        """A node that Slurm does not hear of is not lost while the service generates.
+
+        Slurm's daemon alone may be away, and Slurm itself ends the job where it gives the node up.
+        """
+        silent = self._allocation.silent_nodes
+        if silent == self._silent_nodes:
+            return
+        self._record.event("node_silent" if silent else "nodes_answer", nodes=silent)
+        if silent and not self._record.run["published"]:
+            raise JobExit("node_lost", f"{', '.join(silent)} is lost")
+        if silent and self._canary is None:
+            self._canary = self._start_canary()
+        elif self._canary and not silent and not self._spec.generation:
+            self._canary.stop()
+            self._canary = None
+        self._silent_nodes = silent
 
     def _stop_serving(self, job_exit: JobExit) -> None:
         """Without a successor: what is in flight is answered, new requests find no endpoint."""

@@ -21,7 +21,6 @@ COMMAND_TIMEOUT_S = 20.0  # of a Slurm command; a busy controller answers late
 TERMINATING_TIMEOUT_S = 2.0  # of one when Slurm is about to kill this job
 JOB_PERIOD_S = 30.0  # between polls of the job's nodes, and its limit, which may be extended
 OUTPUT_BYTES = 2**20  # of a command that are read at most
-MAX_PROLOG_S = 900.0  # from the start of a job to that of its script; more is a wrong clock
 KILL_WAIT_S = 15.0  # for a step that Slurm was told to kill
 
 # Options that srun would take over from the job's environment. Each step sets its own; and in a
@@ -178,16 +177,28 @@ class Cluster:
         newer = [int(one) for one in ids if one.isdecimal() and int(one) > int(self.job_id)]
         return str(max(newer)) if newer else None
 
-    def lost_nodes(self, nodes: Iterable[str], *, also_silent: bool = True) -> list[str]:
-        """Those that are down or, where that counts, do not answer the controller (`*`)."""
+    def lost_nodes(self, nodes: Iterable[str]) -> list[str]:
+        """Those that are down or do not answer the controller."""
+        down, silent = self.down_and_silent_nodes(nodes)
+        return sorted(down + silent)
+
+    def down_and_silent_nodes(self, nodes: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Those that Slurm has given up, and others that do not answer the controller (`*`)."""
         listed = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}"]
         rows = [row.split() for row in self.command(*listed, "--format=%N %t").stdout.splitlines()]
         states = dict(row for row in rows if len(row) == 2)
-        return [
-            name
-            for name, state in states.items()
-            if "down" in state or (also_silent and state.endswith("*"))
-        ]
+        down = [name for name, state in states.items() if "down" in state]
+        silent = [name for name, state in states.items() if state.endswith("*")]
+        return down, [name for name in silent if name not in down]
+
+    def now(self) -> float | None:
+        """The controller's time: all else that Slurm's commands say of it is of this node's clock.
+
+        RunTime and the time left are differences to the clock of the host that a command runs on.
+        """
+        shown = self.command("scontrol", "show", "config").stdout
+        found = re.search(r"^Configuration data as of (\d+)$", shown, re.MULTILINE)
+        return float(found.group(1)) if found else None
 
     def times(self) -> tuple[float | None, float | None]:
         """When a running job began, and its time limit; `None` where Slurm does not say."""
@@ -229,10 +240,14 @@ class Allocation:
         self._limit_s = limit_s
         # The clock of this node may be wrong, or set while the job runs: what passes is counted.
         self._began, self._began_steady_s = time.time(), time.monotonic()
+        self._controller_began: float | None = None  # the controller's time at that moment
         self.until = self._began + limit_s
+        self._ends_steady_s = self._began_steady_s + limit_s
+        self.silent_nodes: list[str] = []  # that Slurm does not hear of, and has not given up
         self.is_near_end = False
         self._signal: str | None = None
         self._next_poll = 0.0
+        self._reads: list[Callable[[], None]] = []  # that are left of a poll
         for name in ("USR1", "TERM", "INT", "QUIT", "HUP", "USR2", "XCPU"):
             signal.signal(getattr(signal, f"SIG{name}"), self._on_signal)
 
@@ -249,27 +264,44 @@ class Allocation:
 
     @property
     def left_s(self) -> float:
-        return self.until - self._began - (time.monotonic() - self._began_steady_s)
+        return self._ends_steady_s - time.monotonic()
 
-    def poll(self, answers: Callable[[], bool] = lambda: False) -> None:
-        """Its time limit and its nodes, as Slurm sees them.
+    def poll(self) -> None:
+        """Its time limit and its nodes, as Slurm sees them, every `JOB_PERIOD_S`.
 
-        A node that does not answer the controller is not lost while the service `answers`: Slurm's
-        daemon alone may be away, and Slurm itself ends the job where it gives the node up.
+        Each call runs one command at most, since nothing else is done while it waits.
         """
-        if time.monotonic() < self._next_poll:
-            return
-        self._next_poll = time.monotonic() + JOB_PERIOD_S
+        if not self._reads:
+            if time.monotonic() < self._next_poll:
+                return
+            self._reads = [self._read_clock, self._read_times, self._read_nodes]
+        self._reads.pop(0)()
+        if not self._reads:
+            self._next_poll = time.monotonic() + JOB_PERIOD_S
+
+    def _read_clock(self) -> None:
+        waited_s = time.monotonic() - self._began_steady_s
+        if (now := self.cluster.now()) is not None:
+            self._controller_began = now - waited_s
+
+    def _read_times(self) -> None:
         start, end = self.cluster.times()
-        if start is not None and not 0 <= self._began - start <= MAX_PROLOG_S:
-            self._began = start
-        limit = self._began + self._limit_s
+        if start is None:
+            return
+        limit = start + self._limit_s
         self.until = min(limit, end or limit)
-        # This node is not: Slurm's daemon may be away while all else on it answers.
+        began = self._controller_began
+        if began is None:  # by this node's clock, unless it is absurd: early rather than late
+            half_s = (self.until - start) / 2
+            began = self._began if 0 <= self._began - start <= half_s else start
+        self._ends_steady_s = self._began_steady_s + self.until - began
+
+    def _read_nodes(self) -> None:
+        # This node is not asked for: Slurm's daemon may be away while all else on it answers.
         others = [node for node in self.cluster.nodes if node != self.cluster.node]
-        lost = self.cluster.lost_nodes(others) if others else []
-        if lost and (self.cluster.lost_nodes(lost, also_silent=False) or not answers()):
-            raise JobExit("node_lost", f"{', '.join(lost)} is lost")
+        down, self.silent_nodes = self.cluster.down_and_silent_nodes(others) if others else ([], [])
+        if down:
+            raise JobExit("node_lost", f"{', '.join(down)} is lost")
 
     def handle_signal(self) -> None:
         """Raises the reason, looked up in little time: Slurm soon kills what is left."""

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from supervisor import record, service, state, steps
+from supervisor.spec import CanaryRequest, Spec
 from tests.supervisor.one_node import NODE, SCONTROL, Job, free_port, until
 
 # --- From start to stop ---------------------------------------------------------------------------
@@ -348,7 +349,12 @@ def test_a_server_that_stops_to_answer_has_lost_its_health(job: Job) -> None:
 
 
 def test_a_server_that_is_ready_but_no_longer_generates_has_lost_its_health(job: Job) -> None:
-    request = {"path": "/v1/completions", "body": {}, "period_s": 0.02, "failures": 2}
+    request: dict[str, Any] = {
+        "path": "/v1/completions",
+        "body": {},
+        "period_s": 0.02,
+        "failures": 2,
+    }
     job.document["health"]["generation"] = request
     job.once("published", lambda: job.answer(completions=500))
     assert job.run() == 73
@@ -498,9 +504,35 @@ def test_a_lost_node_ends_the_job(job: Job) -> None:
 def test_a_silent_node_ends_no_service_that_answers(job: Job) -> None:
     job.command("scontrol", SCONTROL.replace("echo node1", "echo node1 node2"))
     job.once("published", lambda: job.slurm(nodes="node2 alloc*\n"))
-    job.once("node_silent", job.stop)
+
+    def answer_after_a_failure() -> None:
+        job.answer(completions=500)
+        job.slurm(nodes="node2 alloc\n")
+
+    job.once("node_silent", answer_after_a_failure)
+    job.once("nodes_answer", job.stop)
     assert (job.run(), job.record["outcome"]) == (0, "stopped")
-    assert next(row["service"] for row in job.rows if row["event"] == "node_silent") == "answers"
+    assert job.events.count("node_silent") == 1  # not at every poll
+
+
+@pytest.mark.parametrize("has_generation", [True, False])
+def test_a_silent_node_is_lost_where_generation_fails_as_often_as_it_may(
+    job: Job, monkeypatch: pytest.MonkeyPatch, has_generation: bool
+) -> None:
+    request: dict[str, Any] = {
+        "path": "/v1/completions",
+        "body": {},
+        "period_s": 0.02,
+        "failures": 2,
+    }
+    if has_generation:
+        job.document["health"]["generation"] = request
+    monkeypatch.setattr(Spec, "canary_request", CanaryRequest(**request))
+    job.command("scontrol", SCONTROL.replace("echo node1", "echo node1 node2"))
+    job.once("published", lambda: job.slurm(nodes="node2 alloc*\n"))
+    job.once("node_silent", lambda: job.answer(completions=500))
+    assert job.run() == 75
+    assert job.record["why"] == "node2 is lost; generation: /v1/completions: HTTP 500 {}"
 
 
 def test_a_node_whose_slurm_daemon_is_away_is_not_lost_to_what_runs_on_it(job: Job) -> None:

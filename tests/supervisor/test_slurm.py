@@ -125,20 +125,27 @@ def test_why_slurm_ends_the_job(commands: Commands, info: str, outcome: str | No
 
 
 @pytest.mark.parametrize(
-    ("node", "answers", "is_lost"),
+    ("node", "is_lost", "silent"),
     [
-        ("down", True, True),  # Slurm has given it up
-        ("down*", True, True),
-        ("alloc*", False, True),
-        ("alloc*", True, False),  # only its daemon is away
+        ("down", True, []),  # Slurm has given it up
+        ("down*", True, []),
+        ("alloc*", False, ["node2"]),  # perhaps only its daemon is away
+        ("alloc", False, []),
     ],
 )
-def test_a_job_that_loses_a_node_ends(
-    commands: Commands, node: str, answers: bool, is_lost: bool
+def test_a_job_whose_node_is_down_ends(
+    commands: Commands, node: str, is_lost: bool, silent: list[str]
 ) -> None:
     allocation = Allocation(commands(sinfo=f"echo node2 {node}", scontrol="true"), 3600)
     with pytest.raises(JobExit, match="node_lost: node2 is lost") if is_lost else nullcontext():
-        allocation.poll(lambda: answers)
+        poll(allocation)
+    assert allocation.silent_nodes == silent
+
+
+def poll(allocation: Allocation) -> None:
+    """All that a poll reads: the controller's clock, the job's times, its nodes."""
+    for _ in range(3):
+        allocation.poll()
 
 
 @pytest.mark.parametrize(
@@ -324,34 +331,100 @@ def test_the_time_limit_is_looked_at_now_and_then(
 ) -> None:
     now, end = time.monotonic(), int(time.time()) + 600
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    shown = f"echo x >>{tmp_path}/asked; echo JobState=RUNNING EndTime={end}"
-    allocation = Allocation(commands(scontrol=shown, sinfo="true"), 3600)
+    times = f"StartTime={end - 600} EndTime={end}"
+    clock = f"echo Configuration data as of {end - 600}; echo x >>{tmp_path}/asked"
+    allocation = Allocation(commands(scontrol=CLOCK.format(clock, times), sinfo="true"), 3600)
     for seconds, asked in ((0, 1), (slurm.JOB_PERIOD_S - 1, 1), (slurm.JOB_PERIOD_S + 1, 2)):
         monkeypatch.setattr(time, "monotonic", lambda later=seconds: now + later)
-        allocation.poll()
+        poll(allocation)
         assert len((tmp_path / "asked").read_text().split()) == asked
     assert allocation.until == end
-    assert allocation.left_s == pytest.approx(600 - slurm.JOB_PERIOD_S, abs=3)
+    assert allocation.left_s == pytest.approx(600)
+
+
+CLOCK = 'if [ "$2" = config ]; then {}; else echo "JobState=RUNNING {}"; fi'
+JOB_LIMIT_S = 8 * 3600
+
+
+@pytest.mark.parametrize("prolog_s", [0, 300, 1200, 2400])
+@pytest.mark.parametrize(
+    ("ahead_s", "set_later_s"),
+    [(0, 0), (0, 7200), (0, -7200), (7200, -7200), (-7200, 7200), (90, 0), (-600, 0), (1200, 0)],
+)
+def test_what_is_left_of_a_job_is_the_controllers_time_whatever_this_nodes_clock(
+    commands: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead_s: float,
+    set_later_s: float,
+    prolog_s: int,
+) -> None:
+    now, steady = int(time.time()), time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: now + ahead_s)
+    monkeypatch.setattr(time, "monotonic", lambda: steady)
+    start = now - prolog_s
+    times = f"StartTime={start} EndTime={start + JOB_LIMIT_S}"
+    clock = f"echo Configuration data as of {now + 600}"
+    allocation = Allocation(
+        commands(scontrol=CLOCK.format(clock, times), sinfo="true"), JOB_LIMIT_S
+    )
+    monkeypatch.setattr(time, "time", lambda: now + ahead_s + set_later_s + 600)
+    monkeypatch.setattr(time, "monotonic", lambda: steady + 600)
+    poll(allocation)
+    assert allocation.left_s == pytest.approx(JOB_LIMIT_S - prolog_s - 600)
+    assert allocation.until == start + JOB_LIMIT_S
 
 
 @pytest.mark.parametrize(
-    ("ahead_s", "set_later_s"), [(0, 7200), (0, -7200), (7200, -7200), (-7200, 7200), (90, 0)]
+    ("ahead_s", "prolog_s", "left_s"),
+    [
+        (0, 0, JOB_LIMIT_S),
+        (0, 2400, JOB_LIMIT_S - 2400),
+        (1200, 300, JOB_LIMIT_S - 1500),  # early
+        (-3600, 300, JOB_LIMIT_S),
+        (JOB_LIMIT_S, 0, JOB_LIMIT_S),  # and not at once
+    ],
 )
-def test_a_wrong_clock_of_the_node_neither_ends_nor_prolongs_the_job(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch, ahead_s: float, set_later_s: float
+def test_without_the_controllers_time_a_job_ends_early_rather_than_late(
+    commands: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead_s: float,
+    prolog_s: int,
+    left_s: float,
 ) -> None:
-    now, steady = time.time(), time.monotonic()
+    now, steady = int(time.time()), time.monotonic()
     monkeypatch.setattr(time, "time", lambda: now + ahead_s)
     monkeypatch.setattr(time, "monotonic", lambda: steady)
-    times = f"StartTime={int(now)} EndTime={int(now) + 3600}"
-    cluster = commands(scontrol=f"echo JobState=RUNNING {times}", sinfo="true")
-    allocation = Allocation(cluster, 1e6)
-    monkeypatch.setattr(time, "time", lambda: now + ahead_s + set_later_s + 600)
-    monkeypatch.setattr(time, "monotonic", lambda: steady + 600)
-    allocation.poll()
-    is_wrong = abs(ahead_s) > slurm.MAX_PROLOG_S
-    assert allocation.left_s == pytest.approx(3000 - (0 if is_wrong else ahead_s), abs=2)
-    assert allocation.until == int(now) + 3600
+    times = f"StartTime={now - prolog_s} EndTime={now - prolog_s + JOB_LIMIT_S}"
+    allocation = Allocation(commands(scontrol=CLOCK.format("exit 1", times), sinfo="true"), 1e6)
+    poll(allocation)
+    assert allocation.left_s == pytest.approx(left_s)
+
+
+def test_the_controllers_time_is_kept_while_it_does_not_answer(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now, steady = int(time.time()), time.monotonic()
+    clock = f"[ -e {tmp_path}/away ] || echo Configuration data as of {now + 40}"
+    times = f"[ -e {tmp_path}/away ] || echo JobState=RUNNING StartTime={now} EndTime={now + 600}"
+    monkeypatch.setattr(time, "monotonic", lambda: steady)
+    script = f'if [ "$2" = config ]; then {clock}; else {times}; fi'
+    allocation = Allocation(commands(scontrol=script, sinfo="true"), 600)
+    poll(allocation)
+    (tmp_path / "away").touch()
+    monkeypatch.setattr(time, "monotonic", lambda: steady + slurm.JOB_PERIOD_S)
+    poll(allocation)
+    assert allocation.left_s == pytest.approx(560 - slurm.JOB_PERIOD_S)
+
+
+def test_a_poll_runs_one_command_at_a_time(commands: Commands, tmp_path: Path) -> None:
+    """Between two of them a heartbeat is written, and a signal is handled."""
+    note = f"echo x >>{tmp_path}/asked"
+    allocation = Allocation(commands(scontrol=note, sinfo=f"{note}; echo node2 alloc*"), 3600)
+    (tmp_path / "asked").unlink(missing_ok=True)
+    for asked in (1, 2, 3, 3):
+        allocation.poll()
+        assert len((tmp_path / "asked").read_text().split()) == asked
+    assert allocation.silent_nodes == ["node2"]
 
 
 SAY = 'echo "$0 $*" >>"$(dirname "$0")/said"'
