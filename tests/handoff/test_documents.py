@@ -408,3 +408,15 @@ def test_it_lists_the_ports_of_every_component(sides: Bundle) -> None:
         "| `9000` | HTTP | router | router |",
     ):
         assert row in found, row
+
+
+def test_monitoring_says_that_it_watches_one_of_two_sides() -> None:
+    [row] = [
+        row
+        for row in pipeline.plan(SIDES, more_targets=["monitoring"]).warnings
+        if row.where == "targets.monitoring"
+    ]
+    assert "neither the prefill servers nor the router" in row.message
+    assert "deepseek-v3.2-gb200x32-prefill" in row.fix
+    alone = pipeline.plan("deepseek-v3.2-gb200x32-prefill", more_targets=["monitoring"])
+    assert not [row for row in alone.warnings if row.where == "targets.monitoring"]

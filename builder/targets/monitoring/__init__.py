@@ -13,13 +13,13 @@ from ...facts import servers
 from ...render import text, yaml_document
 from ...servers import RenderContext
 from .dashboards import dashboards
-from .monitored import TARGET, diagnostics
+from .monitored import TARGET, diagnostics, warnings
 from .monitored import MonitoringOptions as Options
 from .rules import Rules, alert_document, recording_document
 from .scrape import alertmanager, blackbox, prometheus
 from .unit_tests import alert_tests, recording_tests
 
-__all__ = ["Options", "Rules", "diagnostics", "render"]
+__all__ = ["Options", "Rules", "diagnostics", "render", "warnings"]
 
 
 def render(context: RenderContext, options: Options) -> dict[str, File]:

@@ -206,6 +206,18 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
         yield Diagnostic(f"targets.{TARGET}.server", what, nearest(given, servers))
 
 
+def warnings(context: RenderContext, options: MonitoringOptions) -> Iterator[Diagnostic]:
+    """What of a service is not watched."""
+    if context.prefill:
+        other = context.prefill.deployment.name
+        what = "watches the decode servers only, neither the prefill servers nor the router"
+        fix = (
+            f"name the decode servers in targets.{TARGET}.hosts, render {other} with {TARGET} for "
+            "the prefill servers, and probe the health path of the router's port"
+        )
+        yield Diagnostic(f"targets.{TARGET}", what, fix, severity="warning")
+
+
 def _server(deployment: Deployment, options: MonitoringOptions) -> str:
     others = (given.get("server") for given in deployment.targets.values())
     wanted = [options.server, *others, *records.names()]
