@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, is_misspelling
 from ..errors import BadFacts
 from ..files import is_folder, is_there, load_json_mapping
-from . import checkpoint_files, checkpoint_tensors, data_file, model_names
+from . import checkpoint_files, checkpoint_tensors, data_file, model_names, schema
 from .architecture import ARCHITECTURES, NESTED, Architecture, Config
 from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing, Stored
 from .model_facts import License, ModelFacts
@@ -309,6 +309,7 @@ def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
             **({"writer": found.writer} if found.writer else {}),
             **({"group_size": found.group_size} if found.group_size else {}),
             **({"zero_points": True} if found.zero_points else {}),
+            **({"groups": asdict(found)["groups"]} if found.groups else {}),
         },
         **(stored if checkpoint.listing.files else {}),
     }
@@ -316,18 +317,10 @@ def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def from_document(document: Mapping[str, Any]) -> Checkpoint:
     """The facts that `to_document` wrote."""
-    fields = document["quantization"]
-    found = Quantization(
-        fields["quant_algo"],
-        fields["kv_cache_quant_algo"],
-        tuple(fields["exclude_modules"]),
-        fields["source"],
-        fields.get("parts", {}),
-        fields.get("rest"),
-        fields.get("writer"),
-        fields.get("group_size"),
-        fields.get("zero_points", False),
-    )
+    found, wrong = schema.build(Quantization, document["quantization"])
+    if wrong:
+        file = "checkpoint.json"
+        raise BadFacts([replace(row, where=f"{file}: quantization.{row.path}") for row in wrong])
     config = document["config"]
     architecture = _architecture(config, "checkpoint.json")
     if wrong := _missing_fields(architecture, config, "checkpoint.json"):

@@ -93,7 +93,7 @@ _QUANTIZATION: Any = {
     "group_size?": int,
     "exclude_modules?": [Text],
     # Of a mixed checkpoint; `*` stands for a number, a name for the modules below it as well.
-    "quantized_layers?": {"*": {"quant_algo": Text}},
+    "quantized_layers?": {"*": {"quant_algo": Text, "group_size?": int}},
 }
 
 

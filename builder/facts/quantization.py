@@ -13,7 +13,7 @@ from functools import cached_property
 
 from .architecture import Architecture, Config, Role, Tensors
 from .checkpoint_files import Stored
-from .weight_layouts import FORMATS, Weight, layout_of
+from .weight_layouts import AWQ, FORMATS, GPTQ, Weight, layout_of
 
 Kind = tuple[Role, bool, str]
 
@@ -23,6 +23,17 @@ PLAIN_DTYPES = frozenset({"BF16", "F16", "F32"})
 _FP32_SUFFIXES = (".e_score_correction_bias", ".A_log")
 _PATTERN = "re:"  # before a regular expression in the place of a name
 MAX_REPETITIONS = 4  # in such an expression, and groups of alternatives: compared in about 0.01 s
+MAX_LONG = 16  # expressions with three of them or more: compared with a model's names in a second
+_REPETITION = re.compile(r"(?:[*+?]|\{\d*,?\d*\})[?+]?")
+_DIGITS = re.compile(r"0" + _REPETITION.pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """How the weights of some modules share scales; see `weight_layouts.Weight`."""
+
+    group_size: int | None = None
+    zero_points: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,8 @@ class Quantization:
     name of a group `*` stands for a number, and a name stands for the modules below it as well; or
     it is, after `re:`, a regular expression for the modules that are not excluded.
     `writer` is who names the tensors otherwise than ModelOpt and the models' publishers.
-    `group_size` and `zero_points` are those of `weight_layouts.Weight`.
+    `group_size` and `zero_points` are those of `weight_layouts.Weight`; `groups` has both for the
+    parts that have others.
     """
 
     quant_algo: str | None = None
@@ -46,6 +58,7 @@ class Quantization:
     writer: str | None = None
     group_size: int | None = None
     zero_points: bool = False
+    groups: Mapping[str, Groups] = field(default_factory=dict)
 
     @cached_property
     def _excluded(self) -> re.Pattern[str]:
@@ -60,28 +73,42 @@ class Quantization:
 
     def format_of(self, module: str) -> str | None:
         """The format of a linear module, `None` for a plain one."""
+        part = self._part_of(module)
+        if part is not None:
+            return self.parts[part]
+        if self.excludes(module):
+            return None
+        return self.rest if self.parts else self.quant_algo
+
+    def _part_of(self, module: str) -> str | None:
+        """The name among the parts that a module comes under."""
         if not self.parts:
-            return None if self.excludes(module) else self.quant_algo
+            return None
         for name in (module, general_name(module)):
             while name:
                 if name in self.parts:
-                    return self.parts[name]
+                    return name
                 name = name.rpartition(".")[0]
         if self.excludes(module):
             return None
-        named = (part for pattern, part in self._patterns if pattern.match(module))
-        return next(named, self.rest)
+        return next((part for pattern, part in self._patterns if pattern.match(module)), None)
 
     @property
     def arithmetic(self) -> str | None:
         """What a GPU must compute with; `None` where the rows of engines say which GPUs do."""
         return FORMATS[self.quant_algo].arithmetic if self.quant_algo else "BF16"
 
+    @property
+    def arithmetics(self) -> tuple[str, ...]:
+        """Those of all its formats, the main one first."""
+        found = (FORMATS[name].arithmetic for name in self.formats)
+        return tuple(filter(None, found)) if self.formats else ("BF16",)
+
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
         """The regular expressions among the parts: the first one that fits wins."""
         names = sorted(name for name in self.parts if name.startswith(_PATTERN))
-        return [(re.compile(_expression(name)), self.parts[name]) for name in names]
+        return [(re.compile(_expression(name)), name) for name in names]
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -92,12 +119,17 @@ class Quantization:
     def stored(self, tensors: Tensors, name: str) -> list[Stored]:
         """The tensors that stand in the files for the one named, weight first."""
         module = name.removesuffix(".weight")
-        found = self.format_of(module) if tensors.linear else None
+        # What AWQ and GPTQ never quantize, listed or not.
+        plain = tensors.role == "router" and self.writer in (AWQ, GPTQ)
+        found = self.format_of(module) if tensors.linear and not plain else None
         layout = layout_of(self.writer, found, len(tensors.shape))
         if layout is None:
             dtype = "F32" if name.endswith(_FP32_SUFFIXES) else tensors.dtype
             return [Stored(name, dtype, tensors.shape)]
-        return list(layout(Weight(module, tensors.shape, self.group_size, self.zero_points)))
+        part = self._part_of(module) if self.groups else None
+        groups = self.groups.get(part or "", Groups(self.group_size, self.zero_points))
+        weight = Weight(module, tensors.shape, groups.group_size, groups.zero_points)
+        return list(layout(weight))
 
     def kv_scales(self, architecture: Architecture, tensors: Tensors, name: str) -> list[Stored]:
         """The FP8 KV-cache scale that ModelOpt stores beside a key or value projection."""
@@ -118,12 +150,26 @@ def is_slow(pattern: str) -> bool:
     """
     if not pattern.startswith(_PATTERN):
         return False
-    signs = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
-    signs = signs.replace("(?", "(")
-    repetitions = len(re.findall(r"(?:[*+?]|\{\d*,?\d*\})[?+]?", signs))
+    signs = _signs(pattern)
+    repetitions = len(_REPETITION.findall(signs))
     alternatives = len(re.findall(r"\([^()]*\|", signs))
     of_groups = re.search(r"\)(?:[*+]|\{)", signs) is not None
     return of_groups or max(repetitions, alternatives) > MAX_REPETITIONS
+
+
+def are_slow(patterns: Iterable[str]) -> bool:
+    """Whether expressions that are each quick take long one after the other: those with three
+    repetitions and more, where those of digits, of which names have few, do not count.
+    """
+    expressions = (_signs(row.replace(r"\d", "0")) for row in patterns if row.startswith(_PATTERN))
+    counts = (len(_REPETITION.findall(_DIGITS.sub("", signs))) for signs in expressions)
+    return sum(count > 2 for count in counts) > MAX_LONG
+
+
+def _signs(pattern: str) -> str:
+    """An expression with a letter for each class and each sign that stands for itself."""
+    signs = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
+    return signs.replace("(?", "(")
 
 
 def _expression(pattern: str) -> str:

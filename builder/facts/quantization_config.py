@@ -7,35 +7,43 @@ tensorrt_llm/llmapi/llm_utils.py, `_update_from_hf_quant_config`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic
-from .architecture import NESTED
-from .quantization import MAX_REPETITIONS, Quantization, general_name, is_slow
+from .architecture import ARCHITECTURES, NESTED
+from .quantization import (
+    MAX_LONG,
+    MAX_REPETITIONS,
+    Groups,
+    Quantization,
+    are_slow,
+    general_name,
+    is_slow,
+)
+from .quantization_fields import MIXED, group_size, mapping, mixed, names, none
 from .weight_layouts import (
     AWQ,
     COMPRESSED_BY_TENSOR,
     COMPRESSED_TENSORS,
     FORMATS,
+    FP8_BLOCK,
     GPTQ,
     MODELOPT_BY_BLOCK,
     MODELOPT_BY_CHANNEL,
+    MXFP4_BLOCK,
     PUBLISHED_MXFP8,
     STATIC_FP8,
 )
 
 _KV_CACHE = ("FP8", "NVFP4")
-_MIXED = "MIXED_PRECISION"
 _NUL = "\0"
 
 # Linear layers that DeepSeek's FP8 checkpoints keep in BF16; their files do not list them.
 _FP8_BLOCK_EXCLUDED = ("lm_head", "*.eh_proj", "*.shared_head.head", "*.indexer.weights_proj")
 
-# What AWQ and GPTQ never quantize, listed or not.
-_ROUTERS = ("*.gate", "*.router", "*.router.layer", "*.shared_expert_gate")
 _WEIGHT_ONLY = {"awq 4": "W4A16_AWQ", "gptq 4": "W4A16_GPTQ", "gptq 8": "W8A16_GPTQ"}
 
 # ModelOpt's names of formats that others name otherwise, and how it lays them out.
@@ -62,9 +70,11 @@ def read_quantization(
     if hf_quant_config is None:
         found, wrong = inline, []
     else:
-        found = _from_modelopt(_mapping(hf_quant_config, "quantization"))
-        differ = inline.quant_algo and inline.quant_algo != _MIXED
+        found = _from_modelopt(mapping(hf_quant_config, "quantization"))
+        differ = inline.quant_algo and inline.quant_algo != MIXED
         wrong = _contradictions(found, inline) if differ else []
+    if found.parts and (main := _of_experts(config, found)):
+        found = replace(found, quant_algo=main)
     unknown = sorted(set(found.parts.values()) - set(FORMATS))
     if found.quant_algo in (None, *FORMATS) and unknown:
         what = f"{', '.join(unknown)} of some modules is not supported"
@@ -83,23 +93,31 @@ def read_quantization(
         kept = spoiled[0].partition(_NUL)[0].rstrip(".")
         remedy = f"cut them off there, here and in config.json: the first is {kept}"
         wrong.append(Diagnostic(found.source, what, remedy))
-    if slow := [name for name in (*found.exclude_modules, *found.parts) if is_slow(name)]:
-        what = f"{slow[0]} could take hours to compare with a name"
+    patterns = (*found.exclude_modules, *found.parts)
+    if slow := [name for name in patterns if is_slow(name)]:
+        what = f"{slow[0].removeprefix('re:')} could take hours to compare with a name"
         remedy = f"write at most {MAX_REPETITIONS} repetitions, none of a group, and as many groups"
+        wrong.append(Diagnostic(found.source, what, remedy))
+    elif are_slow(patterns):
+        what = "its expressions for modules take long to compare with all names"
+        remedy = f"write at most {MAX_LONG} with three repetitions or more, such as .*"
         wrong.append(Diagnostic(found.source, what, remedy))
     return found, [replace(row, where=f"{folder}{row.where}") for row in wrong]
 
 
-def _mapping(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = document.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _names(fields: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = fields.get(key)
-    return (
-        tuple(filter(lambda name: isinstance(name, str), value)) if isinstance(value, list) else ()
-    )
+def _of_experts(config: Mapping[str, Any], found: Quantization) -> str | None:
+    """The format of the routed experts in the last layer that has some."""
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    known = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if known is None or known.of(config).missing_fields(config):
+        return None
+    architecture = known.of(config)
+    for tensors in architecture.tensors(architecture.text(config)):
+        if tensors.role == "routed_expert" and tensors.linear and tensors.layers:
+            module = tensors.pattern.format(layer=tensors.layers[-1], expert=0)
+            return found.format_of(module.removesuffix(".weight"))
+    return None
 
 
 def _contradictions(first: Quantization, second: Quantization) -> list[Diagnostic]:
@@ -116,8 +134,8 @@ def _contradictions(first: Quantization, second: Quantization) -> list[Diagnosti
 
 def _from_modelopt(fields: Mapping[str, Any]) -> Quantization:
     source = "hf_quant_config.json"
-    excluded = _names(fields, "exclude_modules")
-    return _modelopt(fields, _none(fields.get("kv_cache_quant_algo")), excluded, source)
+    excluded = names(fields, "exclude_modules")
+    return _modelopt(fields, none(fields.get("kv_cache_quant_algo")), excluded, source)
 
 
 def modelopt_name(quantization: Quantization) -> str | None:
@@ -127,51 +145,38 @@ def modelopt_name(quantization: Quantization) -> str | None:
     return next(named, quantization.quant_algo)
 
 
-def _none(name: Any) -> Any:
-    """Some exporters write the word for nothing."""
-    return None if isinstance(name, str) and name.lower() in ("none", "null", "") else name
-
-
 def _modelopt(
     fields: Mapping[str, Any], kv_cache: str | None, excluded: tuple[str, ...], source: str
 ) -> Quantization:
     algorithm = fields.get("quant_algo")
-    if algorithm == _MIXED:
-        return _mixed(_parts(fields), kv_cache, excluded, source)
+    if algorithm == MIXED:
+        return _modelopt_parts(fields, kv_cache, excluded, source)
     name, writer = _MODELOPT_NAMES.get(str(algorithm).upper(), (algorithm, None))
     named = None if name is None else str(name)
-    size = _group_size(fields, named)
+    size = group_size(fields, named)
     return Quantization(named, kv_cache, excluded, source, writer=writer, group_size=size)
 
 
-def _group_size(fields: Mapping[str, Any], name: str | None) -> int | None:
-    """How many weights share a scale, as the whole says it, or its only group: of a format that
-    does not fix it."""
-    if name is None or name not in FORMATS or FORMATS[name].arithmetic:
-        return None
-    groups = _mapping(fields, "config_groups")
-    weights = _mapping(_mapping(groups, next(iter(groups))), "weights") if groups else {}
-    size = fields.get("group_size", weights.get("group_size"))
-    usable = isinstance(size, int) and not isinstance(size, bool) and (size == -1 or size > 0)
-    return size if usable else None
+# The second one is of releases of llm-compressor before 0.4.
+_KEYS = ("quantization_config", "compression_config")
 
 
 def _from_config(config: Mapping[str, Any]) -> Quantization:
     """That of the whole model, or else of the language model in it."""
-    source = "config.json: quantization_config"
-    fields = _mapping(config, "quantization_config")
+    places = [(key, mapping(config, key)) for key in _KEYS]
     for name in NESTED:
-        if not fields:
-            source = f"config.json: {name}.quantization_config"
-            fields = _mapping(_mapping(config, name), "quantization_config")
+        inner = mapping(config, name)
+        places += [(f"{name}.{key}", mapping(inner, key)) for key in _KEYS]
+    place, fields = next((row for row in places if row[1]), places[0])
+    source = f"config.json: {place}"
     method = fields.get("quant_method")
     if method is None and "quant_algo" not in fields:
         given = [str(name) for name, value in fields.items() if value]
         if not given:
             return Quantization()
         return Quantization(f"{', '.join(given)} without quant_method", source=source)
-    kv_cache = _none(_kv_cache(fields))
-    excluded = _names(fields, "ignore") or _names(fields, "exclude_modules")
+    kv_cache = none(_kv_cache(fields))
+    excluded = names(fields, "ignore") or names(fields, "exclude_modules")
     if method in ("fp8", "mxfp4", "mxfp8"):
         return _published(config, fields, source)
     if "quant_algo" in fields:
@@ -185,20 +190,34 @@ def _from_config(config: Mapping[str, Any]) -> Quantization:
 
 def _weight_only(fields: Mapping[str, Any], source: str) -> Quantization:
     """INT4 or INT8 weights of AutoAWQ and GPTQModel, whose lists name parts of modules' names."""
-    method, bits = fields["quant_method"], fields.get("bits")
-    listed = tuple(f"*{name}*" for name in _names(fields, "modules_to_not_convert"))
-    # GPTQModel: "-:" stands before a regular expression of what is left as it is.
-    ruled = (name for name in _mapping(fields, "dynamic") if str(name).startswith("-:"))
-    plain = (*listed, *(f"re:.*{str(name)[2:]}" for name in ruled), *_ROUTERS)
+    method = fields["quant_method"]
+    bits = fields.get("bits", fields.get("w_bit"))
+    listed = tuple(f"*{name}*" for name in names(fields, "modules_to_not_convert"))
+    # GPTQModel: after "-:" stands a regular expression of what is left as it is.
+    rules = list(map(str, mapping(fields, "dynamic")))
+    ruled = (f"re:{rule[2:]}" for rule in rules if rule.startswith("-:"))
     name = _WEIGHT_ONLY.get(f"{method} {bits}", f"quant_method {method} of {bits} bits")
+    if other := next((rule for rule in rules if not rule.startswith("-:")), None):
+        name = f"quant_method {method} with bits or groups of their own for {other}"
+    size = fields.get("group_size", fields.get("q_group_size"))  # AutoAWQ's own word
+    plain = (*listed, *ruled)
     return Quantization(
         name,
         None,
         plain if fields.get("lm_head") is True else (*plain, "*lm_head"),
         source,
+        {f"re:.*{re.escape(part)}": name for part in _blocks(fields)},
         writer=AWQ if method == "awq" else GPTQ,
-        group_size=_group_size(fields, name),
+        group_size=group_size({"group_size": size}, name),
     )
+
+
+def _blocks(fields: Mapping[str, Any]) -> Iterator[str]:
+    """The parts of names of the only modules that GPTQ has quantized, where they are listed."""
+    listed = fields.get("modules_in_block_to_quantize")
+    for row in listed if isinstance(listed, list) else ():
+        names = row if isinstance(row, list) else [row]
+        yield from (name for name in names if isinstance(name, str))
 
 
 def _kv_cache(fields: Mapping[str, Any]) -> str | None:
@@ -216,22 +235,22 @@ def _compressed(
     fields: Mapping[str, Any], kv_cache: str | None, excluded: tuple[str, ...], source: str
 ) -> Quantization:
     """What llm-compressor writes: one format for all modules, or groups of them with one each."""
-    groups = [row for row in _mapping(fields, "config_groups").values() if isinstance(row, Mapping)]
+    groups = [row for row in mapping(fields, "config_groups").values() if isinstance(row, Mapping)]
     written = str(fields.get("format") or "")
     found = [_compressed_form(group, str(group.get("format") or written)) for group in groups]
     if written == "mxfp4-pack-quantized" and not found:
         found = [("MXFP4", COMPRESSED_TENSORS)]
     if len(found) == 1 and found[0] is not None:
         name, writer = found[0]
-        zeros = any(_mapping(group, "weights").get("symmetric") is False for group in groups)
-        size = _group_size(fields, name)
+        zeros = any(map(_has_zero_points, groups))
+        size = group_size(fields, name)
         return Quantization(name, kv_cache, excluded, source, {}, None, writer, size, zeros)
     forms = {form for form in found if form is not None}
     if len(found) > 1 and None not in found and {row for _, row in forms} == {COMPRESSED_TENSORS}:
         names = [form[0] for form in found if form]
         return _compressed_parts(groups, names, kv_cache, excluded, source)
-    weights = _mapping(groups[0], "weights") if len(groups) == 1 else {}
-    inputs = _mapping(groups[0], "input_activations") if len(groups) == 1 else {}
+    weights = mapping(groups[0], "weights") if len(groups) == 1 else {}
+    inputs = mapping(groups[0], "input_activations") if len(groups) == 1 else {}
     kinds = f" of {len(groups)} groups" if len(groups) > 1 else _words(weights, inputs)
     algorithm = " ".join(filter(None, ("quant_method", COMPRESSED_TENSORS, written)))
     return Quantization(f"{algorithm}{kinds}", kv_cache, excluded, source)
@@ -239,7 +258,7 @@ def _compressed(
 
 def _compressed_form(group: Mapping[str, Any], written: str) -> tuple[str, str] | None:
     """The format of a group of modules, and who names its tensors."""
-    weights, inputs = _mapping(group, "weights"), _mapping(group, "input_activations")
+    weights, inputs = mapping(group, "weights"), mapping(group, "input_activations")
     if written == "mxfp4-pack-quantized":
         return "MXFP4", COMPRESSED_TENSORS
     strategies = weights.get("strategy"), inputs.get("strategy")
@@ -249,6 +268,10 @@ def _compressed_form(group: Mapping[str, Any], written: str) -> tuple[str, str] 
     if form[:2] == (8, "int") and (inputs.get("num_bits"), inputs.get("type")) == form[:2]:
         return "W8A8_INT8", COMPRESSED_TENSORS
     named = next((name for known, name in _COMPRESSED.items() if known == form), None)
+    if named in ("MXFP4", "MXFP8") and weights.get("group_size") not in (None, MXFP4_BLOCK):
+        return None
+    if weights.get("block_structure") not in (None, [FP8_BLOCK, FP8_BLOCK]):
+        return None
     return None if named is None else (named, COMPRESSED_TENSORS)
 
 
@@ -276,25 +299,33 @@ def _compressed_parts(
 ) -> Quantization:
     """Groups of modules: those of a class have what no name or pattern of another group takes."""
     parts: dict[str, str] = {}
-    rest = None
+    kept: dict[str, Groups] = {}
     for group, name in zip(groups, formats, strict=True):
-        for target in _names(group, "targets"):
-            if target == "Linear":
-                rest = name
-            else:
-                parts[target] = name
-    sizes = (
-        _group_size({"config_groups": {"": group}}, name)
-        for group, name in zip(groups, formats, strict=True)
+        size = group_size({"config_groups": {"": group}}, name)
+        for target in names(group, "targets"):
+            parts[target], kept[target] = name, Groups(size, _has_zero_points(group))
+    rest, rest_kept = parts.pop("Linear", None), kept.pop("Linear", Groups())
+    return replace(
+        mixed(parts, kv_cache, excluded, source, rest),
+        writer=COMPRESSED_TENSORS,
+        group_size=rest_kept.group_size,
+        zero_points=rest_kept.zero_points,
+        groups={name: row for name, row in kept.items() if row != rest_kept},
     )
-    mixed = _mixed(parts, kv_cache, excluded, source, rest)
-    return replace(mixed, writer=COMPRESSED_TENSORS, group_size=next(filter(None, sizes), None))
+
+
+def _has_zero_points(group: Mapping[str, Any]) -> bool:
+    return mapping(group, "weights").get("symmetric") is False
+
+
+_EXTENTS = ("group_size", "block_structure")
 
 
 def _words(weights: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
     """How weights and inputs are quantized, for a combination that is not supported."""
     parts = [
         f"{name} {fields.get('type')}{fields.get('num_bits')} by {fields.get('strategy')}"
+        + "".join(f" of {fields[key]}" for key in _EXTENTS if fields.get(key))
         for name, fields in (("weights", weights), ("inputs", inputs))
         if fields
     ]
@@ -310,17 +341,18 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
     # A name stands for a module, or for a part of a module's path.
     listed = [
         form.format(name)
-        for name in _names(fields, "modules_to_not_convert")
+        for name in names(fields, "ignored_layers") + names(fields, "modules_to_not_convert")
         for form in ("{}", "*.{}", "{}.*", "*.{}.*")
     ]
     if fields["quant_method"] != "fp8":
-        ignored = _names(fields, "ignored_layers")
         name = str(fields["quant_method"]).upper()
         writer = PUBLISHED_MXFP8 if name == "MXFP8" else None
-        return Quantization(name, None, (*listed, *ignored), source, writer=writer)
+        return Quantization(name, None, tuple(listed), source, writer=writer)
     plain = tuple(dict.fromkeys((*listed, *_FP8_BLOCK_EXCLUDED)))
     if fields.get("weight_block_size") is None:
         return Quantization("FP8", None, plain, source, writer=STATIC_FP8)
+    if (block := fields["weight_block_size"]) != [FP8_BLOCK, FP8_BLOCK]:
+        return Quantization(f"quant_method fp8 in blocks of {block}", None, plain, source)
     algorithm = "FP8_BLOCK_SCALES"
     if config.get("expert_dtype") != "fp4":
         return Quantization(algorithm, None, plain, source)
@@ -329,31 +361,25 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
     return Quantization(experts, _kv_cache(fields), (*plain, "head"), source, parts, algorithm)
 
 
-def _parts(fields: Mapping[str, Any]) -> dict[str, str]:
+def _modelopt_parts(
+    fields: Mapping[str, Any], kv_cache: str | None, excluded: tuple[str, ...], source: str
+) -> Quantization:
     """The format of each module of a mixed checkpoint, alike modules in one entry."""
-    found: dict[str, dict[str, str]] = {}
-    for name, row in _mapping(fields, "quantized_layers").items():
-        algorithm = row.get("quant_algo") if isinstance(row, Mapping) else row
-        found.setdefault(general_name(name), {})[name] = str(algorithm)
-    parts: dict[str, str] = {}
+    found: dict[str, dict[str, tuple[str, Groups]]] = {}
+    for name, row in mapping(fields, "quantized_layers").items():
+        form = row if isinstance(row, Mapping) else {"quant_algo": row}
+        algorithm = str(form.get("quant_algo"))
+        kept = Groups(group_size(form, algorithm))
+        found.setdefault(general_name(name), {})[name] = algorithm, kept
+    forms: dict[str, tuple[str, Groups]] = {}
     for general, modules in found.items():
         alike = len(set(modules.values())) == 1
-        parts |= {general: next(iter(modules.values()))} if alike else modules
-    return parts
-
-
-def _mixed(
-    parts: Mapping[str, str],
-    kv_cache: str | None,
-    excluded: tuple[str, ...],
-    source: str,
-    rest: str | None = None,
-) -> Quantization:
-    """The main format is that of the routed experts, or else the narrowest one: not every GPU has
-    kernels of four bits, and it is rarely that of few weights."""
-    formats = [*parts.values(), *([rest] if rest else [])]
-    experts = [part for name, part in parts.items() if ".experts" in name]
-    narrow = [part for part in formats if "FP4" in part]
-    most = Counter(experts or narrow or formats).most_common(1)
-    main = most[0][0] if most else _MIXED
-    return Quantization(main, kv_cache, excluded, source, parts, rest)
+        forms |= {general: next(iter(modules.values()))} if alike else modules
+    meant = {name: _MODELOPT_NAMES.get(name, (name, None)) for name, _ in forms.values()}
+    writers = {writer for _, writer in meant.values() if writer}
+    if len(writers) > 1 or len({name for name, _ in meant.values()}) < len(meant):
+        writers, meant = set(), {name: (name, None) for name in meant}  # laid out in two ways
+    parts = {name: meant[algorithm][0] for name, (algorithm, _) in forms.items()}
+    groups = {name: kept for name, (_, kept) in forms.items() if kept != Groups()}
+    whole = mixed(parts, kv_cache, excluded, source)
+    return replace(whole, writer=next(iter(writers), None), groups=groups)

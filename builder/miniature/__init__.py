@@ -21,7 +21,7 @@ from typing import Any
 from ..facts.architecture import Architecture, Tensors
 from ..facts.checkpoint import Checkpoint
 from ..facts.checkpoint_files import Stored, write_safetensors
-from ..facts.quantization import Quantization
+from ..facts.quantization import Groups, Quantization
 from ..facts.quantization_config import modelopt_name
 from ..facts.weight_layouts import NVFP4_GROUP
 from .sizes import shrunk
@@ -140,9 +140,16 @@ def _hf_quant_config(quantization: Quantization) -> dict[str, Any]:
     if fields["group_size"] is None:
         del fields["group_size"]
     if quantization.parts:
-        parts = {name: {"quant_algo": part} for name, part in quantization.parts.items()}
+        parts = {
+            name: {"quant_algo": part, **_size_of(quantization.groups.get(name))}
+            for name, part in quantization.parts.items()
+        }
         fields |= {"quant_algo": "MIXED_PRECISION", "quantized_layers": parts}
     return {"producer": {"name": "builder miniature"}, "quantization": fields}
+
+
+def _size_of(groups: Groups | None) -> dict[str, int]:
+    return {"group_size": groups.group_size} if groups and groups.group_size else {}
 
 
 def _tensors(

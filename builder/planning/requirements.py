@@ -57,8 +57,10 @@ def check_draft(builder: PlanBuilder) -> None:
 
 
 def _check_arithmetic(builder: PlanBuilder, checkpoint: Checkpoint, name: str, where: str) -> None:
-    precision, gpu = checkpoint.quantization.arithmetic, builder.facts.gpu
-    if precision not in (None, *gpu.precisions.value):
+    gpu = builder.facts.gpu
+    needed = checkpoint.quantization.arithmetics
+    if lacking := [one for one in needed if one not in gpu.precisions.value]:
+        precision = lacking[0]
         what = f"{gpu.name} has no {precision} arithmetic, which {name} needs"
         remedy = (
             f"use a checkpoint in {', '.join(gpu.precisions.value)}, or a GPU that has {precision}"

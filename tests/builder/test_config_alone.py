@@ -13,6 +13,8 @@ import yaml
 from builder.errors import BadFacts
 from builder.estimates.shapes import shape_of
 from builder.facts import checkpoint, model_names
+from builder.facts.architecture import Role, Tensors
+from builder.facts.quantization import Quantization
 from builder.planning.memory import Sharding, kv_bytes_per_token, state_bytes_per_request
 from tests.conftest import ROOT, Run
 
@@ -135,6 +137,8 @@ def compressed(weights: str, inputs: str | None, **more: Any) -> dict[str, Any]:
 
 
 ODD = {"type": "float", "num_bits": [8], "strategy": ["channel"]}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "modules_to_not_convert": None}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
 FP8_KV = {"type": "float", "num_bits": 8, "strategy": "tensor"}
 
 
@@ -190,6 +194,20 @@ def test_an_expression_that_could_take_hours_is_refused(expression: str, tmp_pat
     [
         (compressed("int4 group", "float8 token"), "weights int4 by group, inputs float8"),
         (compressed("int3 group", None, format="pack-quantized"), "weights int3 by group"),
+        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "fp8 in blocks of"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "a": {
+                        "weights": {**FP8_KV, "strategy": "group", "group_size": 128},
+                        "input_activations": {**FP8_KV, "strategy": "group"},
+                    }
+                },
+            },
+            "weights float8 by group of 128",
+        ),
+        ({**GPTQ, "dynamic": {r"+:.*\.18\..*": {"bits": 8}}}, "groups of their own for"),
         ({"quant_method": "awq", "bits": 3}, "quant_method awq of 3 bits"),
         ({"quant_method": "gptq"}, "quant_method gptq of None bits"),
         ({"load_in_8bit": True, "bits": None}, "load_in_8bit without quant_method"),
@@ -230,8 +248,6 @@ QWEN25_32B: dict[str, Any] = {
     "architectures": ["Qwen2ForCausalLM"],
     **dict(zip(COMMON, (64, 5120, 40, 8, 27648, 152064), strict=True)),
 }
-AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "modules_to_not_convert": None}
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
 
 
 QWEN2_7B: dict[str, Any] = {
@@ -265,9 +281,115 @@ def test_what_awq_and_gptq_leave_as_it_is_is_named_by_parts_or_patterns(tmp_path
         folder.mkdir()
         quantization = facts_of({**LLAMA, "quantization_config": written}, folder).quantization
         assert quantization.format_of("model.layers.0.mlp.down_proj") is None
-        assert quantization.format_of("model.layers.0.mlp.gate") is None
         assert quantization.format_of("lm_head") is None
         assert quantization.format_of("model.layers.0.mlp.up_proj") == quantization.quant_algo
+
+
+def bits_of(found: Quantization, module: str, role: Role = "attention") -> dict[str, Any]:
+    """The shapes of what stands for a linear layer of 512 x 512."""
+    weight = Tensors(f"{module}.weight", (512, 512), role, linear=True)
+    stored = found.stored(weight, f"{module}.weight")
+    return {row.name.removeprefix(f"{module}."): row.shape for row in stored}
+
+
+ATTENTION, MLP = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.up_proj"
+
+
+def packed(target: str, **weights: Any) -> dict[str, Any]:
+    scheme = {"type": "int", "num_bits": 4, "strategy": "group", "symmetric": True, **weights}
+    return {"targets": [target], "weights": scheme}
+
+
+def of_groups(*groups: dict[str, Any]) -> dict[str, Any]:
+    rows = {f"group_{index}": group for index, group in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "config_groups": rows}
+
+
+def quantization_of(written: dict[str, Any], folder: Path, **more: Any) -> Quantization:
+    return facts_of({**LLAMA, "quantization_config": written, **more}, folder).quantization
+
+
+def test_a_channel_is_one_group(tmp_path: Path) -> None:
+    written = of_groups(packed("Linear", strategy="channel", group_size=None))
+    found = bits_of(quantization_of(written, tmp_path), MLP)
+    assert found["weight_scale"] == (512, 1)
+
+
+def test_each_group_of_modules_has_its_own_size_and_zero_points(tmp_path: Path) -> None:
+    own = packed("re:.*self_attn.*", group_size=32, symmetric=False)
+    found = quantization_of(of_groups(own, packed("Linear", group_size=64)), tmp_path)
+    document = json.loads(json.dumps(checkpoint.to_document(checkpoint.gather(str(tmp_path)))))
+    for known in (found, checkpoint.from_document(document).quantization):
+        assert bits_of(known, ATTENTION)["weight_scale"] == (512, 16)
+        assert "weight_zero_point" in bits_of(known, ATTENTION)
+        assert bits_of(known, MLP)["weight_scale"] == (512, 8)
+        assert "weight_zero_point" not in bits_of(known, MLP)
+
+
+def test_modules_of_a_mixture_are_written_in_the_words_of_modelopt(tmp_path: Path) -> None:
+    layers = {
+        MLP: {"quant_algo": "W4A16_AWQ", "group_size": 64},
+        ATTENTION: {"quant_algo": "FP8_PB_WO"},
+    }
+    written = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    found = facts_of(LLAMA, tmp_path, written).quantization
+    assert bits_of(found, MLP)["weight_scale"] == (512, 8)
+    assert bits_of(found, ATTENTION)["weight_scale"] == (4, 1, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "plain", "quantized"),
+    [
+        ({"quant_method": "fp8", "ignored_layers": [ATTENTION]}, ATTENTION, MLP),
+        ({**GPTQ, "modules_in_block_to_quantize": [["mlp.up_proj"]]}, ATTENTION, MLP),
+        ({**GPTQ, "dynamic": {r"-:.*\.\d+\..*self_attn.*": {}}}, ATTENTION, MLP),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, "lm_head", MLP),
+    ],
+)
+def test_what_is_listed_in_the_words_of_its_writer_is_read(
+    written: dict[str, Any], plain: str, quantized: str, tmp_path: Path
+) -> None:
+    found = quantization_of(written, tmp_path)
+    assert list(bits_of(found, plain)) == ["weight"]
+    assert len(bits_of(found, quantized)) > 1
+
+
+def test_gptq_and_awq_leave_routers_whatever_their_names(tmp_path: Path) -> None:
+    found = quantization_of(GPTQ, tmp_path)
+    assert list(bits_of(found, "model.layers.0.router.proj", "router")) == ["weight"]
+
+
+def test_the_main_format_is_that_of_the_experts(tmp_path: Path) -> None:
+    fp4 = compressed("float4 tensor_group", "float4 tensor_group")["config_groups"]["group_0"]
+    fp8 = compressed("float8 channel", "float8 token")["config_groups"]["group_0"]
+    written = of_groups({**fp4, "targets": ["re:.*self_attn.*"]}, {**fp8, "targets": ["Linear"]})
+    row = next(row for row in PLANNED if row[1] == "Qwen3MoeForCausalLM")
+    config = json.loads((folder_of(row, tmp_path) / "config.json").read_text())
+    facts = facts_of({**config, "quantization_config": written}, tmp_path)
+    assert facts.precision == "FP8"
+    assert facts.quantization.arithmetics == ("FP8", "NVFP4")
+
+
+def test_the_older_key_of_llm_compressor_is_read(tmp_path: Path) -> None:
+    written = of_groups(packed("Linear", group_size=128))
+    assert facts_of({**LLAMA, "compression_config": written}, tmp_path).precision == "W4A16"
+
+
+def test_many_expressions_that_are_slow_together_are_refused(tmp_path: Path) -> None:
+    quick = [rf"re:.*layers\.{n}\.self_attn.*" for n in range(99)]
+    written = compressed("float4 tensor_group", "float4 tensor_group", ignore=quick)
+    assert quantization_of(written, tmp_path).quant_algo == "NVFP4"
+    written["ignore"] = [f"re:.*.*.*.*!{n}" for n in range(17)]
+    with pytest.raises(BadFacts, match="write at most 16 with three repetitions"):
+        quantization_of(written, tmp_path)
+
+
+def test_parts_of_a_bundle_of_another_type_are_told(tmp_path: Path) -> None:
+    quantization_of(AWQ, tmp_path)
+    document = checkpoint.to_document(checkpoint.gather(str(tmp_path)))
+    document["quantization"]["parts"] = ["x"]
+    with pytest.raises(BadFacts, match=r"checkpoint.json: quantization.parts"):
+        checkpoint.from_document(document)
 
 
 def test_groups_of_modules_have_the_first_pattern_that_fits_them(tmp_path: Path) -> None:
