@@ -65,12 +65,14 @@ class Canary:
 @dataclass(frozen=True, slots=True)
 class NodeCommand:
     """How a server is started on several nodes where nothing starts its ranks: by the same command
-    on each, with its number behind `number_flag` and the host of node 0 behind `head_flag`. All but
-    node 0 have `others_flag` too, and answer no clients.
+    on each, with its number behind `number_flag` and the host of node 0 behind `head_flag`, whose
+    ranks listen on `head_port` as long as they run. All but node 0 have `others_flag` too, and
+    answer no clients.
     """
 
     number_flag: Text
     head_flag: Text
+    head_port: int
     others_flag: Text
     source: Text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 from builder import pipeline
 from builder.deployment import PRESETS
 from builder.errors import BadInput
+from builder.targets.kubernetes.workload import object_name
 
 SITE = Path(__file__).parents[1] / "golden" / "site.yaml"
 IMAGE = f"registry.example/server@sha256:{'0' * 64}"
@@ -308,3 +310,11 @@ def test_pods_on_several_nodes_share_a_domain_of_nvlink_if_asked(tmp_path: Path)
 def test_a_domain_of_nvlink_for_one_node_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="a server has one node; remove it"):
         render(tmp_path, TRITON, "targets.kubernetes.compute_domain=true")
+
+
+@pytest.mark.parametrize(
+    "name", ["chat-prefill", "chat-decode-0", "chat-router", "chat.pods", "chat-group"]
+)
+def test_a_service_has_the_name_of_no_part_of_another(name: str) -> None:
+    assert re.fullmatch(rf"{name.replace('.', '-')}-[0-9a-f]{{8}}", object_name(name))
+    assert object_name("chat-routers") == "chat-routers"

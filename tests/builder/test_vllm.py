@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -217,17 +218,20 @@ def test_each_pod_of_a_group_runs_the_same_command_with_its_number(tmp_path: Pat
     assert (group["kind"], parts["size"]) == ("LeaderWorkerSet", 2)
     templates = (parts["leaderTemplate"], parts["workerTemplate"])
     head, other = (template["spec"]["containers"][0] for template in templates)
-    assert not any("ssh" in str(row) for row in (bundle.folder / "kubernetes").rglob("*"))
+    files = {row.name: row for row in (bundle.folder / "kubernetes").rglob("*") if row.is_file()}
+    assert not {"group.sh", "rank.sh"} & files.keys()
+    assert not any("ssh" in row.read_text() for row in files.values())
     assert "ssh" not in json.dumps([parts, bundle.manifest["warnings"]])
     assert {"startupProbe", "readinessProbe", "livenessProbe", "ports"} <= head.keys()
     # The others listen to nobody.
     assert not {"startupProbe", "readinessProbe", "livenessProbe", "ports"} & other.keys()
-    [stays] = other["lifecycle"]["preStop"]["exec"]["command"][2:]
-    assert "$LWS_LEADER_ADDRESS" in stays
     program = tmp_path / "bin" / "vllm"
     program.parent.mkdir()
     program.write_text(PROGRAM)
     program.chmod(0o755)
+    resolver = program.with_name("getent")
+    resolver.write_text('#!/bin/sh\necho "127.0.0.1 $2"\n')
+    resolver.chmod(0o755)
 
     def words(container: dict[str, Any], number: int) -> list[str]:
         """Of the server's command, as the container's shell starts it."""
@@ -235,7 +239,7 @@ def test_each_pod_of_a_group_runs_the_same_command_with_its_number(tmp_path: Pat
         command = [word.replace("/bundle", str(bundle.folder)) for word in container["command"]]
         search = f"{program.parent}:{os.environ['PATH']}"
         own = {row["name"]: row["value"] for row in container["env"]}
-        environment = {**own, **given, "PATH": search}
+        environment = {**own, **given, "PATH": search, "TMPDIR": str(tmp_path)}
         return subprocess.check_output(command, env=environment, text=True).split()
 
     asked = [words(head, 0), words(other, 1)]
@@ -312,3 +316,25 @@ def test_another_place_of_the_model_reaches_the_backend(tmp_path: Path, folder: 
     assert given["model"] == str(model)
     assert given["speculative_config"]["model"] == str(draft)
     assert given["max_num_seqs"] == 16
+
+
+def test_a_pod_of_a_group_stays_until_the_first_one_is_gone(tmp_path: Path) -> None:
+    """Until both of its ports are closed, whatever its name means by then."""
+    targets = "targets={vllm_serve: {}, kubernetes: {server: vllm_serve}}"
+    bundle = pipeline.render(V32, tmp_path / "bundle", ["hardware.num_gpus=16", targets])
+    group = yaml.safe_load((bundle.folder / "kubernetes/base/workload.yaml").read_text())
+    [other] = group["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"]
+    command = other["lifecycle"]["preStop"]["exec"]["command"]
+    (tmp_path / "leader").write_text("127.0.0.1       group-0.group\n")
+    http, ranks = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+    for port, own in (("8000", http), ("29501", ranks)):
+        assert f"takes {port}" in command[2]
+        command[2] = command[2].replace(f"takes {port}", f"takes {own.getsockname()[1]}")
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "LWS_LEADER_ADDRESS": "another.invalid"}
+    with subprocess.Popen(command, env=environment) as stays:
+        http.accept()[0].close()
+        http.close()
+        ranks.accept()[0].close()  # it asks the ranks once the server's port is closed
+        assert stays.poll() is None
+        ranks.close()
+        assert stays.wait(60) == 0

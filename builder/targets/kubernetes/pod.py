@@ -15,7 +15,9 @@ from .workload import COMPONENT_LABEL, INSTANCE_LABEL, SERVER, Workload, files_v
 
 LEADER = {"leaderworkerset.sigs.k8s.io/worker-index": "0"}
 LEADER_HOST = "LWS_LEADER_ADDRESS"
-STAYS = "Its ranks answer until the first pod has ended, whose name goes with it"
+STAYS = "Its ranks answer until the first pod takes no connections: its name may be the next one's"
+# Where a pod keeps the address of the first one, in a folder that it may write to.
+LEADER_FILE = "$TMPDIR/leader"
 SSH_FOLDER = "/run/secrets/server-ssh"
 SSH_PORT = 2222
 SECRET_MODE = 0o440
@@ -106,10 +108,31 @@ def worker_pod(workload: Workload) -> dict[str, Any]:
         server["readinessProbe"] = {"tcpSocket": {"port": "ssh"}, **READINESS}
     else:
         del server["ports"], server["readinessProbe"]
-        stay = ["bash", "-c", f"while getent hosts ${LEADER_HOST} >/dev/null; do sleep 1; done"]
-        server["lifecycle"] = {"preStop": CommentedValue({"exec": {"command": stay}}, STAYS)}
+        stay = {"exec": {"command": ["bash", "-c", _stay(workload)]}}
+        server["lifecycle"] = {"preStop": CommentedValue(stay, STAYS)}
+        server["command"] = ["bash", "-c", f"{_NOTE_LEADER} {server['command'][-1]}"]
     found.pop("topologySpreadConstraints", None)  # it belongs to its group, wherever that is
     return {**found, "containers": [server]}
+
+
+# The trap lets a pod end that waits: a shell that is process 1 ignores what it does not trap.
+_NOTE_LEADER = (
+    f"trap exit TERM; until getent hosts ${LEADER_HOST} >{LEADER_FILE}; do sleep 1; done;"
+)
+
+
+def _stay(workload: Workload) -> str:
+    """Waits until the first pod is gone: a server closes its port before its last answers are out,
+    and its ranks listen to each other until then."""
+    command = workload.container.server.record.node_command
+    assert command is not None  # or the first pod would start the ranks
+    ports = (workload.container.ports["http"], command.head_port)
+    takes = " || ".join(f"takes {port}" for port in ports)
+    return (
+        f"read -r leader _ <{LEADER_FILE}; "
+        'takes() { timeout 2 bash -c ": </dev/tcp/$leader/$1" 2>/dev/null; }; '
+        f"while {takes}; do sleep 1; done"
+    )
 
 
 def first_pods(workload: Workload) -> dict[str, str]:

@@ -38,13 +38,21 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 CLIENT_LABEL = f"{TOOL}/client-of"
 
 
+# How the names of objects end that a service has beside its Service.
+_PART = re.compile(
+    rf"-((({'|'.join((*SIDES, ROUTER))})(-pods|-[0-9]+)?)|pods|group|gateway|domain|(draft-)?model"
+    "|compute-domain-channel)$"
+)
+
+
 def object_name(text: str) -> str:
     """Text as the name of a Service, which knows the fewest letters of all objects.
 
-    What is too long, or begins with a digit, keeps its own name apart by a digest.
+    What is too long, begins with a digit, or ends like the name of a part of another service keeps
+    its own name apart by a digest.
     """
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    if len(name) <= LONGEST and name[:1].isalpha():
+    if len(name) <= LONGEST and name[:1].isalpha() and not _PART.search(name):
         return name
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     head = name if name[:1].isalpha() else f"d{name}"
