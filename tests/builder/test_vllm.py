@@ -328,6 +328,7 @@ def test_a_pod_of_a_group_stays_until_the_first_one_is_gone(tmp_path: Path) -> N
     (tmp_path / "leader").write_text("127.0.0.1       group-0.group\n")
     http, ranks = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     for port, own in (("8000", http), ("29501", ranks)):
+        own.settimeout(30)
         assert f"takes {port}" in command[2]
         command[2] = command[2].replace(f"takes {port}", f"takes {own.getsockname()[1]}")
     environment = {**os.environ, "TMPDIR": str(tmp_path), "LWS_LEADER_ADDRESS": "another.invalid"}
