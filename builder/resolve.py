@@ -146,7 +146,8 @@ def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
     for name in request.targets if request.role != "agg" else ():
         if name not in (*able, *target_table.NON_SERVER_TARGETS, *disaggregated.TARGETS):
             what = f"{name} does not serve the {request.role} side of disaggregated serving"
-            remedy = f"name {', '.join(able)} only, or give role agg"
+            runners = disaggregated.TARGETS if request.role == "decode" else ()
+            remedy = f"name {', '.join((*able, *runners))} only, or give role agg"
             if not able:
                 engine = engines.load(request.engine.name)
                 remedy = f"give role agg: no server of {engine.title} does one side alone here"

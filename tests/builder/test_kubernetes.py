@@ -125,6 +125,14 @@ NO_SERVICE = {
         ("targets.kubernetes.update={max_surge: 1, max_unavailable: 0}",),
         "targets.kubernetes.update.max_surge: is there, and the router",
     ),
+    "several at once": (
+        ("targets.kubernetes.update={max_unavailable: 2}",),
+        "update.max_unavailable: is 2, and servers of a side come one after the other; give 1",
+    ),
+    "Compose": (
+        ("targets.compose={}",),
+        "serve the decode side of disaggregated serving; name trtllm_serve, slurm, kubernetes",
+    ),
     "NVLink that ends": (
         ("hardware.gpu=b300", "targets.kubernetes.compute_domain=true"),
         "targets.kubernetes.compute_domain: is there, and NVLink of b300 ends at its node",

@@ -207,6 +207,12 @@ def _own_diagnostics(deployment: Deployment, options: KubernetesOptions) -> Iter
     size = gpu.gpus_per_node.value
     nodes = -(-deployment.hardware.num_gpus // (size * deployment.instances))
     yield from _side_diagnostics(deployment, options)
+    if options.prefill and nodes == 1 and options.update.max_unavailable != 1:
+        what = (
+            f"is {options.update.max_unavailable}, and servers of a side come one after the other"
+        )
+        remedy = "give 1: a StatefulSet replaces the servers of one node"
+        yield Diagnostic(f"targets.{TARGET}.update.max_unavailable", what, remedy)
     if options.compute_domain and not (nodes > 1 or options.prefill):
         what = "is there, and a server has one node"
         yield Diagnostic(f"targets.{TARGET}.compute_domain", what, "remove it")
