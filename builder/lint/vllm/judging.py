@@ -106,10 +106,12 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
 
 def _is_told(row: Diagnostic, options: Mapping[str, Any], release: Release) -> bool:
     """Whether all that a broken rule rests on stands here: a command and its configuration file
-    have each a part of the options, and what one lacks the other may have."""
+    have each a part of the options, and what one lacks the other may have. The model is known, or
+    no rule of its facts were broken."""
     known = (row.rule, row.severity)
     rules = (x for x in constraints.of_release(release) if (x.id, x.severity) == known)
-    return all(path.partition(".")[0] in options for rule in rules for path in rule.options())
+    needed = {path.partition(".")[0] for rule in rules for path in rule.options()} - {"model"}
+    return needed <= options.keys()
 
 
 def _of_commands(options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:

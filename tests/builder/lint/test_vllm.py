@@ -563,6 +563,9 @@ def test_the_weights_of_the_model_in_a_configuration_file_are_those_that_the_rel
     found = checked(tmp_path, "config.yaml", text, release).findings
     assert [row.severity for row in found] == MODEL_FORMATS[model, release]
     assert {row.rule for row in found} <= {"weights-format"}
+    elsewhere = f"#!/bin/bash\nvllm serve {model} --config config.yaml\n"
+    beside = checked(tmp_path, "serve.sh", elsewhere, release).findings
+    assert [row.severity for row in beside] == MODEL_FORMATS[model, release]
     assert not any(row.fix.endswith("...") or "...;" in str(row) for row in found)
 
 

@@ -117,7 +117,7 @@ PROGRAMS: dict[str, tuple[str, list[tuple[int, str]]]] = {
         [(2, "a.yaml")],
     ),
     "a key that is set between": (
-        f'c = {RIGHT}\n{DUMPED.format("a", "c")}c["bach"] = 8\n{DUMPED.format("b", "c")}',
+        f'c = {RIGHT}\n{DUMPED.format("a", "c")}c["bach"] = 8\nyaml.dump(c, open("b.yaml", "w"))\n',
         [(5, "b.yaml")],
     ),
     "an annotated name": (f"c: dict = {WRONG}\n{DUMPED.format('a', 'c')}", [(2, "a.yaml")]),
