@@ -25,6 +25,7 @@ _PATTERN = "re:"  # before a regular expression in the place of a name
 MAX_REPETITIONS = 4  # in such an expression, and groups of alternatives: compared in about 0.01 s
 MAX_LONG = 16  # expressions with three of them or more: compared with a model's names in a second
 _REPETITION = re.compile(r"(?:[*+?]|\{\d*,?\d*\})[?+]?")
+_DIGIT = re.compile(r"\\d|\[0-9\]")
 _DIGITS = re.compile(r"0" + _REPETITION.pattern)
 
 
@@ -161,7 +162,7 @@ def are_slow(patterns: Iterable[str]) -> bool:
     """Whether expressions that are each quick take long one after the other: those with three
     repetitions and more, where those of digits, of which names have few, do not count.
     """
-    expressions = (_signs(row.replace(r"\d", "0")) for row in patterns if row.startswith(_PATTERN))
+    expressions = (_signs(_DIGIT.sub("0", row)) for row in patterns if row.startswith(_PATTERN))
     counts = (len(_REPETITION.findall(_DIGITS.sub("", signs))) for signs in expressions)
     return sum(count > 2 for count in counts) > MAX_LONG
 

@@ -292,6 +292,7 @@ def bits_of(found: Quantization, module: str, role: Role = "attention") -> dict[
     return {row.name.removeprefix(f"{module}."): row.shape for row in stored}
 
 
+DIGITS = (r"\d+", "[0-9]+")
 ATTENTION, MLP = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.up_proj"
 
 
@@ -376,7 +377,7 @@ def test_the_older_key_of_llm_compressor_is_read(tmp_path: Path) -> None:
 
 
 def test_many_expressions_that_are_slow_together_are_refused(tmp_path: Path) -> None:
-    quick = [rf"re:.*layers\.{n}\.self_attn.*" for n in range(99)]
+    quick = [rf"re:.*layers\.{number}\.self_attn.*{n}" for n in range(40) for number in DIGITS]
     written = compressed("float4 tensor_group", "float4 tensor_group", ignore=quick)
     assert quantization_of(written, tmp_path).quant_algo == "NVFP4"
     written["ignore"] = [f"re:.*.*.*.*!{n}" for n in range(17)]
