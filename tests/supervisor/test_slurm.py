@@ -405,9 +405,8 @@ def test_the_controllers_time_is_kept_while_it_does_not_answer(
 ) -> None:
     now, steady = int(time.time()), time.monotonic()
     clock = f"[ -e {tmp_path}/away ] || echo Configuration data as of {now + 40}"
-    times = f"[ -e {tmp_path}/away ] || echo JobState=RUNNING StartTime={now} EndTime={now + 600}"
     monkeypatch.setattr(time, "monotonic", lambda: steady)
-    script = f'if [ "$2" = config ]; then {clock}; else {times}; fi'
+    script = CLOCK.format(clock, f"StartTime={now} EndTime={now + 600}")
     allocation = Allocation(commands(scontrol=script, sinfo="true"), 600)
     poll(allocation)
     (tmp_path / "away").touch()
