@@ -127,6 +127,31 @@ class Cell:
         """Whether nobody but the user measured anything of the cell."""
         return all(row.source == OWN for row in self.own)
 
+    @cached_property
+    def disagreement(self) -> tuple[Row, float] | None:
+        """The user's row that is off what published rows say of it as the middle one is, and how
+        many times as long its TPOT is; `None` where only one of both has rows of the cell."""
+        own = [row for row in self.own if row.source == OWN]
+        if not own or self.is_untried:
+            return None
+        published = self._of([row for row in (*self.own, *self._others) if row.source != OWN])
+        residuals = self._log_residuals(
+            self.fits.tpot, own, roofline.decode_terms, [row.tpot_ms for row in own]
+        )
+        apart = sorted(
+            (residual - published.tpot.at(point_of(row, self.with_release))[0], index)
+            for index, (row, residual) in enumerate(zip(own, residuals, strict=True))
+        )
+        times, index = apart[len(apart) // 2]
+        return own[index], exp(times)
+
+    def of_user(self) -> Cell:
+        """The same without the published rows of the cell."""
+        return self._of([*(row for row in self.own if row.source == OWN), *self._others])
+
+    def _of(self, rows: Sequence[Row]) -> Cell:
+        return Cell(self.key, rows, self.fits, self.shape, self.with_release)
+
     def has_run(self, layout: tuple[int, int, int]) -> bool:
         """Whether the user ran this layout."""
         return any(row.source == OWN and row.layout == layout for row in self.own)

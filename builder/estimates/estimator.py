@@ -27,7 +27,7 @@ from .capacity import FULL
 from .cells import REACH, Cell, Key, Variant, curve_of, key_of, minor, point_of
 from .fits import Fits
 from .kriging import Curve, Kernel, Point
-from .measurements import DisaggregatedRow, Row
+from .measurements import DisaggregatedRow, Row, layout_text
 from .mtp import Drafting
 from .question import Estimate, Interval, Neighbor, Question, Refusal, Times
 from .shapes import shape_of
@@ -39,6 +39,7 @@ MOST_DRAFTED_HALF_WIDTH = 0.20  # where the rows do not draft and the acceptance
 MOST_PROMISED_MARGIN = 0.10
 MODES_APART = 1.2  # from here on, drafting or not is another answer
 UNMARKED_APART = 1.5  # from here on, rows around a load are two modes that nobody marked
+OWN_APART = 1.2  # from here on, rows of the user and published ones are of two machines or modes
 SHOWN = 3
 ANOTHER_MODEL = 10.0  # how far the rows of another model are
 
@@ -154,7 +155,13 @@ class Estimator:
             asked = replace(asked, release=None)  # rows of other releases say as much without
         if impossible := layouts.impossible(asked):
             return self._refuse(question, asked, "layout", impossible)
-        cell = self._cell(key, bool(minor(asked.release or "")))
+        cell, notes = self._cell(key, bool(minor(asked.release or "")))
+        found = self._answer_of(cell, question, asked, promised)
+        return replace(found, notes=(*notes, *found.notes)) if notes else found
+
+    def _answer_of(
+        self, cell: Cell, question: Question, asked: Question, promised: bool
+    ) -> Estimate | Refusal:
         layout = (asked.tp, asked.attention_dp, asked.ep)
         full = 0.0 if cell.has_run(layout) else capacity.filled(asked, cell.shape, asked.gpu)
         if full == inf:
@@ -178,7 +185,9 @@ class Estimator:
             what = f"the interval is too wide: {width:.0%} of the time to the last token"
             return self._refuse(question, asked, "wide", what)
         if promised:
-            times = told.times(asked.osl, fits.of_cell(self.fits.promises, key, cell.with_release))
+            times = told.times(
+                asked.osl, fits.of_cell(self.fits.promises, cell.key, cell.with_release)
+            )
             times = times.drafted(draft.gain) if draft.gain is not None else times
             if (above := times.tpot.high / times.tpot.value - 1) > margin:
                 what = (
@@ -224,12 +233,24 @@ class Estimator:
             fits.of_cell(self.fits.intervals, cell.key, cell.with_release),
         )
 
-    def _new_cell(self, key: Key, with_release: bool) -> Cell:
+    def _new_cell(self, key: Key, with_release: bool) -> tuple[Cell, tuple[str, ...]]:
+        """A cell, and what is said of all its answers."""
         facts = models.facts_of(key.model)
         if facts is None:
             what = "the rows name a model without facts"
             raise BadFacts(Diagnostic(key.model, what, "add it to builder/data/models"))
-        return Cell(key, self._of_model[key.model], self.fits, shape_of(facts), with_release)
+        rows = self._of_model[key.model]
+        cell = Cell(key, rows, self.fits, shape_of(facts), with_release)
+        if (found := cell.disagreement) is None:
+            return cell, ()
+        row, times = found
+        if max(times, 1 / times) <= OWN_APART:
+            return cell, ()
+        return cell.of_user(), (
+            f"your rows and the published ones disagree: in {row.id} a token takes {times:.2f} "
+            f"times as long as by the published rows ({layout_text(*row.layout)}, {row.measured}); "
+            "yours answer without them",
+        )
 
     def _refuse(self, question: Question, asked: Question, kind: str, reason: str) -> Refusal:
         look = partial(self._nearest, asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -420,6 +421,47 @@ class TestOwnRuns:
             assert found.tpot_ms.low <= tpot_ms <= found.tpot_ms.high
             whole_ms = ttft_ms + 1599 * tpot_ms
             assert found.e2e_ms.low <= whole_ms <= found.e2e_ms.high
+
+    @settings(max_examples=12, deadline=None)
+    @given(st.floats(2, 12), st.floats(0.02, 0.3), st.floats(0.6, 1.0), st.floats(20, 400))
+    def test_four_runs_of_any_server_answer_and_most_bars_hold_its_truth(
+        self, estimator: Estimator, step_ms: float, each_ms: float, power: float, first_ms: float
+    ) -> None:
+        def tpot_ms(load: int) -> float:
+            return step_ms + each_ms * load**power
+
+        with TemporaryDirectory() as folder:
+            for load in (1, 4, 64, 256):
+                path = Path(folder) / f"run-{load}" / "bench.json"
+                bench(path, load, tpot_ms(load), first_ms * (1 + load / 16))
+            with_runs = Estimator(own_runs.read(Path(folder)), estimator.fits)
+        asked = (2, 8, 16, 32, 128)
+        found = [answer(with_runs, replace(V32, concurrency=load)).tpot_ms for load in asked]
+        held = [
+            bar.low <= tpot_ms(load) <= bar.high for bar, load in zip(found, asked, strict=True)
+        ]
+        assert sum(held) >= 0.8 * len(held)
+
+    @pytest.mark.parametrize(("times", "text"), [(2.0, "2.00"), (0.5, "0.50"), (1.05, "")])
+    def test_runs_that_contradict_published_rows_answer_without_them_and_it_is_said(
+        self, tmp_path: Path, estimator: Estimator, times: float, text: str
+    ) -> None:
+        for load in (4, 16, 64, 256):
+            published = answer(estimator, replace(GPT, concurrency=load))
+            path = tmp_path / f"run-{load}" / "bench.json"
+            measured = published.tpot_ms.value * times, published.ttft_ms.value * times
+            bench(path, load, *measured, model=GPT.model, precision="MXFP4", gpu="b200")
+            path.write_text(path.read_text().replace("2400", "1024").replace("1600", "1024"))
+        asked = replace(GPT, concurrency=32)
+        with_runs = Estimator([*estimator.rows, *own_runs.read(tmp_path)], estimator.fits)
+        found, truth_ms = answer(with_runs, asked), answer(estimator, asked).tpot_ms.value * times
+        assert found.tpot_ms.low <= truth_ms <= found.tpot_ms.high
+        assert bool(found.notes) == bool(text)
+        if text:
+            assert f"in {tmp_path}/run-" in found.notes[0]
+            assert f"takes {text} times as long as by the published rows" in found.notes[0]
+            assert found.rows == 4
+            assert refusal(with_runs, replace(asked, concurrency=2)).notes == found.notes
 
     def test_own_runs_narrow_the_bar(self, tmp_path: Path, estimator: Estimator) -> None:
         before = answer(estimator, GPT)
