@@ -428,7 +428,7 @@ class TestOwnRuns:
         self, estimator: Estimator, step_ms: float, each_ms: float, power: float, first_ms: float
     ) -> None:
         def tpot_ms(load: int) -> float:
-            return step_ms + each_ms * load**power
+            return step_ms + each_ms * float(load**power)
 
         with TemporaryDirectory() as folder:
             for load in (1, 4, 64, 256):
