@@ -177,7 +177,6 @@ _NAME = (
     rf"(?!(?=[a-z_./-]{{0,99}}(?!(?:19|20)[0-9]{{2}}(?![0-9]))[0-9])(?:{_GROUPED}){_NAME_END})"
     rf"(?>{_PART}(?:[-_./]{_PART})++){_NAME_END}"
 )
-_NAMES = re.compile(_NAME)
 # What follows "basic" in a sentence is no base64, whose length is a multiple of four.
 _TITLE = (
     rf"(?!(?:[A-Za-z0-9+/]{{4}})+{_NAME_END})"
@@ -245,7 +244,9 @@ _SHAPES = (
     # Names and passwords in URLs and before the host of an image; a token in the place of a name.
     r":/{1,2}[^/\s:@]{0,999}:[^/\s@]{1,999}@|://[^/\s:@]{16,999}@",
     r"(?:^|(?<=\s))[^/\s:@]{1,99}:[^/\s@]{1,999}@(?!sha256:)[\w-]+\.[\w.-]+",
-    # Parts of connection strings, queries, headers and command lines.
+)
+# Behind a word that says so: parts of connection strings, queries, headers and command lines.
+_SPOKEN_OF = (
     r"(?i:\b(?:account_?key|shared_?access_?(?:key|signature)|client_?secret|access_?token"
     r"|refresh_?token|password|passwd|pwd|api[_-]?key|secret[_-]?key)\s?=\s?)"
     rf"(?!{_ELSEWHERE})[^\s;&,]{{4,}}",
@@ -281,9 +282,13 @@ _SHAPES = (
     rf"\\{{0,3}}[\"']\s*:\s*\\{{0,3}}(?=[\"']))(?!{_ELSEWHERE})[\"'][^\"'\s]{{4,}}[\"']",
     r"\bpassw(?:or)?d:\S{6,}",
 )
-_ASSIGNED = re.compile(
-    rf"\b([A-Za-z][A-Za-z0-9_]{{0,99}})=(?!{_ELSEWHERE})[\"']?([^\s;&,\"']{{4,}})"
+# Without one of these none of them can be there.
+_SPEAKS = (
+    r"(?i:(?:key|key-data|sig|signature|secret|token|passw(?:or)?d|pwd|auth|authorization|code|cookie)"
+    r"[\\\"']{0,4}\s*[:=]|--(?:api-key|password|token|auth-token|secret) |bearer |basic )"
+    r"|curl|sshpass|login|mysql"
 )
+_ASSIGNED = rf"\b([A-Za-z][A-Za-z0-9_]{{0,99}})=(?!{_ELSEWHERE})[\"']?([^\s;&,\"']{{4,}})"
 
 
 def is_name(name: str) -> bool:
@@ -312,9 +317,9 @@ def is_name(name: str) -> bool:
 
 
 @cache
-def _values() -> re.Pattern[str]:
+def _any_of(*shapes: str) -> re.Pattern[str]:
     """What any of the shapes matches: too large to be compiled by commands that say nothing."""
-    return re.compile("|".join(f"(?:{shape})" for shape in _SHAPES))
+    return re.compile("|".join(f"(?:{shape})" for shape in shapes))
 
 
 @lru_cache(maxsize=2_000)
@@ -323,16 +328,20 @@ def mask(text: str) -> str:
     if not text.isascii() and (plain := unicodedata.normalize("NFKC", text)) != text:
         # Other forms of the same letters hide no credential.
         return masked if (masked := mask(plain)) != plain else text
-    text = _values().sub(MASK, text)
-    return _ASSIGNED.sub(
-        lambda row: f"{row[1]}={MASK}" if _is_assigned(row[1], row[2]) else row[0], text
+    if _any_of(_SPEAKS).search(text):
+        text = _any_of(*_SPOKEN_OF).sub(MASK, text)
+    text = _any_of(*_SHAPES).sub(MASK, text)
+    if "=" not in text:
+        return text
+    return re.sub(
+        _ASSIGNED, lambda row: f"{row[1]}={MASK}" if _is_assigned(row[1], row[2]) else row[0], text
     )
 
 
 def _is_assigned(name: str, value: str) -> bool:
     """Whether a text gives a credential to a name; small letters as in a URL name objects too."""
     is_variable = name != name.lower()
-    return _is_held(name, value) and (is_variable or not _NAMES.fullmatch(value))
+    return _is_held(name, value) and (is_variable or not re.fullmatch(_NAME, value))
 
 
 def shown(value: Any, path: str = "", length: int = 60) -> str:
