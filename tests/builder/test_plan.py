@@ -712,11 +712,14 @@ def test_pipeline_stages_leave_fewer_gpus_to_a_layer() -> None:
     assert "engine_config.pipeline_parallel_size: 3 stages cannot share 2 GPUs" in line
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_one_side_is_served_by_trtllm_serve_only(role: str) -> None:
+@pytest.mark.parametrize(
+    ("role", "able"),
+    [("prefill", "trtllm_serve"), ("decode", "trtllm_serve, slurm, kubernetes")],
+)
+def test_one_side_is_not_served_by_triton(role: str, able: str) -> None:
     (line,) = refused(NVFP4_GB200, f"role={role}")
     assert f"targets: triton does not serve the {role} side" in line
-    assert "name trtllm_serve only" in line
+    assert f"name {able} only" in line
 
 
 @pytest.mark.parametrize(
