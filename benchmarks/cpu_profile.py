@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -60,7 +59,7 @@ def sampled(pids: Iterable[int]) -> Iterator[dict[str, float]]:
                     time.sleep(START_POLL_S)
                 yield parts
             finally:
-                recorder.send_signal(signal.SIGINT)
+                recorder.terminate()  # a shell may have SIGINT ignored in what it runs behind it
                 _, said = recorder.communicate()
         if not file.exists():
             raise ChecksFailed(Diagnostic("--profile", f"{PROGRAM} has no samples: {said.strip()}"))

@@ -111,15 +111,16 @@ run_all() {
   alone+=("${again[@]}")
 }
 
-# Those on vLLM itself have a step of their own, beside the others: one server after the other, each
-# of which takes a minute of processor time to start.
+# Those on vLLM itself have a step of their own, since its servers outrun a client that has to share
+# the processors; what they need is fetched beside the others.
 vllm_wanted=${TEST_VLLM:-}
 unset TEST_VLLM
 # shellcheck disable=SC2329  # called by begin
+set_up_vllm() { timeout 900 bash "$here/launch/setup_engine.sh" vllm rehearse,dev; }
+# shellcheck disable=SC2329  # called by step
 run_on_vllm() {
-  timeout 900 bash "$here/launch/setup_engine.sh" vllm rehearse,dev &&
-    TEST_SHELL=$$ TEST_VLLM=1 timeout 900 "$PYTHON" -m pytest -p no:cacheprovider \
-      --durations 5 tests/vllm
+  TEST_SHELL=$$ TEST_VLLM=1 timeout 900 "$PYTHON" -m pytest -p no:cacheprovider \
+    --numprocesses 2 --dist loadgroup --no-loadscope-reorder --durations 5 tests/vllm
 }
 
 # Many tests wait for servers: five workers for two processors. Tests that share servers stay
@@ -157,7 +158,7 @@ if [[ $(id -u) -eq 0 ]]; then
   begin "newer Slurm" run_on_newer_slurm
 fi
 if [[ -n $vllm_wanted ]]; then
-  begin "on vLLM" run_on_vllm
+  begin "vLLM set-up" set_up_vllm
   side_by_side+=(--ignore tests/vllm)
 else
   missing+=("vLLM's CPU build, 2.3 GB, is not wanted: no tests on it (TEST_VLLM=1)")
@@ -165,7 +166,8 @@ fi
 step "pytest" run_all "${side_by_side[@]}"
 join "mypy"
 if [[ -n $vllm_wanted ]]; then
-  join "on vLLM"
+  join "vLLM set-up"
+  [[ ${results[-1]} == FAILED ]] || step "on vLLM" run_on_vllm
 fi
 if [[ -n ${begun["newer Slurm"]:-} ]]; then
   join "newer Slurm"

@@ -41,7 +41,7 @@ PERF = """\
 echo "$*" >>"$0.calls"
 case $1 in
   record)
-    trap 'exit 0' INT
+    trap 'exit 0' TERM
     while [ "$1" != -o ]; do shift; done
     : >"$2"
     while :; do sleep 0.05; done ;;
