@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from builder import credentials, pipeline
+from builder.credentials.names import is_name
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 from builder.facts import release
@@ -313,7 +314,7 @@ def test_only_variables_of_engines_that_hold_one_are_taken_for_one() -> None:
     known = {name for row in release.of_all_engines() for name in row.environment}
     # Those of vLLM hold credentials indeed.
     held = {"S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY", "VLLM_API_KEY"}
-    assert known and {name for name in known if credentials.is_name(name)} == held
+    assert known and {name for name in known if is_name(name)} == held
 
 
 @pytest.mark.parametrize("kind", TEXTS)
