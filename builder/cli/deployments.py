@@ -61,9 +61,12 @@ def presets_table(rows: Sequence[Mapping[str, Any]]) -> str:
         gpus = f"{row['num_gpus']} {row['gpu']}"
         best = best_figure(row["published"])
         table.append((row["name"], precision, gpus, row["release"], best))
-    legend = "PUBLISHED: highest rate in output tokens/s, for prefill in prompt tokens/s"
-    return f"{columns(table)}\n\n{legend}"
+    return f"{columns(table)}\n\n{_LEGEND}"
 
+
+_LEGEND = """\
+GPUS: of one server
+PUBLISHED: highest rate in output tokens/s, for prefill in prompt tokens/s"""
 
 # What the table of presets shows of a metric, in this order.
 _SHORT = {
