@@ -165,7 +165,7 @@ def test_tokens_that_b_did_not_count_are_no_loss_of_throughput(sample: dict[str,
 
 
 def test_a_result_is_not_compared_with_itself(sample: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match="are the same result"):
+    with pytest.raises(BadInput, match=r"^A and B: are the same result"):
         diff.check(sample, copy.deepcopy(sample))
 
 
@@ -266,6 +266,18 @@ def test_a_result_with_another_kind_of_value_is_refused_by_its_key(
     assert path.rpartition(".")[2] in str(refused.value)
 
 
+def test_more_samples_than_successes_are_refused_by_their_name(
+    sample: dict[str, Any], tmp_path: Path
+) -> None:
+    ok = sample["points"][1]["requests"]["ok"]
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps(other(sample, "points.1.samples.ttft_ms", [1.0] * (ok + 1))))
+    with pytest.raises(BadInput, match=rf"ttft_ms.* has {ok + 1} values of {ok} successes"):
+        diff.read(file)
+    file.write_text(json.dumps(other(sample, "points.1.samples.ttft_ms", [1.0] * ok)))
+    assert len(diff.read(file)["points"][1]["samples"]["ttft_ms"]) == ok
+
+
 def test_throughput_must_be_a_number_where_it_is_given(
     sample: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -329,6 +341,16 @@ def test_a_mean_counts_requests_that_took_no_time() -> None:
         [point] = one["points"]
         point["samples"]["tpot_ms"] = [0.0, *point["samples"]["e2e_ms"][1:]]
     assert "mean TPOT in ms" in {row.measure for row in diff.compare(a, b, 5.0)}
+
+
+def test_failures_have_both_shares_the_change_and_its_interval() -> None:
+    """The example of Newcombe 1998 for his method 10, in percent."""
+    a, b = noise(1, 80, 5), noise(2, 70, 5)
+    a["points"][0]["requests"]["failed"], b["points"][0]["requests"]["failed"] = 48, 56
+    [found] = [one for one in diff.compare(a, b, 5.0) if one.measure.startswith("failed")]
+    said = (found.a, found.b, found.percent, found.low_percent, found.high_percent)
+    assert said == pytest.approx((60, 80, 20, 5.24, 33.39), abs=0.005)
+    assert (found.point, found.verdict) == ("c1", "worse")
 
 
 @pytest.mark.parametrize(

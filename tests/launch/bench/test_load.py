@@ -119,6 +119,11 @@ def test_arrivals_follow_the_seed() -> None:
     assert one == same != other
 
 
+def test_the_first_arrival_waits_for_one_gap_and_no_more() -> None:
+    first = [next(load.arrivals_s(1, 10.0, 1.0, seed)) for seed in range(1000)]
+    assert statistics.fmean(first) == pytest.approx(0.1, rel=0.2)
+
+
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_shares_are_the_whole_load_and_equally_long_for_each_stream(processes: int) -> None:
     plan = LoadPlan("concurrency", calls(20), concurrency=5)
@@ -126,6 +131,13 @@ def test_shares_are_the_whole_load_and_equally_long_for_each_stream(processes: i
     assert sorted(call.index for one in shares for call in one.calls) == list(range(20))
     assert sum(one.concurrency for one in shares) == 5
     assert {len(one.calls) / one.concurrency for one in shares} == {4}
+
+
+def test_each_task_is_done_by_one_process() -> None:
+    plan = LoadPlan("tasks", tasks=tasks(7), concurrency=3)
+    shares = [plan.share(number, 2) for number in (0, 1)]
+    done = sorted(task[0].task or 0 for one in shares for task in one.tasks)
+    assert done == list(range(7))
 
 
 def test_a_process_too_many_gets_nothing_and_ends(server: ReferenceServer) -> None:

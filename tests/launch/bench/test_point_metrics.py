@@ -121,11 +121,13 @@ def test_a_point_without_any_success_has_errors_only() -> None:
     assert set(found) == set(point([seen()]))
 
 
-def test_throughput_of_a_whole_load_is_its_tokens_over_its_time() -> None:
-    found = point([seen(0), seen(1, sent_ms=930)], MetricOptions(window="whole", num_gpus=4))
-    assert found["output_tokens_per_s"] == pytest.approx(10, rel=1e-6)
-    assert found["total_tokens_per_s"] == pytest.approx(30, rel=1e-6)
-    assert found["output_tokens_per_s_per_gpu"] == pytest.approx(2.5, rel=1e-6)
+@pytest.mark.parametrize("seconds", [0.5, 1.0])
+def test_throughput_of_a_whole_load_is_its_tokens_over_its_time(seconds: float) -> None:
+    rows = [seen(0), seen(1, sent_ms=1000 * seconds - 70)]
+    found = point(rows, MetricOptions(window="whole", num_gpus=4))
+    assert found["output_tokens_per_s"] == pytest.approx(10 / seconds, rel=1e-6)
+    assert found["total_tokens_per_s"] == pytest.approx(30 / seconds, rel=1e-6)
+    assert found["output_tokens_per_s_per_gpu"] == pytest.approx(2.5 / seconds, rel=1e-6)
     assert found["output_tokens_per_s_per_user"] == 200
 
 
@@ -152,11 +154,11 @@ def test_an_open_loop_leaves_out_a_tenth_at_each_end() -> None:
 
 
 def test_goodput_counts_requests_within_every_limit() -> None:
-    rows = [seen(0), seen(1, ttft_ms=80), seen(2, itl_ms=20), failed(3)]
+    rows = [seen(0), seen(1), seen(2, ttft_ms=80), seen(3, itl_ms=20), failed(4)]
     found = point(rows, MetricOptions({"ttft_ms": 60, "itl_ms": 10}, window="whole"))
-    assert found["goodput"]["share"] == 0.25
+    assert found["goodput"]["share"] == 0.4
     assert found["goodput"]["requests_per_s"] == pytest.approx(
-        found["requests_per_s"] / 3, abs=1e-3
+        found["requests_per_s"] * 2 / 4, abs=1e-3
     )
 
 
@@ -305,6 +307,12 @@ def test_a_point_says_when_its_window_was_to_a_tenth_of_a_millisecond() -> None:
 def test_only_a_single_token_has_no_gaps_to_be_within_a_limit(tokens: int) -> None:
     slow = seen(tokens=tokens, itl_ms=500)
     assert point_metrics.is_within({"itl_ms": 20}, slow) is (tokens == 1)
+
+
+def test_gaps_between_tokens_that_nobody_counted_are_within_no_limit() -> None:
+    uncounted = seen(output_tokens=None, message_tokens=())
+    assert not point_metrics.is_within({"itl_ms": 20}, uncounted)
+    assert point_metrics.is_within({"e2e_ms": 70}, uncounted)
 
 
 def test_shares_are_told_to_four_digits() -> None:

@@ -105,6 +105,16 @@ def test_students_quantile_is_that_of_the_tables(freedom: int) -> None:
     assert found == pytest.approx(tables[freedom], abs=3 / freedom**5 + 1e-6)
 
 
+def test_the_median_of_ten_is_between_the_second_and_the_ninth() -> None:
+    """As in tables of the binomial distribution: with 97.9 %, and with 89.1 % between the next."""
+    row = [6.0, 1.0, 9.0, 3.0, 10.0, 5.0, 2.0, 8.0, 4.0, 7.0]
+    assert samples.effective_size(row) == 10
+    # Around a change of nothing, the errors of both sides add up as right angles do.
+    below, above = math.log(5.5 / 2), math.log(9 / 5.5)
+    width = math.hypot(below, above)
+    assert samples.ratio(row, row, 0.5) == pytest.approx((math.exp(-width), math.exp(width)))
+
+
 def test_a_quantile_is_interpolated_as_in_a_result() -> None:
     rising = [float(n) for n in range(1, 8)]
     for percent in (50, 90):
