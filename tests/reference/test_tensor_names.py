@@ -32,10 +32,15 @@ FAMILIES: list[tuple[str, str, dict[str, Any]]] = [
         {"num_hidden_layers": 12, "num_kv_shared_layers": 6, "use_double_wide_mlp": True},
     ),
     ("Gemma4ForConditionalGeneration", "Gemma4Config", GLOBAL),
+    ("FalconH1ForCausalLM", "FalconH1Config", {"mamba_rms_norm": True, "projectors_bias": False}),
+    ("Gemma3nForCausalLM", "Gemma3nTextConfig", {"num_kv_shared_layers": 0, "layer_types": None}),
+    ("JambaForCausalLM", "JambaConfig", {"num_hidden_layers": 6, "num_experts": 4}),
+    ("JambaForCausalLM", "JambaConfig", {"num_hidden_layers": 6, "num_experts": 1}),
+    ("Lfm2ForCausalLM", "Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"]}),
     ("GraniteMoeHybridForCausalLM", "GraniteMoeHybridConfig", {**MAMBA, "mamba_n_groups": 2}),
 ]
 _OTHERS = re.compile(r"visual|vision|audio|act_fn")  # towers, and parameters of an activation
-_FUSED = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)")
+_FUSED = re.compile(r"(.*\.(?:mlp|feed_forward)\.experts)\.(gate_up_proj|down_proj)")
 
 
 def of_the_class(name: str, config_name: str, sizes: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

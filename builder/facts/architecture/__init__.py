@@ -13,13 +13,22 @@ from . import (
     deepseek,
     deepseek_v4,
     exaone,
+    falcon_h1,
+    gemma3n,
     gemma4,
     granite,
     grouped_query,
     hybrid,
+    jamba,
+    lfm2,
     ling,
+    longcat,
+    mimo,
     mixtures,
+    mllama,
     nemotron_nas,
+    phi4mm,
+    step,
 )
 from .fields import NESTED, Config
 from .tensors import Architecture, Attention, Recurrent, Role, Tensors
@@ -37,7 +46,8 @@ __all__ = [
 
 _PARTS = (
     *(deepseek, grouped_query, mixtures, hybrid, deepseek_v4),
-    *(exaone, granite, nemotron_nas, gemma4, ling),
+    *(exaone, granite, nemotron_nas, gemma4, ling, mllama, gemma3n, phi4mm),
+    *(falcon_h1, jamba, lfm2, longcat, mimo, step),
 )
 
 ARCHITECTURES: dict[str, Architecture] = {row.name: row for part in _PARTS for row in part.ROWS}

@@ -21,7 +21,9 @@ from .tensors import (
 )
 
 
-def mla(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+def mla(
+    layer: str, config: Config, layers: tuple[int, ...], module: str = "self_attn"
+) -> list[Tensors]:
     """Multi-head latent attention, with the sparse-attention indexer where the config has one."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     q_rank, kv_rank = config["q_lora_rank"], config["kv_lora_rank"]
@@ -30,7 +32,7 @@ def mla(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
         config["qk_rope_head_dim"],
         config["v_head_dim"],
     )
-    attention = f"{layer}.self_attn"
+    attention = f"{layer}.{module}"
 
     def part(name: str, out_features: int, in_features: int, role: Role) -> Tensors:
         return linear(f"{attention}.{name}", out_features, in_features, role, layers)

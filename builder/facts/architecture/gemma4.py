@@ -90,7 +90,7 @@ def _mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:
     ]
 
 
-def _per_layer_inputs(root: str, layer: str, config: Config, layers: Layers) -> list[Tensors]:
+def per_layer_inputs(root: str, layer: str, config: Config, layers: Layers) -> list[Tensors]:
     """A second, narrow embedding of every token for each layer."""
     width, hidden = config.get("hidden_size_per_layer_input", 0), config["hidden_size"]
     if not width:
@@ -121,7 +121,7 @@ def _gemma4(root: str) -> Callable[[Config], list[Tensors]]:
             *(_attention(layer, config, local, is_global=False) if local else ()),
             *_attention(layer, config, whole, is_global=True),
             *_mlps(layer, config, every),
-            *_per_layer_inputs(root, layer, config, every),
+            *per_layer_inputs(root, layer, config, every),
         ]
 
     return tensors

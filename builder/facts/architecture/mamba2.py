@@ -1,11 +1,11 @@
 """Layers of Mamba-2, whose sizes families have under names of their own.
 
-Names and shapes: nemotron_h and granitemoehybrid of Hugging Face transformers 5.23.
+Names and shapes: nemotron_h, granitemoehybrid and falcon_h1 of Hugging Face transformers 5.23.
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from .fields import Config, layer_kinds
 from .tensors import Recurrent, Tensors, linear
@@ -23,17 +23,28 @@ def layers_of_kind(config: Config, kind: str) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class Mamba2:
     """The config fields that a family has the sizes in: heads, their channels, the channels of the
-    state, its groups and the width of the convolution."""
+    state, its groups and the width of the convolution.
+
+    `everywhere` says that all layers have such a part, `norm` names the field that says whether its
+    output has a norm, where that is not always so.
+    """
 
     heads: str
     head_dim: str
     state: str
     groups: str
     convolution: str
+    everywhere: bool = False
+    norm: str | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
-        return astuple(self)
+        return self.heads, self.head_dim, self.state, self.groups, self.convolution
+
+    def layers(self, config: Config) -> tuple[int, ...]:
+        if self.everywhere:
+            return tuple(range(config["num_hidden_layers"]))
+        return layers_of_kind(config, "mamba")
 
     def _sizes(self, config: Config) -> tuple[int, int]:
         """Inner channels of a layer, and those that its convolution mixes."""
@@ -43,12 +54,12 @@ class Mamba2:
     def recurrent(self, config: Config) -> Recurrent:
         inner, mixed = self._sizes(config)
         window = (config[self.convolution] - 1) * mixed
-        layers = len(layers_of_kind(config, "mamba"))
-        return Recurrent(layers, inner * config[self.state], window)
+        return Recurrent(len(self.layers(config)), inner * config[self.state], window)
 
     def tensors(self, mixer: str, config: Config) -> list[Tensors]:
-        layers, (inner, mixed) = layers_of_kind(config, "mamba"), self._sizes(config)
+        layers, (inner, mixed) = self.layers(config), self._sizes(config)
         hidden, heads, width = config["hidden_size"], config[self.heads], config[self.convolution]
+        normed = self.norm is None or bool(config.get(self.norm))
         return [
             linear(f"{mixer}.in_proj", inner + mixed + heads, hidden, "linear_attention", layers),
             Tensors(f"{mixer}.conv1d.weight", (mixed, 1, width), "linear_attention", layers),
@@ -57,6 +68,6 @@ class Mamba2:
                 Tensors(f"{mixer}.{name}", (heads,), "linear_attention", layers)
                 for name in ("dt_bias", "A_log", "D")
             ),
-            Tensors(f"{mixer}.norm.weight", (inner,), "norm", layers),
+            *([Tensors(f"{mixer}.norm.weight", (inner,), "norm", layers)] if normed else []),
             linear(f"{mixer}.out_proj", hidden, inner, "linear_attention", layers),
         ]

@@ -178,11 +178,16 @@ def gqa(
     return tensors
 
 
-def qk_norms(layer: str, query: int, key: int, layers: tuple[int, ...]) -> list[Tensors]:
-    attention = f"{layer}.self_attn"
+def qk_norms(
+    layer: str,
+    query: int,
+    key: int,
+    layers: tuple[int, ...],
+    names: tuple[str, str] = ("q_norm", "k_norm"),
+) -> list[Tensors]:
     return [
-        Tensors(f"{attention}.q_norm.weight", (query,), "norm", layers),
-        Tensors(f"{attention}.k_norm.weight", (key,), "norm", layers),
+        Tensors(f"{layer}.self_attn.{name}.weight", (size,), "norm", layers)
+        for name, size in zip(names, (query, key), strict=True)
     ]
 
 
@@ -258,7 +263,7 @@ class Architecture:
         experts, text = self.experts_field, self.text(config)
         if self.optional_experts and experts:
             kinds = set(layer_kinds(text)) & {"moe", "mlp"}
-            if not text.get(experts) or kinds == {"mlp"}:
+            if text.get(experts) in (None, 0, 1) or kinds == {"mlp"}:
                 return _without_experts(self)
         return self
 
