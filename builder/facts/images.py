@@ -99,8 +99,6 @@ def engine_releases(line: str) -> Iterator[Carried]:
         taken.append(found.span())
         if product == engines.default().product:
             yield Carried(found.start(), found[0], (version.removeprefix("v"),))
-        elif _ENGINE_MARK in found["rest"]:
-            yield Carried(found.start(), found[0], _released_in(product, version))
     for found in _ANY_IMAGE.finditer(line):
         spot = found.start("image")
         if any(start <= found.end() and spot <= end for start, end in taken):
@@ -110,8 +108,6 @@ def engine_releases(line: str) -> Iterator[Carried]:
             if told and servers.load(name).image["product"] == engines.default().product:
                 yield Carried(spot, found["image"], (told.removeprefix("v"),))
 
-
-_ENGINE_MARK = "trtllm"  # in the tag of a server's container that holds the engine too
 
 # Images of any name, where a file or a command says that they are images.
 _ANY_IMAGE = re.compile(
@@ -130,25 +126,16 @@ def _carried(row: Carrier, tag: str) -> tuple[str, ...]:
     if plain in tags:
         return (tags[plain],)
     here = order(plain)
+    numbered = [name for name in release.known(engines.load(row.engine)) if order(name)]
     if here is None or re.search(r"[a-z]{3,}", re.sub(r"post|dev", "", plain)):
         return ()  # made for a model, say, at a time that the tag does not tell
     rows = sorted((at, name) for name in tags if "-" not in name and (at := order(name)))
     before = re.search(r"-(dev|rc)", plain) is not None  # such a tag is older than its number
     older = [tags[name] for at, name in rows if at < here or (at == here and not before)]
     newer = [tags[name] for at, name in rows if at >= here]
-    engine = engines.load(row.engine)
-    numbered = [name for name in release.known(engine) if order(name)]
+    if newer and not older and (order(newer[0]) or ()) < (order(numbered[0]) or ()):
+        return (newer[0],)  # older than all that is known here
     return tuple(dict.fromkeys(([*numbered[:1], *older][-1], [*newer, *numbered[-1:]][0])))
-
-
-def _released_in(product: str, version: str) -> tuple[str, ...]:
-    """The engine releases in a server's container of a version."""
-    carrying = (servers.load(name) for name in servers.names())
-    names = [row.name for row in carrying if row.image["product"] == product]
-    tables = release.of_engine(engines.default())
-    return tuple(
-        row.name for row in tables for name in names if version in row.containers.get(name, ())
-    )
 
 
 @cache

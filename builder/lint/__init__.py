@@ -156,11 +156,12 @@ def _judge(
     if kind is None:
         unjudged.of_no_kind(source, target, by_release, report)
         return
-    judged, names = verdicts[0].judged, tuple(dict.fromkeys(each.name for each in releases))
+    judged, names = verdicts[0].judged, tuple(dict.fromkeys(each.judged_name for each in releases))
     if kind == MODEL_CONFIG or not judged:
         names = ()
     words = stated.words if stated and named else starter.words if starter and names else ()
-    report.files.append(Checked(name, kind, names, assumed and bool(names), judged, words))
+    untold = stated.untold if stated and assumed else ()
+    report.files.append(Checked(name, kind, names, assumed and bool(names), judged, words, untold))
     other_engines.report_beside(others, report)
     if names:
         report.say_once(row.statement for row in releases)

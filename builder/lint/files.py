@@ -19,6 +19,7 @@ from ..facts.release import ServerRole
 from ..files import is_folder, is_there, load_json_mapping, read_text
 from .dockerfile import is_dockerfile
 from .python_api import may_hold
+from .script import is_recipe
 from .section import StatedWorkload, int_at
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _may_be_judged(path: Path) -> bool:
     """Whether a file of a folder is of a kind that check reads; of programs, those that use the
     engine or ask it for something."""
     if path.suffix != ".py":
-        return path.suffix in SUFFIXES or is_dockerfile(path.name)
+        return path.suffix in SUFFIXES or is_dockerfile(path.name) or is_recipe(path.name)
     try:
         text = read_text(path)
     except BadInput:

@@ -114,9 +114,14 @@ def by_statement(stated: Stated, assumed: Release, judge: Judge) -> Verdict:
                 for table in judges
             }
         )
-        rows += (replace(row, severity="warning") if doubtful else row for row in agreed_on)
+        rows += (_doubted(row) if doubtful else row for row in agreed_on)
     *_, last = found.values()
     return replace(last, diagnostics=rows)
+
+
+def _doubted(row: Diagnostic) -> Diagnostic:
+    """What the table of another release has against a file; what images hold is known."""
+    return row if row.rule == "vulnerable-version" else replace(row, severity="warning")
 
 
 def of_old(named: Named) -> str:
@@ -124,6 +129,6 @@ def of_old(named: Named) -> str:
     if not named.too_old:
         return ""
     return (
-        f"a release older than {named.judges[0].name}, the oldest table, is named: "
+        f"{named.releases[0].judged_name} is older than {named.judges[0].name}, the oldest table: "
         "what that table refuses is only warned of"
     )

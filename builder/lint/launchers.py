@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..documents import Variable, Yaml, value_at
+from ..facts import engines
 from ..facts.release import Release
 from ..rules.validation import validate
 from .content import Content, Kind, fields_of, format_table, role_of, split
@@ -64,11 +65,30 @@ def _recipe() -> Kind:
     )
 
     def fits(data: Mapping[str, Any], release: Release) -> bool:
-        named = data.get("engine") or data.get("backend")
-        kind = named.get("type") if isinstance(named, Mapping) else named
-        return is_mapping(data, "roles") and kind == "trtllm"
+        return any(engine == "trtllm" for _, engine in recipe_roles(data))
 
-    return name, fits, parse
+    def of_engine(document: Yaml) -> Content:
+        others = {role: x for role, x in recipe_roles(document.data) if x != "trtllm"}
+        content = parse(document)
+        content.unread += (
+            f"roles.{role}: {str(engine)[:40]} is not known here"
+            for role, engine in others.items()
+            if engine not in engines.names()
+        )
+        content.sections = [row for row in content.sections if row.path.split(".")[1] not in others]
+        return content
+
+    return name, fits, of_engine
+
+
+def recipe_roles(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The roles of a recipe of the second schema, each with the name of its engine, which stands
+    with the role or once for all of them."""
+    roles = data.get("roles")
+    for role, row in roles.items() if isinstance(roles, Mapping) else ():
+        own = row.get("engine") if isinstance(row, Mapping) else None
+        named = own or data.get("engine") or data.get("backend")
+        yield str(role), named.get("type") if isinstance(named, Mapping) else named
 
 
 # Keys of a performance suite's entry that are not the server's: those that NVIDIA/TensorRT-LLM

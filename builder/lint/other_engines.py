@@ -204,7 +204,7 @@ def report_beside(others: Sequence[EngineVerdict], report: Report) -> None:
         report.say_once(each.notes)
         report.findings += each.findings
     row = report.files[-1]
-    tables = (table.name for each in others for table in each.releases)
+    tables = (table.judged_name for each in others for table in each.releases)
     report.files[-1] = replace(
         row,
         releases=tuple(dict.fromkeys((*row.releases, *tables))),

@@ -28,7 +28,8 @@ from .job_script import table
 class Checked:
     """A file, what it was taken for, the releases that it was checked by, and how much of it.
 
-    `named_by` are the words of the file that name these releases.
+    `named_by` are the words of the file that name these releases, `untold` those that should and do
+    not tell one.
     """
 
     file: str
@@ -37,6 +38,7 @@ class Checked:
     assumed: bool = False
     judged: Judged = ITSELF
     named_by: tuple[str, ...] = ()
+    untold: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,11 @@ class Report:
 
     def say_assumed_releases(self) -> None:
         """The releases that were taken for files which name none, before all other notes."""
-        guessed: dict[str, list[str]] = {}
+        guessed: dict[tuple[str, str], list[str]] = {}
         for row in self.files:
             for name in row.releases if row.assumed else ():
-                guessed.setdefault(name, []).append(row.file)
-        self.notes[:0] = [_assumed(name, files) for name, files in guessed.items()]
+                guessed.setdefault((name, ", ".join(row.untold)), []).append(row.file)
+        self.notes[:0] = [_assumed(*key, files) for key, files in guessed.items()]
 
     def document(self) -> dict[str, Any]:
         """The report as `--json` prints it."""
@@ -118,10 +120,11 @@ class Report:
         }
 
 
-def _assumed(name: str, files: Sequence[str]) -> str:
+def _assumed(name: str, untold: str, files: Sequence[str]) -> str:
     count = f"{len(files)} files name" if len(files) > 1 else f"{files[0]} names"
+    what = f"{untold}, whose engine release is not known" if untold else "no engine release"
     return (
-        f"{count} no engine release: {name}, the newest stable one, is assumed; "
+        f"{count} {what}: {name}, the newest stable one, is assumed; "
         "give --release if the server has another"
     )
 

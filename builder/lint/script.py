@@ -96,7 +96,7 @@ class Script:
 
 def read(text: str, start: Location = START) -> Script:
     """The server commands of a script and of those that it writes, and what it writes."""
-    here = list(_here_documents(text))
+    here = _unescaped(list(_here_documents(text)), text)
     # A here document that goes to no file may be a script for another shell.
     rest = _without((row for row in here if row.name or _is_data(row)), text)
     commands = list(_commands(rest, start))
@@ -111,6 +111,25 @@ def read(text: str, start: Location = START) -> Script:
         starts=[place for place, _, _ in commands],
         runs=[rows for _, _, rows in commands],
     )
+
+
+def _unescaped(documents: list[HereDocument], text: str) -> list[HereDocument]:
+    """The here documents of a script; one in double quotes, of `bash -c "..."`, as the shell reads
+    it that these are for."""
+    if not any("\\" in document.text for document in documents):
+        return documents
+    rest = _without(documents, text)
+    quoted: set[int] = set()
+    for found in _TOKEN.finditer(rest):
+        if found.lastgroup == "word" and found[0].startswith('"') and "\n" in found[0]:
+            first = rest.count("\n", 0, found.start()) + 1
+            quoted.update(range(first, first + found[0].count("\n") + 1))
+    return [
+        replace(row, text=re.sub(r'\\(["$`\\])', r"\1", row.text))
+        if row.start.line in quoted
+        else row
+        for row in documents
+    ]
 
 
 def _is_data(document: HereDocument) -> bool:
@@ -162,7 +181,7 @@ def _simple_commands(text: str, start: Location) -> Iterator[Statement]:
         elif kind in ("operator", "end"):
             if words or raw == ")":
                 yield Statement(tuple(words), raw, tuple(redirects))
-            words, redirects = [], []
+            words, redirects, operator = [], [], ""
     if words:
         yield Statement(tuple(words), "\n", tuple(redirects))
 
@@ -197,6 +216,11 @@ def misspelt_programs(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
             if is_misspelling(name, COMMAND):
                 what, fix = f"no program is called {name}", f"did you mean {COMMAND}?"
                 yield located(row.words[index].location, name, what, fix, "misspelt-name")
+
+
+def is_recipe(name: str) -> bool:
+    """Whether a file has commands of a shell below the names of what they make."""
+    return name.lower() in ("makefile", "gnumakefile", "justfile") or name.endswith(".mk")
 
 
 def mentions_any(text: str) -> bool:

@@ -37,7 +37,7 @@ class Section:
 
     `path` is their place in `document`, `within` names the document in its file if it is embedded
     there, as in a `config_map`, and `file` the file that it is for a server, where that is said
-    elsewhere. Keys in `inherited` stand at the top of the document instead. `beside` are the names
+    elsewhere. Keys in `inherited` stand at `inherited_at` instead. `beside` are the names
     of the surrounding format, of which a misspelt key may be one. `is_open` if something else may
     add options: what these are with others is not judged then.
     """
@@ -51,13 +51,14 @@ class Section:
     role: ServerRole | None = None
     workload: StatedWorkload = StatedWorkload()
     inherited: frozenset[str] = frozenset()
+    inherited_at: str = ""
     beside: Sequence[str] = ()
     is_open: bool = False
 
     def locate(self, diagnostic: Diagnostic) -> Diagnostic:
         """An error of the options at its place in the file."""
         key = diagnostic.where.partition(".")[0]
-        path = diagnostic.where if key in self.inherited else below(self.path, diagnostic.where)
+        path = below(self.inherited_at if key in self.inherited else self.path, diagnostic.where)
         said = (diagnostic.message, diagnostic.fix, diagnostic.rule, diagnostic.severity)
         return located(self.document.locate(path), path, *said, self.within)
 

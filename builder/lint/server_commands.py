@@ -20,6 +20,7 @@ from . import script
 from .inner_places import inside
 from .script import Script, Word
 from .section import Section, below
+from .variables import as_shell
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,7 @@ def words_of(
     a server is one word. Values are put in later for `$(NAME)`."""
     values = container.get(key)
     if isinstance(values, str):
-        where = below(path, key)
+        where, values = below(path, key), as_shell(values)
         if mentions(values) and _is_long(values):
             yield where, Word(values, document.locate(where), True)
             return
@@ -258,5 +259,5 @@ def words_of(
                 place = inside(document, where, values, word.location)
                 yield where, Word(word.text, place, word.certain)
     for index, value in enumerate(values if isinstance(values, list) else ()):
-        where = below(path, f"{key}.{index}")
-        yield where, Word(str(value), document.locate(where), "$" not in str(value))
+        where, text = below(path, f"{key}.{index}"), as_shell(str(value))
+        yield where, Word(text, document.locate(where), "$" not in text)

@@ -165,17 +165,18 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
         for gpu in gpus:
             found += _arithmetic(document, gpu) if facts is None else []
             found += _on_one(gpu, facts) if facts and len(gpus) > 1 else []
-    for gpu in gpus:
-        if gpu.name.lower() in hardware.known():
-            continue
-        near = closest(gpu.name, hardware.known())
-        severity: Severity = "error" if near else "warning"
-        what = f"no GPU is called {gpu.name}" + (
-            "" if near else " here: no rule of GPUs was applied"
-        )
-        fix = f"did you mean {near}?" if near else f"Known: {', '.join(hardware.known())}"
-        found.append(located(gpu.location, gpu.path, what, fix, "unknown-gpu", severity))
-    return found
+    return found + [row for gpu in gpus for row in unknown_gpu(gpu)]
+
+
+def unknown_gpu(gpu: Named) -> list[Diagnostic]:
+    """A kind of GPU without facts; one that is misspelt is an error, any other is only said."""
+    if gpu.name.lower() in hardware.known():
+        return []
+    near = closest(gpu.name, hardware.known())
+    severity: Severity = "error" if near else "warning"
+    what = f"no GPU is called {gpu.name}" + ("" if near else " here: no rule of GPUs was applied")
+    fix = f"did you mean {near}?" if near else f"Known: {', '.join(hardware.known())}"
+    return [located(gpu.location, gpu.path, what, fix, "unknown-gpu", severity)]
 
 
 def _on_one(gpu: Named, facts: Checkpoint) -> list[Diagnostic]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +143,11 @@ class Stated:
         told = dict.fromkeys(row.words for row in self.statements if row.releases)
         lines = {row.words: row.line for row in reversed(self.statements)}
         return tuple(f"line {lines[words]}: {words}" for words in told)
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """The words, of an image say, that do not tell which release it holds."""
+        return tuple(dict.fromkeys(row.words for row in self.statements if not row.releases))
 
     def _read(self) -> Iterator[Statement]:
         naming = self._naming
@@ -296,7 +301,13 @@ def _tables(statements: tuple[Statement, ...], engine: Engine) -> Named | None:
         except BadInput:
             oldest = release.of_engine(engine)[0]
             if (order(name) or ()) < (order(oldest.name) or ()) and order(name):
-                found.append(oldest)
+                found.append(_in_place_of(name, oldest))
                 too_old = True
     judges = dict.fromkeys(table for row in found for table in row.judges)
     return Named(tuple(found), tuple(judges), too_old) if found else None
+
+
+@cache
+def _in_place_of(name: str, oldest: Release) -> Release:
+    """The oldest table, which judges a release that is older."""
+    return replace(oldest, stands_for=name)

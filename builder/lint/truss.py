@@ -16,6 +16,7 @@ from ..rules.validation import validate
 from .content import Content
 from .kinds import is_option
 from .section import Section, StatedWorkload, below, int_at
+from .serving import Named, unknown_gpu
 from .surroundings import gpu_diagnostic
 
 FORMAT = DATA / "formats" / "truss.yaml"
@@ -47,16 +48,16 @@ def read(document: Yaml, content: Content, release: Release) -> None:
     handed = runtime.get(_PATCH)
     handed = handed if isinstance(handed, Mapping) else {}
     content.diagnostics += (own.locate(row) for row in _twice(handed))
-    for path, options in (
-        (_RUNTIME, {**runtime, **handed}),
-        (f"{_RUNTIME}.{_PATCH}.{_ENGINE}", handed.get(_ENGINE)),
-    ):
-        # What the stack takes beside the engine's options is its own business.
-        items = options.items() if isinstance(options, Mapping) else ()
-        options = {key: row for key, row in items if is_option(str(key), release)}
-        if options:
-            here = _with_handed(document) if path == _RUNTIME else document
-            content.sections.append(Section(options, here, path, workload=load))
+    options, path, inherited = {**runtime, **handed}, _RUNTIME, frozenset[str]()
+    if isinstance(engine := handed.get(_ENGINE), Mapping):  # it has the last word
+        inherited = frozenset(map(str, options)) - frozenset(map(str, engine))
+        options, path = {**options, **engine}, f"{_RUNTIME}.{_PATCH}.{_ENGINE}"
+    # What the stack takes beside the engine's options is its own business.
+    options = {key: row for key, row in options.items() if is_option(str(key), release)}
+    if options:
+        here = _with_handed(document)
+        row = Section(options, here, path, workload=load)
+        content.sections.append(replace(row, inherited=inherited, inherited_at=_RUNTIME))
 
 
 def _with_handed(document: Yaml) -> Yaml:
@@ -105,5 +106,9 @@ def _gpus(document: Yaml, given: Mapping[str, Any], stack: str) -> Iterator[Diag
     for path in _COUNTS[stack]:
         world *= int_at(given, path) or 1
     where = "resources.accelerator"
-    if kind and (found := gpu_diagnostic(world, gpus, document.locate(where), where)):
+    if not kind:
+        return
+    place = document.locate(where)
+    yield from (replace(x, severity="warning") for x in unknown_gpu(Named(kind, place, where)))
+    if found := gpu_diagnostic(world, gpus, place, where):
         yield found

@@ -59,6 +59,10 @@ def _unknown(source: Text) -> Diagnostic:
     remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
     if data is None and not _is_malformed(source):
         return located(NOWHERE, "", "is empty", remedy, "empty-file")
+    if source.is_template and not source.documents:
+        what = "is a template that is no YAML before it is filled in"
+        remedy = "fill it in, and check the result"
+        return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
     if source.form == PROSE:
         what = "is text that runs nothing: what it mentions is not judged"
         return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")

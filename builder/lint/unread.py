@@ -43,7 +43,8 @@ def of_command(words: Iterable[Word]) -> Iterator[str]:
         is_value = before.startswith("--") and "=" not in before
         is_value = is_value and not _ALL.match(word.text)
         if not word.certain and _LATER.match(word.text) and not is_value:
-            yield f"line {word.location.line}: {word.text} may put in flags"
+            what = word.text if word.text.strip("$_") else "a template"
+            yield f"line {word.location.line}: {what} may put in flags"
         before = word.text
 
 

@@ -41,7 +41,7 @@ from .server_commands import (
     container_commands,
     read_option_file,
 )
-from .variables import TEMPLATE, MaskedText
+from .variables import TEMPLATE, MaskedText, as_shell
 from .workers import Worker
 
 MODEL_CONFIG = "Triton config.pbtxt"
@@ -81,6 +81,8 @@ def read(path: Path) -> Text:
         return Text(path, "", PROSE)
     if form == DOCKERFILE:
         text = dockerfile.as_shell(text)
+    if form in (SCRIPT, DOCKERFILE):
+        text = as_shell(text)
     silent = form == SCRIPT and not _is_telling(text)
     holds = python_api.may_hold(text) or python_writing.may_hold(text)
     if silent or (form == PYTHON and not holds):
@@ -95,6 +97,8 @@ def read(path: Path) -> Text:
         documents = masked.documents()
         if masked.originals and all(document.readable for document in documents):
             return Text(path, text, form, documents, is_template=True)
+        if masked.has_statements:
+            return Text(path, text, form, is_template=True)
     return Text(path, text, form, scan_yaml(text))
 
 
@@ -119,7 +123,8 @@ def _form(path: Path, text: str) -> str:
         return PYTHON
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
         return MODEL_CONFIG
-    is_script = path.suffix in (".sh", ".bash", ".sbatch", ".slurm") or _SHELL_LINE.search(text)
+    is_script = script.is_recipe(path.name) or path.suffix in (".sh", ".bash", ".sbatch", ".slurm")
+    is_script = is_script or bool(_SHELL_LINE.search(text))
     return SCRIPT if is_script or job_script.is_job(text) else ""
 
 

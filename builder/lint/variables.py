@@ -18,6 +18,7 @@ SHELL = re.compile(
 )
 # {{ an action of a Go or Jinja template }}, and Jinja's {% statements %}.
 TEMPLATE = re.compile(r"\{\{(?:[^{}]|\{[^{}]*\}|\}(?!\}))*\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
+_ACTION = re.compile(rf"\$?(?:{TEMPLATE.pattern})", re.S)
 # Actions that write nothing themselves.
 _CONTROL = re.compile(
     r"\{\{-?\s*(?:if|else|end|range|with|define|block|break|continue|/\*|\$\w+\s*:?=)|\{[%#]", re.S
@@ -64,7 +65,13 @@ class MaskedText:
     def _mask(self, found: re.Match[str]) -> str:
         character = chr(_FIRST + len(self.originals) % _COUNT)
         self.originals.append(found[0])
-        return re.sub(r"[^\n]", character, found[0])
+        first, *others = found[0].split("\n")  # what goes on for lines is one value all the same
+        return "\n".join((character * len(first), *(" " * len(line) for line in others)))
+
+    @property
+    def has_statements(self) -> bool:
+        """Whether a template does more in it than put in values."""
+        return any(_CONTROL.match(each) for each in self.originals)
 
     def _at(self, character: str) -> str:
         index = ord(character) - _FIRST
@@ -75,7 +82,8 @@ class MaskedText:
 
     def _is_alone(self, line: str) -> bool:
         bare = _HIDDEN.sub("", line)
-        return bool(_MASKED.search(bare)) and not _MASKED.sub("", bare).strip()
+        rest = _MASKED.sub("", bare).strip()
+        return bool(_MASKED.search(bare)) and (not rest or rest.startswith(_MARK))
 
     def _is_value(self, line: str) -> bool:
         return not any(_CONTROL.match(each) for each in self._in(line))
@@ -96,6 +104,11 @@ class MaskedText:
         if isinstance(data, list):
             return [self._restored(item) for item in data]
         return data
+
+
+def as_shell(text: str) -> str:
+    """A text with the actions of a template as variables of a shell, each as long as it was."""
+    return _ACTION.sub(lambda found: re.sub(r"[^\n]", "_", found[0]).replace("_", "$", 1), text)
 
 
 def _commented(line: str) -> str:

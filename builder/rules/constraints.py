@@ -243,7 +243,7 @@ def violations(
 
 def _has(release: Release, issue: Rule) -> bool:
     """Whether a version has a known issue; what follows one, like .post1, is not known to."""
-    return (release.stands_for or release.name) in issue.versions
+    return release.judged_name in issue.versions
 
 
 def _paths(options: Any, above: str = "") -> Iterator[str]:

@@ -341,7 +341,7 @@ def _prompt_tokens(inputs: RuleInputs) -> float | None:
 
 
 _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
-    "version": lambda inputs: inputs.context.release.stands_for or inputs.context.release.name,
+    "version": lambda inputs: inputs.context.release.judged_name,
     "speculation": _speculation,
     "request_tokens": _request_tokens,
     "model_seq_len": _model_seq_len,

@@ -60,6 +60,11 @@ class Release:
         return str(self.table["release"])
 
     @property
+    def judged_name(self) -> str:
+        """The name of the release that it judges: its own, or the one that it stands for."""
+        return self.stands_for or self.name
+
+    @property
     def judges(self) -> tuple[Release, ...]:
         """The tables by which a file for this release is judged: its own, or its neighbours'."""
         return self.neighbours or (self,)

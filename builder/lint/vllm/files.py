@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...diagnostics import Location
-from ...documents import START, Variable, Yaml
+from ...documents import START, Variable, Yaml, value_at
 from ...facts.release import Release
 from .. import script, written
 from ..dockerfile import has_base
+from ..launchers import recipe_roles
 from ..script import Word
 from ..section import below
 from ..server_commands import COMMANDS
@@ -19,7 +20,7 @@ from ..variables import SHELL, MaskedText
 from . import arguments, commands
 from .arguments import Arguments
 from .commands import Command
-from .formats import ENGINE_FILE, formats
+from .formats import ENGINE, ENGINE_FILE, formats
 from .judging import Given
 
 
@@ -63,7 +64,17 @@ def of_document(
     found = [_of_command(row, release, extended) for row in commands.in_containers(document)]
     known = {given.path for given in found}
     found += _walk(document, data, "", release, extended, known)
+    found += _of_roles(document, release)
     return found
+
+
+def _of_roles(document: Yaml, release: Release) -> Iterator[Given]:
+    """The options of a recipe's roles that this engine serves, beside those of its launcher."""
+    for role, engine in recipe_roles(document.data):
+        path = f"roles.{role}.args"
+        if engine == ENGINE and isinstance(args := value_at(document.data, path), Mapping):
+            given = _configuration(document, args, path, release, "", False)
+            yield Given(given.arguments, path, is_extended=True, role=role)
 
 
 def _is_engine_file(name: str, data: Any) -> bool:

@@ -43,6 +43,9 @@ NAMES = [
     ("image: mirror.example:5000/ai/tensorrt-llm/release:1.1.0@sha256:00", ["1.1.0"]),
     ("FROM nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3", ["1.2.1"]),
     ("FROM nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3 AS base", ["1.1.0"]),
+    ("FROM nvcr.io/nvidia/tritonserver:26.03-trtllm-python-py3", ["1.2.0"]),
+    ("FROM nvcr.io/nvidia/tritonserver:25.05-trtllm-python-py3", ["0.19.0"]),
+    ("FROM nvcr.io/nvidia/tritonserver:23.10-trtllm-python-py3", ["0.9.0"]),
     ("image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1", ["1.3.0rc19"]),
     ("- nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.0-dev.1-cuda13", ["1.3.0rc17"]),
     ("image: my.registry/dynamo/tensorrtllm-runtime:1.4.2-arm64", ["1.3.0rc22"]),
@@ -209,6 +212,17 @@ def test_what_a_release_older_than_all_tables_may_have_is_only_warned_of(tmp_pat
     text = f"# image: nvcr.io/nvidia/tensorrt-llm/release:0.20.0\nmax_batch_size: 8\n{MARLIN}"
     report = check(tmp_path, text)
     assert severities(report) == ["warning 3"] and "older than 1.0.0" in report.notes[-1]
+    assert report.files[0].releases == ("0.20.0",)
+
+
+def test_an_image_that_tells_no_release_is_named_beside_the_one_that_is_assumed(
+    tmp_path: Path,
+) -> None:
+    report = check(
+        tmp_path, "# image: tensorrtllm-runtime:1.3.0-some-model-dev.1\nmax_batch_size: 8\n"
+    )
+    (note,) = report.notes
+    assert "names tensorrtllm-runtime:1.3.0-some-model-dev.1, whose engine release" in note
 
 
 @pytest.mark.parametrize("name", ["1.3.0rc17", "1.2.0rc6", "1.3.0rc25", "1.3.0rc28"])

@@ -61,12 +61,61 @@ SOUND = {
         "    {{- if .Values.a }}\n    - --tensor-parallel-size=2\n    {{- else }}\n"
         "    - --tensor-parallel-size=4\n    {{- end }}\n",
     ),
+    "actions of a template": ("sh", "trtllm-serve {{ m }} --tp_size {{ tp | default(1) }}\n"),
+    "actions of a chart in a list": (
+        "yaml",
+        f"{CONTAINER}    - trtllm-serve\n    - {{{{ .Values.model }}}}\n    - --tp_size\n"
+        "    - {{ .Values.tp | quote }}\n    - --max_batch_size={{ .Values.batch }}\n",
+    ),
+    "actions of a template over several lines": (
+        "yaml.j2",
+        "{% if moe %}  # of the model\nmoe_config: {backend: {{ moe }}}\n{% endif %}\n"
+        "cuda_graph_config:\n  batch_sizes: [{% for s in sizes\n"
+        "      | sort -%}\n    {{- s }}{{ ',' if not loop.last }} {%- endfor %}]\n",
+    ),
+    "quotes in quotes": (
+        "sh",
+        'docker exec c bash -lc "\n  cat <<E > o.yml\n'
+        'kv_cache_config:\n  dtype: \\"auto\\"\nE\n"\n',
+    ),
+    "options of the engine beside those of its stack": (
+        "yaml",
+        "resources: {accelerator: B200:4}\ntrt_llm:\n  inference_stack: v2\n"
+        "  build: {checkpoint_repository: {source: HF, repo: a/b}}\n"
+        "  runtime:\n    tensor_parallel_size: 4\n"
+        "    patch_kwargs: {engine_config: {moe_expert_parallel_size: 4}}\n",
+    ),
 }
 FAULTY = {
     "options of docker in quotes": (
         "sh",
         'docker run "--rm --gpus 2" img trtllm-serve m --tp_size 4\n',
         ("gpus-below-ranks", "error"),
+    ),
+    "a template": (
+        "sh",
+        "trtllm-serve {{model}} --tp_size {{tp}} --max_bach_size 8\n",
+        ("unknown-flag", "error"),
+    ),
+    "a line below a place holder": (
+        "sh",
+        "export CUDA_VISIBLE_DEVICES=<UUID of yours>\ntrtllm-serve m --max_bach_size 8\n",
+        ("unknown-flag", "error"),
+    ),
+    "a recipe of make": (
+        "mk",
+        "serve: pull\n\tdocker run $(IMAGE) trtllm-serve m --max_bach_size 8\n",
+        ("unknown-flag", "error"),
+    ),
+    "an old image, whose release is not known": (
+        "yaml",
+        SERVICE.replace("example/engine", "nvcr.io/nvidia/tritonserver:25.05-trtllm-python-py3"),
+        ("vulnerable-version", "error"),
+    ),
+    "a GPU of a Truss": (
+        "yaml",
+        "resources: {accelerator: X10}\ntrt_llm: {build: {base_model: llama}}\n",
+        ("unknown-gpu", "warning"),
     ),
     "a switch of YAML 1.1": (
         "yaml",
