@@ -31,7 +31,7 @@ MAX_BYTES = 20_000_000
 
 T = TypeVar("T")
 
-_loaded: dict[Path, Any] = {}
+_loaded: dict[Path, tuple[Any, Any]] = {}  # with the kind that each was read as
 
 
 @overload
@@ -40,9 +40,10 @@ def load(path: Path, kind: type[T]) -> T: ...
 def load(path: Path, kind: object) -> Any: ...
 def load(path: Path, kind: Any) -> Any:
     """The content of a data file as `kind`, read once. Raises `BadFacts` with all its errors."""
-    if path not in _loaded:
-        _loaded[path] = read(path, kind)
-    return _loaded[path]
+    kept = _loaded.get(path)
+    if kept is None or kept[0] != kind:
+        kept = _loaded[path] = kind, read(path, kind)
+    return kept[1]
 
 
 def names(folder: Path, *suffixes: str) -> tuple[str, ...]:

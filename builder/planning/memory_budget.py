@@ -241,7 +241,7 @@ def _cause(builder: PlanBuilder, result: Budget) -> tuple[str, str]:
     )[1]
     if largest == "workload":
         return "workload", "shorten isl or osl, or take more GPUs or larger ones"
-    if largest != "weights" and builder.overriding(largest):
+    if builder.overriding(largest):
         return f"engine_config.{largest}", "lower it: it is the largest part of the memory"
     if largest == "max_num_tokens":
         return "workload.isl", f"shorten it: a step of {builder.value(largest)} tokens is too large"

@@ -9,6 +9,7 @@ import pytest
 from builder import pipeline, planning
 from builder.estimates import Estimate, alternatives, plan_estimate, planned
 from builder.planning import Decision, Plan
+from builder.planning.layouts import Layout
 
 PRESET = "gpt-oss-120b-h200"
 ATTENTION, EXPERTS = "enable_attention_dp", "moe_expert_parallel_size"
@@ -65,6 +66,23 @@ def test_where_practice_is_published_the_planner_keeps_it(plain: Plan) -> None:
     by_rows = Decision(ATTENTION, True, "Faster by measured rows.", "estimated", "9 measured rows")
     facts = replace(plain.facts, estimated={ATTENTION: by_rows})
     assert _decided(planning.plan(plain.deployment, facts))[ATTENTION].value is False
+
+
+@pytest.mark.parametrize(
+    ("preset", "engine", "experts_shared"),
+    [
+        (PRESET, "tensorrt_llm", {ATTENTION: True, EXPERTS: 2}),
+        (PRESET, "vllm", {"data_parallel_size": 2, "enable_expert_parallel": True}),
+        ("llama-tiny", "vllm", {"data_parallel_size": 2}),
+    ],
+)
+def test_a_layout_is_in_the_options_of_the_engine(
+    preset: str, engine: str, experts_shared: dict[str, object]
+) -> None:
+    facts = pipeline.plan(preset, [f"engine.name={engine}"]).plan.facts
+    size = 1 if engine == "vllm" else 2
+    found = Layout(2, attention_dp=True, ep=2).settings(facts.release, facts.checkpoint)
+    assert found == {"tensor_parallel_size": size, **experts_shared}
 
 
 def test_what_speaks_against_a_layout_is_faster_by_the_ends_of_the_intervals(plain: Plan) -> None:

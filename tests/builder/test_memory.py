@@ -33,6 +33,7 @@ QWEN3 = "nvidia/Qwen3-235B-A22B-NVFP4"
 GPT_OSS = "openai/gpt-oss-120b"
 LLAMA_70B = "nvidia/Llama-3.3-70B-Instruct-FP8"
 QWEN35 = "nvidia/Qwen3.5-397B-A17B-NVFP4"
+KIMI_K3 = "moonshotai/Kimi-K3"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,8 @@ QWEN35 = "nvidia/Qwen3.5-397B-A17B-NVFP4"
         (GPT_OSS, 1, 0, 36_864),
         (QWEN35, 1, 0, 15_360),
         (QWEN35, 4, 0, 7_680),  # two key-value heads, duplicated over four ranks
+        (KIMI_K3, 1, 0, 13_824),  # 24 layers of 512 + 64 values; linear attention keeps no token
+        (KIMI_K3, 4, 0, 13_824),  # latent attention is whole on every rank
     ],
 )
 def test_kv_bytes_per_token(name: str, tp: int, draft: int, expected: int) -> None:

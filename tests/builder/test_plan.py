@@ -464,6 +464,9 @@ def test_graphs_take_memory_unless_they_are_off() -> None:
     assert graphs_gib("engine_config.cuda_graph_config=null") == 0
     sizes = "engine_config.cuda_graph_config.batch_sizes=[1, 2, 4]"
     assert graphs_gib(sizes) == pytest.approx(3 * each_gib)
+    # A largest size is no list of them: release 1.2.1 captures 34 then.
+    largest = "engine_config.cuda_graph_config.max_batch_size=64"
+    assert graphs_gib(largest) == pytest.approx(34 * each_gib)
 
 
 @pytest.mark.parametrize("limit", ["the KV cache", "a batch"])

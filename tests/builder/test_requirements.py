@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,16 @@ def test_the_model_is_named_by_checkpoint_alone() -> None:
     assert line.endswith("engine_config.model: is set by the toolkit; name the model by checkpoint")
 
 
+def test_a_folder_without_weights_is_planned_by_what_its_architecture_has(tmp_path: Path) -> None:
+    planned = pipeline.plan("llama-tiny").plan
+    bare = replace(planned.facts.checkpoint, path=tmp_path, verified=False)
+    found = plan(planned.deployment, replace(planned.facts, checkpoint=bare))
+    assert (
+        "checkpoint: its folder holds no weights: their sizes are assumed to be the "
+        "architecture's; copy the weights and the tokenizer before you start it"
+    ) in map(str, found.warnings)
+
+
 # --- GPUs -----------------------------------------------------------------------------------------
 
 
@@ -65,7 +76,10 @@ def test_a_server_may_have_all_gpus_of_a_node() -> None:
 
 def test_several_nodes_are_taken_whole() -> None:
     found = refused(LLAMA, ONE, "hardware.num_gpus=12", "targets={triton: {}, kubernetes: {}}")
-    assert found[0].endswith("a h100 node has 8; give a multiple of 8: whole nodes")
+    assert found[0] == (
+        "--set hardware.num_gpus: 12 GPUs need more than one node: a h100 node has 8; "
+        "give a multiple of 8: whole nodes"
+    )
 
 
 def test_sizes_that_divide_the_model_are_named_up_to_a_node() -> None:
@@ -183,6 +197,12 @@ def blamed(planned: ServicePlan, **parts: float) -> tuple[str, str]:
         (
             f"{STEP}=8192",
             {"request_gib": 9.0, "activations_gib": 60.0, "other_gib": 30.0},
+            *(STEP, "lower it: it is the largest part"),
+        ),
+        # What a step takes is its activations and the rest of the engine together.
+        (
+            f"{STEP}=8192",
+            {"weights_gib": 40.0, "request_gib": 9.0, "activations_gib": 30.0, "other_gib": 30.0},
             *(STEP, "lower it: it is the largest part"),
         ),
         (

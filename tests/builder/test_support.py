@@ -52,8 +52,12 @@ def test_an_architecture_that_no_source_names_warns_with_what_is_known() -> None
 
 
 def test_an_architecture_that_the_release_refuses_is_an_error() -> None:
-    with pytest.raises(BadInput, match="does not serve Qwen3_5MoeForConditionalGeneration"):
+    with pytest.raises(BadInput) as caught:
         with_architecture("Qwen3_5MoeForConditionalGeneration")
+    assert [str(row) for row in caught.value.diagnostics] == [
+        "engine.release: release 1.2.1 does not serve Qwen3_5MoeForConditionalGeneration: not in "
+        "its list of supported models; choose a later release"
+    ]
 
 
 AWQ = Quantization("W4A16_AWQ", writer=weight_layouts.AWQ)
@@ -119,6 +123,7 @@ def test_weights_that_the_release_does_not_read_name_who_does() -> None:
         planned(DEEPSEEK_GB200, checkpoint=model)
     assert "does not read weights in W4A16_AWQ (AutoAWQ) on gb200" in str(caught.value)
     assert "serve it with vLLM 0.14.1, 0.20.0, 0.32.0; or export it" in str(caught.value)
+    assert [row.where for row in caught.value.diagnostics] == ["checkpoint"]
     fix = weight_formats.remedy(release.load("1.2.1"), PACKED, False, 100)
     assert fix.startswith("choose release 1.3.0rc23, 1.3.0rc24, 1.3.0rc29, main-00043967")
 
@@ -193,6 +198,20 @@ def test_a_plan_names_only_moe_backends_that_the_release_supports(
         algo = facts.checkpoint.quantization.quant_algo
         assert support.moe_backend(facts.release, row.value, algo, sm).state == "supported"
     assert len(chosen) == (sm in (100, 103) or (sm, preset) == (90, "gpt-oss-120b-b200"))
+
+
+def test_a_usual_backend_is_not_planned_where_the_release_has_no_kernels_of_it() -> None:
+    preset = "deepseek-v3.2-fp8-h200"
+    known = pipeline.plan(preset).plan.facts.release
+    moe = known.table["moe"]
+    rows = [row for row in moe["rows"] if row["backend"] != "CUTLASS"]
+    without = replace(known, table={**known.table, "moe": {**moe, "rows": rows}})
+    usual, left = (
+        {row.path: row.value for row in planned(preset, release=one).decisions}
+        for one in (known, without)
+    )
+    assert usual["moe_config.backend"] == "CUTLASS"
+    assert "moe_config.backend" not in left
 
 
 def test_where_no_backend_is_known_the_engines_choice_stays_with_a_warning() -> None:
