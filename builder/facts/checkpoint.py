@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic, is_misspelling
+from ..diagnostics import Diagnostic, either, is_misspelling
 from ..errors import BadFacts
 from ..files import is_folder, is_there, load_json_mapping
 from . import checkpoint_files, checkpoint_tensors, data_file, model_names, schema
@@ -28,6 +28,7 @@ from .quantization import (
     stored_groups,
 )
 from .quantization_config import read_quantization
+from .release.support import named_by
 
 QUANT_FILE = "hf_quant_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tiktoken.model")
@@ -240,7 +241,7 @@ def _other_architecture(config: Config, name: str) -> str:
     by_hand = (
         f"{len(ARCHITECTURES)} others are, each a row of builder/facts/architecture. Until it has "
         "one, write the engine's options by hand and have `builder check` read them"
-    )
+    ) + _readers(name)
     if "pretrained_config" in config or "architecture" in config:
         return "this is of an engine or of TensorRT-LLM's own format: give the checkpoint before it"
     model_type = str(config.get("model_type", "")).replace("_", "")
@@ -256,6 +257,12 @@ def _other_architecture(config: Config, name: str) -> str:
                 f"into a config.json of its own; {by_hand}"
             )
     return by_hand
+
+
+def _readers(name: str) -> str:
+    """The releases that serve an architecture, whether or not it can be planned here."""
+    found = [f"{engine.title} {either(names)}" for engine, names in named_by(name).items()]
+    return f"; it is served by {' and '.join(found)}" if found else ""
 
 
 def _by_class(name: str) -> str | None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..diagnostics import either
-from ..facts import release as releases
 from ..facts import servers
 from ..facts.checkpoint import Checkpoint
-from ..facts.engines import Engine
 from ..facts.release import Release, weight_formats
-from ..facts.release.support import architecture, architectures
+from ..facts.release.support import architecture, named_by
 from .decision import gpus_per_instance
 from .plan_builder import PlanBuilder
 
@@ -86,7 +84,9 @@ def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> 
     support = architecture(release, name)
     if support.state == "unsupported":
         what = f"release {release.name} does not serve {name}: {support.evidence}"
-        builder.refuse(where, what, "choose a later release")
+        builder.refuse(
+            where, what, "; or ".join(_readers(release, name)) or "choose a later release"
+        )
     elif support.state == "unknown":
         what = f"nothing is known of {name} in release {release.name}: {support.evidence}"
         remedy = "start it with the real engine before you rely on this plan"
@@ -95,10 +95,7 @@ def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> 
 
 def _readers(release: Release, name: str) -> Iterator[str]:
     """Releases of which a source names an architecture: of the engine itself, and of others."""
-    found: dict[Engine, list[str]] = {}
-    for other in releases.of_all_engines():
-        if name in architectures(other):
-            found.setdefault(other.engine, []).append(other.name)
+    found = named_by(name)
     if own := found.pop(release.engine, []):
         yield f"choose release {either(own)}, which names it"
     for engine, names in found.items():

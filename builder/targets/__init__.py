@@ -98,7 +98,9 @@ def selection_diagnostics(
     servers, where = _servers(deployment), f"targets.{target}.server"
     if not servers:
         what = f"{target} has no server to run"
-        yield Diagnostic("targets", what, f"add {' or '.join(records.names())}")
+        engine = deployment.engine.name
+        ours = [name for name in records.names() if engine in records.load(name).engines]
+        yield Diagnostic("targets", what, f"add {' or '.join(ours)}")
     elif named is None and len(servers) > 1:
         what = f"must be given: the deployment has {' and '.join(servers)}"
         yield Diagnostic(where, what, "name one of them")

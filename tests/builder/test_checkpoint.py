@@ -269,6 +269,7 @@ def test_another_architecture_is_not_taken_for_a_misspelt_one(folder: Path) -> N
     text = faults(folder)
     assert "MambaForCausalLM is not supported; " in text
     assert f"{len(ARCHITECTURES)} others are, each a row of" in text
+    assert text.endswith("; it is served by vLLM 0.14.1, 0.20.0 or 0.32.0")
     assert "did you mean" not in text
 
 

@@ -283,6 +283,7 @@ def test_the_draft_length_trap_names_the_key_to_write() -> None:
 
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
+MINIMAX_M3 = {"checkpoint": "nvidia/MiniMax-M3-NVFP4", "gpu": "b200"}
 
 
 def of_version(version: str, known: Mapping[str, Any]) -> RuleContext:
@@ -309,6 +310,7 @@ def of_version(version: str, known: Mapping[str, Any]) -> RuleContext:
         ),
         ("1.3.0rc22", {"checkpoint": "deepseek-ai/DeepSeek-V3.2", "gpu": "h200"}, {}),
         ("1.3.0rc24", {"checkpoint": "openai/gpt-oss-120b"}, {"tensor_parallel_size": 2}),
+        ("1.3.0rc25", {**MINIMAX_M3, "quantization": {"quant_algo": "MXFP8"}}, {}),
     ],
 )
 def test_a_known_issue_is_said_of_its_version_and_of_no_other(

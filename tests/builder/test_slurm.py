@@ -487,7 +487,10 @@ def test_site_is_an_argument_of_render_and_adds_the_target(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"targets": {"slurm": {"site": SITE}}}, "slurm has no server to run"),
+        (
+            {"targets": {"slurm": {"site": SITE}}},
+            "slurm has no server to run; add triton or trtllm_serve",
+        ),
         (
             {"targets": {"triton": {}, "trtllm_serve": {}, "slurm": {"site": SITE}}},
             "targets.slurm.server: must be given",

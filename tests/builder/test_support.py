@@ -46,7 +46,7 @@ def test_an_architecture_that_no_source_names_warns_with_what_is_known() -> None
     )
     assert warning.where == "engine.release"
     assert "nothing is known of GlmMoeDsaForCausalLM in release 1.2.1" in warning.message
-    assert "DeepseekV32ForCausalLM" in warning.message
+    assert "its sources name 28 others" in warning.message
     assert "release 1.3.0rc23, 1.3.0rc24, 1.3.0rc29 or main-00043967, which names it" in warning.fix
     assert "; or serve it with vLLM 0.20.0 or 0.32.0, which names it" in warning.fix
 
@@ -143,6 +143,10 @@ def test_an_architecture_that_the_release_lists_is_served_without_a_word() -> No
         ("1.2.1", "Qwen3NextForCausalLM", "supported"),
         ("1.2.1", "GlmMoeDsaForCausalLM", "unknown"),
         ("main-00043967", "GlmMoeDsaForCausalLM", "supported"),
+        ("1.0.0", "MllamaForConditionalGeneration", "supported"),
+        ("1.3.0rc24", "Step3p5ForCausalLM", "supported"),
+        ("1.3.0rc24", "JambaForCausalLM", "unknown"),
+        ("1.3.0rc24", "GraniteForCausalLM", "unsupported"),  # AutoDeploy's alone
     ],
 )
 def test_an_architecture_is_supported_refused_or_unknown(

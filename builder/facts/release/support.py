@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import Release
+from ..engines import Engine
+from . import Release, of_all_engines
 
 Row = Mapping[str, Any]
 SupportState = Literal["supported", "unsupported", "unknown"]
@@ -59,6 +60,15 @@ def architecture(release: Release, name: str) -> Support:
         return Support("supported", known[name])
     names = ", ".join(sorted(known)) if len(known) <= _MOST_NAMED else f"{len(known)} others"
     return Support("unknown", f"its sources name {names or 'no architecture'}")
+
+
+def named_by(name: str) -> dict[Engine, list[str]]:
+    """The releases of each engine of which a source names an architecture as supported."""
+    found: dict[Engine, list[str]] = {}
+    for release in of_all_engines():
+        if name in architectures(release):
+            found.setdefault(release.engine, []).append(release.name)
+    return found
 
 
 def features(release: Release) -> tuple[str, ...]:
