@@ -177,6 +177,7 @@ SURROUNDINGS_FILE: Any = {
     "models": {"source": Text, "names": {"*": Text}},
     "layouts": {"*": LAYOUT},
     "variables": {"*": Text},
+    "libraries": {"*": {"source": Text, "names": Names}},
     "switches": {"source": Text, "names": Names},
     "choices": {"source": Text, "names": {"*": Names}},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from ..errors import BadFacts, BadInput, ToolkitError
 from ..facts import advisories, engines
 from ..facts.release import ServerRole
 from ..files import is_folder, is_there, load_json_mapping, read_text
+from . import python_api, python_writing
 from .dockerfile import is_dockerfile
-from .python_api import may_hold
 from .script import is_recipe
 from .section import StatedWorkload, int_at
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 SUFFIXES = frozenset(
     (".yaml", ".yml", ".json", ".pbtxt", ".sh", ".bash", ".sbatch", ".slurm", ".tpl", ".j2")
 )
+
+_OF_ENGINE = re.compile(r"tensorrt[-_]llm|trtllm", re.IGNORECASE)
 
 # A file lies at most so deep in a bundle: triton/model_repository/NAME/1/model.yaml.
 _BUNDLE_DEPTH = 6
@@ -110,14 +113,16 @@ def _folder(
 
 def _may_be_judged(path: Path) -> bool:
     """Whether a file of a folder is of a kind that check reads; of programs, those that use the
-    engine or ask it for something."""
+    engine, start it or write options for it."""
     if path.suffix != ".py":
         return path.suffix in SUFFIXES or is_dockerfile(path.name) or is_recipe(path.name)
     try:
         text = read_text(path)
     except BadInput:
         return False
-    return may_hold(text)
+    return python_api.may_hold(text) or (
+        _OF_ENGINE.search(text) is not None and python_writing.may_hold(text)
+    )
 
 
 def _is(entry: os.DirEntry[str], kind: str) -> bool:

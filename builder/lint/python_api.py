@@ -140,7 +140,7 @@ class _Program:
 
     def _value(self, node: ast.expr, path: str, document: Yaml, depth: int) -> Any:
         given, node = node, self._known(node)
-        if isinstance(node, ast.Constant) and node is not given:
+        if isinstance(node, ast.Constant | ast.Call) and node is not given:
             document.places[path] = self._place(node)
         if depth > MAX_DEPTH:
             return Variable(ast.unparse(node))

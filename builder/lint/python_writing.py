@@ -15,6 +15,7 @@ from typing import Any
 
 from ..diagnostics import Location
 from ..documents import START, Variable, Yaml
+from . import python_texts
 from .script import Script, Word, is_server, statements
 from .variables import SHELL
 
@@ -49,7 +50,7 @@ class Dumped:
 
 def may_hold(text: str) -> bool:
     """Whether a program may write options or start a server."""
-    if "trtllm-serve" in text:
+    if "trtllm-serve" in text or python_texts.may_hold(text):
         return True
     return any(
         (found := library.search(text)) is not None and dump.search(text, found.end()) is not None
@@ -76,6 +77,13 @@ def documents(text: str, start: Location = START, expands: bool = False) -> Iter
             is_open |= any(None in row.keys for row in ast.walk(given) if isinstance(row, ast.Dict))
             target = _meant(node.args[1], node, names) if len(node.args) > 1 else None
             yield Dumped(_opened(target), document, is_open)
+
+    def meant(node: ast.expr, call: ast.Call) -> ast.expr:
+        return _meant(node, call, names)
+
+    for holder, written in python_texts.documents(tree, textwrap.dedent(code), meant, start):
+        opened = names.get(holder.id, []) if isinstance(holder, ast.Name) else []
+        yield Dumped(_opened(opened[-1].value if opened else holder), written, False)
 
 
 def started(text: str) -> Script:
@@ -160,7 +168,7 @@ def _end(node: ast.expr) -> tuple[int, int]:
 
 def _opened(node: ast.expr | None) -> str:
     """The file that an expression opens, as far as it says that itself."""
-    if not isinstance(node, ast.Call) or _name_of(node.func) != "open":
+    if not isinstance(node, ast.Call) or _name_of(node.func) not in ("open", "Path"):
         return ""
     holder = getattr(node.func, "value", None)
     given = holder.args if isinstance(holder, ast.Call) else node.args

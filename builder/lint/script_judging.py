@@ -21,6 +21,7 @@ from . import (
     script,
     serving,
     structured_output,
+    surroundings,
     unread,
     workers,
     written,
@@ -67,7 +68,8 @@ def python_verdict(text: str, rule_context: RuleContext) -> Verdict:
     sections = python_api.sections(text, rule_context.release)
     if not sections:
         return _of_writer(text, rule_context)
-    found = list(content_diagnostics(Content(python_api.KIND, sections), rule_context))
+    found = list(surroundings.variable_diagnostics(text))
+    found += list(content_diagnostics(Content(python_api.KIND, sections), rule_context))
     if not any(structured_output.OPTION in section.options for section in sections):
         asked = structured_output.diagnostic(text, "the engine has")
         found += [asked] if asked and not any(row.is_open for row in sections) else []
@@ -96,7 +98,7 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
         for words, place in zip(found.commands, found.starts, strict=True)
     ]
     ran = verdict(found, "", Path(), _known(rows), rule_context, servers)
-    diagnostics = list(ran.diagnostics)
+    diagnostics = [*ran.diagnostics, *surroundings.variable_diagnostics(text)]
     for _, content in rows:
         diagnostics += content_diagnostics(content, rule_context, servers)
     if not rule_context.checkpoint:

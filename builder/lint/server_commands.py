@@ -131,7 +131,9 @@ def beside_flags(
     known = {key: value for key, value in options.items() if not isinstance(value, Variable)}
     for diagnostic in server_flags.flag_traps(flags, known, rule_context.release):
         yield _at(given, diagnostic)
-    alone = {row.where for row in constraints.violations(options, rule_context)}
+    # What is wrong with the model is said with its options, where they are known.
+    of_file = {row.where for row in constraints.violations(options, rule_context)}
+    alone = of_file if section else of_file - {"model"}
     together = server_flags.with_flags(flags, options, rule_context.release)
     setters = {
         server_flags.option_path(given[name].flag, rule_context.release): name for name in flags
@@ -139,7 +141,9 @@ def beside_flags(
     for diagnostic in constraints.violations(together, rule_context):
         if diagnostic.where in alone:
             continue
-        if diagnostic.where in setters:
+        if diagnostic.where == "model" and command.arguments:
+            yield _at_location(diagnostic, command.arguments[0].location)
+        elif diagnostic.where in setters:
             yield _at(given, replace(diagnostic, where=setters[diagnostic.where]))
         elif section and value_at(section.options, diagnostic.where) is not None:
             yield section.locate(diagnostic)

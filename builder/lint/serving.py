@@ -143,7 +143,7 @@ def serving(rule_context: RuleContext, model: Named | None) -> RuleContext:
 
 def at_model(diagnostic: Diagnostic, model: Named | None) -> Diagnostic:
     """An error that the model itself is to blame for, at its name."""
-    if diagnostic.rule != ON_GPU or model is None:
+    if diagnostic.path.rpartition(".")[2] != "model" or model is None:
         return diagnostic
     return replace(diagnostic, location=model.location, path=model.path, within="")
 

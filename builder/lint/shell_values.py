@@ -29,6 +29,7 @@ _USE = re.compile(
 _WHOLE_LIST = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _PLAIN_USE = re.compile(r"\$(?:\{(\w+)\}|(\w+))\Z")
 _PIECE = re.compile(r"(?:\$\{[^}]*\}|\S)+")
+_PRINTED = re.compile(r"\$\(|`")  # what a command prints
 MAX_DEPTH = 8  # variables that are made of variables
 MAX_CHARACTERS = 10_000  # a text that doubles itself at every use ends here
 
@@ -134,7 +135,7 @@ class Values:
             row.text if row.literal else self._expanded(row.text, (*pending, name))
             for row in (setting, *added)
         )
-        is_known = setting.literal or not _USE.search(text)
+        is_known = setting.literal or not (_USE.search(text) or _PRINTED.search(text))
         return text if is_known and len(text) < MAX_CHARACTERS else None
 
     def _expanded(self, text: str, pending: tuple[str, ...]) -> str:
@@ -203,8 +204,8 @@ class Values:
             yield word
             return
         rows = (setting, *(row for row in self._settings[name] if row.adds))
-        if any(re.search(r"\$\(|`", "" if row.literal else row.text) for row in rows):
-            yield word  # what a command prints
+        if any(_PRINTED.search("" if row.literal else row.text) for row in rows):
+            yield word
             return
         for row in rows:
             for line, text in enumerate(row.text.split("\n")):

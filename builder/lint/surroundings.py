@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from ..diagnostics import Diagnostic, Location, closest, located
+from ..diagnostics import Diagnostic, Location, closest, is_misspelling, located
 from ..documents import Variable, Yaml, value_at
 from ..facts import hardware
 from ..rules.options import TRUE
@@ -20,10 +20,11 @@ from .serving import named_gpu
 _VARIABLE = re.compile(r"(?<![\w$.{/-])T[A-Z]*L[A-Z]*(?:_[A-Z0-9]+)+(?![\w/-])")
 # A variable with its value: in a shell, in a mapping, or with the value below the name.
 _SETTING = re.compile(
-    r"(?<![\w$.{/-])(?P<name>T[A-Z]*LLM_[A-Z0-9_]+)"
+    r"(?<![\w$.{/-])(?P<name>(?:T[A-Z]*LLM|NCCL|UCX)_[A-Z0-9_]+)"
     r"[\"']?(?:=|[ \t]*:[ \t]+|,?\s*[\"']?value[\"']?[ \t]*:[ \t]*)"
     r"[\"']?(?P<value>\w+)[\"']?(?=[\s,;}\])]|$)"
 )
+_OF_LIBRARY = re.compile(r"(?<![\w$.{/-])(NCCL|UCX)_[A-Z0-9_]+(?=[\"']?(?:[=:,]|\s+[\w\"']|\s*$))")
 _OF_NODE = ("resources.gpus_per_node", "hardware.gpus_per_node")
 _PLACEHOLDER = re.compile(r"[$<>{}`]")
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
@@ -125,6 +126,21 @@ def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
             what = f"the engine reads no variable {name}"
             fix = f"did you mean {near}?"
             yield located(place, name, what, fix, "misspelt-variable", "warning")
+        for found in _OF_LIBRARY.finditer(line):
+            name, library = found.group(), found[1]
+            names = table()["libraries"][library]["names"]
+            near = None if name in names else _slip(name, names)
+            if near:
+                place = Location(number, found.start() + 1)
+                what = f"{library} reads no variable {name}"
+                fix = f"did you mean {near}?"
+                yield located(place, name, what, fix, "misspelt-variable", "warning")
+
+
+def _slip(name: str, known: Iterable[str]) -> str | None:
+    """The name that this one is with slips of the fingers, and no other name's beginning."""
+    near = closest(name, known)
+    return near if near and is_misspelling(name, near) else None
 
 
 def _but_one(name: str, known: Iterable[str]) -> str | None:

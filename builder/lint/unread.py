@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from . import stream_editing
 from .script import HereDocument, Statement, Word
 from .written import is_python
 
@@ -26,7 +27,9 @@ def of_script(
     the content was read, Python's among them under that name."""
     for index, row in enumerate(rows):
         line = row.words[0].location.line
-        if (name := _altered(row)) or (name := _redirected(rows, index)):
+        if ((name := _altered(row)) and not _is_read(row, read_files)) or (
+            name := _redirected(rows, index)
+        ):
             command = row.words[0].text.rpartition("/")[2]
             yield f"line {line}: {command} writes {name}"
         elif is_python(row.words[0].text) and "python" not in read_files:
@@ -56,6 +59,13 @@ def _altered(row: Statement) -> str:
         return ""
     files = [word for word in words[2:] if _OPTION_FILE.search(word) and " " not in word]
     return files[-1] if files else ""
+
+
+def _is_read(row: Statement, read_files: Collection[str]) -> bool:
+    """Whether the command changes files of which the content was read, in a way that is."""
+    words = [word for word in row.words if word.text != "sudo"]
+    editing = stream_editing.read(words[1:]) if words[0].text == "sed" else None
+    return editing is not None and all(word.text in read_files for word in editing.files)
 
 
 def _redirected(rows: Sequence[Statement], index: int) -> str:

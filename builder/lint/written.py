@@ -10,7 +10,7 @@ from typing import Any
 
 from ..diagnostics import NOWHERE, Location
 from ..documents import Variable, Yaml
-from . import python_writing
+from . import python_writing, stream_editing
 from .script import HereDocument, Statement, Word
 from .shell_values import Values, with_branches
 from .variables import SHELL, MaskedText, value_of
@@ -27,7 +27,8 @@ MAX_NESTED = 8  # braces around braces
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """What a script puts into a file: lines, each with its place, or `data` that it sets.
+    """What a script puts into a file: lines, each with its place, `data` that it sets, or an `edit`
+    of the lines before it.
 
     `expands` if the shell puts values into the lines, `optional` if only some runs write them.
     """
@@ -39,6 +40,7 @@ class Fragment:
     expands: bool = True
     data: Yaml | None = None
     optional: bool = False
+    edit: stream_editing.Edit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +116,11 @@ def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
     """One file of all its lines; where these do not fit together, a file of each fragment."""
     name = fragments[0].name
     texts = [row for row in fragments if row.lines]
-    yield from (WrittenFile(name, [row.data], True) for row in fragments if row.data)
+    added = [row for row in fragments if row.data]
     if not texts:
+        yield from (WrittenFile(name, [row.data], True) for row in added if row.data)
         return
-    whole = _read(name, texts)
+    whole = _read(name, [row for row in fragments if row.lines or row.edit])
     if len(texts) > 1 and any(not document.readable for document in whole.documents):
         for fragment in texts:
             alone = _read(name, [fragment])
@@ -133,16 +136,48 @@ def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
                 for row in document.diagnostics
                 if row.rule != "duplicate-key" or row.message in kept
             ]
+    documents = whole.documents
+    for row in added:
+        if row.data and row.optional:
+            whole = replace(whole, is_open=True)
+        if row.data and (row.optional or not _set_in(documents, row.data)):
+            yield WrittenFile(name, [row.data], True)
     yield whole
 
 
+def _set_in(documents: Sequence[Yaml], given: Yaml) -> bool:
+    """Put data into the one document of a file, where it is one that has been read."""
+    if len(documents) != 1 or not isinstance(documents[0].data, Mapping):
+        return False
+    documents[0].data = _merged(documents[0].data, given.data)
+    documents[0].places.update({path: place for path, place in given.places.items() if path})
+    return True
+
+
+def _merged(data: Any, given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    inside = data if isinstance(data, Mapping) else {}
+    return {**inside, **{key: _merged(inside.get(key), item) for key, item in given.items()}}
+
+
 def _read(name: str, fragments: Sequence[Fragment]) -> WrittenFile:
-    rows = [row for fragment in fragments for row in fragment.lines]
+    rows: list[tuple[str, Location]] = []
+    for fragment in fragments:
+        rows += fragment.lines
+        if (edit := fragment.edit) and not fragment.optional:
+            edited = [(line, edit(line), place) for line, place in rows]
+            rows = [
+                (each, fragment.start if new != line else place)
+                for line, new, place in edited
+                for each in new.split("\n")
+            ]
     text = MaskedText("\n".join(line for line, _ in rows) + "\n", _pattern(fragments))
     documents = text.documents()
     for document in documents:
         _move(document, [place for _, place in rows])
-    return WrittenFile(name, documents, text.is_open)
+    may_differ = any(row.edit and row.optional for row in fragments)
+    return WrittenFile(name, documents, text.is_open or may_differ)
 
 
 def _pattern(fragments: Sequence[Fragment]) -> re.Pattern[str]:
@@ -175,10 +210,13 @@ def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
     if not document.name and not _MANIFESTS.search(document.command):
         return
     expands = not document.quoted or bool(_FILLED_LATER.search(text))
-    lines = [
-        (line.replace("\t", " ") if document.strips_tabs else line, Location(number, 1))
-        for number, line in enumerate(document.text.splitlines(), document.start.line)
-    ]
+    rows = enumerate(document.text.splitlines(), document.start.line)
+    lines = [(line, Location(number, 1)) for number, line in rows]
+    if document.strips_tabs:
+        lines = [
+            (bare := line.lstrip("\t"), Location(place.line, 1 + len(line) - len(bare)))
+            for line, place in lines
+        ]
     name = document.name or "-"
     yield Fragment(name, document.start, tuple(lines), document.appends, expands)
 
@@ -194,6 +232,10 @@ def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator
         name = words[0].text.rpartition("/")[2]
         if name == "yq":
             yield from _of_yq(words[1:])
+        elif name == "sed" and (editing := stream_editing.read(words[1:])):
+            for file in editing.files:
+                for word, edit in editing.edits:
+                    yield Fragment(file.text, word.location, (), True, not word.certain, edit=edit)
         elif is_python(name) and (code := _code_of(words)):
             start = Location(code.location.line, code.location.column + 1)
             yield from _of_python(code.text, start, not code.certain)
@@ -246,13 +288,12 @@ def _of_output(
     quoted = line[start.column - 1 : start.column] in ("'", '"')
     first = Location(start.line, start.column + quoted)
     if command == "printf":
-        text, decoded = _formatted(rest), True
-    else:
+        rows = tuple(_printed(rest, first))
+    elif any("e" in flag.text for flag in flags):
         text = " ".join(word.text for word in rest)
-        decoded = any("e" in flag.text for flag in flags)
-    if decoded:
         rows = tuple((row, first) for row in _unescaped(text).splitlines())
     else:
+        text = " ".join(word.text for word in rest)
         numbers = count(start.line)
         rows = tuple(
             (row, first if index == 0 else Location(next(numbers) + 1, 1))
@@ -262,17 +303,34 @@ def _of_output(
     yield Fragment(name, start, rows, appends, expands)
 
 
-def _formatted(words: Sequence[Word]) -> str:
-    """What printf writes: its format as often as there are values for it."""
-    form, values = words[0].text, [word.text for word in words[1:]]
+def _printed(words: Sequence[Word], first: Location) -> Iterator[tuple[str, Location]]:
+    """The lines that printf writes, each at the first value in it: its format, as often as there
+    are values for it."""
+    form, values = words[0].text, list(words[1:])
     pieces = re.split(r"%(?:[-+ 0#]*\d*(?:\.\d+)?)[a-zA-Z]", form.replace("%%", "\0"))
-    result = ""
+    parts: list[tuple[str, Location]] = []
     while True:
         used, values = values[: len(pieces) - 1], values[len(pieces) - 1 :]
-        used += [""] * (len(pieces) - 1 - len(used))
-        result += "".join(piece + value for piece, value in zip(pieces, [*used, ""], strict=True))
+        for index, piece in enumerate(pieces):
+            parts.append((_unescaped(piece), NOWHERE))
+            if index < len(used):
+                at = used[index].location
+                parts.append((used[index].text, Location(at.line, at.column + 1)))
         if not values or len(pieces) == 1:
-            return result.replace("\0", "%")
+            break
+    line, place = "", NOWHERE
+    for text, at in parts:
+        *ended, rest = text.replace("\0", "%").split("\n")
+        for row in ended:
+            yield line + row, min(filter(_is_place, (place, at)), default=first)
+            line, place = "", NOWHERE
+        line, place = line + rest, place if _is_place(place) else at
+    if line:
+        yield line, place if _is_place(place) else first
+
+
+def _is_place(place: Location) -> bool:
+    return place != NOWHERE
 
 
 def _unescaped(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic
 from ..facts.release import Field, Release, discriminator
+from . import quantities
 
 WRONG_VALUES = frozenset({"value-type", "unknown-value", "value-range"})
 MAX_DIGITS = 4300  # Python reads no longer number from text
@@ -77,6 +78,11 @@ def expected(field: Field) -> str:
 
 def wrong_type(path: str, value: Any, field: Field, what: str = "is") -> Diagnostic:
     remedy = f"expected {expected(field)}"
+    kinds = [row["type"] for row in field.get("of", ())] if field["type"] == "either" else ()
+    if isinstance(value, str) and (
+        meant := quantities.remedy(value, path.rpartition(".")[2], kinds or [field["type"]])
+    ):
+        remedy = f"{remedy}: {meant}"
     return Diagnostic(path, f"{what} {shown(value)}", remedy, rule="value-type")
 
 

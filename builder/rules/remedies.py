@@ -49,8 +49,8 @@ def unknown_key(
     remedy = (
         _other_kind(release, inner, kind)
         or _renamed(release, inner, others)
-        or former(release, key, others)
-        or age(release, others)
+        or former(release, key, others, inner.schema)
+        or _of_age(release, others)
         or _of_flag(release, key, inner)
         or of_other_engine(release, inner.schema)
         or elsewhere(release, key, near)
@@ -59,6 +59,7 @@ def unknown_key(
         or _of_group(place.path, key, fields)
         or _misspelt_elsewhere(release, key)
         or _of_words(key, fields)
+        or _of_path(release, key)
         or _of_later(release, inner)
         or (without_counterpart(release, key) if not place.path else "")
     )
@@ -99,10 +100,11 @@ def _renamed(release: Release, place: OptionPath, others: Sequence[Release]) -> 
     return ""
 
 
-def former(release: Release, key: str, others: Sequence[Release] = ()) -> str:
-    """An engine option that is gone or has moved."""
+def former(release: Release, key: str, others: Sequence[Release] = (), path: str = "") -> str:
+    """An engine option that is gone or has moved; one of a group by its path."""
     own = release.engine.default and _others(release)
-    known = former_options().get(key, "") if own else ""
+    rows = former_options() if own else {}
+    known = rows.get(path, rows.get(key, "")) if path else rows.get(key, "")
     return known and "; ".join(filter(None, (age(release, others), known)))
 
 
@@ -111,7 +113,7 @@ def _of_flag(release: Release, key: str, place: OptionPath) -> str:
     for flag in release.serve_flags:
         names = {name.lstrip("-") for name in flag.spellings}
         path = flag.yaml_path or flag.name
-        if key in names and path in release.paths and path != place.schema:
+        if key in names and path in release.paths and path not in (key, place.schema):
             return f"this is a flag of the server; the option is {path}"
         if key in names and place.schema == key and not flag.positional:
             return f"this is a flag of the server; give {flag.spellings[0]} on its command line"
@@ -162,6 +164,21 @@ def _of_words(key: str, fields: Iterable[str]) -> str:
     return f"did you mean {near}?" if near else ""
 
 
+def _of_path(release: Release, key: str) -> str:
+    """An option of a group whose name has words of both: `backend_moe` is `moe_config.backend`."""
+    given = set(key.lower().split("_"))
+    rows = []
+    for path in (home for homes in _homes(release).values() for home in homes):
+        group, _, name = path.partition(".")
+        if not name or "." in name:
+            continue
+        outer, inner = set(group.split("_")), set(name.split("_"))
+        if given <= outer | inner and given & outer and given & inner:
+            rows.append((len((outer | inner) - given - {"config"}), path))
+    nearest_rows = [path for missing, path in rows if missing == min(rows)[0] <= len(given)]
+    return f"its place is {nearest_rows[0]}" if len(nearest_rows) == 1 else ""
+
+
 def _of_later(release: Release, place: OptionPath) -> str:
     """An option of another release that was misspelt."""
     group, _, key = place.schema.rpartition(".")
@@ -208,6 +225,12 @@ def age(release: Release, others: Sequence[Release]) -> str:
         if all(order.index(name) < here for name in names):
             return f"it is gone since release {order[order.index(names[-1]) + 1]}"
     return f"release {', '.join(names)} knows it" if names else ""
+
+
+def _of_age(release: Release, others: Sequence[Release]) -> str:
+    """What to do about an option that other releases have, and nothing here replaces."""
+    known = age(release, others)
+    return f"{known}; drop it" if known.startswith("it is gone") else known
 
 
 def _allows(release: Release, path: str, value: Any) -> bool:

@@ -60,7 +60,17 @@ WAYS: dict[str, tuple[str, int, int, str]] = {
     ),
     "printf": (
         "printf '%s\\n' 'max_batch_size: 8' 'max_bach_size: 8' > $CONFIG\n",
-        *(1, 9, "max_bach_size"),
+        *(1, 36, "max_bach_size"),
+    ),
+    "sed": (
+        "cat > $CONFIG <<EOF\nmax_batch_size: 8\nmax_num_tokens: 64\nEOF\n"
+        "sed -i -E 's/^(max)_batch(_size)/\\1_bach\\2/; s/64/$N/' $CONFIG\n",
+        *(5, 11, "max_bach_size"),
+    ),
+    "a here document whose tabs are cut off": (
+        "write() {\n\tcat > $CONFIG <<-EOF\n\tkv_cache_config:\n\t  dtyp: fp8\n\tEOF\n}\n"
+        "echo 'max_batch_size: 8' >> $CONFIG\n",
+        *(4, 4, "kv_cache_config.dtyp"),
     ),
     "yq": (
         "yq -i '.kv_cache_config.dtyp = \"fp8\" | .max_batch_size = 8' $CONFIG\n",
@@ -124,6 +134,20 @@ PROGRAMS: dict[str, tuple[str, list[tuple[int, str]]]] = {
     "a name that a function finds below": (
         f"def write():\n    yaml.dump(c, open('a.yaml', 'w'))\nc = {WRONG}\nwrite()\n",
         [(4, "a.yaml")],
+    ),
+    "a text of several lines": (
+        'Path("a.yaml").write_text(f"""\\\nmax_num_tokens: {n}\nmax_bach_size: 8\n""")\n',
+        [(4, "a.yaml")],
+    ),
+    "a text that is moved left and filled in": (
+        'c = dedent("""\n    max_num_tokens: {n}\n    moe_config: {{backnd: TRTLLM}}\n""")\n'
+        'with open("a.yaml", "w") as f:\n    f.write(c.format(n=8))\n',
+        [(4, "a.yaml")],
+    ),
+    "texts side by side": (
+        'f = open("a.yaml", "w")\nf.write(\n    "max_num_tokens: 8\\n"\n'
+        '    "max_bach_size: 8\\n"\n)\n',
+        [(5, "a.yaml")],
     ),
     "a value that cannot be": (f"yaml.dump({OPTIONS % ('max_batch_size', '{[1]}')}, f)\n", []),
 }
