@@ -15,7 +15,16 @@ from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
-from . import data_files, kinds, other_engines, pairs, structured_output, unjudged, workers
+from . import (
+    data_files,
+    kinds,
+    other_engines,
+    other_starters,
+    pairs,
+    structured_output,
+    unjudged,
+    workers,
+)
 from .coverage import Verdict
 from .files import BundleContext, SourceFile, expand
 from .judging import by_neighbours, by_others, by_statement, of_old
@@ -65,10 +74,12 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     seen = set()
     sides: list[SourceFile] = []
     targets = list(expand(paths, report.unread))
-    started = starters({row.path for row in targets if not (row.context or row.diagnostic)})
+    alone = {row.path for row in targets if not (row.context or row.diagnostic)}
+    started, started_others = starters(alone), other_starters.starters(alone)
     for target in targets:
         if (target.path, target.diagnostic) not in seen and not _is_bundles_own(target):
-            _check(target, request, planner, report, started.get(target.path))
+            starter, other = started.get(target.path), started_others.get(target.path)
+            _check(target, request, planner, report, starter, other)
             sides.append(target)
         seen.add((target.path, target.diagnostic))
     report.findings += pairs.diagnostics(list(_sides(sides, request, started)))
@@ -87,6 +98,7 @@ def _check(
     planner: Planner,
     report: Report,
     starter: Starter | None,
+    other: other_engines.Starter | None,
 ) -> None:
     name = str(target.path)
     if target.diagnostic:
@@ -111,7 +123,7 @@ def _check(
         asked = request.other_releases
         told = () if request.releases or target.context else tuple(asked)
         others = list(
-            other_engines.verdicts(source, target, asked, releases[0], told, surroundings)
+            other_engines.verdicts(source, target, asked, releases[0], told, surroundings, other)
         )
     if any(row.is_alone for row in others):
         other_engines.report_alone(name, others, None, report)

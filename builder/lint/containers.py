@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
@@ -23,6 +24,7 @@ from .workers import ROLES, WORKER, Place, Worker
 _GPU = "nvidia.com/gpu"
 _RESOURCES = ("limits", "requests", "claims")
 _DEFAULT_PORT = "8000"
+_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _PRODUCT = "nvidia.com/gpu.product"
 # How a service of dstack or a Truss asks for GPUs: `H100:8`, or the number first.
 _SERVICE_GPUS = re.compile(
@@ -45,7 +47,7 @@ class Around:
         """The GPUs of all nodes of a server."""
         if self.gpus is None or self.nodes is None:
             return self.gpus
-        return replace(self.gpus, count=self.gpus.count * self.nodes[0])
+        return replace(self.gpus, count=self.gpus.count * self.nodes[0], on_all_nodes=True)
 
 
 def objects(document: Yaml) -> Iterator[tuple[Mapping[str, Any], str, Around]]:
@@ -144,18 +146,39 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Ports of containers at which their server does not listen."""
     for document in documents:
         for data, path, around in objects(document):
-            ports = _ports(data)
-            servers = list(_started(document, data, path, around)) if ports else []
+            opens = _ports(data) or any(key in data for key in _PROBES)
+            servers = list(_started(document, data, path, around)) if opens else []
             if len(servers) != 1 or servers[0].is_dynamo or servers[0].is_disaggregated:
                 continue
             given = servers[0].flag(("--port",))
             port = given[0].strip("\"'") if given else _DEFAULT_PORT
-            if port.isdigit() and port not in ports:
-                where = below(path, next(iter(ports.values())))
-                what = f"the server listens at {port}, and {', '.join(ports)} is opened"
-                fix = f"open {port}, or give --port {next(iter(ports))}"
-                place = document.locate(where)
-                yield located(place, where, what, fix, "port-unreached", "warning")
+            yield from unreached_server(document, data, path, port)
+
+
+def unreached_server(
+    document: Yaml, data: Mapping[str, Any], path: str, port: str
+) -> Iterator[Diagnostic]:
+    """What is wrong where the one server of a container listens at a port: the ports that the
+    container opens and those that its probes ask."""
+    ports = _ports(data)
+    if not port.isdigit():
+        return
+    if ports and port not in ports:
+        where = below(path, next(iter(ports.values())))
+        what = f"the server listens at {port}, and {', '.join(ports)} is opened"
+        fix = f"open {port}, or give --port {next(iter(ports))}"
+        yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
+    named = _named_rows(data.get("ports"))
+    numbers = {name: str(row.get("containerPort")) for name, row in named.items()}
+    for probe, way in product(_PROBES, ("httpGet", "tcpSocket")):
+        inner = f"{probe}.{way}.port"
+        asked = str(value_at(data, inner) or "")
+        number = numbers.get(asked, asked)
+        if number.isdigit() and number != port:
+            where = below(path, inner)
+            what = f"asks at {asked}, and the server listens at {port}"
+            fix = f"give {port}, or --port {number}"
+            yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
 
 
 def _ports(data: Mapping[str, Any]) -> dict[str, str]:

@@ -4,7 +4,7 @@ files that are not there when it reads them, ports at which nobody reaches it.""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -47,9 +47,7 @@ def diagnostics(
     """All of that in a script. `commands` are those of its servers, in their order, `options` those
     of each file that it writes, by the last part of its name."""
     rows = found.statements
-    yield from _lost_flags(rows)
-    yield from _ends(found)
-    yield from _unset(found, values)
+    yield from of_lines(found, found.commands, values, _starts)
     serving = [row for row in commands if row.subcommand == server_flags.SERVE]
     for command in serving:
         yield from _model(command)
@@ -61,28 +59,52 @@ def diagnostics(
     ]
     for each, command in runs:
         words = values.words(before(each))
-        yield from _published(words, command, release)
+        port, host = (command.value(name) or _default(name, release) for name in ("port", "host"))
+        yield from published(words, port, host)
         yield from _ranks(words, command, options, release)
     direct = {each[0]: command for each, command in runs if len(each) == 1}
-    starts = [
-        (row, optional)
-        for row, optional in with_branches(rows)
-        if any(is_server(word.text) for word in row.words)
-    ]
-    if len(starts) != len(commands) or _FUNCTION.search(text):
-        return  # the order of lines is not that of commands
+    starts = [(row, optional) for row, optional in with_branches(rows) if _starts(row)]
+    if len(starts) != len(commands) or has_functions(text):
+        return
     yield from _files(rows, serving, values)
     if not any(optional for _, optional in starts):
-        pairs = [(row, direct[row]) for row, _ in starts if row in direct]
-        yield from _same_port(rows, pairs, release)
+        servers = [
+            (row, direct[row].value("port") or _default("port", release), direct[row].start)
+            for row, _ in starts
+            if row in direct
+        ]
+        yield from same_port(rows, servers)
 
 
-def _lost_flags(rows: Sequence[Statement]) -> Iterator[Diagnostic]:
+def has_functions(text: str) -> bool:
+    """Whether the order of a script's lines is not that of its commands."""
+    return _FUNCTION.search(text) is not None
+
+
+def of_lines(
+    found: Script,
+    commands: Sequence[Sequence[Word]],
+    values: Values,
+    starts: Callable[[Statement], bool],
+) -> Iterator[Diagnostic]:
+    """What lines of a script lose: the flags of commands whose servers a statement `starts`, the
+    ends of here documents, and variables in the words of its servers."""
+    yield from _lost_flags(found.statements, starts)
+    yield from _ends(found)
+    yield from _unset(found, commands, values)
+
+
+def _starts(row: Statement) -> bool:
+    return any(is_server(word.text) for word in row.words)
+
+
+def _lost_flags(
+    rows: Sequence[Statement], starts: Callable[[Statement], bool]
+) -> Iterator[Diagnostic]:
     listed = {word.location for row in rows for word in row.elements or ()}
     for earlier, row in pairwise(rows):
         first = row.words[0]
-        starts = any(is_server(word.text) for word in earlier.words)
-        if not (starts and earlier.end == "\n" and first.text.startswith("--")):
+        if not (starts(earlier) and earlier.end == "\n" and first.text.startswith("--")):
             continue
         if first.location not in listed:
             what = "begins a command of its own: the server does not get it"
@@ -102,14 +124,16 @@ def _ends(found: Script) -> Iterator[Diagnostic]:
         yield located(place, "", what, fix, "here-document-end")
 
 
-def _unset(found: Script, values: Values) -> Iterator[Diagnostic]:
+def _unset(
+    found: Script, commands: Sequence[Sequence[Word]], values: Values
+) -> Iterator[Diagnostic]:
     """Variables that nothing sets, asks for or may get elsewhere, beside one of almost the same
     name."""
     words = [word.text for row in found.statements for word in row.words]
     told = {word for word in words if word.isidentifier()}  # as functions are that ask for them
     told |= {name for word in words for name in _ASKED.findall(word)}
     shortest = _TELLING + bool(_SOURCES & {row.words[0].text for row in found.statements})
-    places = [(word.text, word.location) for words in found.commands for word in words]
+    places = [(word.text, word.location) for words in commands for word in words]
     for document in found.here:
         if not document.quoted:
             lines = document.text.splitlines()
@@ -136,10 +160,8 @@ def _model(command: Command) -> Iterator[Diagnostic]:
 
 def _port(command: Command) -> Iterator[Diagnostic]:
     row = next((row for row in command.given if row.flag.name == "port" and row.value), None)
-    port = row.value if row else None
-    if row and port and port.text.isdigit() and int(port.text[:9]) > _LAST_PORT:
-        what, fix = f"{port.text} is no port", f"give one up to {_LAST_PORT}"
-        yield located(port.location, row.spelling, what, fix, "flag-value")
+    if row and row.value:
+        yield from wrong_port(row.value.text, row.value.location, row.spelling)
 
 
 def _files(
@@ -176,8 +198,8 @@ def _is_read(rows: Sequence[Statement], name: str) -> bool:
     )
 
 
-def _published(words: Sequence[Word], command: Command, release: Release) -> Iterator[Diagnostic]:
-    """Ports of a container against those of the server in it. `words` stand before the server."""
+def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnostic]:
+    """Ports of a container against that of the server in it. `words` stand before the server."""
     texts = [word.text for word in words]
     if not {"docker", "podman"} & {text.rpartition("/")[2] for text in texts}:
         return
@@ -189,16 +211,21 @@ def _published(words: Sequence[Word], command: Command, release: Release) -> Ite
     ports = [found[1] for word in given if (found := _PUBLISHED.fullmatch(word.text))]
     if not ports or len(ports) != len(given):
         return
-    port = command.value("port") or _default("port", release)
     if port.isdigit() and port not in ports:
         what = f"{', '.join(ports)} of the container is published, and the server listens at {port}"
         fix = f"publish {port}, or give --port {ports[0]}"
         yield located(given[0].location, "--publish", what, fix, "port-unreached", "warning")
-    host = command.value("host") or _default("host", release)
     if host in ("localhost", "127.0.0.1"):
         what = f"the server listens at {host} of the container: what is published reaches nobody"
         fix = "give --host 0.0.0.0"
         yield located(given[0].location, "--publish", what, fix, "port-unreached", "warning")
+
+
+def wrong_port(port: str, place: Location, path: str) -> Iterator[Diagnostic]:
+    """A number that no port has."""
+    if port.isdigit() and int(port[:9]) > _LAST_PORT:
+        what, fix = f"{port} is no port", f"give one up to {_LAST_PORT}"
+        yield located(place, path, what, fix, "flag-value")
 
 
 def _ranks(
@@ -223,25 +250,22 @@ def _ranks(
             yield located(following.location, word.text, what, fix, "job-ranks")
 
 
-def _same_port(
-    rows: Sequence[Statement], pairs: Sequence[tuple[Statement, Command]], release: Release
+def same_port(
+    rows: Sequence[Statement], servers: Sequence[tuple[Statement, str, Location | None]]
 ) -> Iterator[Diagnostic]:
-    """Servers beside each other on one machine that want the same port."""
-    for (one, first), (other, second) in combinations(pairs, 2):
+    """Servers beside each other on one machine that want the same port: the statement of each, its
+    port, and where it stands."""
+    for (one, port, first), (other, wanted, second) in combinations(servers, 2):
         words = {word.text.rpartition("/")[2] for row in (one, other) for word in row.words}
         between = rows[rows.index(one) + 1 : rows.index(other)]
         if any(word.text in _ENDS for row in between for word in row.words):
             continue
         if one.end != "&" or words & {"docker", "podman", "srun", "ssh", *_STARTERS}:
             continue
-        ports = [row.value("port") or _default("port", release) for row in (first, second)]
-        if ports[0] == ports[1] and ports[0].isdigit() and second.start:
-            what = f"wants port {ports[0]}, which the server of line {_line(first)} has"
-            yield located(second.start, "--port", what, "give it another port", "port-taken")
-
-
-def _line(command: Command) -> int:
-    return command.start.line if command.start else 0
+        if port == wanted and port.isdigit() and second:
+            line = first.line if first else 0
+            what = f"wants port {port}, which the server of line {line} has"
+            yield located(second, "--port", what, "give it another port", "port-taken")
 
 
 def _default(name: str, release: Release) -> str:

@@ -21,11 +21,12 @@ from ..facts import engines, release
 from ..facts.engines import Engine
 from ..facts.release import Release
 from ..rules.context import RuleContext
+from . import serving
 from .coverage import NOTHING, Judged, Verdict
 from .files import SourceFile
 from .judging import by_neighbours, by_others, by_statement, of_old
 from .report import Checked, Report, findings_by_release
-from .stated import Stated
+from .stated import Named, Stated
 from .validate import PROSE, Text
 
 
@@ -46,6 +47,17 @@ class EngineVerdict:
     is_alone: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """The command of an engine that reads an option file: the release that counts for it in its own
+    file, the words that name that, and its model."""
+
+    engine: str
+    named: Named | None
+    words: tuple[str, ...]
+    model: serving.Named | None
+
+
 @cache
 def _others() -> tuple[tuple[Engine, ModuleType], ...]:
     """The engines that have files of their own, each with its package here."""
@@ -54,7 +66,7 @@ def _others() -> tuple[tuple[Engine, ModuleType], ...]:
     return tuple((row, import_module(f"{__package__}.{row.name}")) for row in found)
 
 
-def _readers(source: Text, told: Collection[str]) -> Iterator[tuple[Engine, ModuleType]]:
+def readers(source: Text, told: Collection[str]) -> Iterator[tuple[Engine, ModuleType]]:
     """The engines of which a file may hold something, each with the module that reads it."""
     data = source.documents[0].data if source.documents else None
     for engine, package in _others():
@@ -106,15 +118,18 @@ def verdicts(
     default: Release,
     told: Collection[str],
     surroundings: Surroundings,
+    starter: Starter | None,
 ) -> Iterator[EngineVerdict]:
     """What each engine that has something in a file says of it. `asked` are releases by engine,
     `default` is the one that the file would be judged by; files of options are of an engine that
-    is `told`, as far as they can be."""
-    for engine, reader in _readers(source, told):
+    is `told`, or that a `starter` is of, as far as they can be."""
+    told = (*told, starter.engine) if starter else told
+    for engine, reader in readers(source, told):
         names, is_told = asked.get(engine.name, ()), engine.name in told
         is_alone = reader.is_alone(source, default, is_told)
         if is_alone or not reader.is_options(source):
-            verdict = _verdict(engine, reader, source, target, names, is_told, surroundings)
+            own = starter if starter and starter.engine == engine.name else None
+            verdict = _verdict(engine, reader, source, target, names, is_told, surroundings, own)
             if verdict.kind:
                 yield replace(verdict, is_alone=is_alone)
 
@@ -127,6 +142,7 @@ def _verdict(
     asked: tuple[str, ...],
     is_told: bool,
     surroundings: Surroundings,
+    starter: Starter | None,
 ) -> EngineVerdict:
     context, name = target.context, str(target.path)
     newest = release.load(release.newest_stable(engine), engine=engine)
@@ -141,9 +157,13 @@ def _verdict(
         None if tables else Stated(reader.stating(source.text), source.documents, reader.naming())
     )
     named = stated.named if stated else ()
+    words = stated.words if stated and named else ()
+    if stated and starter and starter.named and not named:
+        tables, words = list(starter.named.releases), starter.words
 
     def judge(table: Release) -> Verdict:
-        verdict: Verdict = reader.validate(source, surroundings(table), is_told)
+        context = serving.serving(surroundings(table), starter.model if starter else None)
+        verdict: Verdict = reader.validate(source, context, is_told)
         return verdict
 
     notes: list[str] = []
@@ -168,7 +188,7 @@ def _verdict(
         tuple(dict.fromkeys(releases)),
         verdict.judged,
         tuple(_weighed(findings_by_release(by_release, name), told_lines)),
-        stated.words if stated and named else (),
+        words,
         tuple(dict.fromkeys((*(row.statement for row in releases), *notes))),
         told_lines,
         is_assumed,

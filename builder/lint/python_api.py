@@ -10,33 +10,45 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..diagnostics import Location
 from ..documents import START, Variable, Yaml
+from ..facts import engines
 from ..facts.release import Release
 from .section import Section, below
 
 KIND = "LLM API program"
-PACKAGE = "tensorrt_llm"
-_ENGINES = ("LLM", "AsyncLLM", "LlmArgs", "TorchLlmArgs")
-# Engines of other options under the same name.
-_OTHERS = (
-    f"{PACKAGE}._tensorrt_engine",
-    f"{PACKAGE}._torch",
-    f"{PACKAGE}.runtime",
-    f"{PACKAGE}.bindings",
-)
-_USE = re.compile(r"\b(?:LLM|LlmArgs)\s*\(")
+_USE = re.compile(r"\b\w*(?:LLM|LlmArgs|EngineArgs)\s*\(")
 MAX_DEPTH = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The Python of an engine: its package, the classes there that take the engine's options, and
+    the modules below it whose classes of the same names take others."""
+
+    package: str
+    engines: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+
+TENSORRT_LLM = Api(
+    "tensorrt_llm",
+    ("LLM", "AsyncLLM", "LlmArgs", "TorchLlmArgs"),
+    tuple(f"tensorrt_llm.{name}" for name in ("_tensorrt_engine", "_torch", "runtime", "bindings")),
+)
+
+
 def may_hold(text: str) -> bool:
-    """Whether a text can be a program of the LLM API."""
-    return PACKAGE in text and _USE.search(text) is not None
+    """Whether a text can be a program of an engine's LLM API."""
+    return _USE.search(text) is not None and engines.are_mentioned(text)
 
 
-def sections(text: str, release: Release, start: Location = START) -> list[Section] | None:
+def sections(
+    text: str, release: Release, start: Location = START, api: Api = TENSORRT_LLM
+) -> list[Section] | None:
     """The options of each engine that a program constructs; `None` if it is no Python.
 
     Places count from `start`, where the program begins.
@@ -47,14 +59,14 @@ def sections(text: str, release: Release, start: Location = START) -> list[Secti
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return list(_Program(tree, release, start).sections())
+    return list(_Program(tree, release, start, api).sections())
 
 
 class _Program:
     """A program by its imports and the values of its names."""
 
-    def __init__(self, tree: ast.Module, release: Release, start: Location) -> None:
-        self._tree, self._release, self._start = tree, release, start
+    def __init__(self, tree: ast.Module, release: Release, start: Location, api: Api) -> None:
+        self._tree, self._release, self._start, self._api = tree, release, start, api
         self._modules: set[str] = set()
         self._names: dict[str, str] = {}
         self._values: dict[str, list[ast.expr | None]] = {}
@@ -63,17 +75,17 @@ class _Program:
 
     def sections(self) -> Iterator[Section]:
         for node in ast.walk(self._tree):
-            if isinstance(node, ast.Call) and self._class(node.func) in _ENGINES:
+            if isinstance(node, ast.Call) and self._class(node.func) in self._api.engines:
                 yield self._section(node)
 
     def _read(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
             for row in node.names:
-                if row.name.partition(".")[0] == PACKAGE and not row.name.startswith(_OTHERS):
-                    self._modules.add(row.asname or PACKAGE)
+                if self._is_of(row.name):
+                    self._modules.add(row.asname or self._api.package)
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
-            if module.partition(".")[0] == PACKAGE and not module.startswith(_OTHERS):
+            if self._is_of(module):
                 self._names.update({row.asname or row.name: row.name for row in node.names})
         elif isinstance(node, ast.Assign):
             for target in node.targets:
@@ -86,6 +98,11 @@ class _Program:
             arguments = node.args
             for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
                 self._values.setdefault(each.arg, []).append(None)
+
+    def _is_of(self, module: str) -> bool:
+        """Whether the classes of a module are the engine's."""
+        own = module.partition(".")[0] == self._api.package
+        return own and not module.startswith(self._api.others)
 
     def _set(self, target: ast.expr, value: ast.expr | None) -> None:
         """A name gets a value; one that is changed where it lies has none that is known."""
@@ -105,7 +122,7 @@ class _Program:
             return self._names.get(function.id, "")
         path = ast.unparse(function) if isinstance(function, ast.Attribute) else ""
         first, _, rest = path.partition(".")
-        if not rest or any(f"{PACKAGE}.{rest}".startswith(other) for other in _OTHERS):
+        if not rest or not self._is_of(f"{self._api.package}.{rest}"):
             return ""
         inside = first in self._modules or first in self._names
         return rest.rpartition(".")[2] if inside else ""

@@ -111,6 +111,6 @@ def of_job(text: str) -> tuple[Place | None, str | None]:
         kind = found[1] if found[1] in hardware.known() else None
         count = int(found[2])
         whole = count if name == "gpus" else count * nodes if nodes else None
-        place = Place(whole, row.location, f"--{name}") if whole else None
+        place = Place(whole, row.location, f"--{name}", on_all_nodes=True) if whole else None
         return place, kind
     return None, None

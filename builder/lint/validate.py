@@ -29,6 +29,7 @@ from . import (
     script_workers,
     serving,
     surroundings,
+    systemd_unit,
     worker_rules,
     workers,
 )
@@ -81,6 +82,8 @@ def read(path: Path) -> Text:
         return Text(path, "", PROSE)
     if form == DOCKERFILE:
         text = dockerfile.as_shell(text)
+    if systemd_unit.is_unit(path.name, text):
+        text = systemd_unit.as_shell(text)
     if form in (SCRIPT, DOCKERFILE):
         text = as_shell(text)
     silent = form == SCRIPT and not _is_telling(text)
@@ -123,6 +126,8 @@ def _form(path: Path, text: str) -> str:
         return PYTHON
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
         return MODEL_CONFIG
+    if systemd_unit.is_unit(path.name, text):
+        return SCRIPT
     is_script = script.is_recipe(path.name) or path.suffix in (".sh", ".bash", ".sbatch", ".slurm")
     is_script = is_script or bool(_SHELL_LINE.search(text))
     return SCRIPT if is_script or job_script.is_job(text) else ""

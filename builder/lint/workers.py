@@ -37,11 +37,12 @@ ROLES: Mapping[str, ServerRole] = {"prefill": "prefill", "decode": "decode"}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A number of GPUs, and where it stands."""
+    """A number of GPUs, and where it stands; `on_all_nodes` if they are those of several nodes."""
 
     count: int
     location: Location
     path: str
+    on_all_nodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Literal
 
 from ...diagnostics import Diagnostic, Location, located
 from ...documents import Variable
-from ...facts.release import Field, Flag, Release
+from ...facts.release import Release
 from ..script import Word
 from ..variables import SHELL
+from .flag_names import Argument, find, spelled
 from .formats import formats
 
 _FLAG = re.compile(r"--?[A-Za-z]")
@@ -28,7 +28,6 @@ _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _NOTHING = ("", "None")  # on the command line of an option that may be unset
 _LEVEL = "optimization_level"
 
-Kind = Literal["switch", "one", "maybe", "many", "json", "loose"]
 Rule = Literal[
     "unknown-flag",
     "flag-without-value",
@@ -37,17 +36,6 @@ Rule = Literal[
     "flag-abbreviated",
     "duplicate-key",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A flag as the parser takes it: a switch, or with one value, maybe one, several, JSON, or what
-    may be JSON; `option` is its row in the release's table, or what its type says of it."""
-
-    name: str
-    spelling: str
-    kind: Kind
-    option: Field
 
 
 @dataclass
@@ -72,66 +60,6 @@ class Arguments:
     ) -> None:
         severity: Literal["error", "warning"] = "warning" if warns else "error"
         self.diagnostics.append(located(place, written, what, fix, rule, severity))
-
-
-@lru_cache(maxsize=16)
-def known(release: Release) -> Mapping[str, Argument]:
-    """Every flag of the server by every spelling, those that turn one off included."""
-    found = {}
-    for flag in release.serve_flags:
-        own = {"type": flag.type} if flag.type in ("int", "float") else {}
-        field = release.top_level.get(flag.name) or release.server_options.get(flag.name) or own
-        argument = Argument(flag.name, _long(flag), _kind(flag, field), field)
-        for spelling in () if flag.positional else flag.spellings:
-            found[spelling] = argument
-    return found
-
-
-def _long(flag: Flag) -> str:
-    return next((each for each in flag.spellings if each.startswith("--")), flag.spellings[0])
-
-
-def _kind(flag: Flag, field: Field) -> Kind:
-    if flag.type == "flag":
-        return "switch"
-    if flag.name in formats().json_flags:
-        return "json"
-    if flag.multiple or any(row["type"] == "list" for row in _alternatives(field)):
-        return "many"
-    if {"bool", "str"} <= {row["type"] for row in _alternatives(field)}:
-        return "maybe"
-    if flag.type != "json":
-        return "one"
-    return "json" if field.get("type") in ("record", "mapping", "union") else "loose"
-
-
-def _alternatives(field: Field) -> list[Field]:
-    return list(field["of"]) if field.get("type") == "either" else []
-
-
-def spelled(text: str) -> str:
-    """A flag with dashes up to its first dot, as the parser compares it."""
-    if not text.startswith("--"):
-        return text
-    name, dot, rest = text[2:].partition(".")
-    return f"--{name.replace('_', '-')}{dot}{rest}"
-
-
-def find(name: str, release: Release) -> tuple[Argument, bool, bool] | None:
-    """The flag that is meant, whether it is turned off, and whether only its beginning is given."""
-    flags = known(release)
-    if name in flags:
-        return flags[name], _turns_off(name, flags[name]), False
-    if not name.startswith("--") or len(name) < 4:
-        return None
-    begun = [other for other in flags if other.startswith(name)]
-    if len(begun) != 1:
-        return None
-    return flags[begun[0]], _turns_off(begun[0], flags[begun[0]]), True
-
-
-def _turns_off(spelling: str, argument: Argument) -> bool:
-    return spelling == f"--no-{argument.spelling.removeprefix('--')}"
 
 
 def read(words: Sequence[Word], release: Release, is_part: bool = False) -> Arguments:
@@ -182,10 +110,10 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
         while value is None and rest and not _is_flag(rest[0]):
             rest.pop(0)
         return
-    argument, is_off, is_begun = meant
-    if is_begun:
-        what = f"is read as {argument.spelling}, which begins so"
-        fix = f"write {argument.spelling}"
+    argument = meant.argument
+    if meant.is_begun:
+        what = f"is read as {meant.spelling}, which begins so"
+        fix = f"write {meant.spelling}"
         found.wrong(name, word.location, what, fix, "flag-abbreviated", warns=True)
     if dot:
         _read_key(argument, keys, value, rest, word, found)
@@ -194,7 +122,7 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
         what = "is given twice, and only the last one counts"
         found.wrong(name, word.location, what, "keep one", "duplicate-key", warns=True)
     if argument.kind == "switch":
-        _read_switch(argument, not is_off, value, rest, word, found)
+        _read_switch(argument, not meant.is_off, value, rest, word, found)
         return
     values = [value] if value else _values(argument, rest)
     if not values and argument.kind == "maybe":
@@ -367,7 +295,10 @@ def of_mapping(
         if meant is None:
             found.unknown[name] = ("" if isinstance(value, Mapping) else str(value), place)
             continue
-        argument, is_off, _ = meant
+        argument, is_off = meant.argument, meant.is_off
+        if meant.is_begun:
+            what, whole = f"is read as {meant.spelling}, which begins so", meant.spelling[2:]
+            found.wrong(name, place, what, f"write {whole}", "flag-abbreviated", warns=True)
         given = _of_file(argument, is_off, value, Word(name, place, True), found)
         found.set(argument.name, given, name, place)
         if (

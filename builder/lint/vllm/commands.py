@@ -12,6 +12,7 @@ from ...diagnostics import Location
 from ...documents import START, Yaml
 from .. import job_script, script, script_workers
 from ..containers import around_of
+from ..inner_places import inside
 from ..script import HereDocument, Statement, Word
 from ..server_commands import COMMANDS, containers, words_of
 from ..shell_values import Values
@@ -44,6 +45,10 @@ class Command:
     is_open: bool = False
     is_part: bool = False  # flags alone, of a command that something else puts together
     gpus: Place | None = None  # that its container or its line leaves it
+    before: tuple[Word, ...] = ()  # what starts its container
+    container: str = ""  # the path of the one whose only server it is
+    statement: Statement | None = None  # of a script, the words as they are written
+    again: Word | None = None  # a program behind the entry point of an image, which is the server
 
 
 def mentions(text: str) -> bool:
@@ -71,6 +76,8 @@ def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]
         inner = list(_of_statement([word for word in words if not word.optional], depth))
         if inner and visible and not _ELSEWHERE & {word.text for word in statement.words}:
             inner = [replace(row, gpus=row.gpus or visible) for row in inner]
+        if depth == 0 and len(inner) == 1:
+            inner = [replace(inner[0], statement=statement)]
         if inner:
             is_open = any(row.is_open for row in inner)
             for name in (each for word in words for each in _REFERENCE.findall(word.text)):
@@ -112,11 +119,15 @@ def _of_statement(words: Sequence[Word], depth: int) -> Iterator[Command]:
         if (image := image_pattern().search(word.text)) and index:
             own = _entry_point(words[:index])
             inner = list(_of_statement((*own, *rest), depth))
-            gpus = _gpus_before(words[:index])
+            gpus, before = _gpus_before(words[:index]), tuple(words[:index])
+            again = rest[0] if rest and not own and _starts(image) else None
             if inner:
-                yield from (replace(row, gpus=row.gpus or gpus) for row in inner)
+                yield from (
+                    replace(row, gpus=row.gpus or gpus, before=before, again=again) for row in inner
+                )
             elif rest and _are_flags(rest) and not own:
-                yield Command(tuple(rest), is_open=image["own"] is None, gpus=gpus)
+                is_open = image["own"] is None
+                yield Command(tuple(rest), is_open=is_open, gpus=gpus, before=before)
             return
         if depth < _MAX_DEPTH and re.search(r"\s", word.text) and mentions(word.text):
             place = Location(word.location.line, word.location.column + 1)
@@ -159,6 +170,11 @@ def _are_flags(words: Sequence[Word]) -> bool:
     entry point of an image has already, is told later."""
     after = bool(words) and words[0].text == formats().subcommand
     return any(re.match(r"--?[A-Za-z]", word.text) for word in words[after : after + 2])
+
+
+def _starts(image: re.Match[str]) -> bool:
+    """Whether the entry point of an image is the server."""
+    return image["own"] is not None and image["own"] not in formats().bare_images
 
 
 def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
@@ -205,35 +221,46 @@ def in_dockerfile(text: str) -> list[Command]:
 def in_containers(document: Yaml) -> Iterator[Command]:
     """The server commands of containers, services and launchers of a document."""
     for path, container in containers(document.data, ""):
+        rows = [
+            row
+            for key in _keys(container)
+            for row in words_of(document, container, path, key, mentions)
+        ]
+        if not rows:
+            continue
+        texts = [row for row in rows if re.search(r"\s", row[1].text) and mentions(row[1].text)]
+        words = tuple(row[1] for row in rows if row not in texts)
+        found = [
+            command
+            for where, word in texts
+            for command in _in_block(word.text, where, document, word.text)
+        ]
+        found += _of_statement(words, _MAX_DEPTH)
         image = image_pattern().search(image_of(container))
-        words: list[Word] = []
-        texts: list[Command] = []
-        for key in _keys(container):
-            for where, word in words_of(document, container, path, key, mentions):
-                if re.search(r"\s", word.text) and mentions(word.text):
-                    texts += _in_block(word.text, document.blocks.get(where), where, document)
-                else:
-                    words.append(word)
-        inner = list(_of_statement(words, _MAX_DEPTH))
-        if not inner and not texts and image and _starts_server(container) and _are_flags(words):
-            inner = [Command(tuple(words), is_open=image["own"] is None)]
-        for command in (*texts, *inner):
-            around = around_of(document, path)
-            gpus = command.gpus or (around.total if around else None)
-            yield replace(command, path=command.path or path, gpus=gpus)
+        own = image is not None and _starts_server(container, path)
+        if image and own and found and _starts(image):
+            found = [replace(row, again=rows[0][1]) for row in found]
+        elif image and own and not found and _are_flags(words):
+            found = [Command(words, is_open=image["own"] is None)]
+        around = around_of(document, path)
+        for row in found:
+            gpus, where = row.gpus or (around.total if around else None), row.path or path
+            alone = path if len(found) == 1 else ""
+            yield replace(row, path=where, gpus=gpus, container=alone)
 
 
 def _keys(container: Mapping[str, Any]) -> list[str]:
     return [key for key in COMMANDS if key in container]
 
 
-def _starts_server(container: Mapping[str, Any]) -> bool:
+def _starts_server(container: Mapping[str, Any], path: str) -> bool:
     """Whether a container of the server's image starts it: by its arguments, or in Compose by its
     command, which stands behind the image's entry point."""
     if "entrypoint" in container:
         return False
+    in_compose = path.startswith("services.")
     return ("args" in container and "command" not in container) or (
-        "command" in container and "args" not in container
+        in_compose and "command" in container and "args" not in container
     )
 
 
@@ -245,20 +272,25 @@ def image_of(container: Mapping[str, Any]) -> str:
     return str(image or "")
 
 
-def _in_block(text: str, at: Location | None, path: str, document: Yaml) -> Iterator[Command]:
-    """The commands of a text inside a document, at their places from `at` on or all at its own."""
-    place = document.locate(path)
-    for command in in_text(text, at or START):
-        words = command.words
-        if at is None:
-            words = tuple(Word(each.text, place, each.certain) for each in words)
-        yield replace(command, words=words, path=path)
+def _in_block(
+    text: str, path: str, document: Yaml, whole: str, start: Location = START
+) -> Iterator[Command]:
+    """The commands of a text inside a document, at their places there: it begins at `start` of the
+    `whole` text at the path."""
+    for command in in_text(text, start):
+        words = tuple(
+            replace(word, location=inside(document, path, whole, word.location))
+            for word in command.words
+        )
+        gpus = command.gpus
+        if gpus:
+            gpus = replace(gpus, location=inside(document, path, whole, gpus.location))
+        yield replace(command, words=words, path=path, gpus=gpus)
 
 
 def in_prose(text: str, path: str, document: Yaml) -> Iterator[Command]:
     """The commands in the fenced blocks of a text for readers."""
-    start = document.blocks.get(path)
     for fence in _FENCE.finditer(text):
-        line = text.count("\n", 0, fence.start(2))
-        at = start and Location(start.line + line, start.column)
-        yield from _in_block(re.sub(r"(?m)^[ \t]*\$ ", "  ", fence[2]), at, path, document)
+        start = Location(text.count("\n", 0, fence.start(2)) + 1, 1)
+        inner = re.sub(r"(?m)^[ \t]*\$ ", "  ", fence[2])
+        yield from _in_block(inner, path, document, text, start)

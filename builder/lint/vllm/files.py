@@ -10,14 +10,15 @@ from typing import Any
 from ...diagnostics import Location
 from ...documents import START, Variable, Yaml, value_at
 from ...facts.release import Release
-from .. import script, written
+from .. import python_api, script, written
 from ..dockerfile import has_base
 from ..launchers import recipe_roles
 from ..script import Word
-from ..section import below
+from ..section import below, int_at
 from ..server_commands import COMMANDS
 from ..variables import SHELL, MaskedText
-from . import arguments, commands
+from ..workers import Place
+from . import arguments, commands, flag_names
 from .arguments import Arguments
 from .commands import Command
 from .formats import ENGINE, ENGINE_FILE, formats
@@ -42,6 +43,22 @@ def of_script(text: str, release: Release) -> Iterator[Given]:
                 yield _configuration(document, document.data, "", release, name, file.is_open)
             else:
                 yield from of_document(document, text, release)
+
+
+def of_program(text: str, release: Release) -> Iterator[Given]:
+    """The options that a Python program constructs engines with."""
+    api = python_api.Api(release.engine.module, formats().python_classes)
+    for section in python_api.sections(text, release, api=api) or ():
+        found = Arguments(is_open=section.is_open)
+        for key, value in section.options.items():
+            place = section.document.locate(key)
+            if key in release.top_level:
+                found.set(key, value, key, place)
+            elif key not in formats().python_options:
+                found.unknown[key] = ("", place)
+        inner = section.document.places.items()
+        found.places |= {path: place for path, place in inner if "." in path}
+        yield Given(found, is_engine_file=True)
 
 
 def is_extended(text: str) -> bool:
@@ -97,7 +114,7 @@ def _engine_file(document: Yaml, release: Release, within: str) -> Given:
 def hits(data: Any, release: Release) -> int:
     """How many keys of a mapping are flags of the server, by any spelling."""
     keys = [str(key) for key in data] if isinstance(data, Mapping) else []
-    return sum(arguments.find(arguments.spelled(f"--{key}"), release) is not None for key in keys)
+    return sum(flag_names.find(flag_names.spelled(f"--{key}"), release) is not None for key in keys)
 
 
 def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool:
@@ -114,8 +131,8 @@ def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool
 
 
 def _whole_hits(data: Mapping[str, Any], release: Release) -> int:
-    known = arguments.known(release)
-    rows = ((known.get(arguments.spelled(f"--{key}")), value) for key, value in data.items())
+    known = flag_names.known(release)
+    rows = ((known.get(flag_names.spelled(f"--{key}")), value) for key, value in data.items())
     return sum(
         row is not None and (row.kind == "json" or not isinstance(value, Mapping))
         for row, value in rows
@@ -147,6 +164,10 @@ def _configuration(
 
 def _of_command(command: Command, release: Release, extended: bool) -> Given:
     read = arguments.read(command.words, release, command.is_part)
+    if again := command.again:
+        what = "stands behind the server's own program, which the image starts by itself"
+        fix = "give the model and flags alone, or another entry point"
+        read.wrong(again.text, again.location, what, fix, "stray-word")
     return Given(
         read,
         command.path,
@@ -154,6 +175,7 @@ def _of_command(command: Command, release: Release, extended: bool) -> Given:
         as_flags=True,
         is_extended=extended or command.is_open,
         gpus=command.gpus,
+        command=command,
     )
 
 
@@ -172,7 +194,8 @@ def _walk(
         if key == "value" and data.get("name") in formats().flag_lists:  # of a variable
             name = data["name"]
         if name in formats().option_holders and isinstance(value, Mapping):
-            yield from _held(document, value, inner, release)
+            asked = _asked_gpus(document, data, path, value)
+            yield from _held(document, value, inner, release, asked)
             yield from _walk(document, value, inner, release, extended, known)
         elif (
             name in formats().flag_lists
@@ -201,9 +224,25 @@ def _in_text(
                 yield _configuration(inner, inner.data, "", release, path, False)
 
 
-def _held(document: Yaml, data: Mapping[str, Any], path: str, release: Release) -> Iterator[Given]:
+def _asked_gpus(
+    document: Yaml, data: Mapping[str, Any], path: str, options: Mapping[str, Any]
+) -> Place | None:
+    """The GPUs that a chart asks for beside options, unless a server may have more nodes or flags
+    give its sizes too."""
+    lists = " ".join(str(options[key]) for key in formats().flag_lists if key in options)
+    for key, of_nodes in formats().asked_gpus.items():
+        count = int_at(data, key)
+        if count and of_nodes not in data and "parallel" not in lists and "-tp" not in lists:
+            where = below(path, key)
+            return Place(count, document.locate(where), where)
+    return None
+
+
+def _held(
+    document: Yaml, data: Mapping[str, Any], path: str, release: Release, gpus: Place | None
+) -> Iterator[Given]:
     """Options that a launcher hands to its workers, by role or for all; a chart may spell them as
-    `maxModelLen`."""
+    `maxModelLen`. `gpus` are those of a server."""
     roles = [key for key in data if key in formats().roles and isinstance(data[key], Mapping)]
     for role in roles:
         given = _configuration(document, data[role], below(path, str(role)), release, "", False)
@@ -213,14 +252,14 @@ def _held(document: Yaml, data: Mapping[str, Any], path: str, release: Release) 
     names = {str(key): _of_chart(str(key), release) for key in data}
     if not roles and hits(dict.fromkeys(names.values()), release) * 2 > len(data):
         given = _configuration(document, data, path, release, "", False, names)
-        yield Given(given.arguments, given.path, is_extended=True)
+        yield Given(given.arguments, given.path, is_extended=True, gpus=gpus)
 
 
 def _of_chart(key: str, release: Release) -> str:
     """The option that a key without underscores stands for; a key that is none in snake case."""
     if "_" in key or "-" in key or key.islower():
         return key
-    flat = {row.name.replace("_", ""): row.name for row in arguments.known(release).values()}
+    flat = {row.name.replace("_", ""): row.name for row in flag_names.known(release).values()}
     return flat.get(key.lower()) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
 
 

@@ -13,7 +13,7 @@ from ..surroundings import gpu_diagnostic
 from ..workers import Place
 
 # ParallelConfig.__post_init__: the ranks of a server, and with data parallelism of all of them.
-_SIZES = (
+SIZES = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "prefill_context_parallel_size",
@@ -36,13 +36,16 @@ _ELSEWHERE = (
     "device_ids",
     "headless",
 )
+# Of these, what only says that there are several nodes.
+_ON_NODES = ("distributed_executor_backend", "nnodes", "node_rank")
 
 
-def ranks(options: Mapping[str, Any], release: Release) -> int | None:
-    """The ranks of a server with GPUs of its own; `None` where a size is not known."""
-    if any(name in options for name in _ELSEWHERE):
+def ranks(options: Mapping[str, Any], release: Release, on_all_nodes: bool = False) -> int | None:
+    """The ranks of a server with GPUs of its own, or with those `on_all_nodes`; `None` where a size
+    is not known."""
+    if any(name in options and not (on_all_nodes and name in _ON_NODES) for name in _ELSEWHERE):
         return None
-    sizes = [as_number(options.get(name, 1)) for name in _SIZES if name in release.top_level]
+    sizes = [as_number(options.get(name, 1)) for name in SIZES if name in release.top_level]
     known = [int(size) for size in sizes if size is not None and size >= 1 and size == int(size)]
     return prod(known) if len(known) == len(sizes) else None
 
@@ -53,5 +56,5 @@ def diagnostic(
     """What is wrong where a server has GPUs of its own."""
     if gpus is None or is_open:
         return None
-    world = ranks(options, release)
+    world = ranks(options, release, gpus.on_all_nodes)
     return None if world is None else gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)

@@ -23,7 +23,9 @@ from ..section import Section, below
 from ..serving import Named
 from ..workers import Place
 from . import gpus
-from .arguments import Arguments, known
+from .arguments import Arguments
+from .commands import Command
+from .flag_names import known
 from .formats import formats
 
 _NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
@@ -33,8 +35,8 @@ _NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
 class Given:
     """Options as a file gives them: `as_flags` of a command or else as keys, below `path` of a
     document or `within` a file inside it. Flags of a command that `is_extended` may be those of
-    another program. `gpus` are those of the server, `role` is that of a recipe's. Nothing can be
-    added to what an `is_engine_file` holds."""
+    another program. `gpus` are those of the server, `role` is that of a recipe's, `command` where
+    the flags are of one. Nothing can be added to what an `is_engine_file` holds."""
 
     arguments: Arguments
     path: str = ""
@@ -44,6 +46,7 @@ class Given:
     gpus: Place | None = None
     is_engine_file: bool = False
     role: str = ""
+    command: Command | None = None
 
 
 def diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
@@ -53,19 +56,20 @@ def diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]
         *_unknown(given, rule_context.release),
         *(
             _as_written(row, given, rule_context.release)
-            for row in _values(given, serving.serving(rule_context, _model(given.arguments)))
+            for row in _values(given, serving.serving(rule_context, model_of(given.arguments)))
         ),
     ]
     for row in found:
         path = row.path if given.as_flags else below(given.path, row.path)
         yield replace(row, path=path, within=given.within)
     read, release = given.arguments, rule_context.release
-    may_differ = read.is_open or given.is_extended
+    may_differ = read.is_open or (given.is_extended and given.as_flags)
+    may_differ |= any(_meant(name, release) in gpus.SIZES for name in read.unknown)
     if found_gpus := gpus.diagnostic(read.options, given.gpus, release, may_differ):
         yield found_gpus
 
 
-def _model(arguments: Arguments) -> Named | None:
+def model_of(arguments: Arguments) -> Named | None:
     """The model that a command or a file names, as far as it does."""
     word = arguments.model
     if word is not None and word.certain:
@@ -193,6 +197,7 @@ def _remedy(name: str, release: Release, near: str | None) -> str:
     former = formats().former.get(option, "")
     told = "; ".join(filter(None, (age(release, others) if others else "", former)))
     short = next((text for text in known(release) if text == f"-{option}"), "")
+    gone = None if near else closest(option, _gone(release))
     return (
         told
         or formats().foreign.get(option, "")
@@ -201,7 +206,17 @@ def _remedy(name: str, release: Release, near: str | None) -> str:
         or (f"did you mean {short}?" if short else "")
         or (f"did you mean {near}?" if near else "")
         or without_counterpart(release, option)
+        or (f"this looks like {gone}: {_remedy(gone, release, None)}" if gone else "")
     )
+
+
+@lru_cache(maxsize=16)
+def _gone(release: Release) -> frozenset[str]:
+    """Options that other releases have, or had before the first table."""
+    others = releases.of_engine(release.engine)
+    names = {row.name for other in others for row in known(other).values()}
+    names |= {name for name in formats().former if "." not in name}
+    return frozenset(names - {row.name for row in known(release).values()})
 
 
 def _is_newer(release: Release) -> bool:

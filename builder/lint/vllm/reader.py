@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from ...diagnostics import Diagnostic
+from ...documents import Variable, Yaml
 from ...facts import engines, release
 from ...facts.release import Release
 from ...rules.context import RuleContext
-from .. import embedded, kinds
+from .. import embedded, kinds, launching, python_api
 from ..coverage import Judged, Verdict
+from ..script import Word, mentions_server, read
 from ..script_judging import SCRIPT
+from ..serving import Named
+from ..shell_values import Values
 from ..surroundings import rank_diagnostics
-from ..validate import DOCKERFILE, Text
+from ..validate import DOCKERFILE, PYTHON, Text
 from ..variables import variable_paths
-from . import files, gpus, variables
+from . import files, gpus, listening, variables
 from .formats import ENGINE, ENGINE_FILE, formats
-from .judging import Given, diagnostics
+from .judging import Given, diagnostics, model_of
 from .releases import naming, stating
 
-__all__ = ["is_alone", "is_options", "naming", "stating", "told_lines", "validate"]
+__all__ = [
+    "is_alone",
+    "is_options",
+    "naming",
+    "option_files",
+    "stating",
+    "told_lines",
+    "validate",
+]
 
 OPTIONS = "vLLM options"
 MODEL = f"Triton {ENGINE_FILE}"
 RECIPE = "vLLM recipe"
+
+
+def option_files(source: Text) -> Iterator[tuple[Word, Named | None]]:
+    """The configuration files that the commands of a file read, each with the model of its one."""
+    name = engines.load(ENGINE).option_file_flag
+    for row, _ in _given(source, _newest(), is_told=False) if f"--{name}" in source.text else ():
+        file = row.arguments.options.get(name)
+        if row.as_flags and isinstance(file, str) and not isinstance(file, Variable):
+            yield Word(file, row.arguments.places[name], True), model_of(row.arguments)
 
 
 def is_options(source: Text, is_told: bool = False) -> bool:
@@ -63,21 +85,20 @@ def _newest() -> Release:
 def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
     """One file by one release; of no kind where it holds nothing of the engine."""
     table = rule_context.release
-    if source.form in (SCRIPT, DOCKERFILE):
-        given = list(files.of_script(source.text, table))
-    else:
-        given = [
-            row
-            for document in source.documents
-            for row in files.of_document(document, source.text, table, source.path.name, is_told)
-        ]
-    if not given:
+    rows = _given(source, table, is_told)
+    if not rows:
         return Verdict(None, [])
+    given = [row for row, _ in rows]
     lifted = {rule for rule, variable in formats().lifted.items() if variable in source.text}
     lifted |= {"duplicate-key"} if source.is_template else set()  # branches, of which one counts
     every = (row for each in given for row in diagnostics(each, rule_context))
     found = [row for row in every if row.rule not in lifted]
     found += variables.diagnostics(source.text, table)
+    for row, holder in rows:
+        found += listening.diagnostics(row, holder, table)
+    if source.form == SCRIPT:
+        found += listening.same_port(given, source.text, table)
+        found += _of_lines(source.text, given)
     held = [(row.role, gpus.ranks(row.arguments.options, table)) for row in given if row.role]
     if held:
         found += rank_diagnostics(source.documents[0], held)
@@ -85,6 +106,29 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
     if kind in (OPTIONS, MODEL):
         found += source.documents[0].diagnostics
     return Verdict(kind, found, _judged(given))
+
+
+def _given(source: Text, table: Release, is_told: bool) -> list[tuple[Given, Yaml | None]]:
+    """The options of a file, with the document that they stand in."""
+    if source.form in (SCRIPT, DOCKERFILE):
+        return [(row, None) for row in files.of_script(source.text, table)]
+    if source.form == PYTHON:
+        return [(row, None) for row in files.of_program(source.text, table)]
+    return [
+        (row, document)
+        for document in source.documents
+        for row in files.of_document(document, source.text, table, source.path.name, is_told)
+    ]
+
+
+def _of_lines(text: str, given: Sequence[Given]) -> Iterator[Diagnostic]:
+    """What the lines of a script lose, unless it is told for the other engine's servers there."""
+    if mentions_server(text):
+        return
+    found = read(text)
+    starts = [row.command.statement for row in given if row.command]
+    words = [row.command.words for row in given if row.command]
+    yield from launching.of_lines(found, words, Values(found.statements), starts.__contains__)
 
 
 def told_lines(source: Text) -> Iterator[int]:
@@ -104,6 +148,8 @@ def _judged(given: list[Given]) -> Judged:
 def _kind(source: Text, given: list[Given]) -> str:
     if source.form in (SCRIPT, DOCKERFILE):
         return source.form
+    if source.form == PYTHON:
+        return python_api.KIND
     if source.path.name == ENGINE_FILE:
         return MODEL
     if len(given) == 1 and not given[0].path and not given[0].as_flags:

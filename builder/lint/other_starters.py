@@ -1,0 +1,51 @@
+"""The command of another engine that reads an option file, in another of the checked files.
+
+Such a file alone names no engine, often no release and no model either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from ..errors import BadInput
+from ..files import read_text
+from . import other_engines
+from .other_engines import Starter
+from .stated import Stated
+from .validate import read
+
+
+def starters(paths: Collection[Path]) -> Mapping[Path, Starter]:
+    """The command that reads each option file, for those that others of `paths` start and that all
+    of these read by one release and for one model."""
+    found: dict[Path, list[Starter]] = {}
+    for path in paths:
+        for file, starter in _in_file(path):
+            rows = (Path(os.path.normpath(path.parent / file)), path.parent / Path(file).name)
+            if target := next((row for row in rows if row in paths and row != path), None):
+                found.setdefault(target, []).append(starter)
+    return {file: rows[0] for file, rows in found.items() if _agree(rows)}
+
+
+def _in_file(path: Path) -> Iterator[tuple[str, Starter]]:
+    try:
+        if "config" not in read_text(path):
+            return  # before it is parsed, which takes most of the time
+        source = read(path)
+    except BadInput:
+        return  # reported with the file itself
+    for engine, reader in other_engines.readers(source, ()):
+        stated = Stated(reader.stating(source.text), source.documents, reader.naming())
+        for file, model in reader.option_files(source):
+            named = stated.tables(file.location.line)
+            words = tuple(f"{path}, {row}" for row in stated.words) if named else ()
+            yield file.text, Starter(engine.name, named, words, model)
+
+
+def _agree(rows: list[Starter]) -> bool:
+    engines = {row.engine for row in rows}
+    models = {row.model.name for row in rows if row.model}
+    releases = {row.named.releases for row in rows if row.named}
+    return len(engines) == 1 and len(models) <= 1 and len(releases) <= 1

@@ -1,0 +1,59 @@
+"""Where servers of vLLM listen, against each other and what opens or asks their ports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...diagnostics import Diagnostic
+from ...documents import Variable, Yaml
+from ...facts.release import Release
+from .. import containers, launching, script
+from ..shell_values import with_branches
+from .judging import Given
+
+_NO_PORT = ("headless", "uds")  # a server with one of these listens elsewhere
+
+
+def diagnostics(given: Given, document: Yaml | None, release: Release) -> Iterator[Diagnostic]:
+    """What is wrong with the port of a command in a document or a script."""
+    options, command = given.arguments.options, given.command
+    if command is None or any(options.get(name) for name in _NO_PORT):
+        return
+    if "port" in options:
+        place, written = given.arguments.places["port"], given.arguments.written["port"]
+        yield from launching.wrong_port(str(options["port"]), place, written)
+    port, host = (_value(given, name, release) for name in ("port", "host"))
+    yield from launching.published(command.before, port, host)
+    if document is None or not command.container:
+        return
+    for data, path, _ in containers.objects(document):
+        if path == command.container:
+            yield from containers.unreached_server(document, data, path, port)
+
+
+def same_port(every: Sequence[Given], text: str, release: Release) -> Iterator[Diagnostic]:
+    """Servers of a script that want the same port of one machine."""
+    servers = [
+        (
+            row.command.statement,
+            _value(row, "port", release),
+            row.command.statement.words[0].location,
+        )
+        for row in every
+        if row.command and row.command.statement
+    ]
+    if len(servers) < 2 or launching.has_functions(text):
+        return
+    rows = script.statements(text)
+    starts = [row for row, _, _ in servers]
+    if not any(optional for row, optional in with_branches(rows) if row in starts):
+        yield from launching.same_port(rows, servers)
+
+
+def _value(given: Given, name: str, release: Release) -> str:
+    """The value of an option, or that which it has by itself; nothing where neither is known."""
+    read = given.arguments
+    may_differ = read.is_open or given.is_extended or "config" in read.options
+    default = "" if may_differ else release.server_options[name]["default"]
+    value = read.options.get(name, default)
+    return "" if isinstance(value, Variable) else str(value)

@@ -1,0 +1,183 @@
+"""Faults of vLLM's files where users write them, each found in its line with its rule and remedy.
+
+The line that is wrong ends with `<<< RULE: words of the remedy`, which is taken off before.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from builder import lint as check
+from builder import pipeline
+
+IMAGE = "vllm/vllm-openai:v0.32.0"
+POD = f"""apiVersion: v1
+kind: Pod
+metadata: {{name: one}}
+spec:
+  containers:
+  - image: {IMAGE}
+"""
+WRONG = {
+    "a folded command": POD
+    + """    command: [sh, -c]
+    args:
+    - >-
+      vllm serve some/model
+      --max-num-seqs 64
+      --max-num-sequences 64 <<< unknown-flag: did you mean --max-num-seqs
+""",
+    "a probe": POD
+    + """    args: [--model, some/model, --port, "8080"]
+    ports: [{containerPort: 8080}]
+    readinessProbe:
+      httpGet: {path: /health, port: 8000} <<< port-unreached: give 8080
+""",
+    "an opened port": POD
+    + """    args: [--model, some/model, --port, "8080"]
+    ports:
+    - containerPort: 8000 <<< port-unreached: open 8080
+""",
+    "a command behind an entry point": f"""services:
+  one:
+    image: {IMAGE}
+    command: vllm serve some/model <<< stray-word: the model and flags alone
+""",
+    "a shell behind an entry point": f"""#!/bin/sh
+docker run {IMAGE} bash -c "vllm serve some/model" <<< stray-word: another entry point
+""",
+    "a published port": f"""#!/bin/sh
+docker run -p 8000:8080 {IMAGE} --model some/model <<< port-unreached: publish 8000
+""",
+    "no port": """#!/bin/sh
+vllm serve some/model --port 80000 <<< flag-value: up to 65535
+""",
+    "two servers of one port": """#!/bin/sh
+CUDA_VISIBLE_DEVICES=0 vllm serve some/model &
+CUDA_VISIBLE_DEVICES=1 vllm serve some/model & <<< port-taken: another port
+wait
+""",
+    "a line that lost its backslash": """#!/bin/sh
+vllm serve some/model --max-num-seqs 64
+  --max-model-len 4096 <<< lost-flag: backslash
+""",
+    "a variable of almost that name": """#!/bin/sh
+MODEL_NAME=some/model
+vllm serve $MODEL_NAM <<< misspelt-name: MODEL_NAME
+""",
+    "a flag that is turned off by its beginning": """#!/bin/sh
+vllm serve some/model --no-enable-chunked-pre <<< flag-abbreviated: --no-enable-chunked-prefill
+""",
+    "an option that is gone, misspelt": """#!/bin/sh
+vllm serve some/model --swapspace 4 <<< unknown-flag: looks like swap_space
+""",
+    "a job with Ray": """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=8 <<< gpus-below-ranks: ask for 32 GPUs
+srun --nodes=1 --ntasks=1 ray start --head --block &
+vllm serve some/model -tp 8 -pp 4 --distributed-executor-backend ray
+""",
+    "values of a chart": """servingEngineSpec:
+  modelSpec:
+  - name: one
+    repository: vllm/vllm-openai
+    requestGPU: 1 <<< gpus-below-ranks: ask for 2 GPUs
+    vllmConfig: {maxModelLen: 4096, tensorParallelSize: 2}
+""",
+    "a unit of systemd": """[Unit]
+Description=vLLM
+[Service]
+Environment="HF_HOME=/var/lib/models"
+ExecStart=-/opt/vllm/bin/vllm serve some/model --port 80%i \\
+  --gpu-memory-utilizaton 0.9 <<< unknown-flag: --gpu-memory-utilization
+Restart=always
+""",
+    "a unit with the other engine": """[Service]
+ExecStart=/usr/bin/trtllm-serve some/model --max_batch_siz 4 <<< unknown-flag: --max_batch_size
+""",
+    "a program": """from vllm import LLM, SamplingParams
+options = dict(
+    max_num_seq=64, <<< unknown-key: max_num_seqs
+)
+llm = LLM("some/model", chat_template="x", **options)
+""",
+    "options of a program's engine": """import vllm.engine.arg_utils as arguments
+made = arguments.AsyncEngineArgs(
+    model="some/model",
+    speculative_config={
+        "num_spec_tokens": 4, <<< unknown-key: num_speculative_tokens
+        "method": "ngram",
+    },
+)
+""",
+    "classes of a program": """from vllm import LLM
+from vllm.config import CompilationConfig
+LLM("some/model", compilation_config=CompilationConfig(
+    cudagraph_mode="FULL_AND_PICEWISE", <<< unknown-value: FULL_AND_PIECEWISE
+))
+""",
+}
+SUFFIXES = {"#!": ".sh", "[": ".service", "from": ".py", "import": ".py"}
+_FAULT = re.compile(r" <<< (?P<rule>[\w-]+): (?P<remedy>.*)$", re.MULTILINE)
+
+
+def findings(folder: Path, **files: str) -> list[tuple[str, int, str, str]]:
+    for name, text in files.items():
+        stem, _, suffix = name.rpartition("_")
+        (folder / f"{stem}.{suffix}").write_text(text)
+    report = check.check([folder], check.CheckOptions(), pipeline.deployment_diagnostics)
+    rows = (row for row in report.findings if row.rule != "vulnerable-version")
+    return [(Path(row.where).name, row.location.line, row.rule, row.fix) for row in rows]
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_fault_is_found_in_its_line(case: str, tmp_path: Path) -> None:
+    text = WRONG[case]
+    suffix = next((end for begin, end in SUFFIXES.items() if text.startswith(begin)), ".yaml")
+    found = findings(tmp_path, **{f"file_{suffix[1:]}": _FAULT.sub("", text)})
+    [(_, line, rule, fix)] = found
+    [wanted] = _FAULT.finditer(text)
+    assert (line, rule) == (text.count("\n", 0, wanted.start()) + 1, wanted["rule"])
+    assert wanted["remedy"] in fix
+
+
+RIGHT = {
+    "pod_yaml": POD + "    command: [sh, -c, bash /start.sh worker --address=$(LEADER)]\n",
+    "lws_yaml": POD.replace("kind: Pod", "kind: Job")
+    + "    command: [vllm, serve, some/model, --port, '8080']\n"
+    + "    ports: [{containerPort: 8080, name: http}]\n"
+    + "    livenessProbe: {httpGet: {path: /health, port: http}}\n",
+    "compose_yaml": f"services: {{one: {{image: {IMAGE}, entrypoint: [vllm, serve], "
+    "command: some/model --port 8080, ports: ['80:8080']}}\n",
+    "run_sh": f"docker run --entrypoint bash {IMAGE} -c 'vllm serve some/model'\n",
+    "two_sh": "vllm serve some/model &\nvllm serve some/model --port 8001 &\nwait\n",
+    "chart_yaml": "raySpec: {}\nrequestGPU: 1\nvllmConfig: {maxModelLen: 4096, "
+    "tensorParallelSize: 2}\n",
+    "other_service": "[Service]\nExecStart=/usr/sbin/sshd -D --port 80000\n",
+    "other_py": "from vllm import SamplingParams\nfrom mine import LLM\nLLM(max_num_seq=4)\n",
+}
+
+
+def test_nothing_is_found_in_what_looks_alike(tmp_path: Path) -> None:
+    assert not findings(tmp_path, **RIGHT)
+
+
+SERVE = "#!/bin/sh\n# vllm==0.20.0\nvllm serve meta-llama/Llama-3.3-70B-Instruct --config"
+UNIT = "[Service]\n# vllm==0.20.0\nExecStart=vllm serve meta-llama/Llama-3.3-70B-Instruct --config"
+
+
+@pytest.mark.parametrize("starter", [{"serve_sh": SERVE}, {"one_service": UNIT}])
+def test_a_configuration_file_is_of_the_command_that_reads_it(
+    starter: dict[str, str], tmp_path: Path
+) -> None:
+    """It alone would be a file of no engine, and know neither release nor model."""
+    options = "port: 9000\nseed: 1\ndtype: bfloat\ntensor_parallel_size: 3\n"
+    started = {name: f"{text} /etc/vllm/small.yaml\n" for name, text in starter.items()}
+    found = findings(tmp_path, small_yaml=options, **started)
+    assert [row[:3] for row in found] == [
+        ("small.yaml", 3, "unknown-value"),
+        ("small.yaml", 4, "heads-per-rank"),
+    ]
