@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from builder.documents import DATA
 from builder.facts import data_file, engines, release
@@ -20,6 +21,7 @@ from tests.conftest import ABSENT, ROOT
 
 ENGINE = engines.default()
 CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
+RECIPES = ROOT.parent / "shared" / "corpus-inferencex"
 
 Section = dict[str, Any]
 
@@ -31,6 +33,10 @@ MODEL_TYPES = {
     "Qwen3.5": "qwen3_5_moe",
     "Kimi-K2": "kimi_k2",
     "Llama-3.3-70B": "llama",
+    "GLM-5": "glm_moe_dsa",
+    "GLM-5.2": "glm_moe_dsa",
+    "Kimi-K2.5": "kimi_k25",
+    "DeepSeek-V4": "deepseek_v4",
 }
 PRECISIONS = {"fp8": "FP8_BLOCK_SCALES", "nvfp4": "NVFP4", "mxfp4": "MXFP4"}
 SM = {"h100": 90, "h200": 90, "b200": 100, "gb200": 100, "b300": 103, "gb300": 103}
@@ -500,3 +506,43 @@ def test_heuristics_explain_published_configurations(
     print(f"\n{name}: {sum(answers)}/{len(answers)}, expected {share:.0%}")
     assert answers
     assert sum(answers) / len(answers) >= share - MARGIN
+
+
+AGENT_PROMPT = 65_536  # recipes for agents' traces name no length; their prompts are long
+FRACTION = "kv_cache_config.free_gpu_memory_fraction"
+
+
+@pytest.fixture(scope="module")
+def recipes() -> list[Section]:
+    """Prefill and decode servers of newer models, from recipes of one publisher."""
+    if not RECIPES.is_dir():
+        pytest.skip(ABSENT)
+    found = []
+    for row in json.loads((RECIPES / "index.json").read_text())["files"]:
+        config = yaml.safe_load((RECIPES / row["file"]).read_text())["backend"]["trtllm_config"]
+        family = next(name for name in reversed(MODEL_TYPES) if name in row["model"])
+        known = {"family": family, "gpu": row["gpu"], "precision": "nvfp4", "osl": 1024}
+        known |= {"isl": row["isl"] or AGENT_PROMPT, "kind": "slurm-recipe"}
+        known |= {"concurrency": None, "workers": 1}
+        found += [{**known, "role": role, "config": config[role]} for role in row["roles"]]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("role", "chapter", "option", "share"),
+    [
+        ("prefill", "kv_cache.pool", FRACTION, 1.0),
+        ("decode", "kv_cache.pool", FRACTION, 47 / 61),  # GLM-5 varies by recipe
+        ("prefill", "moe.backend", BACKEND, 1.0),
+        ("decode", "moe.backend", BACKEND, 60 / 61),
+        ("decode", "scheduling.rules", "stream_interval", 1.0),
+    ],
+)
+def test_heuristics_explain_recipes_of_newer_models(
+    role: str, chapter: str, option: str, share: float, recipes: list[Section]
+) -> None:
+    chosen = [row for row in recipes if row["role"] == role]
+    answers = [same(chapter, option)(row, words_of(row)) for row in chosen]
+    print(f"\n{option}, {role}: {sum(answers)}/{len(answers)}")
+    assert len(answers) == 61
+    assert sum(answers) / len(answers) >= share
