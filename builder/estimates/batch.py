@@ -150,7 +150,17 @@ def answer(lines: Iterable[Line], estimator: Estimator) -> Iterator[dict[str, An
             continue
         rows = estimator.rows_of(models.model_name(line.model))
         read_as, note = layouts.as_run(line, rows)
-        yield document(estimator.estimate(read_as), *filter(None, (note, *_unknown(line))))
+        notes = filter(None, (note, *_unknown(line), _contradiction(line)))
+        yield document(estimator.estimate(read_as), *notes)
+
+
+def _contradiction(question: Question) -> str:
+    """That the name of a checkpoint says another precision than the question."""
+    model, named = models.model_name(question.model), models.named_precision(question.model)
+    asked = models.precision_of(model, question.precision)
+    if named is None or models.precision_of(model, named) == asked:
+        return ""
+    return f"the name of the model says {named}: precision {asked} counts"
 
 
 def _refusal(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts
+from ..facts import hardware
 from . import (
     capacity,
     fits,
@@ -40,6 +41,7 @@ MOST_PROMISED_MARGIN = 0.10
 MODES_APART = 1.2  # from here on, drafting or not is another answer
 UNMARKED_APART = 1.5  # from here on, rows around a load are two modes that nobody marked
 OWN_APART = 1.2  # from here on, rows of the user and published ones are of two machines or modes
+BOARD = 8  # GPUs, which the usual server joins: layouts of so many are told from smaller ones
 SHOWN = 3
 ANOTHER_MODEL = 10.0  # how far the rows of another model are
 
@@ -326,6 +328,10 @@ def _outside(asked: Question, cell: Cell, full: float) -> str:
         size = getattr(asked, name)
         if not (least <= size <= high * REACH and (name != "osl" or size > 1)):
             return f"{name} {size:,} lies outside the measured {low:,} to {high:,}"
+    most = max(row.num_gpus for row in cell.own)
+    joined = hardware.load(asked.gpu).nvlink_domain_gpus.value
+    if asked.num_gpus > max(most, min(max(most * REACH, BOARD), joined)):
+        return f"a server of {asked.num_gpus} GPUs lies outside the measured ones of up to {most}"
     if full > FULL:
         return (
             f"these requests fill {full:.0%} of the KV cache of {asked.num_gpus} {asked.gpu}: "

@@ -29,6 +29,7 @@ MEMORY_APART = 0.1  # 180, 183 and 192 GB are one board's; H100 has 80 GB, and 9
 _PRECISIONS = {
     **dict.fromkeys(("nvfp4", "mxfp4", "mixed_nvfp4"), "fp4"),
     **dict.fromkeys(("fp8_block", "fp8_block_scales", "fp8_pb_wo", "fp8_e4m3", "mxfp8"), "fp8"),
+    **dict.fromkeys(("float8", "fp8_dynamic", "fp8_static", "fp8_per_tensor", "fp8_kv"), "fp8"),
     **dict.fromkeys(("bfloat16", "float16", "fp16"), "bf16"),
     **dict.fromkeys(("w4a16", "w4a16_awq", "awq", "int4_wo"), "int4"),
     **dict.fromkeys(("w4a16_gptq", "gptq", "w4a16_nvfp4"), "int4"),  # 4 bits, 16-bit arithmetic
@@ -161,8 +162,15 @@ def weight_precision(name: str) -> str:
 
     Formats of as many bytes and of the same arithmetic run at one speed.
     """
-    name = name.strip().lower()
-    return _PRECISIONS.get(name, name)
+    return _PRECISIONS.get(_words(name), name.strip().lower())
+
+
+def named_precision(reference: str) -> str | None:
+    """The precision that the name of a checkpoint ends with, if it names one."""
+    found = _PRECISION.search(re.sub(r"[\s_]+", "-", reference.strip("/ ")))
+    marks = re.split(r"[-_.]", found[0].casefold()) if found else ()
+    said = (weight_precision(mark) for mark in marks)
+    return next((precision for precision in said if precision in _SAID), None)
 
 
 def precision_of(model: str, name: str) -> str:

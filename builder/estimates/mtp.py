@@ -38,8 +38,9 @@ def drafting(asked: Question, cell: Cell) -> Drafting:
         return _unsaid(asked, cell, marks)
     if not asked.mtp:
         return Drafting()
-    if "on" in marks:
-        return Drafting("on", notes=(_DEPTH_NOTE,))
+    if "on" in marks and (asked.acceptance is None or "off" not in marks):
+        ignored = "" if asked.acceptance is None else f": {asked.acceptance:g} a step do not count"
+        return Drafting("on", notes=(f"{_DEPTH_NOTE}{ignored}",))
     if cell.is_untried and "off" not in marks:
         return Drafting(notes=(_OWN_NOTE,))
     return _computed(asked, cell, asked.mtp)

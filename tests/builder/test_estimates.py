@@ -143,6 +143,8 @@ class TestRefusals:
             ({"isl": 200_000}, "outside", "isl 200,000"),
             ({"osl": 1}, "outside", "osl 1 "),
             ({"mtp": None}, "modes", "say mtp"),
+            ({"tp": 16}, "outside", "a server of 16 GPUs lies outside the measured ones of up"),
+            ({"tp": 1, "attention_dp": 32, "ep": 32}, "outside", "a server of 32 GPUs"),
         ],
     )
     def test_a_refusal_says_what_is_missing(
@@ -286,6 +288,14 @@ class TestDrafts:
         assert high.value < low.value
         assert plain.tpot_ms.value / 2 < low.value < plain.tpot_ms.value
         assert low.half_width > plain.tpot_ms.half_width
+
+    def test_it_counts_beside_rows_that_draft_too(self, estimator: Estimator) -> None:
+        """Theirs is that of the prompts that somebody measured with."""
+        few, many = (
+            answer(estimator, replace(R1, mtp=3, acceptance=tokens)).tpot_ms.value
+            for tokens in (1.2, 2.4)
+        )
+        assert few == pytest.approx(2 * many)
 
     def test_one_run_of_the_user_makes_no_drafting_rows_of_the_others(
         self, estimator: Estimator
@@ -695,6 +705,7 @@ class TestBatch:
             ({"gpu": "A100 40GB"}, "gpu a100_40gb is unknown: "),
             ({"engine": "tgi"}, "engine tgi is unknown"),
             ({"precision": "w8a8"}, "precision w8a8 is unknown"),
+            ({"precision": "fp-8"}, "precision fp-8 is unknown: did you mean fp8?"),
         ],
     )
     def test_what_nobody_knows_was_never_measured(
@@ -704,6 +715,16 @@ class TestBatch:
         assert found["kind"] == "unmeasured"
         assert words in found["notes"][0]
         assert found["nearest"]
+
+    def test_a_name_that_says_another_precision_is_read_for_the_model_alone(
+        self, estimator: Estimator
+    ) -> None:
+        names = "acme/DeepSeek-R1-FP8-dynamic", "deepseek-ai/DeepSeek-R1"
+        one, other = (
+            next(batch.answer(batch.read(line(R1, model=name), "q"), estimator)) for name in names
+        )
+        assert one.pop("notes") == ["the name of the model says fp8: precision fp4 counts"]
+        assert one == other
 
     @pytest.mark.parametrize(
         "changes",
@@ -717,7 +738,7 @@ class TestBatch:
             {"ep": False, "attention_dp": 0},
             {"tp": 8.0},
             {"model": "nvidia/DeepSeek-R1-0528-NVFP4-v2"},
-            {"model": "acme/DeepSeek-R1-FP8-dynamic"},
+            {"model": "acme/DeepSeek-R1-MXFP4-dynamic"},
             {"release": "9.9"},
         ],
     )
